@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import queue
 import subprocess
@@ -19,7 +18,6 @@ from tritonclient.utils import InferenceServerException
 
 import anygpu as ag
 from anygpu.errors import InvalidOption
-from anygpu.serving.http import MAX_HEAD
 from anygpu.serving.limits import MAX_HEADERS
 from anygpu.serving.server import Server
 from benchmarks.serving_client import Connection, Reply, http_request, infer_request, output_of
@@ -47,7 +45,7 @@ class Gate:
     def function(self) -> Any:
         def wait(x: Any) -> Any:
             self.entered.release()
-            self.opened.wait(60)
+            self.opened.wait(120)
             return x * 2
 
         return wait
@@ -152,37 +150,6 @@ def test_a_body_that_is_too_large_is_refused_before_it_comes(serve: Serve) -> No
     assert b"anygpu_held_bytes 0.0" in get(server, "/metrics").body
 
 
-def test_large_bodies_together_are_refused(serve: Serve) -> None:
-    server = serve({"double": double}, max_body=10_000)
-    held = []
-    for _ in range(8):
-        held.append(Connection(server.port))
-        held[-1].socket.sendall(http_request("/v2/models/double/infer", headers={"content-length": "10000"}))
-    while b"anygpu_held_bytes 80000.0" not in get(server, "/metrics").body:
-        pass
-    with Connection(server.port) as connection:
-        reply = connection.ask(infer_request("double", {"x": X}))
-        assert reply.status == 429
-        assert int(reply.headers["retry-after"]) >= 1
-    for each in held:
-        each.close()
-    while b"anygpu_held_bytes 0.0" not in get(server, "/metrics").body:
-        pass
-    with Connection(server.port) as connection:
-        assert connection.ask(infer_request("double", {"x": X})).status == 200
-
-
-@pytest.mark.parametrize("head", [b"GET /" + b"x" * (2 * MAX_HEAD), b"GET / HTTP/1.1\r\nx: " + b"y" * (2 * MAX_HEAD)])
-def test_a_head_that_does_not_end_is_refused(connection: Connection, head: bytes) -> None:
-    with contextlib.suppress(ConnectionError):  # what it does not read any more
-        connection.socket.sendall(head)
-    try:
-        status = connection.reply().status
-    except ConnectionError:
-        status = None  # closed before all was sent, so that its answer is lost
-    assert status in (400, 431, None)
-
-
 def test_too_many_headers_are_refused(connection: Connection) -> None:
     many = {f"x-{number}": "1" for number in range(MAX_HEADERS)}
     assert connection.ask(http_request("/v2", method="GET", headers=many)).status == 431
@@ -234,7 +201,7 @@ def test_a_full_queue(serve: Serve) -> None:
 
         replies = [pool.submit(ask, number) for number in range(24)]
         # Two wait, and NumPy has four threads at most: the others have their answers while nothing goes on.
-        answered = as_completed(replies, timeout=60)
+        answered = as_completed(replies, timeout=120)
         for _ in range(24 - 2 - 4):
             next(answered)
         gate.opened.set()
@@ -262,10 +229,10 @@ def test_a_caller_that_leaves_takes_its_task_along(serve: Serve, monkeypatch: py
         monkeypatch.setattr(runtime, "submit", told)
         connection = Connection(server.port)
         connection.socket.sendall(infer_request("wait", {"x": X}))
-        future = submitted.get(timeout=60)
+        future = submitted.get(timeout=120)
         connection.close()
         with pytest.raises(CancelledError):
-            future.result(60)
+            future.result(120)
         gate.opened.set()
         assert all(each.result().shape == X.shape for each in lanes)
         assert b'status="499"} 1' in get(server, "/metrics").body
@@ -416,7 +383,7 @@ import anygpu as ag
 try:
     ag.serve({"double": lambda x: x})
 except ag.MissingExtra as error:
-    assert str(error).endswith("pip install 'anygpu[serve]'"), error
+    assert str(error).endswith("pip install uvicorn httptools"), error
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

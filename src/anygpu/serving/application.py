@@ -16,8 +16,10 @@ import msgspec
 
 from anygpu import _version
 from anygpu.metric_families import sources
+from anygpu.printable import encode_json
 from anygpu.runtime.health import Health
-from anygpu.serving.limits import BODY_SECONDS, MAX_HEADERS, HeldBytes, Limits
+from anygpu.serving.hosts import refusal_of_page
+from anygpu.serving.limits import MAX_HEADERS, Held, Limits
 from anygpu.serving.metrics import Metrics
 from anygpu.serving.models import VERSION, Model
 from anygpu.serving.protocol import Response, answer, parse
@@ -60,14 +62,16 @@ class ServingRuntime(Protocol):
 
 
 class _Body:
-    """The body of a request, as far as it is there."""
+    """The body of a request, as far as it has arrived."""
 
-    __slots__ = ("data", "held")
+    __slots__ = ("data", "held", "tenant")
 
     def __init__(self) -> None:
         self.data: bytes | bytearray = b""
         #: Bytes that are counted as held.
         self.held = 0
+        #: Whose request is counted as open; `None` before that is known.
+        self.tenant: str | None = None
 
 
 class _RequestHeaders(NamedTuple):
@@ -97,7 +101,9 @@ class Application:
         self._limits = limits if limits is not None else Limits()
         #: The most seconds that a request may ask for; `None` for the runtime's own.
         self._deadline = deadline
-        self._held = HeldBytes(self._limits.held)
+        self._held = Held(self._limits, tenants=1 if tokens is None else tokens.tenants)
+        #: Names of hosts that requests may be for, if pages of a browser are refused.
+        self.hosts: tuple[str, ...] | None = None
         self.metrics = Metrics()
         #: Requests that were cut off when the server ended.
         self.unanswered = 0
@@ -135,8 +141,9 @@ class Application:
         began = time.perf_counter()
         access, status, body = EVERYBODY, _CALLER_GONE, _Body()
         try:
-            headers = _read_headers(scope["headers"])
+            headers = self._headers(scope)
             access = self._access(headers, model.name)
+            self._enter(body, access.tenant)
             await self._read(body, headers.length, receive)
             response = await self._computed(model, body.data, headers, access, receive)
             status, extra = 200, self._response_headers(response)
@@ -149,10 +156,31 @@ class Application:
             response, status = Response(_error(refusal)), refusal.status
             extra = [*_JSON, *refusal.headers]
         finally:
-            self._held.release(body.held)
+            if body.tenant is not None:
+                self._held.release(body.tenant, body.held)
+                self._held.leave(body.tenant)
             self.metrics.answered(model.name, access.tenant, status, began, time.perf_counter())
         self.metrics.moved(len(body.data), len(response.body))
-        await self._send(send, status, response.body, extra)
+        body.data = b""
+        await self._send(send, status, response.body, extra, access.tenant)
+
+    def _headers(self, scope: Scope) -> _RequestHeaders:
+        """Read the headers that matter. Raises a `Refusal` for requests of a browser's page, if told to."""
+        if self.hosts is not None:
+            hosts, origins = (
+                [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
+                for wanted in (b"host", b"origin")
+            )
+            reason = refusal_of_page(hosts, origins, self.hosts)
+            if reason is not None:
+                raise Refusal(403, reason)
+        return _read_headers(scope["headers"])
+
+    def _enter(self, body: _Body, tenant: str) -> None:
+        if not self._held.enter(tenant):
+            message = "too many requests of this tenant are open. Try again later."
+            raise try_again(429, message, self._retry_seconds())
+        body.tenant = tenant
 
     def _access(self, headers: _RequestHeaders, model: str) -> Access:
         if self._tokens is None:
@@ -162,34 +190,40 @@ class Application:
         return access
 
     async def _read(self, body: _Body, length: int | None, receive: Receive) -> None:
-        """All of the body, if the limits allow it; what is known of its length is checked before it is read."""
+        """Read all of the body, if the limits allow it. Bytes are counted when they have arrived, and not before.
+
+        A length that is announced and too large is refused before anything is read.
+        """
         if length is not None:
-            self._check_length(body, length)
-        message = await receive()
-        if not message.get("more_body"):
-            body.data = _part(message)
-            self._check_length(body, len(body.data))
-            return
+            self._check_length(length)
+        seconds = self._limits.body_seconds
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                data = body.data = bytearray(_part(message))
-                while True:
-                    self._check_length(body, len(data))
-                    if not message.get("more_body"):
-                        return
+            async with asyncio.timeout(seconds):
+                message = await receive()
+                body.data = _part(message)
+                self._count(body)
+                if not message.get("more_body"):
+                    return
+                data = body.data = bytearray(body.data)
+                while message.get("more_body"):
                     message = await receive()
                     data += _part(message)
+                    self._count(body)
         except TimeoutError:
-            raise Refusal(408, f"the body did not arrive within {BODY_SECONDS:g} s.", [_CLOSE]) from None
+            raise Refusal(408, f"the body did not arrive within {seconds:g} s.", [_CLOSE]) from None
 
-    def _check_length(self, body: _Body, length: int) -> None:
+    def _check_length(self, length: int) -> None:
         if length > self._limits.body:
             raise too_large(f"a request has at most {self._limits.body:,} bytes; this one has {length:,} or more.")
-        if length > body.held:
-            if not self._held.grow(length - body.held):
-                message = "the server holds too many large requests already. Try again later."
-                raise try_again(429, message, self._retry_seconds())
-            body.held = length
+
+    def _count(self, body: _Body) -> None:
+        length = len(body.data)
+        self._check_length(length)
+        assert body.tenant is not None
+        if not self._held.grow(body.tenant, length - body.held):
+            message = "the server holds too many large requests already. Try again later."
+            raise try_again(429, message, self._retry_seconds())
+        body.held = length
 
     async def _computed(
         self, model: Model, body: bytes | bytearray, headers: _RequestHeaders, access: Access, receive: Receive
@@ -225,12 +259,13 @@ class Application:
         try:
             method, parts = scope["method"], scope["path"].strip("/").split("/")
             if parts[:2] == ["v2", "health"] and len(parts) == 3 and method in ("GET", "HEAD"):
-                # Without a token: those who ask are probes.
+                # Without a token, and for any host: probes ask for the address of the machine.
                 status, body = self._health(parts[2])
             else:
-                headers = _read_headers(scope["headers"])
+                headers = self._headers(scope)
                 access = EVERYBODY if self._tokens is None else self._tokens.find(headers.authorization)
                 if parts == ["metrics"] and method == "GET":
+                    access.check_metrics()
                     # Thousands of series take a while; other requests go on meanwhile.
                     extra, body = _TEXT, await asyncio.to_thread(self._metrics) if sources else self._metrics()
                 else:
@@ -241,7 +276,7 @@ class Application:
 
     def _health(self, what: str) -> tuple[int, bytes]:
         if what not in ("live", "ready"):
-            raise Refusal(404, "there are /v2/health/live and /v2/health/ready.")
+            raise Refusal(404, "no such health check; available: /v2/health/live, /v2/health/ready.")
         ok = what == "live" or self.is_ready
         return 200 if ok else 503, msgspec.json.encode({what: ok})
 
@@ -255,7 +290,7 @@ class Application:
             case ["v2"]:
                 found: Any = {"name": "anygpu", "version": _version.__version__, "extensions": ["binary_tensor_data"]}
             case ["v2", "models"]:
-                found = {"models": [name for name in self._models if access.models is None or name in access.models]}
+                found = {"models": access.allowed(self._models)}
             case ["v2", "models", name, *rest]:
                 return self._model(method, name, rest, access)
             case _:
@@ -267,7 +302,8 @@ class Application:
         access.check(name)
         model = self._models.get(name)
         if model is None:
-            raise Refusal(404, f"there is no model {name[:64]!r}; there are {', '.join(self._models)}.")
+            available = ", ".join(access.allowed(self._models)) or "none"
+            raise Refusal(404, f"there is no model {name[:64]!r}; available: {available}.")
         if rest[:1] == ["versions"]:
             if rest[1:2] != [VERSION]:
                 raise Refusal(404, f"{name} has the version {VERSION} alone.")
@@ -284,12 +320,26 @@ class Application:
                 _check_method(method, "POST")
         raise Refusal(404, f"{name} has /ready and /infer.")
 
-    async def _send(self, send: Send, status: int, body: bytes, headers: _Headers) -> None:
+    async def _send(
+        self, send: Send, status: int, body: bytes, headers: _Headers, tenant: str = EVERYBODY.tenant
+    ) -> None:
         headers = [(b"content-length", b"%d" % len(body)), *headers]
         if self.draining and _CLOSE not in headers:
             headers.append(_CLOSE)
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        if len(body) <= _LARGE:
+            await send({"type": "http.response.body", "body": body})
+            return
+        # In parts, so that `send` waits for the client: what it has not read is held.
+        self._held.add(tenant, len(body))
+        try:
+            view = memoryview(body)
+            for begin in range(0, len(body), _LARGE):
+                part = view[begin : begin + _LARGE]
+                more = begin + _LARGE < len(body)
+                await send({"type": "http.response.body", "body": part, "more_body": more})
+        finally:
+            self._held.release(tenant, len(body))
 
 
 # -- requests
@@ -388,4 +438,4 @@ def _check_method(method: str, allowed: str) -> None:
 
 
 def _error(refusal: Refusal) -> bytes:
-    return msgspec.json.encode({"error": refusal.message})
+    return encode_json({"error": refusal.message})

@@ -1,4 +1,4 @@
-"""uvicorn under an application: limits on what comes before a request's body, and an orderly end. Imports uvicorn."""
+"""uvicorn under an application: limits on connections and their deadlines, and an orderly end. Imports uvicorn."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import contextvars
 import ctypes
+import json
+import math
 import socket
 import struct
 import sys
@@ -13,84 +15,210 @@ import threading
 import time
 from asyncio import TimerHandle
 from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from anygpu.fallback_warnings import attribute_to_line
 from anygpu.serving.application import Application
+from anygpu.serving.limits import MAX_HEAD, Limits
 
-#: Bytes of a request line and its headers, or of anything else that is no body.
-MAX_HEAD = 64 << 10
-#: Seconds that a head may take to arrive.
-HEAD_SECONDS = 20.0
-KEEP_ALIVE_SECONDS = 75
-#: Seconds that idle connections stay open when no new ones are taken, and those that have not asked anything yet.
-_LAST_MOMENT, _FIRST_REQUEST = 0.3, 5.0
+#: Turns of uvicorn's loop, ten in a second, for which idle connections stay open when no new ones are taken, and those
+#: that have not asked anything yet. They are no seconds: a server that stood still, because a busy machine gave it no
+#: processor, first reads what was sent to it meanwhile.
+_LAST_TURNS, _FIRST_REQUEST_TURNS = 3, 50
 
 #: Linux' numbers: SO_ATTACH_FILTER, and the instruction BPF_RET | BPF_K.
 _ATTACH_FILTER, _RETURN = 26, 0x06
 
-_REFUSED = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-type: application/json\r\ncontent-length: 42\r\nconnection: close\r\n\r\n"
-    b'{"error":"the request has a head too long"}'
-)
+#: What a connection waits for. "rest" is the body of a request that has its answer, and "end" is that the client reads
+#: the last answer.
+_Waits = Literal["head", "body", "rest", "idle", "end"]
+
+
+class Connections:
+    """The connections of one server that wait for their clients, and the limits for all."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._seconds: dict[_Waits, float] = {
+            "head": limits.head_seconds,
+            "body": math.inf,  # the application has the deadline, and answers
+            "rest": limits.rest_seconds,
+            "idle": limits.idle_seconds,
+            "end": limits.answer_seconds,
+        }
+        #: Those in the middle of something and those between two requests; the one that waits the longest is first.
+        self._within: dict[LimitedProtocol, None] = {}
+        self._idle: dict[LimitedProtocol, None] = {}
+
+    def wait(self, connection: LimitedProtocol, what: _Waits | None) -> float:
+        """Note what a connection waits for from now on; returns the seconds that it may take."""
+        self._within.pop(connection, None)
+        self._idle.pop(connection, None)
+        if what is None:
+            return math.inf
+        (self._idle if what == "idle" else self._within)[connection] = None
+        return self._seconds[what]
+
+    def make_room(self, count: int) -> bool:
+        """Whether one more connection may be open beside `count` others.
+
+        When there are too many, the one that has waited the longest for its client is closed. Those between two
+        requests are closed last: their clients have done nothing wrong.
+        """
+        if count < self.limits.connections:
+            return True
+        for waiting in (self._within, self._idle):
+            for connection in waiting:
+                self.wait(connection, None)  # it stays among the open ones until the loop has closed it
+                connection.transport.abort()
+                return True
+        return False
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which itself takes heads of any length and for any time."""
+    """uvicorn's protocol with deadlines and a limit for heads.
 
-    _headless = 0
-    _heard = False
-    _head_timer: TimerHandle | None = None
+    uvicorn itself takes heads of any length and for any time; its timer for idle connections starts anew with each
+    byte; and it waits for ever for a client that does not read.
+    """
 
-    def data_received(self, data: bytes) -> None:
-        self._heard = False
-        super().data_received(data)
-        if self._heard:
-            if self._head_timer is not None:
-                self._stop_timer()
-            self._headless = 0
-            return
-        self._headless += len(data)
-        if self._headless > MAX_HEAD and not self.transport.is_closing():
-            self.transport.write(_REFUSED)
-            self.transport.close()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
+    _unparsed = 0
+    _has_parsed = False
+    _has_message = True
+    _waits: _Waits | None = None
+    _deadline: TimerHandle | None = None
+    _answer_deadline: TimerHandle | None = None
+
+    def __init__(self, *given: Any, open_connections: Connections, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._open = open_connections
+
+    # -- asyncio's
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        has_room = self._open.make_room(len(self.connections))
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
+        if not has_room:
+            self._refuse(503, "the server has too many open connections. Try again later.")
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        self._has_parsed = False
+        super().data_received(data)
+        self._unparsed = 0 if self._has_parsed else self._unparsed + len(data)
+        if self._unparsed > MAX_HEAD:
+            self._refuse_head()
+        self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
+        self._wait_for(None)
+        self._stop_answer_deadline()
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._answer_deadline is None:
+            self._answer_deadline = self.loop.call_later(self._open.limits.answer_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        # Otherwise more of the same response follows, and its deadline stays.
+        if self.cycle.response_complete:
+            self._stop_answer_deadline()
+
+    # -- the parser's
+
     def on_headers_complete(self) -> None:
-        self._heard = True
+        self._has_parsed, self._has_message = True, False
+        if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > MAX_HEAD:
+            raise _HeadTooLong
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._heard = True
+        self._has_parsed = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._heard = True
+        self._has_parsed = self._has_message = True
         super().on_message_complete()
 
-    def _give_up(self) -> None:
-        self._head_timer = None
+    # -- uvicorn's
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.flow.write_paused:
+            self._stop_answer_deadline()
+        self._wait()
+
+    def send_400_response(self, msg: str) -> None:
+        error = sys.exception()
+        if error is not None and isinstance(error.__context__, _HeadTooLong):
+            self._refuse_head()
+        else:
+            self._refuse(400, "this is not a request of HTTP/1.1.")
+
+    # -- inside
+
+    def _wait(self) -> None:
+        """Find out what the connection waits for now. What it has waited for already keeps its deadline."""
+        # uvicorn's annotation leaves out that there is none before the first request.
+        cycle: RequestResponseCycle | None = self.cycle
+        what: _Waits | None
+        if self.transport.is_closing():
+            what = "end"
+        elif cycle is None:
+            what = "head"
+        elif not cycle.response_complete:
+            # Until its message has arrived, the application waits for it; then it computes.
+            what = None if self._has_message else "body"
+        elif not self._has_message:
+            what = "rest"
+        else:
+            what = "head" if self._unparsed else "idle"
+        if what != self._waits:
+            self._wait_for(what)
+
+    def _wait_for(self, what: _Waits | None) -> None:
+        self._waits = what
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        seconds = self._open.wait(self, what)
+        if seconds < math.inf:
+            # `close` would wait until the client has read everything.
+            self._deadline = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop_answer_deadline(self) -> None:
+        if self._answer_deadline is not None:
+            self._answer_deadline.cancel()
+            self._answer_deadline = None
+
+    def _refuse_head(self) -> None:
+        self._refuse(431, f"a request line and its headers have at most {MAX_HEAD:,} bytes.")
+
+    def _refuse(self, status: int, message: str) -> None:
         if not self.transport.is_closing():
+            self.transport.write(_response(status, message))
             self.transport.close()
 
-    def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+
+class _HeadTooLong(Exception):
+    pass
+
+
+def _response(status: int, message: str) -> bytes:
+    body = json.dumps({"error": message}).encode()
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 class HttpServer(uvicorn.Server):
@@ -100,10 +228,20 @@ class HttpServer(uvicorn.Server):
     closes its connection. `notice` seconds later it takes no more connections; what is open is finished.
     """
 
-    def __init__(self, application: Application, listener: socket.socket, *, notice: float, patience: float) -> None:
+    def __init__(
+        self,
+        application: Application,
+        listener: socket.socket,
+        *,
+        notice: float,
+        patience: float,
+        limits: Limits | None = None,
+    ) -> None:
+        limits = limits if limits is not None else Limits()
+        protocol: Any = partial(LimitedProtocol, open_connections=Connections(limits))
         config = uvicorn.Config(
             application,
-            http=LimitedProtocol,
+            http=protocol,
             loop="auto",
             ws="none",
             lifespan="off",
@@ -112,16 +250,18 @@ class HttpServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_keep_alive=math.ceil(limits.idle_seconds),
             timeout_graceful_shutdown=max(1, round(patience)),
             backlog=2048,
         )
         super().__init__(config)
         self._application = application
+        self._protocol = protocol
         self._listener = listener
         self._notice = notice
         self._leaves: float | None = None
-        self._left: float | None = None
+        #: Since no new connections are taken.
+        self._turns: int | None = None
         self.has_started = threading.Event()
         self.has_ended = False
         #: Called when requests are answered.
@@ -159,20 +299,22 @@ class HttpServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if await super().on_tick(counter):
             return True
-        now = time.monotonic()
-        if self._left is None and self._leaves is not None and now >= self._leaves:
-            await self._take_last()
-            self._left = now
-        if self._left is None or now < self._left + _LAST_MOMENT:
+        if self._turns is None:
+            if self._leaves is not None and time.monotonic() >= self._leaves:
+                await self._take_last()
+                self._turns = 0
+            return False
+        self._turns += 1
+        if self._turns < _LAST_TURNS:
             return False
         new = any(each.cycle is None for each in self.server_state.connections)  # type: ignore[union-attr]
-        return not new or now >= self._left + _FIRST_REQUEST
+        return not new or self._turns >= _FIRST_REQUEST_TURNS
 
     async def _take_last(self) -> None:
         """Close the listener. Connections that nobody has accepted yet would be reset by that, so they are accepted."""
         loop = asyncio.get_running_loop()
         _refuse_new(self._listener)
-        protocol: Callable[..., Any] = LimitedProtocol
+        protocol = self._protocol
         with contextlib.suppress(OSError):  # BlockingIOError at the end; others when there is no more to take
             while True:
                 accepted, _ = self._listener.accept()

@@ -15,7 +15,8 @@ import numpy as np
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.runtime.runtime import Runtime
 from anygpu.serving.application import Application, ServingRuntime
-from anygpu.serving.limits import limits_of
+from anygpu.serving.hosts import LOOPBACK_NAMES
+from anygpu.serving.limits import Limits, limits_of
 from anygpu.serving.models import Model, models_of
 from anygpu.serving.tokens import TokenMapping, tokens_of
 
@@ -36,6 +37,7 @@ class Server:
     use that one, which stays the caller's; otherwise the server has its own, with a `queue`, a `deadline` in seconds
     and a `latency` that bounds its batches. `tokens` maps bearer tokens to tenants, or is the path of a file with
     lines "tenant token". `examples` has arguments for models by name: they are called before the server is ready.
+    `limits` replaces `max_body`, and has the deadlines of connections too.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Server:
         deadline: float | None = None,
         examples: Mapping[str, Sequence[Any]] | None = None,
         max_body: int | str = MAX_BODY,
+        limits: Limits | None = None,
         notice: float = NOTICE,
         patience: float = PATIENCE,
         insecure: bool = False,
@@ -64,10 +67,13 @@ class Server:
         known = tokens_of(tokens)
         if known is None and not insecure and not _is_local(host):
             raise InvalidOption(
-                f"without tokens, everybody who reaches {host} could use the models. Pass tokens=, or insecure=True if "
-                "something in front of it lets only the right callers through."
+                f"without tokens, every client that reaches {host} could use the models. Pass tokens=, or "
+                "insecure=True if a proxy in front of it authenticates callers."
             )
-        limits = limits_of(max_body)
+        # Pages of any site could ask through the browser of this machine's user: they are refused where no token and
+        # no proxy keeps them out.
+        self._refuses_pages = known is None and not insecure
+        limits = limits_of(max_body) if limits is None else limits
         self._models = models_of(models)
         _check_examples(examples or {}, self._models)
         self._examples = dict(examples or {})
@@ -89,6 +95,7 @@ class Server:
             limits=limits,
             deadline=None if own is None else DEADLINE if deadline is None else deadline,
         )
+        self._limits = limits
         self._host = host
         self._port = port
         self._notice = notice
@@ -182,7 +189,12 @@ class Server:
             self._close_runtime()
             raise
         self._port = listener.getsockname()[1]
-        self._server = self._make_server(self._application, listener, notice=self._notice, patience=self._patience)
+        if self._refuses_pages:
+            host = f"[{self._host}]" if ":" in self._host else self._host
+            self._application.hosts = tuple(dict.fromkeys((*LOOPBACK_NAMES, host)))
+        self._server = self._make_server(
+            self._application, listener, notice=self._notice, patience=self._patience, limits=self._limits
+        )
         return self._server
 
     def _serve(self, server: HttpServer) -> None:
@@ -242,6 +254,6 @@ def _is_local(host: str) -> bool:
 def _check_examples(examples: Mapping[str, Sequence[Any]], models: Mapping[str, Model]) -> None:
     for name, arguments in examples.items():
         if name not in models:
-            raise InvalidOption(f"examples= has {name!r}, and there is no such model; there are {', '.join(models)}.")
+            raise InvalidOption(f"examples= has {name!r}, and there is no such model; available: {', '.join(models)}.")
         if not isinstance(arguments, tuple | list):
             raise InvalidOption(f"examples= has a tuple of arguments for each model; got {arguments!r} for {name!r}.")

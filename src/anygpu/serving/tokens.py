@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,14 @@ class Access(msgspec.Struct, frozen=True):
         if self.models is not None and model not in self.models:
             raise Refusal(403, f"this token does not allow {model}.")
 
+    def check_metrics(self) -> None:
+        """Metrics name all models and tenants: only tokens without a list of models may read them."""
+        if self.models is not None:
+            raise Refusal(403, "this token does not allow /metrics: it is limited to some models.")
+
+    def allowed(self, models: Iterable[str]) -> list[str]:
+        return [name for name in models if self.models is None or name in self.models]
+
 
 #: For servers without tokens.
 EVERYBODY = Access()
@@ -43,11 +51,13 @@ class Tokens:
 
     def __init__(self, given: TokenMapping) -> None:
         if not given:
-            raise InvalidOption("tokens= has no tokens: nobody could use the server.")
+            raise InvalidOption("tokens= has no tokens: no client could use the server.")
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, Access] = {}
         for token, value in given.items():
             self._known[self._digest(_checked(token))] = _access(value)
+        #: Different tenants.
+        self.tenants = len({access.tenant for access in self._known.values()})
 
     def find(self, authorization: bytes | None) -> Access:
         """Raises a `Refusal` for a token that is missing or unknown."""
