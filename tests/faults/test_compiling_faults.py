@@ -28,6 +28,7 @@ def test_a_lost_device_is_lost_for_everything_and_another_engine_works() -> None
     assert seen("lost", "webgpu") == [["works"], ["DeviceLost"] * 5, ["nothing"], ["works"]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_exhausted_memory_has_its_name_and_passes(name: str) -> None:
     assert seen("out_of_memory", name) == [["works"], *[["OutOfMemory", "True"], ["works"]] * 2]

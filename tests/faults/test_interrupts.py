@@ -1,7 +1,7 @@
 """Ctrl-C at the moments at which Python can raise it: afterwards everything works as before, for every thread.
 
-Of calls with many such moments only some are tried here, others each time; `python -m benchmarks.interruptions` tries
-them all, and interrupts at random, too.
+Of calls with many such moments only some are tried here, outside of CI others each time;
+`python -m benchmarks.interruptions` tries them all, and interrupts at random, too.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from anygpu.store.store import Store
 from benchmarks import interruption_scenarios, interruptions
 from benchmarks.interruption_scenarios import Calls, Tensors
 from tests.support.interrupting import AfterSeconds, Alarm, AtMoment, places_of
+from tests.support.isolation import run_alone
+from tests.workers.test_process import until
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 X = np.arange(6.0)
 
 #: How many moments of each kind are tried.
@@ -53,12 +55,14 @@ MOMENTS = {
 
 def interrupt_here(kind: str) -> None:
     interruption_scenarios.SCENARIOS["store_opencl"] = lambda: Tensors("opencl")
-    seed = int.from_bytes(os.urandom(2))
+    # In CI the same moments every time, as for all random examples.
+    seed = 7 if os.environ.get("CI") else int.from_bytes(os.urandom(2))
     told = interruptions.interrupt(kind, MOMENTS[kind], seed, ways="moments", patience=0.0)
     assert not told.broken, f"seed {seed}: {told.broken[0]}"
     assert told.interruptions >= MOMENTS[kind] // 2, "it was hardly interrupted at all"
 
 
+@pytest.mark.sampled(gate=4)
 @pytest.mark.parametrize("kind", MOMENTS)
 def test_interruptions(kind: str) -> None:
     """In a process of its own: interrupts also hit Python's and NumPy's own code, whose state other tests share."""
@@ -180,14 +184,16 @@ def test_what_has_begun_comes_to_its_end(run: object) -> None:
 
     def call() -> None:
         begun.set()
-        # To the main thread: a lock that it waits for is not interrupted by another thread's signal.
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
-        go_on.wait(PATIENCE)
+        # To the main thread: a lock that it waits for is not interrupted by another thread's signal. Again and again,
+        # because Python notices one that comes right before the main thread begins to wait only after that.
+        while not go_on.wait(0.05):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
         ended.set()
 
     def handler(*_: object) -> None:
-        go_on.set()
-        raise KeyboardInterrupt
+        if not go_on.is_set():
+            go_on.set()
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, handler)
     try:
@@ -253,8 +259,7 @@ def test_a_map_does_not_take_an_alarm_for_the_error_of_an_item(runtime: Runtime)
     assert seen
 
 
-def test_no_thread_stays() -> None:
-    before = set(threading.enumerate())
+def leave_no_thread() -> None:
     with Store() as store:
         for number in range(20):
             store.put(str(number), X + number)
@@ -262,4 +267,9 @@ def test_no_thread_stays() -> None:
     with Runtime(known=known) as runtime:
         runtime.submit(np.sum, X).cancel()
     known.close()
-    assert not [each for each in threading.enumerate() if each not in before and "Dummy" in each.name]
+    # What nobody waits for may be under way still.
+    assert until(lambda: not any("Dummy" in each.name for each in threading.enumerate()))
+
+
+def test_no_thread_stays() -> None:
+    run_alone(leave_no_thread)

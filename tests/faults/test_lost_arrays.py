@@ -107,6 +107,7 @@ def allow(place: RecoverableDevice, nbytes: int, patch: pytest.MonkeyPatch) -> N
 # -- what comes back
 
 
+@pytest.mark.full
 def test_everything_comes_back_with_the_same_bits(place: RecoverableDevice, known: DeviceRegistry) -> None:
     x = ag.asarray(X, device=place)
     y = (np.tanh(x) * 2).compute()
@@ -157,6 +158,7 @@ def test_a_program_that_kills_three_workers_is_given_up(
     assert len(deaths) == 7
 
 
+@pytest.mark.full
 def test_results_of_one_program_are_computed_once(place: RecoverableDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     x = ag.asarray(X, device=place)
     first = np.exp(x)
@@ -194,6 +196,7 @@ def test_what_is_not_needed_is_not_left_on_the_device(opencl: RecoverableDevice)
     assert worker._next_handle == 12
 
 
+@pytest.mark.full
 def test_many_threads_restore_an_array_once(opencl: RecoverableDevice) -> None:
     x = ag.asarray(X, device=opencl)
     y = (np.sin(x) + 2).compute()
@@ -395,6 +398,7 @@ def test_what_has_left_stays_beyond_the_budget_for_copies(
     del more
 
 
+@pytest.mark.full
 def test_more_arrays_than_the_budget_of_the_device_has_room_for(
     monkeypatch: pytest.MonkeyPatch, known: DeviceRegistry
 ) -> None:

@@ -168,6 +168,11 @@ class Slow(WithFailures):
         self.may_open = threading.Event()
         self.opened_by: list[str] = []
         self.opens = threading.Event()
+        self.opened: list[Worker] = []
+
+    def _opened(self, *given: Any, **named: Any) -> Worker:
+        self.opened.append(super()._opened(*given, **named))
+        return self.opened[-1]
 
     def _entry_to_open(self, device: Device) -> EngineEntry:
         if self._generations[device.id, "process"] > 1:
@@ -239,11 +244,14 @@ def test_who_needs_the_device_waits_for_the_one_that_is_being_opened(slow: Slow)
 
 def test_closing_waits_for_a_device_that_is_being_opened(slow: Slow) -> None:
     first = slow.worker("opencl:0")
-    before = len(psutil.Process().children(recursive=True))
     first.kill()
     while first.alive:
         os.sched_yield()
     slow.replace("opencl:0")
     threading.Timer(0.05, slow.may_open.set).start()
     slow.close()
-    assert len(psutil.Process().children(recursive=True)) <= before - 1
+    assert [worker.generation for worker in slow.opened] == [1, 2]
+    for worker in slow.opened:
+        assert isinstance(worker, ProcessWorker)
+        assert not psutil.pid_exists(worker.process_id)
+    assert slow.spares.processes() == {}

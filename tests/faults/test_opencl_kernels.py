@@ -27,7 +27,7 @@ def run(statement, name):
 """
 
 
-def in_a_child(script: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+def in_a_child(script: str, seconds: float = 180) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", _PRELUDE + script], capture_output=True, text=True, check=False, timeout=seconds
     )

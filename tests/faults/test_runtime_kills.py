@@ -5,6 +5,8 @@ The same at full count: `python -m benchmarks.faults --what kills,poison`.
 
 from __future__ import annotations
 
+import pytest
+
 from anygpu.errors import PoisonTask
 from benchmarks.faults_scenarios import kills, poison
 
@@ -17,6 +19,7 @@ def test_every_result_is_delivered_exactly_once_while_workers_are_killed() -> No
     assert len(tally.replaced) >= 3
 
 
+@pytest.mark.full
 def test_a_task_that_kills_three_workers_is_named_and_the_others_go_on() -> None:
     poisoned = poison(60)
     assert isinstance(poisoned.error, PoisonTask)

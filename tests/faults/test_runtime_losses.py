@@ -24,6 +24,7 @@ assert isinstance(TRACED, Traced)
 TWICE = TRACED.program
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("drivers", "kinds"),
     [(None, LOSSES), (SWIFTSHADER, (Kind.LOSE_AT_SUBMIT, Kind.LOSE_IN_FLIGHT))],

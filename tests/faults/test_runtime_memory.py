@@ -16,6 +16,7 @@ from tests.support.fault_schedule import Kind
 from tests.support.faults import FaultyRegistry, limited
 
 
+@pytest.mark.sampled(gate=4)
 @pytest.mark.parametrize("kind", [Kind.NO_ROOM, Kind.OVER_BUDGET], ids=["rlimit", "budget"])
 @pytest.mark.parametrize("engine", ["webgpu", "opencl"])
 def test_a_lack_of_memory_costs_no_task_and_leaves_nothing(engine: str, kind: Kind) -> None:

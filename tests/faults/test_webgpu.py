@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 #: A second adapter, which comes with Debian's chromium.
@@ -41,6 +43,7 @@ def test_a_lost_device_is_lost_at_every_call_and_stays_so() -> None:
         assert again == ["DeviceLost"], name
 
 
+@pytest.mark.full
 def test_a_loss_before_any_call_of_the_library_ends_in_our_own_error() -> None:
     seen = dict(seen_in("lost_before_each_library_call"))
     assert int(seen.pop("calls")) > 50
@@ -74,6 +77,7 @@ def test_the_driver_on_another_adapter() -> None:
     assert rest == [["timed"], ["DeviceLost", "DeviceLost"], ["again"]]
 
 
+@pytest.mark.full
 def test_devices_opened_again_and_again_leave_nothing() -> None:
     command = [sys.executable, "-m", "benchmarks.recreate", "--engine", "webgpu", "--count", "40", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)

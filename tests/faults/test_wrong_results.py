@@ -114,9 +114,11 @@ def test_a_device_that_turns_wrong_is_found_by_the_next_sample() -> None:
     for _ in range(5):
         np.testing.assert_array_equal(watched.call(x), expected)
     assert watched.receipts[-1].device == "numpy"
-    assert watched.receipts[-1].reason == found.reason
+    # It may go on with when that was decided.
+    assert watched.receipts[-1].reason.startswith(found.reason.rstrip("."))
 
 
+@pytest.mark.full
 def test_with_check_always_every_result_is_compared_first() -> None:
     watched = Watched(lambda program, run: len(program) > 20, check="always", on="opencl:0")
     x = numbers()
@@ -140,6 +142,7 @@ def test_with_check_off_nothing_is_compared() -> None:
     assert watched.planner.mismatches() == ()
 
 
+@pytest.mark.full
 def test_a_worker_that_was_replaced_is_compared_before_it_is_used() -> None:
     watched = Watched(lambda program, run: False)
     x = numbers()
@@ -195,7 +198,9 @@ def submitted(places: WrongRegistry, rounds: int) -> tuple[list[ag.Receipt], Pla
         state.chooser.measured("numpy", 100.0)
         assert explore._is_ordinary(call, small(x))
         state.end_calibrating()
-        explore._try_out(planner, state, small, "opencl:0", explore._sample(call, small(x)))
+        sample = explore._sample(call, small(x))
+        assert sample is not None
+        explore._try_out(planner, state, small, "opencl:0", sample)
         for _ in range(5):
             state.chooser.measured("opencl:0", 1.0)
         vars(state.chooser)["choose"] = lambda waiting=None: (

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.memory import Pool, bucket_size
 from anygpu.memory.pool import EXACT_FROM, SMALLEST
+from anygpu.memory.resource import Block
 from anygpu.testing import FakeMemory, ManualClock
+from tests.support.interrupting import AtMoment, places_of
 
 MiB = 1 << 20
 
@@ -167,3 +169,29 @@ def test_options_that_make_no_sense() -> None:
         Pool(FakeMemory(), keep_bytes=-1)
     with pytest.raises(InvalidOption, match="idle_seconds"):
         Pool(FakeMemory(), keep_bytes=1, idle_seconds=0)
+
+
+def test_an_interrupt_at_any_moment_leaves_the_lock_free_and_no_block_with_two_owners() -> None:
+    """Also in a release, which takes the lock only if it is free: a later call would wait for it without end."""
+    made: list[tuple[Pool, Block]] = []
+
+    def prepare() -> None:
+        pool = pool_of(FakeMemory())
+        made.append((pool, pool.allocate(1000)))
+
+    def call() -> None:
+        pool, block = made[-1]
+        pool.release(block)
+        pool.allocate(1000)
+
+    prepare()
+    places = places_of(call)
+    assert places
+    for place in places:
+        prepare()
+        AtMoment(place).run(call)
+        pool, _ = made.pop()
+        assert pool._lock.acquire(blocking=False)
+        pool._lock.release()
+        again = [pool.allocate(1000) for _ in range(3)]
+        assert len({block.number for block in again}) == 3

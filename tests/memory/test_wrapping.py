@@ -69,7 +69,7 @@ def test_the_library_is_left_alone_while_it_is_busy() -> None:
         memory.release(blocks[0])
         other = threading.Thread(target=memory.release, args=(blocks[1],))
         other.start()
-        other.join(10)
+        other.join(120)
         assert not other.is_alive(), "release does not wait"
         assert library.freed == []
         assert memory.live_blocks == 3, "they are not gone yet"

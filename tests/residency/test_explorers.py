@@ -44,6 +44,7 @@ def doubled() -> Program:
     return program
 
 
+@pytest.mark.sampled(gate=3)
 @linux
 @pytest.mark.parametrize("device", ["opencl:0", "webgpu:0", "torch:cpu"])
 def test_all_threads_of_an_explorer_are_idle_and_none_of_a_worker(known: DeviceRegistry, device: str) -> None:
@@ -115,6 +116,6 @@ sys.stdin.read()
         child = os.pidfd_open(int(parent.stdout.readline()))
         parent.kill()
         parent.wait()
-        ended, _, _ = select.select([child], [], [], 30)
+        ended, _, _ = select.select([child], [], [], 120)
         os.close(child)
     assert ended, "it is left behind, stopped"

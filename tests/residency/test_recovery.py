@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.array.core.expression import compute
 from anygpu.errors import InvalidOption
+from anygpu.fallback_warnings import HostFallback
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Input, Spec
 from anygpu.residency import lineage
@@ -26,7 +28,7 @@ from anygpu.residency.lineage import (
 )
 from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.workers.worker import Handle
+from anygpu.workers.worker import Handle, Worker
 
 SPEC = Spec((250,), "float32")
 
@@ -355,3 +357,62 @@ def test_a_call_with_large_arguments_of_the_host_keeps_its_small_results(place: 
     (tiny,) = place.track(run, [handle, batch[:0]], ran.results)
     assert tiny.lineage.producer is not None
     assert tiny.lineage.producer.inputs[0] is origin_of(small), "a handle that was lent is known again"
+
+
+def gone(place: RecoverableDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lose the worker, and let the device not be opened again, as when its machine has left."""
+
+    def refuse() -> Worker:
+        raise ag.DeviceUnavailable('on="numpy"', ["its machine has left."])
+
+    place.worker.kill()
+    monkeypatch.setattr(place, "_find_worker", refuse)
+
+
+def test_arrays_of_a_device_that_is_gone_are_read_on_the_host(
+    place: RecoverableDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = ag.asarray(values(2), device=place)
+    low, high = x - 1, x * 3
+    compute([low._value, high._value], place)
+    both = (low + high).compute()
+    gone(place, monkeypatch)
+    assert np.array_equal(np.asarray(x), values(2))
+    with pytest.warns(HostFallback, match="numpy is gone") as told:
+        assert np.array_equal(np.asarray(both), values(7))
+    assert len(told) == 1
+    # The second time it has a copy.
+    assert np.array_equal(np.asarray(both), values(7))
+    with pytest.warns(HostFallback, match="numpy is gone"):
+        assert np.array_equal(np.asarray(high), values(6))
+
+
+def test_computing_goes_on_without_the_device_and_then_with_it(
+    place: RecoverableDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = (ag.asarray(values(2), device=place) * 2).compute()
+    find = place._find_worker
+    gone(place, monkeypatch)
+    with pytest.warns(HostFallback, match="numpy is gone"):
+        y = (x + 1).compute()
+    assert np.array_equal(np.asarray(y), values(5))
+    assert y._value.buffer.handle is None
+    monkeypatch.setattr(place, "_find_worker", find)
+    assert np.array_equal(np.asarray((y + x).compute()), values(9))
+    assert y._value.buffer.handle is not None
+
+
+def test_nothing_new_goes_to_a_device_that_is_gone(place: RecoverableDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone(place, monkeypatch)
+    with pytest.raises(ag.DeviceUnavailable, match="its machine has left"):
+        ag.asarray(values(), device=place)
+
+
+def test_what_cannot_be_restored_on_the_host_says_why(
+    place: RecoverableDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(lineage.MEMORY, "100")
+    x = (ag.asarray(values(), device=place) + 1).compute()
+    gone(place, monkeypatch)
+    with pytest.raises(ag.DeviceLost, match="100 bytes"):
+        np.asarray(x)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import Any
 
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
 
 #: Nothing here takes so long; a test that waits for it has failed.
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 #: Threads of NumPy's lane.
 WIDTH = min(4, os.cpu_count() or 1)
@@ -37,6 +38,26 @@ class Gate:
 
     def open(self) -> None:
         self._opened.set()
+
+
+def make_late(runtime: Runtime, future: Future) -> None:
+    """Let the time of a task be over now that waits or runs, and that was submitted with a deadline far away.
+
+    So a test has it expire while it does what the test needs it to do, however long it took the machine to begin that.
+    """
+    scheduler = runtime._scheduler
+    with scheduler.lock:
+        job = scheduler._jobs[future]
+        job.until = time.monotonic()
+    scheduler._deadlines.add(job.number, job, job.until)
+
+
+def until_running(future: Future) -> None:
+    """Wait until a thread of its device has begun with a task."""
+    end = time.monotonic() + PATIENCE
+    while not future.running():
+        if future.done() or time.monotonic() > end:
+            raise TimeoutError("the task has not been seen running")
 
 
 class Held:

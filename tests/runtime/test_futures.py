@@ -20,7 +20,7 @@ from anygpu.runtime.future import Future
 from anygpu.runtime.future_lock import FutureLock
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.thread import ThreadWorker
-from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held
+from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held, make_late
 
 X = np.linspace(-3, 3, 1000).astype(np.float32)
 #: Under a budget of 8 MiB this runs in pieces.
@@ -127,16 +127,14 @@ class Pieces:
     def submit(self, **given: Any) -> Future:
         return self._runtime.submit(twice, LARGE, on="opencl", isolation="thread", fallback="raise", **given)
 
-    def submit_late(self) -> Future:
-        """One whose time ends while its first piece waits. A busy machine may take longer to open the device."""
-        for deadline in (2.0, 8.0, 30.0):
-            future = self.submit(deadline=deadline)
-            while not self.gate.entered.wait(0.05):
-                if future.done():
-                    break
-            else:
-                return future
-        raise TimeoutError("no piece begins in time")
+    def submit_in_time(self) -> Future:
+        """One whose time ends while its first piece waits: when `make_late` is told to."""
+        future = self.submit(deadline=PATIENCE)
+        self.gate.wait()
+        return future
+
+    def make_late(self, future: Future) -> None:
+        make_late(self._runtime, future)
 
 
 @pytest.fixture
@@ -176,7 +174,8 @@ def test_a_task_in_pieces_is_cancelled_between_two_of_them(pieces: Pieces) -> No
 
 
 def test_a_task_in_pieces_stops_between_two_of_them_when_its_time_is_over(pieces: Pieces) -> None:
-    future = pieces.submit_late()
+    future = pieces.submit_in_time()
+    pieces.make_late(future)
     with pytest.raises(DeadlineExceeded) as late:
         future.result(PATIENCE)
     assert late.value.still_running
@@ -190,8 +189,9 @@ def test_a_task_in_pieces_stops_between_two_of_them_when_its_time_is_over(pieces
 
 
 def test_a_task_that_was_cancelled_and_is_late_before_its_piece_ends_is_cancelled(pieces: Pieces) -> None:
-    future = pieces.submit_late()
+    future = pieces.submit_in_time()
     assert future.cancel()
+    pieces.make_late(future)
     with pytest.raises(concurrent.futures.CancelledError):
         future.result(PATIENCE)
     pieces.gate.open()
@@ -367,6 +367,7 @@ def followed(size: int = 1000) -> tuple[Any, Callable[[], Any]]:
     return array, weakref.ref(array)
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("device", ["numpy", "opencl", "webgpu"])
 def test_arguments_are_free_when_the_future_is_done(
     known: DeviceRegistry, device: str, without_collector: None
@@ -424,7 +425,7 @@ def test_those_who_look_do_not_wait_for_each_other_nor_for_one_who_was_interrupt
     def looking() -> None:
         helper()
         entered.set()
-        assert leave.wait(10)
+        assert leave.wait(PATIENCE)
         done()
 
     def done() -> None:
@@ -435,7 +436,7 @@ def test_those_who_look_do_not_wait_for_each_other_nor_for_one_who_was_interrupt
     interrupted()
     looker = threading.Thread(target=looking, daemon=True)
     looker.start()
-    assert entered.wait(10)
+    assert entered.wait(PATIENCE)
 
     def change() -> None:
         lock.change()
@@ -446,8 +447,8 @@ def test_those_who_look_do_not_wait_for_each_other_nor_for_one_who_was_interrupt
     changer.start()
     assert not changed.wait(0.1)  # one still looks
     leave.set()
-    assert changed.wait(10)
-    looker.join(10)
-    changer.join(10)
+    assert changed.wait(PATIENCE)
+    looker.join(PATIENCE)
+    changer.join(PATIENCE)
     lock.acquire()
     lock.release()

@@ -176,6 +176,7 @@ def test_classes_that_are_made_in_a_loop() -> None:
     check_that_nothing_stays(make_and_use, 500)
 
 
+@pytest.mark.full
 def test_functions_that_are_decorated_in_a_loop() -> None:
     def make_and_use(number: int) -> Any:
         made = ag.offload(closure(number))
@@ -188,6 +189,7 @@ def test_functions_that_are_decorated_in_a_loop() -> None:
 # -- run, submit, map, explain
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wrap", [lambda f: f, functools.partial], ids=["closure", "partial"])
 def test_closures_that_are_run(wrap: Any) -> None:
     def make_and_use(number: int) -> Any:
@@ -198,6 +200,7 @@ def test_closures_that_are_run(wrap: Any) -> None:
     check_that_nothing_stays(make_and_use, 1000)
 
 
+@pytest.mark.full
 def test_methods_and_callable_objects_that_are_run() -> None:
     def make_and_use(number: int) -> Any:
         made = Model(number)
@@ -217,6 +220,7 @@ def test_closures_that_are_submitted() -> None:
     check_that_nothing_stays(make_and_use, 1000)
 
 
+@pytest.mark.full
 def test_closures_that_are_mapped() -> None:
     def make_and_use(number: int) -> Any:
         made = closure(number)

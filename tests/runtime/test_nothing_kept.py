@@ -69,6 +69,7 @@ def _on_a_device(runtime: Runtime, model: Model) -> None:
 WAYS = [_submitted, _as_an_argument, _mapped, _failed, _cancelled, _late, _nested, _on_a_device]
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("way", WAYS)
 def test_tasks_that_are_over(runtime: Runtime, way: Callable[[Runtime, Model], None]) -> None:
     gone: list[Any] = []

@@ -85,6 +85,7 @@ def raising(kind: Callable[[], BaseException]) -> Callable[[Any], Any]:
     return bad
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("kind", ODD, ids=lambda kind: type.__repr__(kind))
 @pytest.mark.parametrize("given", [{}, {"on": "opencl"}, {"engine": "torch"}], ids=str)
 def test_lanes_go_on(runtime: Runtime, kind: type[BaseException], given: dict[str, Any]) -> None:

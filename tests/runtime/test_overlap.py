@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.overlap import WORTH_OVERLAPPING
 from anygpu.workers.process import ProcessWorker
-from tests.runtime.holding import PATIENCE
+from tests.runtime.holding import PATIENCE, make_late, until_running
 from tests.workers.test_overlap import Waiting
 
 X = np.arange(WORTH_OVERLAPPING // 4, dtype=np.float32).reshape(-1, 64)
@@ -27,17 +26,6 @@ def shifted(x: Any) -> Any:
 
 def submit(runtime: Runtime, x: Any = X, **options: Any) -> Any:
     return runtime.submit(shifted, x, on="opencl", fallback="raise", **options)
-
-
-def running_alone(runtime: Runtime) -> Any:
-    """A task that has begun before others are there to share its launch, and whose time is over soon."""
-    for deadline in (1.0, 4.0, 16.0):
-        future = submit(runtime, deadline=deadline)
-        while not future.done():
-            if future.running():
-                return future
-            time.sleep(1e-3)
-    raise TimeoutError("no task begins in time")
 
 
 @pytest.fixture
@@ -55,23 +43,15 @@ def worker(known: DeviceRegistry, runtime: Runtime) -> ProcessWorker:
 def test_many_tasks_overlap_and_are_right(
     runtime: Runtime, worker: ProcessWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staged = 0
-    run_staged = ProcessWorker._run_staged
-
-    def counting(*given: Any) -> Any:
-        nonlocal staged
-        staged += 1
-        return run_staged(*given)
-
-    monkeypatch.setattr(ProcessWorker, "_run_staged", counting)
     inputs = [X + np.float32(number) for number in range(12)]
-    futures = [submit(runtime, x) for x in inputs]
+    with Waiting(worker, monkeypatch) as others:
+        futures = [submit(runtime, x) for x in inputs]
+        others.until_staged()
     for future, x in zip(futures, inputs, strict=True):
         np.testing.assert_allclose(future.result(PATIENCE), shifted(x), rtol=1e-5)
         phases = future.receipt.phases
         assert future.receipt.seconds == pytest.approx(phases.total)
         assert not future.receipt.failures
-    assert staged > 0
     assert runtime.drain(PATIENCE)
 
 
@@ -108,8 +88,11 @@ def test_the_deadline_of_the_running_task_is_no_failure_of_the_next(
 ) -> None:
     # It hangs: the first task is killed with it, while the arguments of the second are going over.
     os.kill(worker.process_id, signal.SIGSTOP)
-    running = running_alone(runtime)
+    running = submit(runtime, deadline=PATIENCE)
+    # Before others are there to share its launch.
+    until_running(running)
     following = [submit(runtime, X + np.float32(number)) for number in range(3)]
+    make_late(runtime, running)
     assert isinstance(running.exception(PATIENCE), DeadlineExceeded)
     for number, future in enumerate(following):
         np.testing.assert_allclose(future.result(PATIENCE), shifted(X + np.float32(number)), rtol=1e-5)

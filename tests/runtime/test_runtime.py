@@ -26,7 +26,8 @@ from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.worker import Worker
-from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held
+from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held, make_late
+from tests.support.isolation import run_alone
 
 X = np.linspace(-3, 3, 4096).astype(np.float32)
 
@@ -48,6 +49,7 @@ def check(receipt: Receipt | None, device: str, waited: float) -> None:
 # -- results and receipts
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("device", ["numpy", "opencl", "webgpu"])
 def test_results_and_receipts(runtime: Runtime, device: str) -> None:
     for _ in range(3):
@@ -398,12 +400,13 @@ def test_closing_gives_up_in_time_and_what_runs_is_still_delivered_or_late(known
     late = None
     if WIDTH > 1:
         held.open_one()
-        late = runtime.submit(gate, deadline=0.3)
+        late = runtime.submit(gate, deadline=PATIENCE)
         gate.wait()
     runtime.close(timeout=0.01)
     assert not held.futures[-1].done()
     if late is not None:
         # Its deadline is kept although the runtime is closed.
+        make_late(runtime, late)
         assert isinstance(late.exception(PATIENCE), ag.DeadlineExceeded)
     gate.open()
     held.open()
@@ -495,7 +498,8 @@ def used(runtime: Runtime) -> list[weakref.ref[Any]]:
     return followed
 
 
-def test_nothing_is_left_after_closing(known: DeviceRegistry) -> None:
+def use_and_close() -> None:
+    known = DeviceRegistry()
     known.worker("opencl:0")
     before = set(threading.enumerate())
     runtime = Runtime(known=known)
@@ -503,11 +507,7 @@ def test_nothing_is_left_after_closing(known: DeviceRegistry) -> None:
     runtime.close()
     del runtime
     assert leftovers(before, followed) == []
-
-
-def test_the_check_for_leftovers_finds_a_runtime_that_was_not_closed(known: DeviceRegistry) -> None:
-    known.worker("opencl:0")
-    before = set(threading.enumerate())
+    # The check finds a runtime that is not closed yet.
     runtime = Runtime(known=known)
     followed = used(runtime)
     left = leftovers(before, followed, closed=False)
@@ -516,6 +516,11 @@ def test_the_check_for_leftovers_finds_a_runtime_that_was_not_closed(known: Devi
     runtime.close()
     del runtime
     assert leftovers(before, followed) == []
+    known.close()
+
+
+def test_nothing_is_left_after_closing() -> None:
+    run_alone(use_and_close)
 
 
 # -- the default one, in programs of their own
@@ -538,17 +543,17 @@ def test_a_program_may_end_without_closing_anything() -> None:
             return np.tanh(x) * 2 + x
 
         x = np.ones(1000, np.float32)
-        assert ag.submit(smooth, x).result(30) is not None
+        assert ag.submit(smooth, x).result(120) is not None
         assert len(ag.map(smooth, [x] * 50)) == 50
         future = []
         # From a thread that nobody waits for.
         thread = threading.Thread(target=lambda: future.append(ag.submit(smooth, x)), daemon=True)
         thread.start()
         thread.join()
-        future[0].result(30)
+        future[0].result(120)
         ag.submit(smooth, x, on="opencl", fallback="allow")
         mine = ag.Runtime()
-        mine.submit(smooth, x).result(30)
+        mine.submit(smooth, x).result(120)
         ready = threading.Event()
         running = ag.submit(lambda: (ready.set(), time.sleep(0.2)))
         ready.wait()
@@ -575,13 +580,13 @@ def test_a_process_that_was_forked_has_a_default_of_its_own() -> None:
         entered = threading.Event()
         def hold():
             entered.set()
-            release.wait(30)
+            release.wait(120)
         held = ag.submit(hold)
-        mine.submit(twice, x).result(30)
-        entered.wait(30)
+        mine.submit(twice, x).result(120)
+        entered.wait(120)
         child = os.fork()
         if not child:
-            assert ag.submit(twice, x).result(30)[0] == 2
+            assert ag.submit(twice, x).result(120)[0] == 2
             try:
                 mine.submit(twice, x)
             except ag.RuntimeClosed as error:
@@ -591,7 +596,7 @@ def test_a_process_that_was_forked_has_a_default_of_its_own() -> None:
             sys.exit(0)  # and not os._exit: what the parent wants at its end must not hold up the child
         assert os.waitpid(child, 0)[1] == 0
         release.set()
-        held.result(30)
+        held.result(120)
         print("the parent is done")
         """
     )

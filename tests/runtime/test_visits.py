@@ -55,6 +55,6 @@ def test_draining_waits_for_it() -> None:
     waiting.start()
     assert not drained.is_set()
     visit.end()
-    assert drained.wait(30)
-    waiting.join(30)
+    assert drained.wait(120)
+    waiting.join(120)
     runtime.close()

@@ -441,6 +441,7 @@ def check(before: Task, event: Event, after: Task, actions: tuple[Action, ...]) 
     assert after is before or after.history == (*before.history, (event, actions))
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize(("devices", "repeatable", "longest"), [("ab", True, 114), ("a", True, 28), ("a", False, 28)])
 def test_every_state_that_a_task_can_come_to(devices: str, repeatable: bool, longest: int) -> None:
     """Not a sample: all of them. Every step is right, and every life ends."""

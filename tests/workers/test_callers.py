@@ -33,7 +33,7 @@ WANTED = ["main __main__", f"sum {sum(range(1, 50_001))}", "isolation process Tr
 
 def run(*command: str, given: str = "", folder: Path | None = None) -> list[str]:
     done = subprocess.run(
-        [sys.executable, *command], input=given, capture_output=True, text=True, check=False, cwd=folder, timeout=60
+        [sys.executable, *command], input=given, capture_output=True, text=True, check=False, cwd=folder, timeout=180
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -96,7 +96,7 @@ def use():
         (x + 1).compute()
         ready.set()
 threading.Thread(target=use, daemon=True).start()
-assert ready.wait(30)
+assert ready.wait(120)
 print("done")
 """)
     assert run(str(script)) == ["done"]
@@ -117,7 +117,7 @@ _, client = start_new_kernel(kernel_name="python3")
 def show(message):
     if message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
         sys.stdout.write(message["content"]["text"])
-answer = client.execute_interactive(sys.stdin.read(), timeout=60, output_hook=show)
+answer = client.execute_interactive(sys.stdin.read(), timeout=120, output_hook=show)
 client.shutdown()
 sys.exit(answer["content"]["status"] != "ok")
 """

@@ -109,6 +109,7 @@ def run(application: Path, *arguments: str, folder: Path) -> subprocess.Complete
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["folder", "single"])
 def test_children_work_in_a_frozen_application(built: Path, kind: str, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
@@ -126,6 +127,7 @@ def test_children_work_in_a_frozen_application(built: Path, kind: str, tmp_path:
     assert not [left for left in (tmp_path / "temporary").iterdir() if left.name.startswith("_MEI")]
 
 
+@pytest.mark.full
 def test_a_child_that_fails_is_still_not_the_application(built: Path, tmp_path: Path) -> None:
     done = run(executable(built, "folder"), WORKER_ARGUMENT, "no request", folder=tmp_path)
     assert done.returncode == 1

@@ -21,7 +21,7 @@ from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Ran
 from tests.workers.programs import doubled
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 SIZE = WORTH_OVERLAPPING // 4
 PROGRAM = doubled(SIZE)
 X = np.arange(SIZE, dtype=np.float32)
@@ -148,10 +148,11 @@ def test_small_calls_and_calls_that_are_kept_go_the_ordinary_way(
     assert not others.staged.is_set()
 
 
-def test_many_threads_get_their_own_results(worker: ProcessWorker) -> None:
-    inputs = [np.full(SIZE, value, np.float32) for value in range(12)]
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda x: worker.run(PROGRAM, [x]), inputs))
+def test_many_threads_get_their_own_results(worker: ProcessWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Waiting(worker, monkeypatch) as others:
+        calls = [others.run(np.full(SIZE, value, np.float32)) for value in range(12)]
+        others.until_staged()
+    results = [call.result(PATIENCE) for call in calls]
     for value, ran in enumerate(results):
         np.testing.assert_array_equal(ran.results[0], np.full(SIZE, 2 * value, np.float32))
     assert any(ran.overlapped for ran in results)

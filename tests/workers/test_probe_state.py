@@ -81,6 +81,21 @@ def test_a_child_that_waits_for_the_processor_gets_that_time_back() -> None:
     assert probe.next_deadline == 19.0, "the next child has waited for nothing yet"
 
 
+def test_time_that_the_listener_waits_for_the_processor_is_given_back_too() -> None:
+    probe = started()
+    probe.starved(1.0, 2.0)
+    assert probe.next_deadline == 13.0
+    told(probe, listed(*NAMES), ProbeStarted("fake:0"), now=2.0)
+    assert probe.next_deadline == 6.0
+    probe.starved(1.5, 4.0)
+    assert probe.next_deadline == 8.5
+    assert probe.expired(8.5) == [StopChild(), StartChild(("fake:0",))]
+    probe.starved(0.5, 4.0)
+    told(probe, listed("fake:1"), ProbeStarted("fake:1"), now=9.0)
+    probe.starved(0.5, 4.25)
+    assert probe.next_deadline == 13.25, "what it waited before is not given back again"
+
+
 def test_the_deadline_of_the_whole_cuts_the_step_short() -> None:
     probe = started()
     told(probe, listed(*NAMES), ProbeStarted("fake:0"), now=8.0)
@@ -207,3 +222,23 @@ def test_every_device_is_reported_once_whatever_happens(script: list[str]) -> No
     ended = {"well": "verified", "hang": "hung", "crash": "present", "garbage": "present", "raise": "present"}
     assert states(probe.results()) == {name: ended[fate[name]] for name in names}
     assert len(probe.results()) == len(names)
+
+
+def test_what_is_only_slow_is_given_more_time_and_the_machine_is_not_restarted() -> None:
+    """A library that is loaded, and a device that is the processor, as jax's is without a GPU."""
+    probe = started()
+    probe.expired(10.0)
+    assert "--timeout" in (culprit(probe, "fake").fix or "")
+    probe = started()
+    processor = fake_device("fake:0", kind="cpu")
+    told(probe, Discovered(pending=("fake:0",), items=(processor,)), ProbeStarted("fake:0"))
+    probe.expired(5.0)
+    assert "--timeout" in (culprit(probe, "fake:0").fix or "")
+
+
+def test_a_gpu_that_does_not_respond_is_to_be_reset() -> None:
+    probe = started()
+    told(probe, Discovered(pending=("fake:0",), items=(fake_device("fake:0", kind="gpu"),)))
+    told(probe, ProbeStarted("fake:0"))
+    probe.expired(5.0)
+    assert "Restart the machine" in (culprit(probe, "fake:0").fix or "")

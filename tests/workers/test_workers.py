@@ -22,7 +22,7 @@ from anygpu.workers.open import default_budget, isolation_of, open_worker
 from anygpu.workers.thread import ThreadWorker
 from tests.workers.programs import chain, doubled
 
-ENGINES = ("numpy", "webgpu", "opencl", "torch", "jax")
+ENGINES = ("numpy", "cpu", "webgpu", "opencl", "torch", "jax")
 
 
 def entry_of(name: str) -> EngineEntry:
@@ -54,7 +54,8 @@ def test_an_engine_of_somebody_elses(isolation: Isolation) -> None:
 def test_where_workers_live_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANYGPU_ISOLATION", raising=False)
     found = {name: isolation_of(entry_of(name)) for name in ENGINES}
-    assert found == {"numpy": "thread", "torch": "thread", "jax": "thread", "webgpu": "process", "opencl": "process"}
+    threads, processes = ("numpy", "cpu", "torch", "jax"), ("webgpu", "opencl")
+    assert found == {**dict.fromkeys(threads, "thread"), **dict.fromkeys(processes, "process")}
     assert isolation_of(entry_of("webgpu"), "thread") == "thread"
     monkeypatch.setenv("ANYGPU_ISOLATION", "process")
     assert isolation_of(entry_of("numpy")) == "process"
@@ -114,7 +115,7 @@ def test_the_steady_state_allocates_and_compiles_nothing(
     worker.close()
 
 
-@pytest.mark.serial  # they are tried for a second
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["webgpu", "opencl"])
 def test_trials_of_kernels_are_no_part_of_what_a_call_did(
     engine: str, devices: dict[str, Device], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -125,7 +126,8 @@ def test_trials_of_kernels_are_no_part_of_what_a_call_did(
     a, b = (np.ones((size, size), np.float32) for _ in range(2))
     program = record(lambda a, b: a @ b, a, b)
     seen: list[tuple[int | None, DriverWork | None, int | None]] = []
-    for seconds in ("0", "1"):
+    # All sizes are tried long before that.
+    for seconds in ("0", "120"):
         monkeypatch.setenv("ANYGPU_TUNING_SECONDS", seconds)
         worker = open_worker(entry_of(engine), devices[engine], isolation="thread")
         assert isinstance(worker, ThreadWorker)
@@ -147,7 +149,7 @@ def test_trials_of_kernels_are_no_part_of_what_a_call_did(
     assert peak == least
 
 
-@pytest.mark.parametrize("engine", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("engine", ["numpy", "cpu", "torch", "jax"])
 def test_arguments_that_may_not_be_written_to_are_lent_as_well(engine: str, devices: dict[str, Device]) -> None:
     worker = open_worker(entry_of(engine), devices[engine], isolation="thread")
     assert isinstance(worker, ThreadWorker)

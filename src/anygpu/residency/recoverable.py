@@ -13,17 +13,21 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.array.core.expression import users_line
+from anygpu.engines.numpy import lowering
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,
     DeviceLost,
     DevicePoisoned,
+    DeviceUnavailable,
     OutOfMemory,
     OverBudget,
     text_of,
 )
+from anygpu.fallback_warnings import ran_on_host
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
+from anygpu.receipts import HostOperation
 from anygpu.residency.handle import DeviceHandle, run_and_keep
 from anygpu.residency.lineage import (
     DEPTH,
@@ -43,10 +47,11 @@ from anygpu.residency.lineage import (
     topological_order,
 )
 from anygpu.residency.references import is_shared
-from anygpu.residency.restore import Restoration
+from anygpu.residency.restore import HostRestoration, Restoration
 from anygpu.tasks.faults import fault_of
 from anygpu.tasks.machine import Fail, Failed, Reclaim, Started, Task, step
 from anygpu.workers.executor import spec_of
+from anygpu.workers.host_fallback import line_of
 from anygpu.workers.worker import Argument, Handle, Lending, Worker
 
 Result = TypeVar("Result")
@@ -127,7 +132,10 @@ class RecoverableDevice(DeviceHandle):
             values = copy.values if copy is not None else None
             if values is not None:
                 return values.view()
-        values = self._with_retries((buffer,), lambda worker, handles: worker.download(handles[0]))
+        try:
+            values = self._with_retries((buffer,), lambda worker, handles: worker.download(handles[0]))
+        except DeviceUnavailable:
+            return self._restored_on_host(buffer)
         if lineage.copy is None and (lineage.producer is None or lineage.depth >= _DEEP):
             lineage.remember(self._copies.keep(values))
         return values
@@ -136,7 +144,10 @@ class RecoverableDevice(DeviceHandle):
         return self._with_retries((buffer,), lambda worker, handles: worker.native(handles[0]))
 
     def run(self, program: Program, buffers: Sequence[TrackedBuffer | HostArray]) -> list[TrackedBuffer]:
-        results = self._with_retries(buffers, lambda worker, handles: run_and_keep(worker, program, handles))
+        try:
+            results = self._with_retries(buffers, lambda worker, handles: run_and_keep(worker, program, handles))
+        except DeviceUnavailable as gone:
+            return self._run_on_host(program, buffers, gone.with_traceback(None))
         return self.track(program, buffers, results)
 
     def handle_for(self, buffer: TrackedBuffer) -> Handle:
@@ -363,6 +374,56 @@ class RecoverableDevice(DeviceHandle):
                 return None
             held = Restoration(worker, wanted, next(_ticks)).carry_out()
         return [held[id(each.lineage)] if type(each) is TrackedBuffer else each for each in buffers]
+
+    # -- when the device cannot be opened any more
+
+    def _restored_on_host(self, buffer: TrackedBuffer) -> HostArray:
+        """The values of an array whose device is gone, computed by NumPy, which the user is told."""
+        restoration = HostRestoration(self.device, (buffer,))
+        with self._moving:
+            (values,) = restoration.carry_out()
+            # The next one who reads it does not compute it again.
+            buffer.lineage.remember(self._copies.keep(values))
+        if restoration.programs:
+            self._tell(restoration.programs[-1], values.nbytes)
+        return values
+
+    def _run_on_host(
+        self, program: Program, buffers: Sequence[TrackedBuffer | HostArray], gone: DeviceUnavailable
+    ) -> list[TrackedBuffer]:
+        """The results of a program on arrays of a device that is gone: they are on no device, and have copies.
+
+        They go to the device when it is there again. Raises `gone` where the host cannot compute or keep them.
+        """
+        if not buffers or any(spec.dtype == "bfloat16" for spec in program.specs):
+            raise gone
+        given = [self.download(each) if isinstance(each, TrackedBuffer) else each for each in buffers]
+        results = lowering.run(program, given)
+        found: list[TrackedBuffer] = []
+        for values in results:
+            copy = self._copies.hold(values)
+            if copy is None:
+                raise gone
+            lineage = Lineage(spec_of(values), line=users_line())
+            lineage.remember(copy)
+            now = next(_ticks)
+            buffer = TrackedBuffer(None, lineage, self, 0, now)
+            self._arrays[now] = lineage.array = ref(buffer)
+            self._copies.need(copy, buffer)
+            found.append(buffer)
+        self._tell(program, sum(each.nbytes for each in (*given, *results)))
+        return found
+
+    def _tell(self, program: Program, nbytes: int) -> None:
+        last = len(program.nodes) - 1
+        ran_on_host(
+            HostOperation(
+                operation=program.nodes[last].op.name,
+                reason=f"{self.device} is gone",
+                line=line_of(program, last),
+                bytes_moved=nbytes,
+            )
+        )
 
     # -- making room
 

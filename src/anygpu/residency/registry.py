@@ -8,21 +8,22 @@ import os
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from anygpu.array.core.device import set_device_finder
 from anygpu.array.functions.types import set_devices
-from anygpu.engines.catalogue import EngineEntry, catalogue, entry_of, is_installed, load
+from anygpu.engines.catalogue import EngineEntry, catalogue, entry_of, is_installed, load, why_cpu_is_numpy
 from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, MissingExtra
 from anygpu.hardware import usage
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import names_a_fleet
-from anygpu.hardware.selection import prefer, require
+from anygpu.hardware.device_names import CPU, names_a_fleet
+from anygpu.hardware.preference import prefer
+from anygpu.hardware.selection import require
 from anygpu.residency.explorers import Explorers
 from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import Evicted, HostCopyCache, Loss
@@ -137,6 +138,8 @@ class DeviceRegistry:
     def _find(self, wanted: str, isolation: Isolation | None) -> DeviceHandle:
         if names_a_fleet(wanted):
             return self._find_in_fleets(wanted)
+        if wanted.lower() == CPU and why_cpu_is_numpy() is not None:
+            wanted = "numpy"
         candidates = [entry for entry in catalogue() if _may_have(entry, wanted)]
         found: list[Device | Unavailable] = []
         isolated: list[EngineEntry] = []
@@ -404,6 +407,10 @@ class DeviceRegistry:
         return [
             item for item in self._everything(low_priority=low_priority) if isinstance(item, Device) and item.verified
         ]
+
+    def of_engines(self, names: Collection[str]) -> list[Device | Unavailable]:
+        """What these engines have, usable or not; no other engine is probed."""
+        return self._probe([entry for entry in catalogue() if entry.name in names])
 
     def unavailable(self) -> list[Unavailable]:
         """Devices that exist but cannot be used, with reasons."""

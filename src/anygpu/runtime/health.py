@@ -72,9 +72,13 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     #: The latest results of devices that disagreed with NumPy; the functions stay on NumPy.
     mismatches: tuple[Mismatch, ...] = ()
 
+    @property
+    def _state(self) -> str:
+        """In a word or two."""
+        return "ok" if self.ok else self.closed or "late"
+
     def __str__(self) -> str:
-        first = "ok" if self.ok else self.closed or "late"
-        lines = [f"{first}: {self.waiting} of at most {self.limit} tasks wait, {self.open_tasks} are open"]
+        lines = [f"{self._state}: {self.waiting} of at most {self.limit} tasks wait, {self.open_tasks} are open"]
         for lane in self.lanes:
             what = f"{lane.condition}, {lane.done} done, {lane.failed} failed"
             if lane.running:

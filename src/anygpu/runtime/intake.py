@@ -21,8 +21,9 @@ from typing import Any, Literal
 import msgspec
 
 from anygpu.interrupts import uninterrupted
+from anygpu.notes import Origin
 from anygpu.placement.options import TaskOptions
-from anygpu.receipts import Origin, Receipt
+from anygpu.receipts import Receipt
 from anygpu.runtime.giving_way import GivingWay
 from anygpu.runtime.jobs import Job
 

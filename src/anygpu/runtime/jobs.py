@@ -11,12 +11,13 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten
 from anygpu.errors import NotANumber
+from anygpu.notes import Failure, Origin, observe, observers
 from anygpu.placement.call import Call
 from anygpu.placement.options import NaNs
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.trust import Modes
 from anygpu.plan.choosing import Choice
-from anygpu.receipts import Attempt, Failure, Origin, Receipt, observe, observers
+from anygpu.receipts import Attempt, Receipt
 from anygpu.runtime.future import Future
 
 

@@ -17,25 +17,16 @@ from anygpu.array.core.structure import flatten
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceLost, Unsupported, name_of, text_of
 from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
+from anygpu.notes import observe, observers, witness, witnesses
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import hear_numpy, learn_from
 from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced, trace_and_predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
 from anygpu.placement.strategies import Chunked
-from anygpu.placement.trust import is_finite, is_shown
+from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.choosing import Choice
-from anygpu.receipts import (
-    Attempt,
-    Phases,
-    PhaseTimer,
-    Receipt,
-    numpy_receipt,
-    observe,
-    observers,
-    witness,
-    witnesses,
-)
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.runtime.batch_check import LaunchCheck
 from anygpu.runtime.batches import Batch, Batched, CheckStatus
 from anygpu.runtime.giving_way import GivingWay
@@ -449,7 +440,7 @@ class LaneWorker:
         )
         begun_with = set(map(id, running))
         told: list[tuple[Job, Any]] = []
-        values, again = self._in_numpy_order(jobs, planned, made)
+        values, again = self._in_numpy_order(jobs, planned, made, choice.candidate)
         for job in again:
             if id(job) in begun_with and not self._numpy_has_warned(job):
                 begun_with.discard(id(job))
@@ -466,9 +457,14 @@ class LaneWorker:
             note = _BatchShare(launch, begun - job.submitted, job.attempts)
             self.resolve(job, value, note.receipt)
 
-    def _in_numpy_order(self, jobs: Sequence[Job], planned: Batch, made: Batched) -> tuple[list[Any], list[Job]]:
-        """The values in the memory order that NumPy gives them, and the jobs for which NumPy might warn."""
-        site = jobs[0].call.site
+    def _in_numpy_order(
+        self, jobs: Sequence[Job], planned: Batch, made: Batched, device: str
+    ) -> tuple[list[Any], list[Job]]:
+        """The values in the memory order that NumPy gives them, and the jobs that NumPy has to run as well.
+
+        NumPy might warn of their results, or the device was never compared with it for such arguments.
+        """
+        site, program = jobs[0].call.site, planned.traced.program.key
         trust, automatic = site.trust, site.chooser.baseline is not None
         values: list[Any] = []
         again: list[Job] = []
@@ -476,10 +472,12 @@ class LaneWorker:
         for number, (job, value) in enumerate(zip(jobs, made.values, strict=True)):
             way.pause()
             inputs = planned.rows[number]
-            is_new = not is_finite(flatten(value)[0]) if not made.finite and site.may_warn else False
+            is_new = not is_finite(flatten(value)[0]) if not made.finite and site.may_warn(planned.traced) else False
             if is_new and (trust.flags or trust.is_usual(inputs)):
                 is_new = False
-            if is_new or (automatic and not trust.knows_order(inputs)):
+            kinds = number_kinds(planned.traced, inputs)
+            is_compared = trust.knows_order(inputs) and trust.knows_numbers(program, device, kinds)
+            if is_new or (automatic and not is_compared):
                 again.append(job)
             values.append(trust.in_order(planned.traced, inputs, value))
         return values, again
@@ -496,14 +494,14 @@ class LaneWorker:
         return True
 
     def _rerun_on_numpy(self, job: Job, device: str) -> None:
-        """Run the job again on NumPy, which may have to warn."""
+        """Run the job again on NumPy, which may have to warn, and compare the device with it."""
         attribute_to_line(job.line)
         begin = self._planner.clock()
         timer = PhaseTimer(self._planner.clock)
         timer.waited(max(0.0, self._clock() - job.submitted), job.planning)
-        why = f"the result of {device} is not finite, or lies in memory as no other did; NumPy computes it again."
+        why = f"the result of {device} is not finite, or its arguments are of a new kind; NumPy computes it again."
         try:
-            value, receipt = run_untraced(job.call, Choice("numpy", "baseline", why), timer, job.attempts)
+            value, receipt = run_untraced(job.call, Choice("numpy", "baseline", why, device), timer, job.attempts)
         except BaseException as error:  # noqa: BLE001 - the user's own
             self.fail(job, error)
             del job

@@ -16,17 +16,18 @@ from typing import Any, Self, Unpack
 from anygpu.errors import InvalidOption
 from anygpu.fallback_warnings import users_line
 from anygpu.interrupts import whole
+from anygpu.notes import listeners, origin_here
 from anygpu.placement.call import Call
-from anygpu.placement.known import Known, KnownFunctions
-from anygpu.placement.offload import Calls, Offloaded, Result, check_callable, check_function, known_of, unwrapped
+from anygpu.placement.known import Known
+from anygpu.placement.offload import Calls, Offloaded, Result, check_callable, check_function
 from anygpu.placement.options import CallOptions, Options, TaskOptions, check_names, options
 from anygpu.placement.planner import Planner, default
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.signature import function_key
 from anygpu.placement.trust import Modes
+from anygpu.placement.undecorated import KnownFunctions, known_of, unwrapped
 from anygpu.placement.values import bytes_of
 from anygpu.progress import Progress
-from anygpu.receipts import listeners, origin_here
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future
 from anygpu.runtime.health import Health

@@ -185,7 +185,7 @@ class TaskQueue(Generic[T]):
         shares = sum(each.share for each in named)
         for each in named:
             if each.name in self._lines:
-                raise InvalidOption(f"there are two tenants with the name {each.name!r}.")
+                raise InvalidOption(f"two tenants have the name {each.name!r}.")
             reserved = int(most * RESERVED * each.share / shares)
             if each.queued is not None:
                 reserved = min(reserved, each.queued)

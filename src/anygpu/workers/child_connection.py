@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import subprocess
 import threading
 import time
 import weakref
@@ -61,9 +60,7 @@ class _Use(Taken):
             raise self._connection._busy(self._seconds)
         if not self._connection.alive:
             self._let_go()
-            gone = self._connection._gone()
-            gone.started = False
-            raise gone
+            raise self._connection._gone(started=False)
         return True
 
 
@@ -164,9 +161,7 @@ class ChildConnection:
                 self._send(number, task)
         except LinkClosed:
             # The child was gone before it had all of it.
-            gone = self._lost()
-            gone.started = False
-            raise gone from None
+            raise self._lost(started=False) from None
         except BaseException:
             # It is unknown how much of it was sent.
             self.finish("it was interrupted")
@@ -207,7 +202,12 @@ class ChildConnection:
         if isinstance(error, DeviceLost | DevicePoisoned):
             # Only a new process can use it again.
             self.finish("it was lost earlier")
-        raise error
+        try:
+            raise error
+        finally:
+            # Its traceback holds this frame: without this, both would keep the child's descriptors until the next
+            # garbage collection.
+            del error
 
     def _send(self, number: int, task: ChildTask) -> None:
         shared = self.shared
@@ -334,14 +334,16 @@ class ChildConnection:
         for side in self.sides:
             side.close()
 
-    def _gone(self) -> DeviceLost:
-        return DeviceLost(self._device, detail=self._end or "", generation=self._generation)
+    def _gone(self, *, started: bool = True) -> DeviceLost:
+        gone = DeviceLost(self._device, detail=self._end or "", generation=self._generation)
+        gone.started = started
+        return gone
 
-    def _lost(self) -> DeviceLost:
+    def _lost(self, *, started: bool = True) -> DeviceLost:
         """The child is gone. Its exit code and its last words say why."""
         if self._end is None:
             self.finish(self.child.how_it_ended())
-        return self._gone()
+        return self._gone(started=started)
 
     def lost(self) -> DeviceLost:
         """For a thread that has learnt of the child's end by another way; takes the lock."""
@@ -377,9 +379,7 @@ def _let_go(child: Child, process_id: int) -> None:
         return
     if child.link is not None:
         child.link.shut_down()
-    child.process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.process.wait(timeout=5.0)
+    child.kill(5.0)
     child.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import msgspec
 
 from anygpu.workers.command import child_command
 from anygpu.workers.link import Invitation, Link, LinkClosed
+from anygpu.workers.priority import waits_for_processor
 from anygpu.workers.probe_messages import ChildRequest
 
 _LAST_WORDS = 4000
@@ -80,13 +80,23 @@ class Child:
             code = self.process.wait(timeout=patience)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            # A process that is stuck inside a driver cannot be reaped; it must not hold us up as well.
-            try:
-                code = self.process.wait(timeout=patience)
-            except subprocess.TimeoutExpired:
-                code = -signal.SIGKILL
+            ended = self._after_kill(patience)
+            code = -signal.SIGKILL if ended is None else ended
         words = self.last_words()
         return code, words
+
+    def _after_kill(self, patience: float) -> int | None:
+        """The exit code of a process that was killed; `None` if it has not ended after so many seconds.
+
+        A process that is stuck inside a driver cannot be reaped, and must not hold us up as well. One that only waits
+        for a processor of a busy machine is waited for: it ends as soon as it gets one.
+        """
+        while True:
+            try:
+                return self.process.wait(timeout=patience)
+            except subprocess.TimeoutExpired:
+                if not waits_for_processor(self.process.pid):
+                    return None
 
     def how_it_ended(self) -> str:
         """Why it is gone, as part of a sentence: its exit code and its last words."""
@@ -102,10 +112,10 @@ class Child:
         except (ValueError, OSError):  # it is closed, perhaps by another thread just now
             return ""
 
-    def kill(self) -> None:
+    def kill(self, patience: float = 1.0) -> None:
+        """Kill it, and wait for its end; not longer than so many seconds for one that is stuck inside a driver."""
         self.process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=1.0)
+        self._after_kill(patience)
 
     def close(self) -> None:
         """Close our ends of everything; a child that is alive notices, and ends."""

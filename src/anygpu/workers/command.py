@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from anygpu.interpreter import interpreter
+
 #: As the first argument of a frozen application: this process is a child, and what follows are the child's arguments.
 WORKER_ARGUMENT = "--anygpu-worker"
 
@@ -53,7 +55,7 @@ def child_command(arguments: Sequence[str], module: str = _CHILD) -> list[str]:
             )
         return [application, WORKER_ARGUMENT, *arguments]
     root = str(Path(__file__).parents[2])
-    return [_interpreter(), "-P", "-c", _BOOTSTRAP.format(module=module), root, *arguments]
+    return [interpreter(), "-P", "-c", _BOOTSTRAP.format(module=module), root, *arguments]
 
 
 def serve_if_worker() -> None:
@@ -83,24 +85,3 @@ def _is_compiled() -> bool:
     # Nuitka alone leaves `sys.frozen` unset. It marks each module that it has compiled, also where it has compiled
     # modules for an ordinary interpreter; only the application that stands alone has none.
     return bool(getattr(globals().get("__compiled__"), "standalone", False))
-
-
-def _interpreter() -> str:
-    # An interpreter that an embedding application has set for multiprocessing is used for our children too. If that
-    # module is not loaded, none was set.
-    spawn = sys.modules.get("multiprocessing.spawn")
-    told = os.fsdecode(spawn.get_executable() or "") if spawn is not None else ""
-    if told and told != sys.executable:
-        return told
-    if not sys.executable:
-        raise OSError(
-            "there is no Python interpreter to start a child with (sys.executable is empty). Name one with "
-            "multiprocessing.set_executable()"
-        )
-    if not getattr(sys, "orig_argv", True) and "py" not in Path(sys.executable).name.lower():
-        # Python was not started by a command line, so it is embedded, and the name is that of the embedding program.
-        raise OSError(
-            f"there is no Python interpreter to start a child with: sys.executable is {sys.executable}, the program "
-            "that Python is embedded in. Name the interpreter with multiprocessing.set_executable()"
-        )
-    return sys.executable

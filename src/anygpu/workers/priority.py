@@ -56,12 +56,30 @@ def lower_this_thread() -> None:
 
 def seconds_without_processor(process: int) -> float:
     """How long the thread of a process that waited longest for a processor has done so; 0 where that is not known."""
-    longest = 0
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    longest = 0.0
+    with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{process}/task").iterdir():
-            with contextlib.suppress(OSError):  # it has ended since
-                longest = max(longest, int((thread / "schedstat").read_text().split()[1]))
-    return longest / 1e9
+            longest = max(longest, _seconds_waited(thread))
+    return longest
+
+
+def thread_seconds_without_processor(thread: int) -> float:
+    """How long a thread of this process, by its native id, has waited for a processor; 0 where that is not known."""
+    return _seconds_waited(Path(f"/proc/self/task/{thread}"))
+
+
+def _seconds_waited(thread: Path) -> float:
+    with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended since, or the system does not tell
+        return int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return 0.0
+
+
+def waits_for_processor(process: int) -> bool:
+    """Whether a process would go on at once if it had a processor; `False` where that is not known."""
+    with contextlib.suppress(OSError, IndexError):
+        # The name, which comes before the state, may have spaces and brackets of its own.
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "R"
+    return False
 
 
 def die_with_parent() -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from anygpu.cache_folder import decoded, read_file, sealed, unsealed, write_file
+from anygpu.cache_folder import decoded, sealed, unsealed, write_file
 from anygpu.engines.catalogue import EngineEntry, version_of
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.evidence import Evidence
+from anygpu.own_files import read_file
 from anygpu.workers.probe_messages import ProbeItem
 
 #: What the checksum in the file's first line is for.

@@ -18,7 +18,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.protocol import probe as probe_here
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.workers.child_process import Child
-from anygpu.workers.priority import seconds_without_processor
+from anygpu.workers.priority import seconds_without_processor, thread_seconds_without_processor
 from anygpu.workers.probe_messages import Message, ProbeItem, ProbeRequest, decode_line
 from anygpu.workers.probe_state import (
     MOST_EXTENSION,
@@ -47,7 +47,8 @@ def run_probes(
 ) -> dict[str, list[ProbeItem]]:
     """Probe the engines (and the cards) in parallel. Returns within the deadline, whatever the drivers do.
 
-    On a busy machine that is later by what the children wait for the processor; see `probe_state.MOST_EXTENSION`.
+    On a busy machine that is later by what the children and this thread wait for the processor; see
+    `probe_state.MOST_EXTENSION`.
 
     The children of engines that are named in `adopt` stay when they have verified a device, and are put there: the
     caller either makes them workers or closes them. With `low_priority` they give way to others, as
@@ -100,8 +101,8 @@ class _Children:
         self._deadlines = deadlines
         self._events: queue.SimpleQueue[tuple[str, _Child, bytes | None]] = queue.SimpleQueue()
         self._running: dict[str, _Child] = {}
-        now = time.monotonic()
-        self.probes = {name: EngineProbe(name, deadlines=deadlines, now=now) for name in targets}
+        self.probes: dict[str, EngineProbe] = {}
+        self._starved_before = thread_seconds_without_processor(threading.get_native_id())
 
     def __enter__(self) -> _Children:
         return self
@@ -116,7 +117,9 @@ class _Children:
                 child.kill()
 
     def run(self, when_done: Callable[[str, list[ProbeItem]], None]) -> None:
-        for name, probe in self.probes.items():
+        for name in self._targets:
+            # Its time begins now: on a busy machine it takes a while to start the others.
+            self.probes[name] = probe = EngineProbe(name, deadlines=self._deadlines, now=time.monotonic())
             self._carry_out(name, probe.begin())
         told: set[str] = set()
         while True:
@@ -138,7 +141,7 @@ class _Children:
 
     def _told(self, name: str, child: _Child, line: bytes | None) -> list[ProbeAction]:
         probe, now = self.probes[name], time.monotonic()
-        probe.starved(seconds_without_processor(child.child.process.pid))
+        self._give_time_back(probe, child)
         if line is None and probe.done and child.child.link is not None:
             return []  # it has said all that it had to say, and stays
         if line is None:
@@ -157,9 +160,14 @@ class _Children:
             if now < probe.next_deadline:
                 continue
             if (child := self._running.get(probe.name)) is not None:
-                probe.starved(seconds_without_processor(child.child.process.pid))
+                self._give_time_back(probe, child)
             if now >= probe.next_deadline:
                 self._carry_out(probe.name, probe.expired(now))
+
+    def _give_time_back(self, probe: EngineProbe, child: _Child) -> None:
+        """What the child, the thread that reads what it says, and this one have waited for the processor."""
+        here = thread_seconds_without_processor(threading.get_native_id()) - self._starved_before
+        probe.starved(seconds_without_processor(child.child.process.pid), here + child.reader_starved())
 
     def _carry_out(self, name: str, actions: Iterable[ProbeAction]) -> None:
         for action in actions:
@@ -203,6 +211,10 @@ class _Child:
 
         self._reader = threading.Thread(target=read, name=f"anygpu-probe-{name}", daemon=True)
         self._reader.start()
+
+    def reader_starved(self) -> float:
+        """How long the thread that reads has waited for the processor."""
+        return thread_seconds_without_processor(self._reader.native_id or 0)
 
     def kill(self) -> None:
         self.child.kill()

@@ -60,9 +60,9 @@ class EngineProbe:
         self._listed: dict[str, Device] = {}
         self._settled: list[str] = []
         self._items: list[ProbeItem] = []
-        #: Seconds that children have waited for the processor: earlier ones, the one that runs, and all when the
-        #: current step began.
-        self._starved_before = self._starved = self._starved_at_step = 0.0
+        #: Seconds of waiting for the processor: of earlier children, of the one that runs, of whoever listens to them,
+        #: and of all when the current step began.
+        self._starved_before = self._starved = self._listener_starved = self._starved_at_step = 0.0
 
     def begin(self) -> list[ProbeAction]:
         return [StartChild(())]
@@ -71,16 +71,24 @@ class EngineProbe:
     def next_deadline(self) -> float:
         """When `expired` must be called if nothing else happens before."""
         total, step = self._deadlines.total, self._deadlines.step
-        starved = self._starved_before + self._starved
+        starved = self._starved_in_all
         last = self._began + total + min(starved, MOST_EXTENSION * total)
         if self._step_began is None:
             return last
         starved -= self._starved_at_step
         return min(last, self._step_began + step + min(starved, MOST_EXTENSION * step))
 
-    def starved(self, seconds: float) -> None:
-        """The child that runs has waited so long for the processor since it was started: it is slow, not silent."""
+    def starved(self, seconds: float, listener: float = 0.0) -> None:
+        """The child that runs has waited so long for the processor since it was started: it is slow, not silent.
+
+        So has the `listener`, since the probe began: what the child says is heard later by as much.
+        """
         self._starved = max(self._starved, seconds)
+        self._listener_starved = max(self._listener_starved, listener)
+
+    @property
+    def _starved_in_all(self) -> float:
+        return self._starved_before + self._starved + self._listener_starved
 
     def results(self) -> list[ProbeItem]:
         """What is known now; devices that were listed and never reached are still only `usable`."""
@@ -95,7 +103,7 @@ class EngineProbe:
                 self._items += [item for item in items if not isinstance(item, Device) and item.id not in known]
             case ProbeStarted(name=name):
                 self._current, self._step_began = name, now
-                self._starved_at_step = self._starved_before + self._starved
+                self._starved_at_step = self._starved_in_all
             case Settled(name=name, items=items):
                 self._settle(name, *items)
             case Raised(error=error, message=words, importing=importing):
@@ -119,10 +127,15 @@ class EngineProbe:
     def expired(self, now: float) -> list[ProbeAction]:
         """The time in `next_deadline` has come."""
         waited = now - (self._step_began or self._began)
-        starved = self._starved_before + self._starved - (self._starved_at_step if self._step_began is not None else 0)
-        fix = _BUSY if starved > waited / 2 else None
+        starved = self._starved_in_all - (self._starved_at_step if self._step_began is not None else 0)
+        fix = _BUSY if starved > waited / 2 else _SLOW if self._may_be_slow() else None
         what = f"did not respond within {readable_seconds(waited)}"
         return [StopChild(), *self._blame("hung", what, None, now, fix=fix)]
+
+    def _may_be_slow(self) -> bool:
+        """Whether what did not respond runs on the processor: a library that is loaded, or a device that is none."""
+        device = self._listed.get(self._current or "")
+        return self._current is None or (device is not None and device.kind == "cpu")
 
     def could_not_start(self, why: str, now: float) -> list[ProbeAction]:
         fix = f"{why[:1].upper()}{why[1:]}."
@@ -168,6 +181,7 @@ class EngineProbe:
 
 
 _BUSY = "The machine is very busy: try again when it is calmer."
+_SLOW = "It may need more time, as large libraries do when they are first loaded: run `anygpu doctor --timeout 120`."
 _LISTING = " while its devices were listed"
 
 _FIXES: dict[Cause, str] = {

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from functools import cache
 from typing import IO, NamedTuple
 
@@ -79,6 +80,7 @@ class Spare:
         self._lock = threading.Lock()
         may_copy = (can_copy() if may_copy is None else may_copy) and not quietly
         self._child = Child(ServeRequest(spare_for=entry, may_copy=may_copy, quietly=quietly), serves=True)
+        _spares.add(self)
 
     @property
     def process_id(self) -> int:
@@ -174,9 +176,7 @@ class Spare:
     def _end(self) -> None:
         if not self.gone:
             self.gone = True
-            self._child.process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.process.wait(timeout=END_SECONDS)
+            self._child.kill(END_SECONDS)
             self._last_words = self._child.last_words()
             self._child.close()
 
@@ -252,3 +252,17 @@ class _Copy(Child):
         self.link = link
         self.has_low_priority = False
         self._stderr = stderr
+
+
+#: Of this process.
+_spares: weakref.WeakSet[Spare] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A forked process that kept its copies of a spare's channels would keep the spare alive when the parent ends."""
+    for spare in list(_spares):
+        spare.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

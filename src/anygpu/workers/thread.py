@@ -12,11 +12,11 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.array.core.arguments import spec_of
+from anygpu.engines.host_arrays import HostArrays
 from anygpu.engines.host_types import HOST_DTYPES
 from anygpu.engines.isolation import Isolation
 from anygpu.engines.lru import LRUCache
-from anygpu.engines.numpy.engine import NumpyEngine
-from anygpu.engines.protocol import Executable, Lack, Memory, ProgramEngine
+from anygpu.engines.protocol import DirectRun, Executable, Lack, Lists, Memory, ProgramEngine, RunsDirectly
 from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType
@@ -64,8 +64,8 @@ class ThreadWorker:
 
     def __init__(self, engine: ProgramEngine, device: Device, *, generation: int = 1) -> None:
         self._executor = Executor(engine, device)
-        #: NumPy's engine has no state: arrays come and go while a program runs, and without what a use costs.
-        self._is_numpy = type(engine) is NumpyEngine
+        #: Such engines keep no state of arrays: these come and go while a program runs, without what a use costs.
+        self._has_host_arrays = isinstance(engine, HostArrays)
         self._lock = threading.Lock()
         self._use = _Use(self)
         self._lacks: LRUCache[list[Lack]] = LRUCache()
@@ -170,6 +170,19 @@ class ThreadWorker:
             done.unknown,
         )
 
+    def direct(self, program: Program) -> DirectRun | None:
+        """The program as a function of NumPy's arrays, for any thread; `None` where this worker has to do more."""
+        with self._lock, self._use:
+            engine = self._executor.engine
+            if not isinstance(engine, RunsDirectly) or self._executor.supports(program):
+                return None
+            return engine.direct(program, self.device)
+
+    def listing(self, program: Program) -> str | None:
+        """What the engine makes of the program, for people; `None` where it does not tell."""
+        engine = self._executor.engine
+        return engine.listing(program) if isinstance(engine, Lists) else None
+
     def launch(self, program: Program, arguments: Sequence[Argument]) -> list[Any] | None:
         """`run` of arrays on the device whose results stay there, without waiting, and without counting what it takes.
 
@@ -206,7 +219,7 @@ class ThreadWorker:
         return self._executor.engine.download(handle.buffer)
 
     def upload(self, values: HostArray) -> LocalHandle:
-        if self._is_numpy and self._end is None and type(values) is np.ndarray:
+        if self._has_host_arrays and self._end is None and type(values) is np.ndarray:
             dtype = HOST_DTYPES.get(values.dtype)
             if dtype is not None:
                 try:
@@ -219,7 +232,7 @@ class ThreadWorker:
 
     def download(self, handle: Handle) -> HostArray:
         """The result may share memory with the array on the device, which is never written to."""
-        if self._is_numpy and self._end is None and type(handle) is LocalHandle and handle.worker is self:
+        if self._has_host_arrays and self._end is None and type(handle) is LocalHandle and handle.worker is self:
             return handle.buffer  # type: ignore[no-any-return]
         with self._lock, self._use:
             return self._executor.download(self._own(handle))
