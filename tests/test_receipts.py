@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import anygpu as ag
 from anygpu.receipts import PHASES, Attempt, HostOperation, Phase, Phases, PhaseTimer, Receipt
-from anygpu.testing import ManualClock
+from anygpu.testing import ManualClock, fake_device
 
 NOT_MEASURED = {
     "device_seconds": "the device has no clock",
@@ -81,6 +83,15 @@ def test_a_phase_that_raises_is_counted() -> None:
     assert timer.finish() == Phases(write=3)
 
 
+def test_planning_before_the_call_is_told_from_waiting() -> None:
+    timer = PhaseTimer(ManualClock())
+    timer.waited(5, planned=2)
+    assert timer.finish() == Phases(plan=2, queue=3)
+    timer = PhaseTimer(ManualClock())
+    timer.waited(1, planned=2)
+    assert timer.finish() == Phases(plan=1), "never more than there was"
+
+
 Step = tuple[Phase, int, list["Step"]]
 steps: st.SearchStrategy[Any] = st.recursive(
     st.tuples(st.sampled_from(PHASES), st.integers(0, 100), st.just([])),
@@ -107,3 +118,12 @@ def test_phases_always_add_up_to_the_total(script: list[Step], idle: int) -> Non
     phases = timer.finish()
     assert phases.total == pytest.approx(clock())
     assert phases.other == pytest.approx(idle)
+
+
+def test_records_are_short_in_an_interactive_session() -> None:
+    """What Python shows of a value that is not printed; all of it is in its fields, and in its JSON."""
+    result = ag.run(np.tanh, np.ones(3))
+    assert repr(result.receipt) == f"<Receipt: {result.receipt}>"
+    assert len(repr(result.receipt)) < 200
+    assert len(repr(ag.explain(np.tanh, np.ones(3), on="numpy"))) < 200
+    assert repr(fake_device()) == "<Device fake:0 (Fake GPU), gpu, usable>"

@@ -2,21 +2,20 @@
 
 A receipt is a record of plain values, so it can be logged, sent and read again. Its phases are measured by one
 `PhaseTimer`, whose nested phases subtract their children; time that no phase claims is `other`. So the phases add up
-to the total by construction. The last receipt, and those of a block, can be asked for afterwards.
+to the total by construction.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import Context, ContextVar, copy_context
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import msgspec
 
-from anygpu.display import Listed, drawn
+from anygpu.display import drawn
+from anygpu.printable import encode_json
 from anygpu.units import readable_seconds
 
 Phase = Literal["trace", "plan", "compile", "queue", "write", "run", "read"]
@@ -179,7 +178,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(attempt for attempt in self.attempts if not attempt.succeeded)
 
     def to_json(self) -> bytes:
-        return msgspec.json.encode(self)
+        return encode_json(self)
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Receipt:
@@ -202,6 +201,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
             text += f"; {host.operation}{where} ran on the host: {host.reason}"
         return text
 
+    def __repr__(self) -> str:
+        return f"<Receipt: {self}>"
+
     def _repr_html_(self) -> str | None:
         return drawn(self)
 
@@ -217,35 +219,7 @@ def require_reasons(record: msgspec.Struct, fields: tuple[str, ...]) -> None:
             raise ValueError(f"{type(record).__name__}.{name} is known: remove it from `unknown`")
 
 
-# -- receipts of calls, for whoever asks afterwards
-#
-# A call that stays on the CPU costs a microsecond, and a receipt takes several to make. So such calls leave a note, and
-# the receipt is made from it when somebody wants to see it.
-
 _NOT_COUNTED = "the function ran untraced, in Python, where nothing is counted"
-
-
-class HostNote(NamedTuple):
-    """What receipts say of calls that run on the host without planning.
-
-    It is replaced and never changed: a receipt that is made later says what was so at the time of its call.
-    """
-
-    task: str
-    reason: str
-    predicted: float | None
-
-
-#: A call of the user's own function on the user's own arrays: when it began, when the function did, when it ended.
-Note = tuple[HostNote, float, float, float]
-
-
-def made(note: Note | Receipt) -> Receipt:
-    """The receipt itself, of what was left behind to make it from."""
-    if isinstance(note, Receipt):
-        return note
-    said, begin, ready, end = note
-    return numpy_receipt(said.task, said.reason, Phases(plan=ready - begin, run=end - ready), said.predicted)
 
 
 def numpy_receipt(
@@ -254,7 +228,7 @@ def numpy_receipt(
     """Of a function that ran as it is; `attempts` are those that failed before."""
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), _NOT_COUNTED)
     if predicted is None:
-        unknown["predicted_seconds"] = "it was the first such call, and there was no history of it"
+        unknown["predicted_seconds"] = "no such call had been planned before, and there was no history of it"
     return Receipt(
         task=task,
         device="numpy",
@@ -267,89 +241,7 @@ def numpy_receipt(
     )
 
 
-class Failure(NamedTuple):
-    """A call that raised, of which nothing makes a receipt. Its times are those of `time.perf_counter`."""
-
-    task: str
-    #: Where it ran, or would have.
-    device: str
-    #: The name of the error's class.
-    error: str
-    begin: float
-    end: float
-
-
-class Origin(NamedTuple):
-    """Where a task was submitted, for those who observe what became of it."""
-
-    #: By `time.perf_counter`.
-    time: float
-    thread: int
-    context: Context
-    #: The user's own line, as file and number.
-    line: tuple[str, int] | None = None
-
-
-Seen = Receipt | Note | Failure
-
-#: Called when a call of this process ends, on the thread that it ended on; with the origin if it was a task. Empty
-#: unless somebody observes the process.
-observers: list[Callable[[Seen, Origin | None], None]] = []
-
-
-#: A function, its positional and keyword arguments, and what it returned.
-Given = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
-
-#: Called with each call that returned, on the thread that it ended on; with the user's line if it was a task. Empty
-#: unless somebody asked for advice, which is never without observers.
-witnesses: list[Callable[[Note | Receipt, Given, tuple[str, int] | None], None]] = []
-
-
-def observe(seen: Seen, origin: Origin | None = None) -> None:
-    for observer in observers:
-        observer(seen, origin)
-
-
-def origin_here(line: tuple[str, int] | None = None) -> Origin | None:
-    """For a task that is submitted now, on the user's own `line`; `None` if nobody observes."""
-    return Origin(time.perf_counter(), threading.get_ident(), copy_context(), line) if observers else None
-
-
-#: Of this thread or asynchronous task.
-last: ContextVar[Note | Receipt | None] = ContextVar("the last receipt", default=None)
-listeners: ContextVar[tuple[list[Receipt], ...]] = ContextVar("who collects receipts", default=())
-
-
-def last_receipt() -> Receipt | None:
-    """What happened in the last call of an offloaded function, or of `run`, in this thread or task."""
-    note = last.get()
-    return None if note is None else made(note)
-
-
-@contextmanager
-def collect_receipts() -> Iterator[list[Receipt]]:
-    """Collects the receipt of every call inside the block, in order."""
-    collected: list[Receipt] = Listed()
-    token = listeners.set((*listeners.get(), collected))
-    try:
-        yield collected
-    finally:
-        listeners.reset(token)
-
-
-def publish(note: Note | Receipt, given: Given | None = None) -> None:
-    last.set(note)
-    hearing = listeners.get()
-    if hearing:
-        receipt = made(note)
-        for collected in hearing:
-            collected.append(receipt)
-    if observers:
-        observe(note)
-        if witnesses and given is not None:
-            witness(note, given)
-
-
-def witness(note: Note | Receipt, given: Given, line: tuple[str, int] | None = None) -> None:
-    for each in witnesses:
-        each(note, given, line)
+def repeated_receipt(like: Receipt, phases: Phases) -> Receipt:
+    """The receipt of a call that ran as an earlier one did, in other times."""
+    attempts = (Attempt(device=like.device, phases=phases),)
+    return msgspec.structs.replace(like, phases=phases, attempts=attempts)

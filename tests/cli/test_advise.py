@@ -94,6 +94,7 @@ def test_a_script_runs_as_ever_and_its_functions_are_judged(tmp_path: Path, monk
         )
 
 
+@pytest.mark.sampled(gate=4)
 @pytest.mark.parametrize(
     ("text", "code"),
     [

@@ -32,7 +32,7 @@ def run(folder: Path) -> Run:
             capture_output=True,
             check=False,
             encoding="utf-8",
-            timeout=60,
+            timeout=180,
         )
 
     return run
@@ -44,6 +44,7 @@ def test_nothing_is_known_before(run: Run) -> None:
     assert "not measured yet: assumed from its kind" in result.stdout
 
 
+@pytest.mark.full
 def test_it_measures_and_keeps(run: Run, folder: Path) -> None:
     result = run("--seconds", "0.4")
     assert (result.returncode, result.stderr) == (0, "")
@@ -76,6 +77,7 @@ def test_a_device_that_is_not_there(run: Run) -> None:
     assert 'no device is available for on="cuda:7".' in result.stderr
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon"])
 def test_a_time_that_makes_no_sense(run: Run, seconds: str) -> None:
     result = run("--seconds", seconds)

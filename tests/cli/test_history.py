@@ -15,6 +15,7 @@ from anygpu.cli.history import KnownHistory
 from anygpu.errors import InvalidOption
 from anygpu.history import database as database_module
 from anygpu.history.history import History
+from anygpu.history.steps import read_step, write_step
 
 P, Q, S, OLD, F, G = ("0" * 32, "1" * 32, "2" * 32, "5" * 32, "3" * 32, "abcdef01" * 4)
 
@@ -128,7 +129,14 @@ def test_what_is_wrong_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "ANYGPU_HISTORY=off: nothing is added to" in invoke().output
     path.parent.chmod(0o777)
     shown = invoke()
-    assert "belongs to somebody else, or others can write to it" in shown.output
+    assert "belongs to another user, or others can write to it" in shown.output
     failed = invoke("clear")
     assert "could not be cleared: The history is not used" in str(failed.exception)
     assert "belongs" in json.loads(invoke("--json").output)["problem"]
+
+
+def test_what_is_known_of_training_steps_is_cleared_with_the_rest() -> None:
+    write_step("one", b"a plan")
+    assert read_step("one") == b"a plan"
+    assert invoke("clear").exit_code == 0
+    assert read_step("one") is None

@@ -94,7 +94,7 @@ def test_a_script_runs_as_python_would_run_it_and_is_observed(started: _Started)
     assert started.said(child) == "__main__ script.py ['--option', '-x', 'word']"
     (found,) = observed_processes()
     assert found.pid == child.pid, "there is no second process"
-    answer = found.ask(deadline=30.0)
+    answer = found.ask(deadline=120.0)
     assert [(each.function, each.calls) for each in answer.statistics.calls] == [("double", 20)]
     assert answer.process.command.endswith("script.py --option -x word")
     child.communicate()
@@ -121,6 +121,7 @@ def test_the_variable_is_the_same_everywhere() -> None:
     assert f'os.environ.get("{VARIABLE}")' in Path(anygpu.__file__).read_text()
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize(("value", "observed"), [("1", True), ("on", True), ("0", False), ("off", False), ("", False)])
 def test_the_variable(place: Path, value: str, observed: bool) -> None:  # noqa: F811
     code = "import anygpu, sys; print('anygpu.observe' in sys.modules and anygpu.observe._answering is not None)"
@@ -144,6 +145,7 @@ def test_a_folder_that_is_refused_keeps_no_script_from_running(place: Path) -> N
 # -- one picture as text
 
 
+@pytest.mark.full
 def test_one_picture_as_text_and_as_json(started: _Started) -> None:
     children = [started.start(), started.start()]
     for child in children:
@@ -159,6 +161,7 @@ def test_one_picture_as_text_and_as_json(started: _Started) -> None:
     assert sorted(each["process"]["pid"] for each in document["processes"]) == sorted(c.pid for c in children)
 
 
+@pytest.mark.full
 def test_nobody_is_observed(place: Path) -> None:  # noqa: F811
     done = _anygpu("top", "--once")
     assert done.returncode == 0
@@ -176,7 +179,7 @@ def test_without_textual_it_says_what_to_install(place: Path) -> None:  # noqa: 
     code = "import sys; sys.modules['textual'] = None; from anygpu.cli import main; sys.argv[1:] = ['top']; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "textual is not installed. Install it with: pip install 'anygpu[top]'" in done.stderr
+    assert "textual is not installed. Install it with: pip install textual" in done.stderr
 
 
 # -- the screen
@@ -197,7 +200,7 @@ def _told(*answers: _Answers) -> Top:
 
 async def _until(pilot: Pilot[None], words: str) -> str:
     """The screen, once it has these words."""
-    for _ in range(1500):
+    for _ in range(6000):
         shown = screen(pilot.app)
         if words in shown:
             return shown

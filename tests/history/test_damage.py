@@ -14,7 +14,6 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are f
 
 
 @needs_fork
-@pytest.mark.serial
 def test_killed_writers_lose_nothing() -> None:
     # In a process of its own: libraries that other tests have loaded do not like to be forked.
     command = [sys.executable, "-m", "tests.history.kill_writers", "--processes", "4", "--writes", "200", "--seed", "1"]

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import pytest
 
 from anygpu.errors import InvalidOption
 from anygpu.history import database as database_module
+from anygpu.history import history as history_module
+from anygpu.history import place
 from anygpu.history.database import Database, history_path
 from anygpu.history.history import MOST_COLLECTED, PATIENCE, CallHistory, History, open_history, setting
 from anygpu.history.merging import HabitKey
@@ -243,9 +244,21 @@ def test_several_threads_lose_nothing(path: Path) -> None:
     assert (habit.calls, habit.processes) == (800, 1)
 
 
+class Slept:
+    """In place of the module `time`: only sleeping takes time, and none of the machine's."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return 1000.0 + self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
 @needs_fork
-@pytest.mark.serial
-def test_nobody_waits_long_for_one_who_does_not_let_go(path: Path) -> None:
+def test_nobody_waits_long_for_one_who_does_not_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = History(path)
     kept.ran(P, "numpy", S, 1.0)
     assert kept.flush()
@@ -262,15 +275,21 @@ sys.stdin.read()
         assert holder.stdin is not None
         assert holder.stdout.readline() == b"held\n"
         kept.ran(P, "numpy", S, 1.0)
-        for work in (lambda: kept.timings(P), kept.flush, lambda: kept.habit(F, S)):
-            begin = time.perf_counter()
-            found: Any = work()
-            assert time.perf_counter() - begin < PATIENCE * 2
-            assert not found or found[0].calls == 1, "this process's own is known"
-        begin = time.perf_counter()
-        for _ in range(100):
-            kept.timings(Q)
-        assert time.perf_counter() - begin < PATIENCE * 2, "after one has waited in vain, the next do not"
+        slept = Slept()
+        with monkeypatch.context() as patched:
+            patched.setattr(history_module, "PATIENCE", PATIENCE)
+            for module in (database_module, place):
+                patched.setattr(module, "time", slept)
+            for work in (lambda: kept.timings(P), lambda: kept.flush(PATIENCE), lambda: kept.habit(F, S)):
+                before = slept.seconds
+                found: Any = work()
+                assert slept.seconds - before < PATIENCE * 2
+                assert not found or found[0].calls == 1, "this process's own is known"
+            assert slept.seconds > 0
+            before = slept.seconds
+            for _ in range(100):
+                kept.timings(Q)
+            assert slept.seconds - before < PATIENCE * 2, "after one has waited in vain, the next do not"
         holder.stdin.close()
         holder.wait()
     assert kept.flush()

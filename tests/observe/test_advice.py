@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu import fallback_warnings, observe, receipts
+from anygpu import fallback_warnings, notes, observe
 from anygpu.array.core import device as array_devices
 from anygpu.array.core.device import Witnessed
 from anygpu.observe.advising.advisor import Advisor
@@ -203,7 +203,7 @@ def observed() -> Iterator[None]:
 def test_nothing_is_seen_unless_advice_was_asked_for() -> None:
     observe.start()
     try:
-        assert (receipts.witnesses, array_devices.witnesses, fallback_warnings.witnesses) == ([], [], [])
+        assert (notes.witnesses, array_devices.witnesses, fallback_warnings.witnesses) == ([], [], [])
         assert observe.advice() == []
     finally:
         observe.stop()
@@ -222,7 +222,7 @@ def test_the_line_is_that_of_the_user() -> None:
     lines = {place.number: line for place, line in advisor.lines.items() if place.file == __file__}
     assert sorted(line.calls for line in lines.values()) == [0, 3, 5]
     observe.stop()
-    assert (receipts.witnesses, array_devices.witnesses, fallback_warnings.witnesses) == ([], [], [])
+    assert (notes.witnesses, array_devices.witnesses, fallback_warnings.witnesses) == ([], [], [])
 
 
 def test_importing_anygpu_loads_nothing_of_it() -> None:
@@ -236,14 +236,14 @@ def test_every_kind_has_its_section_on_the_page() -> None:
         assert f"({kind})=" in page
 
 
-@pytest.mark.serial
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     [
         "loop_rows",
-        pytest.param("branch_function", marks=pytest.mark.slow),
-        pytest.param("tiny_slices", marks=pytest.mark.slow),
-        pytest.param("upload_in_loop", marks=pytest.mark.slow),
+        pytest.param("branch_function", marks=pytest.mark.long),
+        pytest.param("tiny_slices", marks=pytest.mark.long),
+        pytest.param("upload_in_loop", marks=pytest.mark.long),
     ],
 )
 def test_a_planted_mistake_is_found_at_its_line_and_nothing_once_it_is_corrected(

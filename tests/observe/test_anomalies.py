@@ -19,6 +19,7 @@ def times(generator: np.random.Generator, count: int, level: float = 1e-3, sprea
     return found
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("spread", [0.02, 0.1, 0.2])
 def test_a_day_without_a_change_has_at_most_one_alarm(spread: float) -> None:
     generator = np.random.default_rng(3)

@@ -123,7 +123,7 @@ def test_those_who_keep_it_waiting_do_not_keep_others_out(server: MetricsServer)
                 each.sendall(b"GET /met")
         for _ in range(5):
             assert ask(server, get()).endswith(b"up 1\n")
-        assert len(server._waiting) <= MOST_CONNECTIONS
+        assert len(server._connections) <= MOST_CONNECTIONS
     finally:
         for each in slow:
             each.close()

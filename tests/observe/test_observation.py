@@ -13,8 +13,8 @@ import pytest
 
 import anygpu as ag
 from anygpu import observe
+from anygpu.notes import Failure, HostNote, Note, observers
 from anygpu.observe.observation import BUFFERED, RECENT, Observation
-from anygpu.receipts import Failure, HostNote, Note, observers
 
 
 @pytest.fixture
@@ -99,6 +99,7 @@ def note(seconds: float = 1e-5, end: float = 1.0) -> Note:
     return HostNote("f", "it is a test", None), end - seconds, end - seconds, end
 
 
+@pytest.mark.full
 def test_no_call_is_lost_between_threads() -> None:
     observation = Observation()
     each = 20_000

@@ -58,8 +58,8 @@ def test_a_sample_after_a_long_call_counts_for_what_is_outside_of_it() -> None:
     assert sampler.inside == {CALL: {CALL: pytest.approx(1.0)}}
 
 
-@pytest.mark.serial
-@pytest.mark.parametrize("name", ["python_loop", pytest.param("nested", marks=pytest.mark.slow), "quick_calls"])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["python_loop", pytest.param("nested", marks=pytest.mark.long), "quick_calls"])
 def test_hot_lines_are_found(name: str, tmp_path: Path) -> None:
     script = FOLDER / f"{name}.py"
     _, profile = profiled(tmp_path, script.read_text())
@@ -128,6 +128,7 @@ SAME = {
 }
 
 
+@pytest.mark.sampled(gate=7)
 @pytest.mark.parametrize("name", SAME)
 def test_a_script_does_what_it_does_without(name: str, tmp_path: Path) -> None:
     wanted = plainly(tmp_path, SAME[name], "--x", "1", "-m")
@@ -246,5 +247,5 @@ def test_what_scalene_has_not_written_is_refused() -> None:
 
 def test_scalene_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [])
-    with pytest.raises(MissingExtra, match=r"anygpu\[profile\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .scalene"):
         scalene.version()

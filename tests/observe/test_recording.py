@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.notes import HostNote, Note, Origin, observe, observers, origin_here
 from anygpu.observe import trace
 from anygpu.observe.recording import TraceIncomplete
-from anygpu.receipts import HostNote, Note, Origin, Phases, Receipt, observe, observers, origin_here
+from anygpu.receipts import Phases, Receipt
 from anygpu.residency import worker_events
 from tests.observe.trace_checks import PHASES, Trace
 
@@ -36,7 +37,7 @@ def score(x: Any, w: Any) -> Any:
     return np.tanh(x @ w).mean(axis=0)
 
 
-@pytest.mark.parametrize("on", ["numpy", "torch", "jax", "webgpu", "opencl"])
+@pytest.mark.parametrize("on", ["numpy", "cpu", "torch", "jax", "webgpu", "opencl"])
 def test_totals_equal_the_receipts_on_every_engine(on: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     function = ag.offload(on=on, fallback="raise")(score)
@@ -236,7 +237,7 @@ def test_a_forked_child_leaves_the_file_alone(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from anygpu.observe import trace
-from anygpu.receipts import HostNote, observe
+from anygpu.notes import HostNote, observe
 try:
     with trace(sys.argv[1]):
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from anygpu.cli.profile import show_profile
+from anygpu.notes import Failure, observe
 from anygpu.observe import trace
 from anygpu.observe.batch import batches
 from anygpu.observe.calls import fallback_of
@@ -23,7 +24,7 @@ from anygpu.observe.profile_html import to_html
 from anygpu.observe.profile_records import Profile
 from anygpu.observe.profiler import Profiler
 from anygpu.observe.statistics import CallStatistics, Statistics
-from anygpu.receipts import Attempt, Failure, Phases, Receipt, observe
+from anygpu.receipts import Attempt, Phases, Receipt
 from tests.observe.snapshots import snapshot, training
 from tests.observe.trace_checks import Trace
 

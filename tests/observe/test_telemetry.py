@@ -24,21 +24,11 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 import anygpu as ag
 from anygpu import observe
 from anygpu.errors import InvalidOption
+from anygpu.notes import Failure, HostNote, Origin, made, observers, origin_here
+from anygpu.notes import observe as tell
 from anygpu.observe.open_telemetry import ORDER
 from anygpu.observe.statistics import MOST_FUNCTIONS
-from anygpu.receipts import (
-    Attempt,
-    Failure,
-    HostNote,
-    HostOperation,
-    Origin,
-    Phases,
-    Receipt,
-    made,
-    observers,
-    origin_here,
-)
-from anygpu.receipts import observe as tell
+from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 from tests.observe.collector import Collected, collector
 from tests.observe.test_metrics import HOSTILE, receipt
 
@@ -380,4 +370,4 @@ def test_without_the_extra_the_command_is_named(library: str, call: str, package
     said = subprocess.run(
         [sys.executable, "-c", script], check=True, timeout=200, capture_output=True, text=True
     ).stdout
-    assert said.strip() == f"{package} is not installed. Install it with: pip install 'anygpu[observe]'"
+    assert said.strip() == f"{package} is not installed. Install it with: pip install {package}"

@@ -7,12 +7,13 @@ import logging
 import pytest
 
 from anygpu.hardware.usage.usage import READINGS, Usage
+from anygpu.notes import HostNote, Note
 from anygpu.observe.batch import Batch, batches
 from anygpu.observe.findings import Anomaly, DeviceMemory
 from anygpu.observe.observation import Observation
 from anygpu.observe.sampling import Sampler
 from anygpu.observe.watching import MOST_VALUES, Sample, Watch
-from anygpu.receipts import HostNote, Note, Phases, Receipt
+from anygpu.receipts import Phases, Receipt
 
 MIB = 1 << 20
 
@@ -125,6 +126,16 @@ def test_a_leak_is_found_and_when_memory_will_be_full() -> None:
     assert found[0].sentence.startswith("The memory of this process on opencl:0 only grows: ")
     assert found[0].sentence.endswith(" a call.")
     assert "is full in about " in found[1].sentence
+
+
+def test_caches_that_fill_in_the_first_minute_are_no_leak() -> None:
+    watch = Watch()
+    found: list[Anomaly] = []
+    for step in range(120):
+        watch.add_calls(notes(1e-3), float(step))
+        held = {"opencl:0": DeviceMemory(bytes=(100 + 10 * min(step, 29)) * MIB, peak_bytes=0)}
+        found += watch.add_sample(Sample(50 * MIB, held, {}, {}), 2.0 * step)
+    assert found == []
 
 
 def test_a_slow_leak_is_found_after_hours() -> None:

@@ -27,7 +27,7 @@ from anygpu.cli.verify import verify
 from anygpu.workers.discovery import discover
 
 app = typer.Typer(
-    help="List compute devices, and diagnose the ones that do not work.",
+    help="Run NumPy functions on any GPU, and see where they run and why.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,12 +39,22 @@ Seconds = Annotated[
     typer.Option(
         "--timeout",
         min=0.5,
-        help="Limit on the whole search, in seconds. A device that is silent for 40 % of it counts as hung.",
+        help="Time limit for probing, in seconds. A device that does not respond for 40 % of it counts as hung.",
     ),
 ]
 
 
-@app.command()
+#: Headings of the list of commands.
+RUN, INSPECT, OBSERVE, SERVE, FLEET = "Run", "Inspect", "Observe", "Serve", "Fleet"
+# What follows a script is the script's.
+_SCRIPT = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+app.command(rich_help_panel=RUN, context_settings=_SCRIPT)(run)
+# Negative numbers are arguments and not options.
+app.command(rich_help_panel=RUN, context_settings={"ignore_unknown_options": True})(explain)
+
+
+@app.command(rich_help_panel=INSPECT)
 def devices(
     json: Json = False,
     deep: Annotated[
@@ -52,7 +62,7 @@ def devices(
         typer.Option("--deep", help="Probe again, verify every dtype that a device claims, and show all its details."),
     ] = False,
     usage: Annotated[
-        bool, typer.Option("--usage", help="Show what each is doing: load, memory, temperature, power, processes.")
+        bool, typer.Option("--usage", help="Show load, memory, temperature, power and processes of each device.")
     ] = False,
     timeout: Seconds = api.PROBE_SECONDS,
 ) -> None:
@@ -75,13 +85,13 @@ def devices(
         show_inventory(Console(), inventory, deep=deep)
 
 
-@app.command()
+@app.command(rich_help_panel=INSPECT)
 def doctor(
     json: Json = False,
     timeout: Seconds = api.PROBE_SECONDS,
     torch: Annotated[
         bool,
-        typer.Option("--torch", help="Instead, name settings of PyTorch that cost speed here, with the line to write."),
+        typer.Option("--torch", help="Check PyTorch settings that cost speed on this machine instead."),
     ] = False,
 ) -> None:
     """Explain why a GPU is not used, and print the command that fixes it.
@@ -111,23 +121,16 @@ def _examine_torch(json: bool) -> NoReturn:
     raise typer.Exit(1 if diagnosis.problems else 0)
 
 
-app.command()(calibrate)
-app.command()(dashboard)
-app.command()(report)
-app.command()(serve)
-app.command()(top)
-app.command()(verify)
-# What stands after the script is the script's.
-app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run)
-app.add_typer(history, name="history")
-app.add_typer(fleet, name="fleet")
-# What follows the script is the script's.
-app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(profile)
-app.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
-)(advise)
-# Negative numbers are arguments and not options.
-app.command(context_settings={"ignore_unknown_options": True})(explain)
+app.command(rich_help_panel=INSPECT)(calibrate)
+app.command(rich_help_panel=INSPECT)(verify)
+app.command(rich_help_panel=INSPECT)(report)
+app.command(rich_help_panel=OBSERVE, context_settings=_SCRIPT)(profile)
+app.command(rich_help_panel=OBSERVE, context_settings={**_SCRIPT, "allow_extra_args": True})(advise)
+app.command(rich_help_panel=OBSERVE)(top)
+app.command(rich_help_panel=OBSERVE)(dashboard)
+app.add_typer(history, name="history", rich_help_panel=OBSERVE)
+app.command(rich_help_panel=SERVE)(serve)
+app.add_typer(fleet, name="fleet", rich_help_panel=FLEET)
 
 
 def _version(wanted: bool) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json as json_
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -17,10 +19,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 import anygpu
+from anygpu.cli.output_files import check_output, numbered, write_new, write_output
 from anygpu.observe.advising import watching
 from anygpu.observe.advising.decorating import decorated
 from anygpu.observe.advising.report import FunctionAdvice, Report
 from anygpu.observe.findings import Advice
+from anygpu.printable import encodable
 from anygpu.units import readable_seconds
 
 PAGE = "reference/advice"
@@ -33,7 +37,7 @@ def advise(
         bool, typer.Option("--try", help="Run each function on each device, instead of predicting.")
     ] = False,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Write a copy of the script in which what gains is offloaded.")
+        bool, typer.Option("--apply", help="Write a copy of the script with decorators on the functions that gain.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Report as JSON with a stable, documented schema.")] = False,
     output: Annotated[
@@ -47,6 +51,7 @@ def advise(
     """
     if not script.is_file():
         raise typer.BadParameter(f"there is no file {str(script)!r} in {Path.cwd()}", param_hint="SCRIPT")
+    check_output(output, [script, *context.args], "--output")
     code, report = run_and_report(str(script), context.args, measure=measure)
     if report is None:
         Console(stderr=True).print(
@@ -55,8 +60,9 @@ def advise(
     else:
         copy = write_copy(script, report) if apply else None
         if output is not None:
-            with output.open("w", encoding="utf-8") as file:
-                _tell(report, copy, Console(file=file, width=120), apply=apply, json=json)
+            text = io.StringIO()
+            _tell(report, copy, Console(file=text, width=120), apply=apply, json=json)
+            write_output(output, text.getvalue().encode())
         else:
             _tell(report, copy, Console(stderr=True), apply=apply, json=json)
     if code < 0:
@@ -84,25 +90,21 @@ def run_and_report(script: str, arguments: list[str], *, measure: bool = False) 
 
 
 def write_copy(script: Path, report: Report) -> tuple[Path, list[int]] | None:
-    """A copy beside the script, with a decorator for each of its functions that gains; `None` if there is none."""
-    own = os.path.realpath(script)
+    """Write a copy beside the script, with a decorator for each of its functions that gains.
+
+    Returns its path and the lines of these functions, or `None` if there are none. The copy has the script's mode.
+    """
+    own = encodable(os.path.realpath(script))  # as the report has it
     lines = []
     for each in report.functions:
         file, _, number = each.line.rpartition(":")
-        if each.verdict == "gains" and os.path.realpath(file) == own:
+        if each.verdict == "gains" and encodable(os.path.realpath(file)) == own:
             lines.append(int(number))
     source, found = decorated(script.read_bytes(), lines)
     if not found:
         return None
-    for again in range(1, 1000):
-        path = script.with_name(f"{script.stem}_offloaded{'' if again == 1 else f'_{again}'}{script.suffix}")
-        try:
-            with path.open("xb") as copy:
-                copy.write(source)
-        except FileExistsError:
-            continue
-        return path, found
-    return None
+    names = numbered(script.with_name(f"{script.stem}_offloaded{script.suffix}"), "_")
+    return write_new(names, source, stat.S_IMODE(script.stat().st_mode)), found
 
 
 # -- what is shown
@@ -154,7 +156,8 @@ def show_report(console: Console, report: Report) -> None:
     if any(each.basis == "assumed" for function in report.functions for each in function.estimates):
         console.print(
             Text(
-                "\nDevices that were never measured are guessed at: run `anygpu calibrate`, or use --try.", style="dim"
+                "\nTimes marked (assumed) are of devices without a calibration: run `anygpu calibrate`, or use --try.",
+                style="dim",
             )
         )
     for note in report.notes:

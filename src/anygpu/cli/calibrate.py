@@ -17,7 +17,8 @@ from rich.text import Text
 from anygpu import api
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device
-from anygpu.hardware.selection import prefer, require
+from anygpu.hardware.preference import prefer
+from anygpu.hardware.selection import require
 from anygpu.placement import calibrate as calibration
 from anygpu.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
 from anygpu.program.costs import OperationClass
@@ -60,7 +61,7 @@ def calibrate(
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, help="Time limit for each device, in seconds.")
     ] = calibration.SECONDS,
-    show: Annotated[bool, typer.Option("--show", help="Show what is known, without measuring.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Show the stored calibrations without measuring.")] = False,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.5, help="Time limit for finding devices, in seconds.")
     ] = api.PROBE_SECONDS,

@@ -15,7 +15,7 @@ from anygpu.errors import MissingExtra
 
 
 def dashboard(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0 picks a free one.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Follow all observed processes of this user in a browser: calls, devices, memory, queues, problems, advice.

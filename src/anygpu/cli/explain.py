@@ -22,7 +22,8 @@ from anygpu import api
 from anygpu.cli.finding import find_function
 from anygpu.errors import InvalidOption
 from anygpu.fallback_warnings import DeviceFallback, HostFallback
-from anygpu.plan.plan import Candidate, Plan
+from anygpu.plan.plan import Candidate, Plan, shortened
+from anygpu.printable import encode_json
 from anygpu.receipts import Receipt
 from anygpu.units import readable_bytes, readable_seconds
 
@@ -51,7 +52,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     afterwards: Plan | None = None
 
     def to_json(self) -> bytes:
-        return msgspec.json.encode(self)
+        return encode_json(self)
 
 
 def explain(
@@ -71,7 +72,7 @@ def explain(
         str | None, typer.Option("--on", metavar="NAME[,NAME]", help="Devices, engines or kinds, in order.")
     ] = None,
     fallback: Annotated[
-        str | None, typer.Option(metavar="raise|warn|allow", help="What to do when none of these can run it.")
+        str | None, typer.Option(metavar="raise|warn|allow", help="What to do if none of these devices can run it.")
     ] = None,
     precision: Annotated[str | None, typer.Option(metavar="float32", help="Narrow 64-bit numbers to 32 bits.")] = None,
     run: Annotated[
@@ -233,6 +234,10 @@ def show_plan(console: Console, plan: Plan) -> None:
         console.print(Text(f"It could not be traced: {plan.not_recorded}.", style="yellow"))
     console.print()
     _show_rows(console, plan.candidates, plan)
+    if plan.nests is not None:
+        console.print()
+        # As it is: it is read as code.
+        console.print(Text("\n".join(shortened(plan.nests)), style="dim"), soft_wrap=True)
 
 
 def _show_rows(console: Console, candidates: Sequence[Candidate], plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""`anygpu fleet`: examines clusters, writes the files that deploy one, and simulates those that nobody has."""
+"""`anygpu fleet`: examines clusters, writes the files that deploy one, and simulates hypothetical ones."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def doctor(
         str | None, typer.Option("--dashboard", help="The dashboard's URL; port 8265 of the head by default.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")] = False,
-    timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Limit on looking at nodes, in seconds.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1.0, help="Time limit for inspecting nodes, in seconds.")
+    ] = 60.0,
 ) -> None:
     """Find out what is wrong with a cluster, and print the command that fixes it.
 
     It looks at versions, tokens, TLS, open ports, file modes, clocks and shared memory, here and on every node. Exits
     with 1 when there is a problem, 0 otherwise.
     """
-    from anygpu.fleet.access import find_address
     from anygpu.fleet.doctor import examine
+    from anygpu.fleet.finding import find_address
 
     wanted = address or find_address()
-    if wanted is None:
-        raise InvalidOption("no cluster was started on this machine. Pass --address HOST:PORT, or set RAY_ADDRESS.")
     with Console(stderr=True).status(f"Examining {wanted} …"):
         diagnosis = examine(wanted, dashboard=dashboard, timeout=timeout)
     if json:
@@ -93,7 +93,7 @@ def template(
     from anygpu.fleet.templates.options import TemplateOptions
 
     if kind not in FILES:
-        raise InvalidOption(f"{kind!r} is no kind of template; there are {', '.join(FILES)}.")
+        raise InvalidOption(f"{kind!r} is no kind of template; available: {', '.join(FILES)}.")
     chosen = {
         "vendors": tuple(vendor) if vendor else None,
         "gpus": gpus,

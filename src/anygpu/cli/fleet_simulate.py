@@ -25,9 +25,9 @@ def simulate(
         str, typer.Option(help="When tasks come: constant, poisson, bursts, diurnal or closed.")
     ] = "poisson",
     load: Annotated[
-        float, typer.Option(help="Tasks that come, as a share of what the devices can do one by one.")
+        float, typer.Option(help="Arrival rate, as a share of the devices' capacity without batching.")
     ] = 0.8,
-    rate: Annotated[float | None, typer.Option(help="Tasks a second, instead of a load.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Arrival rate in tasks per second, instead of --load.")] = None,
     burst: Annotated[int, typer.Option(help="With bursts: tasks that come at once.")] = 100,
     period: Annotated[float, typer.Option(help="With diurnal: seconds of a day.")] = 60.0,
     clients: Annotated[
@@ -35,10 +35,10 @@ def simulate(
         typer.Option(help="With closed: clients, each of which waits for its result; two for each device by default."),
     ] = None,
     task_seconds: Annotated[float, typer.Option(help="Seconds that a task takes on a device.")] = 0.1,
-    launch_seconds: Annotated[float, typer.Option(help="Seconds that a launch takes there beside its tasks.")] = 0.0,
-    batching: Annotated[bool, typer.Option(help="Let tasks that wait together become one launch.")] = True,
+    launch_seconds: Annotated[float, typer.Option(help="Overhead of a launch on a device, in seconds.")] = 0.0,
+    batching: Annotated[bool, typer.Option(help="Batch tasks that wait together.")] = True,
     marginal: Annotated[
-        float, typer.Option(help="What another task in a launch takes, as a share of the first.")
+        float, typer.Option(help="Time of each further task in a batch, as a share of the first.")
     ] = 0.1,
     noise: Annotated[
         float, typer.Option(help="How much these times vary: the standard deviation of their logarithm.")
@@ -47,16 +47,14 @@ def simulate(
     kinds: Annotated[int, typer.Option(min=1, help="Functions that tasks call.")] = 4,
     tenants: Annotated[int, typer.Option(min=1, help="Tenants.")] = 1,
     priorities: Annotated[int, typer.Option(min=0, max=10, help="Tasks have priorities from 0 up to this.")] = 0,
-    deadline: Annotated[
-        float | None, typer.Option(help="Seconds after which a task is given up; never by default.")
-    ] = None,
+    deadline: Annotated[float | None, typer.Option(help="Deadline of a task in seconds; none by default.")] = None,
     queue: Annotated[
         int | None,
         typer.Option(min=1, help="Tasks that may wait at a driver; 1,000 and ten for each device by default."),
     ] = None,
     nbytes: Annotated[int, typer.Option("--bytes", min=0, help="Bytes of a task's arguments.")] = 8192,
-    latency: Annotated[float, typer.Option(help="Seconds that a message travels, one way.")] = 2e-4,
-    bandwidth: Annotated[float, typer.Option(help="Bytes a second to and from a node.")] = 1.25e9,
+    latency: Annotated[float, typer.Option(help="Network latency, one way, in seconds.")] = 2e-4,
+    bandwidth: Annotated[float, typer.Option(help="Network bandwidth of a node, in bytes per second.")] = 1.25e9,
     actor_faults: Annotated[float, typer.Option(help="Actors that die, for each device and hour.")] = 0.0,
     node_faults: Annotated[float, typer.Option(help="Nodes that die, for each node and hour.")] = 0.0,
     link_cuts: Annotated[float, typer.Option(help="Links that are cut, for each node and hour.")] = 0.0,
@@ -66,7 +64,7 @@ def simulate(
     seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with the scenario.")] = False,
 ) -> None:
-    """Simulate a fleet that nobody has: throughput, waiting, what is busy, and what breaks first.
+    """Simulate a hypothetical cluster: throughput, waiting, what is busy, and what breaks first.
 
     The real queue, chooser and batches run on a simulated clock; devices, network and faults are modelled. All seconds
     are simulated, except those of a decision. It needs neither Ray nor a GPU.

@@ -32,6 +32,7 @@ from anygpu.history.wording import (
     measured_text,
     memory_text,
 )
+from anygpu.printable import encode_json
 from anygpu.units import readable_bytes, readable_seconds
 
 SCHEMA = "anygpu.history/1"
@@ -42,7 +43,7 @@ _PATIENCE = 5.0
 _DIGITS = 8
 
 history = typer.Typer(
-    help="Show what is known of earlier calls, in this process and in others.",
+    help="Show what was measured in earlier calls and processes.",
     invoke_without_command=True,
     add_completion=False,
 )
@@ -76,14 +77,14 @@ class KnownHistory(msgspec.Struct, frozen=True, kw_only=True):
     functions: tuple[FunctionHistory, ...]
 
     def to_json(self) -> bytes:
-        return msgspec.json.encode(self)
+        return encode_json(self)
 
 
 @history.callback()
 def show(
     context: typer.Context,
     json: Json = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Show so many functions at most.")] = 30,
+    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Maximum number of functions.")] = 30,
 ) -> None:
     """Show what is known of earlier calls, in this process and in others."""
     if context.invoked_subcommand is not None:

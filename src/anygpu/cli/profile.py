@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from anygpu.cli.output_files import check_output, write_output
 from anygpu.observe.parts import breakdown
 from anygpu.observe.profile_html import summary, to_html
 from anygpu.observe.profile_records import Profile, ScaleneLine, by_device
@@ -42,9 +43,10 @@ def profile(
     given = arguments or []
     if not Path(script).is_file():
         raise typer.BadParameter(f"there is no file {script!r} in {Path.cwd()}", param_hint="SCRIPT")
-    for file in (html, json):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise typer.BadParameter(f"there is no folder {str(file.absolute().parent)!r}", param_hint="FILE")
+    check_output(html, [script, *given], "--html")
+    check_output(json, [script, *given], "--json")
+    if html is not None and json is not None and html.absolute() == json.absolute():
+        raise typer.BadParameter("--html and --json have the same name", param_hint="--json")
     name = f"Scalene {version()}" if scalene else ""
     status, found = _run(script, given)
     console = Console(stderr=True)
@@ -56,10 +58,10 @@ def profile(
             found = joined(found, run_scalene(script, given), name)
     show_profile(console, found)
     if html is not None:
-        html.write_text(to_html(found), encoding="utf-8")
+        write_output(html, to_html(found).encode())
         console.print(Text(f"Written: {html}"), soft_wrap=True)
     if json is not None:
-        json.write_bytes(found.to_json())
+        write_output(json, found.to_json())
         console.print(Text(f"Written: {json}"), soft_wrap=True)
     raise typer.Exit(status)
 

@@ -8,8 +8,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from anygpu.cli.output_files import check_output, numbered, write_new, write_output
 from anygpu.errors import InvalidOption
 from anygpu.placement.mismatches import Mismatch, kept
+from anygpu.printable import encode_json
 
 
 def report(
@@ -33,8 +35,13 @@ def report(
     if chosen is None:
         known = ", ".join(each.id for each in found)
         raise InvalidOption(f"no mismatch {number!r} is on record; the ids on record are {known}.")
-    path = output or Path(f"anygpu-report-{chosen.id}.json")
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(chosen), indent=2) + b"\n")
+    content = msgspec.json.format(encode_json(chosen), indent=2) + b"\n"
+    if output is not None:
+        check_output(output, (), "--output")
+        write_output(output, content)
+        path = output
+    else:
+        path = write_new(numbered(Path(f"anygpu-report-{chosen.id}.json")), content)
     _show(chosen, path)
 
 

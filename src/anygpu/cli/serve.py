@@ -26,24 +26,26 @@ def serve(
             help="A function, whose module may be in the current folder; or the file of a saved program.",
         ),
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0 picks a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     tokens: Annotated[
         Path | None, typer.Option(metavar="FILE", help='Lines "tenant token": who may use the models.')
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Let everybody who reaches the address in.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Accept every client that reaches the address.")] = False,
     latency: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="The longest launch of several requests; 0.05 by default.")
+        float | None, typer.Option(metavar="SECONDS", help="Maximum predicted time of a batch; 0.05 by default.")
     ] = None,
-    queue: Annotated[int | None, typer.Option(min=1, help="Requests that may wait; 1000 by default.")] = None,
+    queue: Annotated[int | None, typer.Option(min=1, help="Maximum length of the queue; 1000 by default.")] = None,
     deadline: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="What a request may take; 60 by default.")
+        float | None, typer.Option(metavar="SECONDS", help="Time limit of a request; 60 by default.")
     ] = None,
-    max_body: Annotated[str, typer.Option(metavar="BYTES", help="The largest request.")] = "64MB",
+    max_body: Annotated[str, typer.Option(metavar="BYTES", help="Maximum size of a request body.")] = "64MB",
     notice: Annotated[
-        float, typer.Option(metavar="SECONDS", help="From SIGTERM until no connection is taken any more.")
+        float, typer.Option(metavar="SECONDS", help="From SIGTERM until new connections are refused.")
     ] = 1.0,
-    patience: Annotated[float, typer.Option(metavar="SECONDS", help="For requests that are open then.")] = 30.0,
+    patience: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time for open requests to finish after that.")
+    ] = 30.0,
 ) -> None:
     """Serve functions by the Open Inference Protocol, which KServe and Triton speak, until SIGTERM or Ctrl-C."""
     from anygpu.serving.server import Server

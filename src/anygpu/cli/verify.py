@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from anygpu.cli.output_files import numbered, write_new, write_output
 from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.device_names import parse_device
-from anygpu.hardware.selection import prefer, require
+from anygpu.hardware.preference import prefer
+from anygpu.hardware.selection import require
 
 if TYPE_CHECKING:
     from anygpu.verify.document import Record
@@ -34,15 +36,16 @@ def verify(
         False
     ),
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1, help="Time for each device. What was not reached in it is said.")
+        float, typer.Option("--seconds", min=1, help="Time limit for each device; checks that did not run are listed.")
     ] = SECONDS,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="CHECK", help="Only this check; may be given several times.")
+        list[str] | None, typer.Option("--only", metavar="CHECK", help="Run only this check; may be repeated.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Only one case of the check: repeats what a finding names.")
+        int | None,
+        typer.Option("--seed", min=0, help="Run one case of the check again: the seed that a finding names."),
     ] = None,
-    programs: Annotated[int, typer.Option("--programs", min=0, help="How many random programs are tried.")] = 500,
+    programs: Annotated[int, typer.Option("--programs", min=0, help="Number of random programs to try.")] = 500,
     json: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="The file to write; anygpu-verify-DEVICE-DATE.json by default."),
@@ -127,8 +130,7 @@ def _verified(
 
 def _written(record: Record, file: Path) -> Path:
     if file.is_dir():
-        stem = f"anygpu-verify-{record.device.id.replace(':', '-')}-{record.date}"
-        names = [f"{stem}.json", *(f"{stem}-{number}.json" for number in range(2, 1000))]
-        file = next(file / name for name in names if not (file / name).exists())
-    file.write_bytes(record.to_json() + b"\n")
+        name = f"anygpu-verify-{record.device.id.replace(':', '-')}-{record.date}.json"
+        return write_new(numbered(file / name), record.to_json() + b"\n")
+    write_output(file, record.to_json() + b"\n")
     return file

@@ -146,7 +146,7 @@ def _table(record: Record) -> Table:
 def _times(record: Record) -> Table:
     sizes = sorted({timing.elements for timing in record.timings})
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("a call, beside NumPy", no_wrap=True)
+    table.add_column("time per call, vs. NumPy", no_wrap=True)
     for size in sizes:
         table.add_column(f"{size:,} elements", justify="right", no_wrap=True)
     by_name: dict[str, dict[int, Timing]] = {}

@@ -73,6 +73,6 @@ def change_marks(path: str, marked: Collection[bytes], unmarked: Collection[byte
 def _read(path: str) -> list[bytes]:
     from pathlib import Path
 
-    from anygpu.cache_folder import read_file
+    from anygpu.own_files import read_file
 
     return (read_file(Path(path), _MOST_BYTES) or b"").split()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from anygpu.cache_folder import is_own
+from anygpu.own_files import is_own
 
 if sys.platform == "win32":
     import msvcrt
@@ -105,10 +105,10 @@ def why_not_ours(folder: Path) -> str | None:
         if not stat.S_ISDIR(facts.st_mode):
             return f"{folder} is not a folder; remove it"
         if not is_own(facts) or facts.st_mode & stat.S_ISVTX:
-            return f"{folder} belongs to somebody else, or others can write to it; remove it"
+            return f"{folder} belongs to another user, or others can write to it; remove it"
         # Whoever can write to the folder above could put another in its place.
         if not is_own(folder.parent.stat()):
-            return f"{folder.parent} belongs to somebody else, or others can write to it; set ANYGPU_CACHE_DIR"
+            return f"{folder.parent} belongs to another user, or others can write to it; set ANYGPU_CACHE_DIR"
     except (OSError, ValueError) as error:
         return f"{folder} cannot be looked at ({reason(error)}); set ANYGPU_CACHE_DIR"
     return None
@@ -125,7 +125,7 @@ def why_not_a_database(path: Path, most_bytes: int) -> str | None:
     if not stat.S_ISREG(facts.st_mode):
         return "is not a regular file"
     if not is_own(facts):
-        return "belongs to somebody else, or others can write to it"
+        return "belongs to another user, or others can write to it"
     if facts.st_size > most_bytes:
         return "is too large"
     return None

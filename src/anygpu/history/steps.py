@@ -9,8 +9,9 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from anygpu.cache_folder import cache_folder, read_file, sealed, unsealed, write_file
+from anygpu.cache_folder import cache_folder, sealed, unsealed, write_file
 from anygpu.history.history import setting
+from anygpu.own_files import read_file
 
 #: Files that are kept; the oldest go.
 MOST_FILES = 256

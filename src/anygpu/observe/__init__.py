@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.metric_families import Family, sources, to_text
+from anygpu.notes import Origin, Seen, observers
 from anygpu.observe.answering import Answering
 from anygpu.observe.findings import Advice, Anomaly
 from anygpu.observe.observation import Observation
 from anygpu.observe.sampling import Sampler
 from anygpu.observe.snapshot_of import Describing
 from anygpu.observe.statistics import Summary
-from anygpu.receipts import Origin, Seen, observers
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

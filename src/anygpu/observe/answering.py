@@ -150,7 +150,7 @@ class Answering:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError as error:  # no descriptor is left: the listener would be ready again and again
-            _log.warning("nobody can look at this process for a moment: %s", error)
+            _log.warning("this process cannot be observed for a moment: %s", error)
             self._selector.unregister(self._listener)
             self._listening_again_at = time.monotonic() + _PAUSE
             return

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anygpu.receipts import Failure, Note, Receipt
+from anygpu.notes import Failure, Note
+from anygpu.receipts import Receipt
 
 Times = NDArray[np.float64]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from anygpu.receipts import Failure, Receipt, Seen
+from anygpu.notes import Failure, Seen
+from anygpu.receipts import Receipt
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):

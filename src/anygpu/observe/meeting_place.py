@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from anygpu.cache_folder import is_own
 from anygpu.errors import AnyGPUError
+from anygpu.own_files import is_own
 
 #: Names the folder; without it there are usual ones.
 VARIABLE = "ANYGPU_OBSERVE_DIR"
@@ -113,7 +113,7 @@ def _make(place: Path) -> None:
     except OSError as error:
         raise PlaceRefused(f"{place} cannot be made: {error.strerror}.") from None
     if checked(place) is None:
-        raise PlaceRefused(f"{place} was removed by somebody.")
+        raise PlaceRefused(f"{place} was removed.")
 
 
 def _has_room_for_names(place: Path) -> bool:

@@ -19,14 +19,14 @@ from types import TracebackType
 from typing import Self
 
 from anygpu.errors import InvalidOption
+from anygpu.serving.hosts import refusal_of_page
 
 #: Bytes of a request, and the seconds that it may take to arrive and its answer to leave.
 MOST_BYTES, REQUEST_SECONDS, ANSWER_SECONDS = 8192, 5.0, 30.0
-#: Connections that are open at once. For a new one, the one that has kept us waiting the longest is closed.
+#: Connections that are open at once. For a new one, the oldest is closed.
 MOST_CONNECTIONS = 32
 
 HOST = "127.0.0.1"
-_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _REASONS = {
     200: "OK",
@@ -46,9 +46,16 @@ _open: weakref.WeakSet[MetricsServer] = weakref.WeakSet()
 class MetricsServer:
     """Answers `GET /metrics` with the text, in a thread of its own, until it is closed."""
 
-    def __init__(self, text: Callable[[], str], port: int, *, request_seconds: float = REQUEST_SECONDS) -> None:
+    def __init__(
+        self,
+        text: Callable[[], str],
+        port: int,
+        *,
+        request_seconds: float = REQUEST_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
         self._text = text
-        self._request_seconds = request_seconds
+        self._request_seconds, self._answer_seconds = request_seconds, answer_seconds
         try:
             if type(port) is not int or not 0 <= port <= 65535:
                 raise ValueError("a port is a number from 0 to 65535")
@@ -62,8 +69,8 @@ class MetricsServer:
         self.port: int = self._listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
-        #: Connections whose request is not there yet, the oldest first.
-        self._waiting: dict[asyncio.StreamWriter, None] = {}
+        #: Open connections, the oldest first.
+        self._connections: dict[asyncio.StreamWriter, None] = {}
         self._thread = threading.Thread(target=self._work, name="anygpu metrics", daemon=True)
         self._thread.start()
         _open.add(self)
@@ -105,11 +112,11 @@ class MetricsServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if len(self._waiting) >= MOST_CONNECTIONS:
-                oldest = next(iter(self._waiting))
-                del self._waiting[oldest]
+            if len(self._connections) >= MOST_CONNECTIONS:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
                 oldest.transport.abort()
-            self._waiting[writer] = None
+            self._connections[writer] = None
             try:
                 async with asyncio.timeout(self._request_seconds):
                     status, body = self._reply(await reader.readuntil(b"\r\n\r\n"))
@@ -117,9 +124,7 @@ class MetricsServer:
                 status, body = 408, f"the request did not arrive within {self._request_seconds:g} s."
             except asyncio.LimitOverrunError:
                 status, body = 431, f"a request has at most {MOST_BYTES} bytes."
-            finally:
-                self._waiting.pop(writer, None)
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(self._answer_seconds):
                 writer.write(_response(status, body))
                 await writer.drain()
                 writer.close()
@@ -127,6 +132,7 @@ class MetricsServer:
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             pass  # the other side is gone, or does not read
         finally:
+            self._connections.pop(writer, None)
             writer.transport.abort()
 
     def _reply(self, head: bytes) -> tuple[int, str]:
@@ -146,26 +152,20 @@ def check(head: bytes) -> tuple[int, str]:
         first, *lines = head.decode("ascii").removesuffix("\r\n\r\n").split("\r\n")
         method, path, version = first.split(" ")
         headers = [line.split(":", 1) for line in lines]
-        hosts = [value.strip().lower() for name, value in headers if name.lower() == "host"]
+        hosts = [value for name, value in headers if name.lower() == "host"]
         origins = [value for name, value in headers if name.lower() == "origin"]
     except ValueError:  # also what is not ASCII
         return 400, "this is not a request of HTTP/1.1."
     if version not in ("HTTP/1.0", "HTTP/1.1"):
         return 400, "this is not a request of HTTP/1.1."
-    if len(hosts) != 1 or _name(hosts[0]) not in _NAMES:
-        return 403, f"only {', '.join(_NAMES)} are answered: the header Host names another."
-    if origins:
-        return 403, "pages of a browser are not answered."
+    reason = refusal_of_page(hosts, origins)
+    if reason is not None:
+        return 403, reason
     if method != "GET":
         return 405, "only GET is allowed."
     if path.partition("?")[0] != "/metrics":
         return 404, "there is only /metrics."
     return 200, ""
-
-
-def _name(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdecimal() else host
 
 
 def _response(status: int, body: str) -> bytes:

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Sequence
 
 from anygpu.interrupts import take
+from anygpu.notes import Failure, Note, Origin, Seen
 from anygpu.observe.batch import batches
 from anygpu.observe.calls import Call, Fallback, call_of, fallback_of
 from anygpu.observe.findings import Anomaly
 from anygpu.observe.statistics import Statistics, Summary
 from anygpu.observe.watching import Sample, Watch
-from anygpu.receipts import Failure, Note, Origin, Receipt, Seen
+from anygpu.receipts import Receipt
 
 #: Calls that wait to be folded. Folding many at once is cheaper for each.
 BUFFERED = 512

@@ -15,9 +15,10 @@ from typing import Self
 from anygpu import _version
 from anygpu.errors import MissingExtra
 from anygpu.metric_families import visible
+from anygpu.notes import Failure, Origin, Seen, observers
 from anygpu.observe.metrics import BUCKETS
 from anygpu.observe.statistics import MOST_FUNCTIONS, OTHER, CallStatistics, Summary
-from anygpu.receipts import Failure, Origin, Phases, Receipt, Seen, observers
+from anygpu.receipts import Phases, Receipt
 
 try:
     from opentelemetry import metrics, trace

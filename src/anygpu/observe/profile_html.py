@@ -8,6 +8,7 @@ from pathlib import Path
 
 from anygpu.observe.parts import breakdown
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, Profile, by_device
+from anygpu.observe.source_lines import decode_source, source_lines
 from anygpu.printable import printable
 from anygpu.units import readable_bytes, readable_seconds
 
@@ -280,8 +281,8 @@ def _sources(profile: Profile) -> str:
 
 def _source(file: str, lines: dict[int, LineProfile], whole: float) -> str:
     try:
-        texts = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
-    except (OSError, ValueError):  # it is gone, or its name is no name of a file
+        texts = source_lines(decode_source(Path(file).read_bytes())[0])
+    except (OSError, ValueError, SyntaxError):  # it is gone or no source, or its name is no name of a file
         return ""
     wanted = {near for number in lines for near in range(number - _AROUND, number + _AROUND + 1)}
     rows, last = [], 0
@@ -294,6 +295,10 @@ def _source(file: str, lines: dict[int, LineProfile], whole: float) -> str:
         line = lines.get(number)
         shown = _share(line.seconds, whole) if line is not None and line.seconds >= 1e-4 else ""
         rows.append(
-            [shown, f'<span class="dim">{number}</span>', f'<td class="c">{_text(text[:300].expandtabs(4))}</td>']
+            [
+                shown,
+                f'<span class="dim">{number}</span>',
+                f'<td class="c">{_text(text.rstrip()[:300].expandtabs(4))}</td>',
+            ]
         )
     return f"<h2>{_text(Path(file).name)}</h2>" + _table(["", "", ""], 2, rows, "source")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from anygpu.printable import encode_json
+
 SCHEMA = "anygpu.profile/1"
 
 
@@ -105,7 +107,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return sum(each.recompilations for each in self.functions)
 
     def to_json(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+        return msgspec.json.format(encode_json(self), indent=2)
 
 
 class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from anygpu.notes import Failure, Origin, Seen, observers
 from anygpu.observe.line_sampling import Line, LineSampler, UsersFiles, seconds_by_line
 from anygpu.observe.operations import Operations
 from anygpu.observe.parts import StepTally
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, Profile
 from anygpu.placement import recorded_programs
-from anygpu.receipts import PHASES, Failure, Origin, Phases, Receipt, Seen, observers
+from anygpu.receipts import PHASES, Phases, Receipt
 
 _clock = time.perf_counter
 _PHASES = (*PHASES, "other")

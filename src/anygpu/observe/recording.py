@@ -20,9 +20,9 @@ from typing import Any, Self
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host
 from anygpu.interrupts import take
+from anygpu.notes import Origin, Seen, observers
 from anygpu.observe.trace_calls import CallWriter, Threads
 from anygpu.observe.trace_file import DEVICES, TraceFile, counter_event, instant_event
-from anygpu.receipts import Origin, Seen, observers
 from anygpu.residency.worker_events import WorkerEvent
 from anygpu.residency.worker_events import listeners as worker_listeners
 from anygpu.units import bytes_from, readable_bytes

@@ -14,7 +14,7 @@ from anygpu.display import drawn
 from anygpu.observe.batch import Batch
 from anygpu.observe.parts import StepTally
 from anygpu.observe.sketch import Sketch
-from anygpu.printable import printable
+from anygpu.printable import encode_json, printable
 from anygpu.receipts import PHASES, Receipt
 from anygpu.units import readable_bytes, readable_seconds
 
@@ -89,7 +89,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     observed: bool = True
 
     def to_json(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+        return msgspec.json.format(encode_json(self), indent=2)
 
     def __str__(self) -> str:
         if not self.observed:

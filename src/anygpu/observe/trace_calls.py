@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from anygpu.notes import Failure, Note, Origin, Seen
 from anygpu.observe.parts import add_parts
 from anygpu.observe.trace_file import (
     CALLERS,
@@ -20,7 +21,7 @@ from anygpu.observe.trace_file import (
     waiting_events,
 )
 from anygpu.observe.trace_layout import ORDER, Rows, Slice, phase_slices
-from anygpu.receipts import Failure, Note, Origin, Phases, Receipt, Seen
+from anygpu.receipts import Phases, Receipt
 
 #: Calls of one device, or of one thread, that are drawn beside each other.
 _ROWS = 64

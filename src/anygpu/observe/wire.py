@@ -10,6 +10,7 @@ import struct
 import msgspec
 
 from anygpu.observe.snapshot import Snapshot
+from anygpu.printable import encode_msgpack
 
 #: A question is a few dozen bytes; an answer with 200 functions on five devices and a thousand calls, some 600,000.
 MOST_QUESTION, MOST_ANSWER = 1 << 10, 16 << 20
@@ -45,7 +46,7 @@ class Refused(Exception):
 
 
 def framed(message: Question | Answer) -> bytes:
-    content = msgspec.msgpack.encode(message)
+    content = encode_msgpack(message)
     return _LENGTH.pack(len(content)) + content
 
 

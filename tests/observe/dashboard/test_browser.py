@@ -20,7 +20,6 @@ from tests.observe.dashboard.serving import served
 from tests.support.browser import Tab, chromium
 
 #: Chromium alone has a dozen processes.
-pytestmark = pytest.mark.serial
 
 Look = Callable[[Callable[[Tab], Awaitable[None]]], None]
 
@@ -194,6 +193,7 @@ def test_names_stay_text_everywhere(in_a_tab: Look) -> None:
         in_a_tab(look)
 
 
+@pytest.mark.full
 def test_the_page_says_what_to_do_when_there_is_no_process(in_a_tab: Look) -> None:
     with served(Nobody()) as dashboard:
 
@@ -206,6 +206,7 @@ def test_the_page_says_what_to_do_when_there_is_no_process(in_a_tab: Look) -> No
         in_a_tab(look)
 
 
+@pytest.mark.full
 def test_the_page_follows_fits_and_says_when_it_is_over(in_a_tab: Look) -> None:
     async def look(tab: Tab) -> None:
         with served(Invented(time.time)) as dashboard:

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from anygpu.observe.dashboard import panels
 from anygpu.observe.dashboard.history import (
     BLOCKS,
     DEAD_SECONDS,
@@ -20,6 +21,7 @@ from anygpu.observe.dashboard.history import (
     Names,
     Ring,
 )
+from anygpu.observe.dashboard.panels import View
 from anygpu.observe.dashboard.timeline import CALLS
 from anygpu.observe.findings import DeviceMemory
 from anygpu.observe.snapshot import Process
@@ -152,3 +154,13 @@ def test_memory_does_not_grow() -> None:
     assert len(history.processes) <= PROCESSES
     assert all(len(each.blocks) <= BLOCKS for each in history.processes.values())
     assert len(history.memory) <= SAMPLES
+
+
+def test_of_owners_with_as_much_memory_the_one_seen_first_is_lowest() -> None:
+    """Whatever the seed of hashes is: a chart must not look otherwise after each start."""
+    owners = [f"owner {number}" for number in range(6)]
+    history = History()
+    held = DeviceMemory(bytes=600, peak_bytes=600, by_owner=dict.fromkeys(owners, 100))
+    history.add({7: snapshot(7, 10.0, memory={"opencl:0": held})}, 10.0)
+
+    assert panels.owners(history, View(now=11.0, window=60.0))["name"] == [f"{each} on opencl:0" for each in owners]

@@ -90,19 +90,18 @@ def test_a_choice_that_is_none_changes_nothing(page: tuple[History, Clock], chos
     assert (found.tab, found.process, found.paused) == ("overview", None, False)
 
 
-@pytest.mark.serial
 def test_a_page_and_a_choice_take_less_than_200_ms(page: tuple[History, Clock]) -> None:
     figures()
     opened(page)
 
-    begin = time.process_time()
+    begin = time.thread_time()
     found, document = opened(page)
     document.to_json()
-    assert time.process_time() - begin < 0.2
+    assert time.thread_time() - begin < 0.2
     pids = ["", *(str(pid) for pid in page[0].processes)]
     for tab in [*(set(TABLES) - {"page"}), *LINES]:
         for pid in pids[:2]:
-            begin = time.process_time()
+            begin = time.thread_time()
             choose(document, tab=tab, process=pid, window="10 min")
-            assert time.process_time() - begin < 0.2, tab
+            assert time.thread_time() - begin < 0.2, tab
         assert found.tab == tab

@@ -20,15 +20,16 @@ _LONGEST_PROBE = 1.0
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and exit; needs no extra.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit; textual is not needed.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one picture as JSON with a stable, documented schema.")
+        bool, typer.Option("--json", help="Print one snapshot as JSON with a stable, documented schema.")
     ] = False,
     interval: Annotated[
-        float, typer.Option("--interval", "-d", min=0.1, max=60.0, metavar="SECONDS", help="Between two looks.")
+        float,
+        typer.Option("--interval", "-d", min=0.1, max=60.0, metavar="SECONDS", help="Refresh interval, in seconds."),
     ] = 1.0,
     filter: Annotated[
-        str, typer.Option("--filter", metavar="WORDS", help="Show only lines that have these words.")
+        str, typer.Option("--filter", metavar="WORDS", help="Show only lines that contain these words.")
     ] = "",
 ) -> None:
     """Watch the observed processes of this user: devices, functions, queues, tenants, losses.

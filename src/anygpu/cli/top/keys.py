@@ -31,10 +31,10 @@ KEYS = (
     Key("Esc", "no filter", "escape", "show_all"),
     Key("> ., F6", "sort by the next column, or click on its name", "greater_than_sign,full_stop,f6", "sort(1)"),
     Key("< ,", "sort by the column before", "less_than_sign,comma", "sort(-1)"),
-    Key("r, I", "the other way round", "r,I", "reverse"),
+    Key("r, I", "reverse the sort", "r,I", "reverse"),
     Key("p, Z", "pause, and go on", "p,Z", "pause"),
     Key("Space", "look now", "space", "look"),
-    Key("+ -", "look more often, look less often", "plus", "faster(0.5)"),
+    Key("+ -", "refresh faster, slower", "plus", "faster(0.5)"),
     Key("", "", "minus", "faster(2.0)"),
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.following import Following, Look
 from anygpu.observe.snapshot import Snapshot
+from anygpu.printable import encode_json
 
 
 class Picture(NamedTuple):
@@ -43,7 +44,7 @@ class TopDocument(msgspec.Struct, frozen=True, kw_only=True):
     usage: dict[str, Usage] = {}
 
     def to_json(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+        return msgspec.json.format(encode_json(self), indent=2)
 
 
 class Watching:

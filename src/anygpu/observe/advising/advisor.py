@@ -19,17 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from anygpu import fallback_warnings, receipts
+from anygpu import fallback_warnings, notes
 from anygpu.array.core import device as array_devices
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import Witnessed
 from anygpu.array.core.expression import active_tracer
 from anygpu.array.trace.tracing import trace
+from anygpu.notes import Given, Note
 from anygpu.observe.advising.findings import findings
 from anygpu.observe.advising.seen import MOST_LINES, Line, Lines, Place, leaves
 from anygpu.observe.findings import Advice
 from anygpu.placement.executing import Executing
-from anygpu.receipts import Given, HostOperation, Note, Receipt
+from anygpu.receipts import HostOperation, Receipt
 
 #: Results of calls that are recognised when they are passed on.
 _RESULTS = 256
@@ -65,12 +66,12 @@ class Advisor:
         self._last_part: dict[Place, tuple[int, int]] = {}
 
     def start(self) -> None:
-        receipts.witnesses.append(self.see_call)
+        notes.witnesses.append(self.see_call)
         array_devices.witnesses.append(self.see_array)
         fallback_warnings.witnesses.append(self.see_host_operation)
 
     def stop(self) -> None:
-        receipts.witnesses.remove(self.see_call)
+        notes.witnesses.remove(self.see_call)
         array_devices.witnesses.remove(self.see_array)
         fallback_warnings.witnesses.remove(self.see_host_operation)
 
@@ -85,7 +86,7 @@ class Advisor:
         if active_tracer.get() is not None:
             return
         user = line or _users_line()[0]
-        receipt = receipts.made(note)
+        receipt = notes.made(note)
         with self._lock:
             found = self._line(Place(*user, receipt.task))
             if found is not None:

@@ -16,6 +16,7 @@ from anygpu.errors import AnyGPUError
 from anygpu.observe.advising.report import Estimate, FunctionAdvice, Report, Verdict
 from anygpu.observe.findings import Advice
 from anygpu.plan.plan import Plan
+from anygpu.printable import encode_json
 from anygpu.units import readable_seconds
 
 #: A function is worth a line from this share of the script's seconds on, and from so many seconds on.
@@ -54,7 +55,7 @@ def report(watch: Any, script: str, seconds: float, *, is_whole: bool, measure: 
         notes.append("The script uses a profiler of its own, so only what came before that was seen.")
     if watch.uses_anygpu and not functions:
         notes.append("The script uses anygpu: its calls were looked at, and not its other functions.")
-    return msgspec.json.encode(
+    return encode_json(
         Report(
             script=script,
             seconds=seconds,
@@ -141,9 +142,9 @@ def _judge(watched: Any, *, measure: bool) -> FunctionAdvice:
     estimates = _estimates(plan)
     if measure:
         estimates, numpy_seconds = _measured(watched.function, sample, estimates)
-        advice = msgspec.structs.replace(advice, numpy_seconds=numpy_seconds)
     else:
-        numpy_seconds = sample.seconds
+        estimates, numpy_seconds = _confirmed(watched.function, sample, estimates)
+    advice = msgspec.structs.replace(advice, numpy_seconds=numpy_seconds)
     refused = {each.device: each.sentence for each in plan.refused}
     estimates.sort(key=lambda each: each.seconds if each.seconds is not None else float("inf"))
     usable = [each for each in estimates if each.seconds is not None]
@@ -188,7 +189,7 @@ def _why_not(best: Estimate, numpy_seconds: float) -> tuple[Verdict, str]:
 
 
 def _plan(function: Callable[..., Any], sample: _Sample) -> Plan:
-    from anygpu.placement.offload import remembered
+    from anygpu.placement.undecorated import remembered
 
     return remembered(function, {}).explain(*sample.arguments, **sample.keywords)
 
@@ -213,7 +214,7 @@ def _estimates(plan: Plan) -> list[Estimate]:
 
 def _measured(function: Callable[..., Any], sample: _Sample, predicted: list[Estimate]) -> tuple[list[Estimate], float]:
     """Every device's time, measured in our workers; and NumPy's, without whoever watched."""
-    from anygpu.placement.offload import remembered
+    from anygpu.placement.undecorated import remembered
 
     def on(device: str) -> Callable[[], Any]:
         calls = remembered(function, {"on": device, "fallback": "raise"})
@@ -237,6 +238,21 @@ def _measured(function: Callable[..., Any], sample: _Sample, predicted: list[Est
         )
     _, numpy_seconds = _timed(lambda: function(*sample.arguments, **sample.keywords))
     return found, numpy_seconds
+
+
+def _confirmed(function: Callable[..., Any], sample: _Sample, found: list[Estimate]) -> tuple[list[Estimate], float]:
+    """The estimates, where every device that would be recommended on assumed figures alone was measured instead.
+
+    Such figures are of a kind of device, and off by several times for a software adapter.
+    """
+    numpy_seconds = sample.seconds
+    while True:
+        usable = [each for each in found if each.seconds is not None]
+        best = min(usable, key=lambda each: each.seconds or 0.0, default=None)
+        if best is None or best.basis != "assumed" or (best.seconds or 0.0) > _GAINS * numpy_seconds:
+            return found, numpy_seconds
+        (measured,), numpy_seconds = _measured(function, sample, [best])
+        found = [measured if each is best else each for each in found]
 
 
 def _timed(call: Callable[[], Any]) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.observe.findings import Advice
+from anygpu.printable import encode_json
 
 SCHEMA = "anygpu.advice/1"
 
@@ -65,7 +66,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+        return msgspec.json.format(encode_json(self), indent=2)
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Report:

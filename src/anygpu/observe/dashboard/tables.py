@@ -272,7 +272,7 @@ def notes(history: History, view: View) -> Columns:
     if not any(each.latest.advice for each in here):
         said["advice"] = "No advice. anygpu advise script.py looks more closely."
     if not problems(history, view)["what"]:
-        said["problems"] = "Nothing was lost, and nothing fell back."
+        said["problems"] = "No lost devices, no fallbacks."
     missed = sum(each.missed for each in here)
     if missed:
         said["missed"] = (

@@ -1,0 +1,143 @@
+"""Notes of calls, from which receipts are made when somebody asks, and those who hear of calls.
+
+A call that stays on the CPU costs a microsecond, and a receipt takes several to make. So such calls leave a note. What
+a receipt is made of is in `receipts`, which a process loads with its first receipt.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from anygpu.display import Listed
+
+if TYPE_CHECKING:
+    from anygpu.receipts import Receipt
+
+
+class HostNote(NamedTuple):
+    """What receipts say of calls that run on the host without planning.
+
+    It is replaced and never changed: a receipt that is made later says what was so at the time of its call.
+    """
+
+    task: str
+    reason: str
+    predicted: float | None
+
+
+#: A call of the user's own function on the user's own arrays: when it began, when the function did, when it ended.
+Note = tuple[HostNote, float, float, float]
+
+
+class Repeated(NamedTuple):
+    """A call that ran as an earlier one did: when it began, when it ran on its device, when it ended."""
+
+    like: Receipt
+    begin: float
+    ready: float
+    end: float
+
+
+def made(note: Note | Repeated | Receipt) -> Receipt:
+    """The receipt itself, of what was left behind to make it from."""
+    if not isinstance(note, tuple):
+        return note
+    from anygpu.receipts import Phases, numpy_receipt, repeated_receipt
+
+    if isinstance(note, Repeated):
+        return repeated_receipt(note.like, Phases(plan=note.ready - note.begin, run=note.end - note.ready))
+    said, begin, ready, end = note
+    return numpy_receipt(said.task, said.reason, Phases(plan=ready - begin, run=end - ready), said.predicted)
+
+
+class Failure(NamedTuple):
+    """A call that raised, of which nothing makes a receipt. Its times are those of `time.perf_counter`."""
+
+    task: str
+    #: Where it ran, or would have.
+    device: str
+    #: The name of the error's class.
+    error: str
+    begin: float
+    end: float
+
+
+class Origin(NamedTuple):
+    """Where a task was submitted, for those who observe what became of it."""
+
+    #: By `time.perf_counter`.
+    time: float
+    thread: int
+    context: Context
+    #: The user's own line, as file and number.
+    line: tuple[str, int] | None = None
+
+
+Seen: TypeAlias = "Receipt | Note | Failure"
+
+#: Called when a call of this process ends, on the thread that it ended on; with the origin if it was a task. Empty
+#: unless somebody observes the process.
+observers: list[Callable[[Seen, Origin | None], None]] = []
+
+
+#: A function, its positional and keyword arguments, and what it returned.
+Given = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
+
+#: Called with each call that returned, on the thread that it ended on; with the user's line if it was a task. Empty
+#: unless somebody asked for advice, which is never without observers.
+witnesses: list[Callable[[Note | Receipt, Given, tuple[str, int] | None], None]] = []
+
+
+def observe(seen: Seen, origin: Origin | None = None) -> None:
+    for observer in observers:
+        observer(seen, origin)
+
+
+def origin_here(line: tuple[str, int] | None = None) -> Origin | None:
+    """For a task that is submitted now, on the user's own `line`; `None` if nobody observes."""
+    return Origin(time.perf_counter(), threading.get_ident(), copy_context(), line) if observers else None
+
+
+#: Of this thread or asynchronous task.
+last: ContextVar[Note | Repeated | Receipt | None] = ContextVar("the last receipt", default=None)
+listeners: ContextVar[tuple[list[Receipt], ...]] = ContextVar("who collects receipts", default=())
+
+
+def last_receipt() -> Receipt | None:
+    """What happened in the last call of an offloaded function, or of `run`, in this thread or task."""
+    note = last.get()
+    return None if note is None else made(note)
+
+
+@contextmanager
+def collect_receipts() -> Iterator[list[Receipt]]:
+    """Collects the receipt of every call inside the block, in order."""
+    collected: list[Receipt] = Listed()
+    token = listeners.set((*listeners.get(), collected))
+    try:
+        yield collected
+    finally:
+        listeners.reset(token)
+
+
+def publish(note: Note | Receipt, given: Given | None = None) -> None:
+    last.set(note)
+    hearing = listeners.get()
+    if hearing:
+        receipt = made(note)
+        for collected in hearing:
+            collected.append(receipt)
+    if observers:
+        observe(note)
+        if witnesses and given is not None:
+            witness(note, given)
+
+
+def witness(note: Note | Receipt, given: Given, line: tuple[str, int] | None = None) -> None:
+    for each in witnesses:
+        each(note, given, line)
