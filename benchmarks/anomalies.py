@@ -11,11 +11,11 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from anygpu.notes import HostNote
 from anygpu.observe.anomalies import LevelWatch, leak
 from anygpu.observe.batch import batches
 from anygpu.observe.forecasts import time_until
 from anygpu.observe.watching import Watch
-from anygpu.receipts import HostNote
 from benchmarks.report import Figure, options_parser, publish
 
 #: False alarms a day, calls until a slowdown by half is found, megabytes until a leak is.

@@ -210,17 +210,23 @@ def shortages(
 
 
 def kills(count: int, tasks: int, *, engine: str = "opencl", seed: int = 0) -> Tally:
-    """SIGKILL from outside, `count` times over so many tasks."""
+    """SIGKILL from outside, `count` times over so many tasks: once in each of as many parts, in its first half.
+
+    Of parts that are longer than four windows no task meets two of them.
+    """
     before = held()
     with faulty(engine) as (runtime, known):
         stream = Stream(runtime, smooth, size=4096)
         on = {"on": engine, "fallback": "raise"}
         begin = _warmed(stream, on)
-        at = np.random.default_rng(seed).choice(np.arange(1, tasks - WINDOW), count, replace=False)
+        part = (tasks - WINDOW) / count
+        at = (part * (np.arange(count) + np.random.default_rng(seed).uniform(0, 0.5, count))).astype(int) + 1
         killer = Killer(known, at.tolist(), seed=seed)
         stream.listeners.append(killer.finished)
-        for _ in range(tasks):
+        for number in range(tasks):
+            killer.wait(number - 2 * WINDOW)
             stream.submit(**on)
+        killer.wait(tasks)
         tally = stream.finish()
         killer.close()
         tally.seconds = time.monotonic() - begin

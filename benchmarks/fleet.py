@@ -136,14 +136,14 @@ def small_figures(fleet: Fleet, theirs: ByHand) -> list[Figure]:
 
 def medium_figures(fleet: Fleet, theirs: ByHand) -> list[Figure]:
     medium, _ = in_turns(fleet, theirs, MEDIUM, "value", 4, 5)
-    return [Figure(name="1 MB there and back", value=1e3 * statistics.median(medium), unit="ms", bound=30.0)]
+    return [Figure(name="1 MB round trip", value=1e3 * statistics.median(medium), unit="ms", bound=30.0)]
 
 
 def large_figures(fleet: Fleet, theirs: ByHand) -> list[Figure]:
     large, put = in_turns(fleet, theirs, LARGE, "put", 5, 3)
     ratio = statistics.median(large) / statistics.median(put)
     return [
-        Figure(name="32 MB there and back", value=1e3 * statistics.median(large), unit="ms"),
+        Figure(name="32 MB round trip", value=1e3 * statistics.median(large), unit="ms"),
         Figure(name="Ray's own best way", value=1e3 * statistics.median(put), unit="ms"),
         Figure(name="ours by Ray's own", value=ratio, unit="×", bound=1.1),
     ]

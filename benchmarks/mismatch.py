@@ -169,7 +169,9 @@ def called(seed: int, planner: Planner, wrong: Wrong) -> str:
             return "not recorded"
         wrong.rng = random.Random(seed)
         before = wrong.spoilt
-        explore._try_out(planner, state, function, DEVICE, explore._sample(call, expected))
+        sample = explore._sample(call, expected)
+        assert sample is not None
+        explore._try_out(planner, state, function, DEVICE, sample)
         if wrong.spoilt == before:
             return "not run there"
         if state.chooser.may_run(DEVICE):

@@ -145,7 +145,7 @@ def measure(engine: str, *, limited: bool) -> list[Figure]:
         with Runtime(known=places) as runtime:
             for mean in (True, False):
                 function, computing, moving = balanced(worker, arrays[0], mean=mean)
-                what = "there" if mean else "there and back"
+                what = "uploads" if mean else "round trips"
                 say(f"{where}, {what}: {function.count} steps, {computing * 1e3:.1f} ms, moving {moving * 1e3:.1f} ms")
                 expected = [function(x[:16]) for x in arrays]
                 ways = {

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 #: Seconds until it answers, and until a new scrape is there.
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 _CONFIGURATION = """
 global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}
@@ -44,7 +44,9 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{port}"
 
     def ask(self, path: str, **parameters: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=PATIENCE
+        ) as answer:
             return json.load(answer)["data"]
 
     def values(self, query: str) -> dict[tuple[tuple[str, str], ...], float]:

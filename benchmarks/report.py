@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import sys
@@ -24,7 +25,9 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def share(self) -> float:
         """How much of the bound is used: more than 1 is a miss."""
-        return self.value / self.bound if self.bound is not None else 0.0
+        if self.bound is None or self.value == 0:
+            return 0.0
+        return self.value / self.bound if self.bound else math.inf
 
     def __str__(self) -> str:
         bound = "" if self.bound is None else f"   (at most {self.bound:g} {self.unit})"

@@ -2,17 +2,16 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import sys
 import tempfile
-import zlib
-from collections.abc import Generator
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests.support import repeating, turns
 from tests.support.failures_at_once import FailuresAtOnce
+from tests.support.sets import mark_samples
 
 # SciPy's own switch for arrays that are not NumPy's; it is read once, when SciPy is first imported by anyone.
 os.environ["SCIPY_ARRAY_API"] = "1"
@@ -30,25 +29,11 @@ settings.register_profile("developer", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(repeating)
-
-
 def pytest_sessionstart(session: pytest.Session) -> None:
-    worker = getattr(session.config, "workerinput", None)
-    if worker is not None:
-        turns.ours = turns.Turns(worker["testrunuid"])
-        return
     # Workers of pytest-xdist hand their reports to the process that started them, which shows them.
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         session.config.pluginmanager.register(FailuresAtOnce(reporter))
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    started = session.config.pluginmanager.get_plugin("dsession")
-    if started is not None:
-        shutil.rmtree(turns.folder_of(started.nodemanager.testrunuid), ignore_errors=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,6 +49,14 @@ def what_was_there_before() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def the_precision_of_jax() -> Iterator[None]:
+    """A file that changes JAX for its whole process would fail tests of other files, in some orders."""
+    yield
+    jax = sys.modules.get("jax")
+    assert jax is None or not jax.config.jax_enable_x64, "this file left JAX computing with 64 bits"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> None:
     """The first look at a machine's devices starts every library at once: a busy machine takes its time for that."""
@@ -72,7 +65,7 @@ def patience() -> None:
     registry.LOOK_SECONDS = 180.0
 
 
-#: Files that take longest: processes that begin with these are done at about the same time.
+#: Files that take longest: workers that begin with these are done at about the same time.
 LONGEST = (
     "tests/semantics/test_corpus.py",
     "tests/engines/test_programs.py",
@@ -81,8 +74,8 @@ LONGEST = (
     "tests/engines/test_sizes.py",
 )
 
-#: Folders of tests that need the whole machine: clusters and servers of many processes.
-WHOLE_MACHINE = ("tests/fleet/", "tests/serving/")
+#: Tests that need a Ray cluster: one worker runs them all, so that one cluster is started and others run beside it.
+CLUSTER = "tests/fleet/"
 #: Of those, what only computes.
 ONLY_COMPUTES = (
     "tests/fleet/simulation/",
@@ -92,35 +85,23 @@ ONLY_COMPUTES = (
 )
 
 
-def is_in_sample(name: str, one_of: int) -> bool:
-    """Whether the gate runs this case of a long table. By the name, so that no other case changes which are run."""
-    return zlib.crc32(name.encode()) % one_of == 0
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes, files that take longest come first, and those with tests that run alone come last."""
-    for item in items:
-        sampled = item.get_closest_marker("sampled")
-        # First, because `-m` comes next.
-        if sampled is not None and not is_in_sample(item.nodeid, sampled.args[0]):
-            item.add_marker("slow")
-        if item.nodeid.startswith(WHOLE_MACHINE) and not item.nodeid.startswith(ONLY_COMPUTES):
-            item.add_marker("serial")
+    """Puts each case of a sampled table into its set. With several workers, files that take longest come first."""
+    mark_samples(items)  # before `-m` selects
     if "PYTEST_XDIST_WORKER" in os.environ:
-        first = {name: number for number, name in enumerate(LONGEST)}
-        names = {item: item.nodeid.partition("::")[0] for item in items}
-        last = {names[item] for item in items if item.get_closest_marker("serial") is not None}
-        items.sort(key=lambda item: (names[item] in last, first.get(names[item], len(LONGEST))))
+        place = {name: number for number, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that is marked `serial` has the machine for itself: no other worker of pytest-xdist runs one beside it."""
-    if turns.ours is None:
-        return (yield)
-    turns.ours.take(alone=item.get_closest_marker("serial") is not None)
-    try:
-        return (yield)
-    finally:
-        turns.ours.give_back()
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives each worker whole files, and all that needs the Ray cluster to one of them: the cluster is started once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneWorkerAFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return CLUSTER if file.startswith(CLUSTER) and not file.startswith(ONLY_COMPUTES) else file
+
+    return OneWorkerAFile(config, log)

@@ -1,8 +1,9 @@
 """anygpu beside what users might pick instead: `python -m benchmarks.peers [--json FILE] [--check] [--write PAGE]`.
 
-Eleven workloads, each as somebody who likes the tool would write it, with NumPy, numexpr, Numba, JAX, torch, its
-compiler, and anygpu in two installs. Each cell is a process of its own: its time to a first result, a call when it is
-warm, and the memory it took. Beside them is what each tool takes on the disk. All of it takes about ten minutes.
+Eleven workloads, each written idiomatically for each tool, with NumPy, numexpr, Numba, JAX, torch, its
+compiler, and anygpu in two installs and with `on="cpu"`. Each cell is a process of its own: its time to a first result,
+a call when it is warm, and the memory it took. Beside them is what each tool takes on the disk. All of it takes about
+ten minutes.
 
 With --json the file is written after each workload, and --resume goes on where such a file ends. --from reads one
 instead of measuring, so that a page can be written again.
@@ -36,7 +37,7 @@ QUICK_ROUNDS, QUICK_SETTLING = 2, 1.0
 #: Of --quick: an expression, a library call and overhead.
 QUICK = ("black_scholes", "perceptron", "small")
 Named = TypeVar("Named", Workload, Tool)
-PACKAGES = ("numpy", "numexpr", "numba", "jax", "torch", "wgpu", "pyopencl")
+PACKAGES = ("numpy", "llvmlite", "numexpr", "numba", "jax", "torch", "wgpu", "pyopencl")
 
 
 def new_run(options: argparse.Namespace) -> Run:
@@ -143,7 +144,7 @@ def save(run: Run, file: Path | None) -> None:
 
 
 def judge(run: Run, check: bool) -> None:
-    figures = figures_of(run, [tool.name for tool in TOOLS if tool.ours])
+    figures = figures_of(run, [tool.name for tool in TOOLS if tool.chooses])
     sys.stdout.write("\n".join(map(str, figures)) + "\n")
     if check and figures:
         worst = max(figures, key=lambda figure: figure.share)

@@ -12,6 +12,10 @@ def function(name: str) -> Any:
     return ag.offload(FUNCTIONS[name])
 
 
+def compiled(name: str) -> Any:
+    return ag.offload(on="cpu")(FUNCTIONS[name])
+
+
 def device() -> str:
     """Where the last call ran."""
     receipt = ag.last_receipt()

@@ -43,7 +43,7 @@ class Process:
     def __init__(self, tool: Tool, workload: Workload, folder: Path, cache: str, settling: float) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         command = [sys.executable, "-m", "benchmarks.peers.process", repr(time.perf_counter()), str(folder)]
-        command += [tool.module, tool.factory, workload.name, str(settling if tool.ours else 0)]
+        command += [tool.module, tool.factory, workload.name, str(settling if tool.chooses else 0)]
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -139,7 +139,7 @@ def measure(workload: Workload, tools: Sequence[Tool], *, rounds: int, settling:
                 continue
             cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="anygpu-peers-", ignore_cleanup_errors=True))
             try:
-                started = learnt(tool, workload, folder, cache, settling) if tool.ours else {}
+                started = learnt(tool, workload, folder, cache, settling) if tool.chooses else {}
                 process = Process(tool, workload, folder, cache, settling)
             except Failed as failed:
                 cells[tool.name] = msgspec.structs.replace(cell, reason=str(failed))

@@ -25,6 +25,9 @@ with NumPy around it. Numba compiles loops with `njit(parallel=True)` and withou
 function, with 64 bits enabled. torch runs operation by operation, and once more compiled. Arguments are in each tool's
 own arrays before the first call; anygpu takes and returns NumPy's. Each tool has as many threads as it likes."""
 
+COMPILED = """\
+`anygpu on="cpu"` is the same with `@ag.offload(on="cpu")`: nothing is chosen, and LLVM compiles for the processor."""
+
 CUPY = """\
 **CuPy** is left out: it needs an NVIDIA or AMD card, and this machine has no GPU. So this page shows what each tool
 makes of the processor. It cannot show what a GPU would gain, nor which of these tools would use it."""
@@ -56,12 +59,13 @@ def page_of(run: Run) -> str:
     first = _table(run, lambda cell: _first(run, cell), footnotes)
     memory = _table(run, lambda cell: f"{cell.peak_bytes / 2**20:,.0f}" if cell.peak_bytes else None, footnotes)
     parts = [
-        "# Beside what you might pick instead",
+        "# Comparison with other libraries",
         "<!-- Written by `python -m benchmarks.peers --write`: change benchmarks/peers/page.py instead. -->",
         _what(run),
         _machine(run),
         COMMAND,
         HOW,
+        *([COMPILED] if 'anygpu on="cpu"' in run.tools else []),
         _tolerances(),
         CUPY,
         "## A call when it is warm",
@@ -93,7 +97,7 @@ def _wrapped(part: str) -> str:
 
 def _what(run: Run) -> str:
     return (
-        f"{_count(len(run.workloads))} workloads, each written as somebody who likes the tool would write it, on one "
+        f"{_count(len(run.workloads))} workloads, each written idiomatically for each tool, on one "
         f"machine, a row at a time, in {run.seconds / 60:.0f} minutes."
     )
 
@@ -210,7 +214,7 @@ def _machine(run: Run) -> str:
 
 
 def _promises(run: Run) -> list[str]:
-    figures = figures_of(run, [tool.name for tool in TOOLS if tool.ours])
+    figures = figures_of(run, [tool.name for tool in TOOLS if tool.chooses])
     missed = [each for each in figures if each.share > 1]
     text = (
         f"A warm call takes at most {NUMPY_BOUND:g} times as long as NumPy's, or 3 µs more where NumPy takes less than "

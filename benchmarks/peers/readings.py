@@ -32,13 +32,17 @@ REASONS = {
     "torch.compile": {"": "its compiler fuses the function into few vectorised loops on both cores"},
     "anygpu": {"": "it calls NumPy, or a kernel where that measured faster"},
     "anygpu[opencl]": {"": "PoCL compiles the function into few vectorised kernels on both cores"},
+    'anygpu on="cpu"': {
+        "": "LLVM compiles the function into few vectorised loops on both cores, on NumPy's own arrays"
+    },
 }
 OURS = tuple(tool.name for tool in TOOLS if tool.ours)
+CHOOSING = tuple(tool.name for tool in TOOLS if tool.chooses)
 
 
 def readings_of(run: Run) -> list[str]:
     """Paragraphs and lists."""
-    ours = [text for tool in OURS if (text := _ours(run, tool))]
+    ours = [text for tool in CHOOSING if (text := _ours(run, tool))]
     return ["Fastest when warm:", _winners(run), _totals(run), _starts(run), *ours]
 
 

@@ -25,6 +25,11 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.engines)
 
     @property
+    def chooses(self) -> bool:
+        """Whether it finds a device by itself, which takes some calls; what it promises is for that."""
+        return self.ours and self.factory == "function"
+
+    @property
     def installed(self) -> bool:
         return find_spec(self.imports) is not None
 
@@ -52,5 +57,13 @@ TOOLS = (
     Tool(name="anygpu", module="in_anygpu", imports="anygpu", pip=(".",), engines="numpy,webgpu"),
     Tool(
         name="anygpu[opencl]", module="in_anygpu", imports="pyopencl", pip=(".[opencl]",), engines="numpy,webgpu,opencl"
+    ),
+    Tool(
+        name='anygpu on="cpu"',
+        module="in_anygpu",
+        factory="compiled",
+        imports="llvmlite",
+        pip=(".",),
+        engines="numpy,cpu",
     ),
 )

@@ -20,6 +20,7 @@ def side(engine: str) -> Any:
     return import_module(f"benchmarks.handwritten.{engine}").ByHand()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["opencl", "webgpu"])
 def test_by_hand_agrees_with_numpy(engine: str) -> None:
     by_hand = side(engine)

@@ -25,6 +25,7 @@ def side(engine: str) -> Any:
     return import_module(f"benchmarks.handwritten.{engine}").ByHand()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["opencl", "webgpu"])
 def test_by_hand_agrees_with_numpy(engine: str) -> None:
     by_hand = side(engine)
@@ -36,6 +37,7 @@ def test_by_hand_agrees_with_numpy(engine: str) -> None:
         assert prepared.device_seconds()[0] > 0
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("workload", SMALL, ids=str)
 def test_peers_agree_with_numpy(workload: Workload) -> None:
     arguments = workload.make()

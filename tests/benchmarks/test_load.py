@@ -35,6 +35,7 @@ def test_an_error_in_the_block_leaves_no_process() -> None:
     assert not psutil.pid_exists(pids[0])
 
 
+@pytest.mark.full
 def test_the_load_ends_with_a_caller_that_is_killed() -> None:
     script = """
 import sys

@@ -71,13 +71,14 @@ def precision_of_jax() -> Iterator[None]:
     jax.config.update("jax_enable_x64", before)
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("tool", ["JAX", "torch", "numexpr"])
 def test_versions_compute_what_numpy_does(tool: str, name: str) -> None:
     assert differing(NAMED[tool], name) <= SHARE_THAT_MAY_DIFFER
 
 
-@pytest.mark.slow  # Numba compiles each for seconds, and is installed only for the benchmark
+@pytest.mark.long  # Numba compiles each for seconds, and is installed only for the benchmark
 def test_loops_compute_what_numpy_does() -> None:
     numba = NAMED["Numba"]
     found = {name: differing(numba, name) for name in FUNCTIONS if name not in numba.cannot}

@@ -100,6 +100,7 @@ def test_arguments_are_of_about_the_size_that_was_asked_for(workload: Workload) 
 LONG_TO_COMPILE = ("Kalman filter", "game of life", "Mandelbrot set")
 
 
+@pytest.mark.sampled(gate=13)
 @pytest.mark.parametrize("workload", [each for each in WORKLOADS if each.name not in LONG_TO_COMPILE], ids=str)
 def test_every_workload_is_right_on_opencl(workload: Workload) -> None:
     pytest.importorskip("pyopencl")

@@ -69,6 +69,7 @@ def test_priority_ten_overtakes() -> None:
     assert all(figure.share <= 1 for figure in figures)
 
 
+@pytest.mark.full
 def test_priority_zero_comes_through_a_flood() -> None:
     figures = runtime_queue.starving(0.5, ageing=0.02)
     assert value_of(figures, "priority 0 under a flood") > 0
@@ -83,6 +84,7 @@ def test_tenants_have_shares() -> None:
     assert not any(never(figures).values())
 
 
+@pytest.mark.full
 def test_batches_are_compared_with_one_by_one() -> None:
     items: list[tuple[Any, ...]] = [(x,) for x in runtime_together.vectors(64)]
     figures = runtime_together.faster("chain", runtime_together.chain, items, "opencl", full=False)
@@ -126,6 +128,7 @@ def test_a_gate_waits_until_nobody_works() -> None:
     assert "no" in tally.stories["here: ValueError"]
 
 
+@pytest.mark.full
 def test_a_short_soak_prints_its_figures() -> None:
     command = [sys.executable, "-m", "benchmarks.soak", "--minutes", "0.03", "--json"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)

@@ -55,6 +55,7 @@ def test_there_are_programs_of_every_kind() -> None:
     assert {"small", "loop", "in place", "float64", "random", "numpy", "device"} <= tags
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("program", EVERY, ids=lambda program: program.name)
 def test_a_program_runs_on_numpy_and_its_seed_is_all_it_depends_on(program: Program) -> None:
     first, again = ([str(each) for each in program.make_args(1)] for _ in range(2))
@@ -90,6 +91,7 @@ def test_a_command_that_takes_too_long_is_killed() -> None:
     assert json.loads(done.stdout)["code"] == -9
 
 
+@pytest.mark.full
 def test_a_tiny_script_is_measured_for_real() -> None:
     tiny = next(each for each in EVERY if each.name == "dot")
     found = short_scripts.run([tiny], [2], ["core"], rounds=1, idle=(0.0, 0.1))
