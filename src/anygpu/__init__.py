@@ -72,14 +72,13 @@ from anygpu.errors import (
     ValueNeeded,
     WrongKernel,
 )
-from anygpu.fallback_warnings import DeviceFallback, HostFallback, host_operations
-from anygpu.hardware.cards import Card
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 
 if TYPE_CHECKING:
     from anygpu import fft, fleet, image, linalg, nn, observe
     from anygpu.array.trace.tracing import record
+    from anygpu.fallback_warnings import DeviceFallback, HostFallback, host_operations
+    from anygpu.hardware.cards import Card
+    from anygpu.hardware.device import Device, Unavailable
     from anygpu.hardware.diagnosis import Diagnosis
     from anygpu.hardware.diagnosis_context import Finding
     from anygpu.hardware.usage.usage import Usage
@@ -89,6 +88,7 @@ if TYPE_CHECKING:
     from anygpu.plan.plan import Plan
     from anygpu.program.batching import vmap
     from anygpu.program.graph import Program
+    from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
     from anygpu.runtime.future import Future
     from anygpu.runtime.health import Health
     from anygpu.runtime.mapping import Outcome
@@ -195,14 +195,22 @@ __all__ = [
 
 #: Names that are loaded when they are first used, and where they are.
 _LATER = {
+    "Attempt": "anygpu.receipts",
+    "Card": "anygpu.hardware.cards",
+    "Device": "anygpu.hardware.device",
+    "DeviceFallback": "anygpu.fallback_warnings",
     "Diagnosis": "anygpu.hardware.diagnosis",
     "Finding": "anygpu.hardware.diagnosis_context",
     "Future": "anygpu.runtime.future",
     "Health": "anygpu.runtime.health",
+    "HostFallback": "anygpu.fallback_warnings",
+    "HostOperation": "anygpu.receipts",
     "Kernel": "anygpu.kernels.kernel",
     "Outcome": "anygpu.runtime.mapping",
+    "Phases": "anygpu.receipts",
     "Plan": "anygpu.plan.plan",
     "Program": "anygpu.program.graph",
+    "Receipt": "anygpu.receipts",
     "Result": "anygpu.placement.offload",
     "Runtime": "anygpu.runtime.runtime",
     "Server": "anygpu.serving.server",
@@ -210,7 +218,9 @@ _LATER = {
     "Streamed": "anygpu.streams.report",
     "Tenant": "anygpu.tasks.tenants",
     "Tensor": "anygpu.store.tensor",
+    "Unavailable": "anygpu.hardware.device",
     "Usage": "anygpu.hardware.usage.usage",
+    "host_operations": "anygpu.fallback_warnings",
     "record": "anygpu.array.trace.tracing",
     "vmap": "anygpu.program.batching",
 }

@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from anygpu.display import Listed
-from anygpu.hardware.device import Device, usage_readers
-from anygpu.hardware.selection import Power, prefer, require
+from anygpu.hardware.usage_readers import usage_readers
 
 if TYPE_CHECKING:
+    from anygpu.hardware.device import Device
     from anygpu.hardware.diagnosis import Diagnosis
+    from anygpu.hardware.preference import Power
     from anygpu.hardware.usage.usage import Usage
     from anygpu.observe.statistics import Summary
     from anygpu.placement.offload import Offloaded, Result
@@ -60,6 +61,8 @@ def devices(
     `DeviceUnavailable` says why, device by device. Results are cached until a driver or a library changes;
     `refresh=True` probes again.
     """
+    from anygpu.hardware.preference import prefer
+    from anygpu.hardware.selection import require
     from anygpu.workers.discovery import discover
 
     preference = prefer(on, min_memory=min_memory, max_load=max_load, power=power)
@@ -106,7 +109,7 @@ def run(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[Call
 
     To pass keyword arguments to the function itself, use `functools.partial`.
     """
-    from anygpu.placement.offload import remembered, unwrapped
+    from anygpu.placement.undecorated import remembered, unwrapped
 
     function, arguments, keywords = unwrapped(function, arguments)
     return remembered(function, options).run(*arguments, **keywords)
@@ -185,7 +188,7 @@ def stream(
 
 def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[CallOptions]) -> Plan:
     """Where `run(function, *arguments)` would run and why, with the prediction or refusal of every other device."""
-    from anygpu.placement.offload import remembered, unwrapped
+    from anygpu.placement.undecorated import remembered, unwrapped
 
     function, arguments, keywords = unwrapped(function, arguments)
     return remembered(function, options).explain(*arguments, **keywords)
@@ -250,16 +253,16 @@ def statistics() -> Summary:
 
 def last_receipt() -> Receipt | None:
     """The receipt of the last call of an offloaded function, or of `run`, in this thread or asyncio task."""
-    from anygpu import receipts
+    from anygpu import notes
 
-    return receipts.last_receipt()
+    return notes.last_receipt()
 
 
 def collect_receipts() -> AbstractContextManager[list[Receipt]]:
     """`with collect_receipts() as collected:` collects the receipt of every call inside the block, in order."""
-    from anygpu import receipts
+    from anygpu import notes
 
-    return receipts.collect_receipts()
+    return notes.collect_receipts()
 
 
 def freeze_support() -> None:

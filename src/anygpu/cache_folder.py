@@ -22,40 +22,11 @@ Record = TypeVar("Record")
 
 #: How the names of files begin that are being written, or were when their process died.
 TEMPORARY = ".anygpu-new-"
-#: A record of any kind has fewer bytes than this.
-MOST_BYTES = 16 << 20
-
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # a pipe must not make us wait for its other end
-_ITSELF = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_BINARY = getattr(os, "O_BINARY", 0)
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     """`ANYGPU_CACHE_DIR`, or the folder that the system keeps for caches."""
     return Path(cache_location(environment))
-
-
-def read_file(path: Path, most: int = MOST_BYTES) -> bytes | None:
-    """The content of a regular file that nobody else can have written, or put there; `None` for anything else."""
-    with contextlib.suppress(OSError, ValueError, MemoryError), contextlib.ExitStack() as stack:
-        flags = os.O_RDONLY | _AT_ONCE | _ITSELF | _BINARY
-        if os.open in os.supports_dir_fd:
-            # Through the folder that was looked at, so that it cannot be another one by now.
-            folder = os.open(path.parent, os.O_RDONLY | _AT_ONCE | getattr(os, "O_CLOEXEC", 0))
-            stack.callback(os.close, folder)
-            if not is_own(os.fstat(folder)):
-                return None
-            descriptor = os.open(path.name, flags, dir_fd=folder)
-        else:
-            if path.is_symlink():
-                return None
-            descriptor = os.open(path, flags)
-        stack.callback(os.close, descriptor)
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > most or not is_own(facts):
-            return None
-        return _read(descriptor, most)
-    return None
 
 
 def write_file(path: Path, content: bytes) -> bool:
@@ -101,24 +72,6 @@ def decoded(decode: Callable[..., Any], content: bytes | None, type: type[Record
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError, MemoryError):
         return None
     return found
-
-
-def _read(descriptor: int, most: int) -> bytes | None:
-    parts: list[bytes] = []
-    left = most + 1
-    while left > 0 and (part := os.read(descriptor, min(left, 1 << 20))):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts) if left > 0 else None
-
-
-def is_own(facts: os.stat_result) -> bool:
-    """Whether nobody but this user (or root) can have written it, or put something there."""
-    if not hasattr(os, "geteuid"):
-        return True
-    # In a folder with the sticky bit others may make files, which are theirs, and touch none of ours.
-    is_sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
-    return facts.st_uid in (os.geteuid(), 0) and bool(is_sticky or not facts.st_mode & 0o022)
 
 
 def make_folder(path: Path) -> None:

@@ -26,7 +26,7 @@
     ├── Unsupported                 the device lacks an operation or a dtype
     │   └── CannotCompile           its compiler rejected the generated kernels
     ├── MissingExtra                an optional library is not installed (also an ImportError)
-    ├── ValueNeeded                 a function needs a concrete value while it is traced (also a TypeError)
+    ├── ValueNeeded                 a function needs an array's value while it is traced (also a TypeError)
     ├── NotRecordable               a function cannot be traced, so no device can run it (also a TypeError)
     ├── InvalidProgram              a graph or its serialised form is invalid (also a ValueError)
     ├── KernelError                 something is wrong with a kernel that a user wrote; `kernel` is its name
@@ -377,11 +377,27 @@ class MissingExtra(AnyGPUError, ImportError):
     def __init__(self, library: str, extra: str) -> None:
         self.library = library
         self.extra = extra
-        super().__init__(f"{library} is not installed. Install it with: pip install 'anygpu[{extra}]'")
+        super().__init__(f"{library} is not installed. Install it with: {install_command(library, extra)}")
+
+
+#: What the extras of several packages, or of a version, need; the others need the missing library alone.
+_PACKAGES = {"serve": "uvicorn httptools", "ray": "ray grpcio", "profile": "'scalene>=2.4'"}
+
+
+def install_command(library: str, extra: str | None = None) -> str:
+    """The command that installs what is missing.
+
+    It names the packages and not an extra of anygpu: an index may have another package under that name.
+    """
+    return f"pip install {_PACKAGES.get(extra or '', library)}"
+
+
+#: What a function does that asks an array for its value, and cannot be traced therefore.
+VALUE_NEEDED = "branches on an array value, or needs one for a shape"
 
 
 class ValueNeeded(AnyGPUError, TypeError):
-    """A function needs a concrete value while it is traced, and none exist yet."""
+    """A function needs the value of an array while it is traced."""
 
     line: str | None
 
@@ -389,8 +405,8 @@ class ValueNeeded(AnyGPUError, TypeError):
         self.line = line
         at = f" ({line})" if line else ""
         super().__init__(
-            f"the function needs a concrete value{at}, which does not exist while it is traced. Branches and shapes "
-            "that depend on values cannot be traced: use np.where(), or call the function on arrays directly."
+            f"the function {VALUE_NEEDED}{at}, and values are not known while it is traced. Use np.where(), or call "
+            "the function on arrays directly."
         )
 
 
@@ -403,10 +419,12 @@ class NotRecordable(AnyGPUError, TypeError):
     def __init__(self, task: str, why: str) -> None:
         self.task = task
         self.why = why
-        super().__init__(
-            f"{task} cannot be traced into a program: {why.rstrip('.')}. To run it on NumPy, leave out on=, or set "
-            'fallback="warn".'
-        )
+        super().__init__(f'{self.sentence} To run it on NumPy, leave out on=, or set fallback="warn".')
+
+    @property
+    def sentence(self) -> str:
+        """What happened, without what to do about it."""
+        return f"{self.task} cannot be traced into a program: {self.why.rstrip('.')}."
 
 
 class InvalidProgram(AnyGPUError, ValueError):

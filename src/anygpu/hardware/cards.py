@@ -35,7 +35,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     id: str
     vendor: str
     name: str
-    #: Who told us: "nvml", "nvidia-smi", "sysfs", or the engine's name when no vendor tool did.
+    #: Source of the values: "nvml", "nvidia-smi", "sysfs", or the engine's name when no vendor tool did.
     source: str
     ways: tuple[Way, ...] = ()
     #: A sentence when a device could not be matched with certainty.

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from anygpu.display import drawn
 from anygpu.hardware.device_names import node_of
+from anygpu.hardware.usage_readers import usage_readers
 from anygpu.receipts import require_reasons
 
 if TYPE_CHECKING:
     from anygpu.hardware.usage.usage import Usage
-
-#: What reads the card of a device. It needs devices itself, so `anygpu.api` puts it here.
-usage_readers: list[Callable[[Device, float], Usage]] = []
 
 DeviceKind = Literal["gpu", "cpu", "npu"]
 
@@ -43,6 +41,7 @@ Cause = Literal[
     "no_permission",  # the device node may not be opened by this user
     "driver_too_old",  # the driver does not serve the installed library
     "driver_mismatch",  # the kernel's driver and the library differ in version
+    "other_version",  # a machine of a fleet has versions that may compute other values
     "lost",  # the card fell off the bus
     "wrong_result",  # it computes, but not what it should
     "hung",  # no answer within the deadline
@@ -120,6 +119,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     def __str__(self) -> str:
         return f"{self.id} ({self.name})"
 
+    def __repr__(self) -> str:
+        return f"<Device {self}, {self.kind}, {self.state}>"
+
     def _repr_html_(self) -> str | None:
         return drawn(self)
 
@@ -145,6 +147,9 @@ class Unavailable(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
 
     def __str__(self) -> str:
         return f"{self.id}: {self.reason}"
+
+    def __repr__(self) -> str:
+        return f"<Unavailable {self}>"
 
 
 def unknown_facts(reason: str, *names: str) -> dict[str, str]:

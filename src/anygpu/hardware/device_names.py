@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 #: As the name of a device: any that is on another machine.
 FLEET = "fleet"
+#: The engine that compiles for the processor. In `on=` its name is not that of the kind: where there is no such device,
+#: it means NumPy.
+CPU = "cpu"
 
 
 class DeviceName(NamedTuple):

@@ -13,6 +13,7 @@ from anygpu.hardware.diagnosis_context import DiagnosisContext, Finding, Gpu, to
 from anygpu.hardware.diagnosis_rules import RULES, as_reported
 from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.inventory import Inventory
+from anygpu.printable import encode_json
 
 SCHEMA = "anygpu.doctor/1"
 
@@ -32,7 +33,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(finding for finding in self.findings if finding.severity == "problem")
 
     def to_json(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+        return msgspec.json.format(encode_json(self), indent=2)
 
     def _repr_html_(self) -> str | None:
         return drawn(self)

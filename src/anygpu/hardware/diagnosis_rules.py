@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from anygpu.hardware import fixes
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Unavailable
+from anygpu.hardware.device_names import CPU
 from anygpu.hardware.diagnosis_context import DiagnosisContext, Finding, together
 
 #: Which device nodes a container needs to reach the cards of a vendor.
@@ -317,8 +318,22 @@ def no_opencl_driver(case: DiagnosisContext) -> Iterator[Finding]:
         )
 
 
+def no_compiler(case: DiagnosisContext) -> Iterator[Finding]:
+    """It comes with anygpu, where there is a wheel for the system."""
+    for item in case.inventory.unavailable:
+        if item.cause == "not_installed" and item.engine == CPU:
+            yield Finding(
+                code="no_compiler",
+                severity="note",
+                title="Nothing is compiled for the processor.",
+                cause=f'{item.reason} Without it on="cpu" is NumPy, which is slower.',
+                fix=(item.fix,) if item.fix else (),
+                about=item.id,
+            )
+
+
 def extra_not_installed(case: DiagnosisContext) -> Iterator[Finding]:
-    missing = [item for item in case.inventory.unavailable if item.cause == "not_installed"]
+    missing = [item for item in case.inventory.unavailable if item.cause == "not_installed" and item.engine != CPU]
     if missing:
         yield Finding(
             code="extra_not_installed",
@@ -382,6 +397,7 @@ RULES: tuple[Rule, ...] = (
     only_software,
     no_opencl_driver,
     unmatched_cards,
+    no_compiler,
     extra_not_installed,
     engines_left_out,
 )

@@ -19,7 +19,7 @@ import msgspec
 from anygpu.hardware.sysfs import PciDevice, pci_gpus
 
 #: Libraries whose versions matter to what a probe finds and to what is wrong.
-LIBRARIES = ("anygpu", "numpy", "wgpu", "pyopencl", "torch", "jax", "jaxlib", "nvidia-ml-py")
+LIBRARIES = ("anygpu", "numpy", "llvmlite", "wgpu", "pyopencl", "torch", "jax", "jaxlib", "nvidia-ml-py")
 
 #: Variables that change which devices the drivers show.
 VARIABLES = (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 
 from anygpu.hardware.device import unknown_facts
@@ -50,6 +52,17 @@ def resident_bytes(*, children: bool = False) -> int:
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile
             found += child.memory_info().rss
     return found
+
+
+def own_processes(program: str) -> Iterator[tuple[int, list[str]]]:
+    """The processes of this user that run a program of that name, each with its arguments."""
+    import psutil
+
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # it has ended meanwhile, or is closed to us
+            # A program that runs with its owner's rights has arguments of whoever has started it; the real user tells.
+            if set(process.uids()) == {os.geteuid()} and Path(process.exe()).name == program:
+                yield process.pid, process.cmdline()
 
 
 def _host_memory(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int]:

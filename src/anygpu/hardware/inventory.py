@@ -8,6 +8,7 @@ import msgspec
 
 from anygpu.hardware.cards import Card, assemble
 from anygpu.hardware.device import Device, Unavailable
+from anygpu.printable import encode_json
 
 SCHEMA = "anygpu.devices/1"
 
@@ -25,7 +26,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     remembered: dict[str, float] = {}
 
     def to_json(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+        return msgspec.json.format(encode_json(self), indent=2)
 
     @property
     def gpus(self) -> tuple[Device, ...]:

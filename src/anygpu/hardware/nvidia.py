@@ -129,7 +129,7 @@ _PROBLEMS: Mapping[int, _Problem] = {
     Code.FUNCTION_NOT_FOUND: _Problem(
         "present",
         "driver_too_old",
-        "NVIDIA's driver is too old to tell about {what}: its library lacks a function that is needed for it.",
+        "NVIDIA's driver is too old to report {what}: its library lacks a function that is needed for it.",
         "Install a newer driver with the system's package manager or from https://www.nvidia.com/drivers, then restart "
         "the machine.",
     ),

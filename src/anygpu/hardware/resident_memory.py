@@ -19,7 +19,8 @@ class HostMeter:
     """The resident memory of this process, whose high-water mark Linux lets a process reset.
 
     Resident memory is more than what is allocated: glibc keeps what is freed, unless it was mapped for itself. What it
-    kept before `begin` and hands out again afterwards does not raise the mark, so `begin` gives it back first. And it
+    kept before `begin` and hands out again afterwards does not raise the mark, so `begin` gives it back first. glibc
+    still keeps the end of each thread's heap: in a process that has freed much, a call is seen to take less. And it
     includes pages of files, such as libraries, which the system drops when it likes: with those the mark stays below
     what was allocated, so that what was dropped since `begin` is added.
     """

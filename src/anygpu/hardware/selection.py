@@ -3,44 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import msgspec
 
-from anygpu.errors import DeviceUnavailable, InvalidOption
+from anygpu.errors import DeviceUnavailable
 from anygpu.hardware.cards import plain_name
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import FLEET, node_of, parse_device
+from anygpu.hardware.device_names import CPU, FLEET, node_of, parse_device
+from anygpu.hardware.preference import Power, Preference
 from anygpu.units import readable_bytes
-
-Power = Literal["high", "low"]
-
-
-class Preference(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller asked for. The default accepts every verified device."""
-
-    #: A device id, an engine, a kind, an interface ("cuda", "vulkan"), a part of an id ("cuda:1") or of a name. In a
-    #: fleet each may have a machine, as "gpu@node-7", which may also be alone ("@node-7"); "fleet" is any of these.
-    #: Several are tried in order.
-    on: tuple[str, ...] = ()
-    min_memory: int = 0
-    max_load: float = 1.0
-    power: Power | None = None
-    #: Accept devices that were listed but on which nothing has been computed yet.
-    unverified: bool = False
-
-    def __post_init__(self) -> None:
-        if self.min_memory < 0:
-            raise InvalidOption(f"min_memory is a number of bytes, 0 or more; got {self.min_memory}.")
-        if not 0 <= self.max_load <= 1:
-            raise InvalidOption(f"max_load is a share from 0 to 1; got {self.max_load:g}.")
-
-    def __str__(self) -> str:
-        parts = [f'on="{", ".join(self.on)}"'] if self.on else []
-        parts += [f"min_memory={readable_bytes(self.min_memory)}"] if self.min_memory else []
-        parts += [f"max_load={self.max_load:g}"] if self.max_load < 1 else []
-        parts += [f'power="{self.power}"'] if self.power else []
-        return ", ".join(parts) or "anything"
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -55,31 +26,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[Refusal, ...]
 
 
-def prefer(
-    on: str | Sequence[str] | None = None,
-    *,
-    min_memory: int = 0,
-    max_load: float = 1.0,
-    power: Power | None = None,
-    unverified: bool = False,
-) -> Preference:
-    """A `Preference` from what a caller naturally writes."""
-    if power not in (None, "high", "low"):
-        raise InvalidOption(f'power is "high", "low" or None; got {power!r}.')
-    names = () if on is None else (on,) if isinstance(on, str) else tuple(on)
-    if not all(name.strip() for name in names):
-        raise InvalidOption(f'on= takes names such as "gpu", "webgpu" or "cuda:1"; got {on!r}.')
-    return Preference(
-        on=tuple(name.strip() for name in names),
-        min_memory=min_memory,
-        max_load=max_load,
-        power=power,
-        unverified=unverified,
-    )
-
-
 def select(devices: Iterable[Device], preference: Preference) -> Selection:
     """The devices that fit, best first; every other one is refused with a sentence."""
+    devices = list(devices)
+    preference = msgspec.structs.replace(preference, on=meant(preference.on, devices))
     ranked: list[tuple[tuple[object, ...], Device]] = []
     refused: list[Refusal] = []
     for position, device in enumerate(devices):
@@ -104,11 +54,20 @@ def require(
     raise DeviceUnavailable(str(preference), sentences)
 
 
+def meant(on: Sequence[str], devices: Iterable[Device]) -> tuple[str, ...]:
+    """The names with NumPy for "cpu", where none of the devices is the one that compiles for the processor."""
+    if not any(name.lower() == CPU for name in on) or any(device.id == CPU for device in devices):
+        return tuple(on)
+    return tuple("numpy" if name.lower() == CPU else name for name in on)
+
+
 def _judge(device: Device, preference: Preference) -> tuple[int, str | None]:
     rank = 0
     if preference.on:
         matches = [index for index, wanted in enumerate(preference.on) if matches_name(device, wanted)]
         if not matches:
+            if device.kind == "cpu" and any(name.lower() == CPU for name in preference.on):
+                return 0, f'{device.id} is not meant by "cpu", which is the device that compiles for the processor.'
             what = " or ".join(f'"{name}"' for name in preference.on)
             return 0, f"{device.id} is not {what}: it is {_nature(device)}."
         rank = matches[0]
@@ -125,6 +84,9 @@ def matches_name(device: Device, wanted: str) -> bool:
         return False
     if not wanted or wanted == FLEET:
         return name.node is not None
+    if wanted == CPU:
+        # The engine, and not every device of this kind. An id names one device: without a machine, one of this machine.
+        return name.engine == CPU and (name.node is None or bool(at))
     identity, local = name.there, name.local
     interfaces = {name.split()[0].lower() for name in (device.api, *device.also_through)}
     names = {device.engine, device.kind, device.card, device.vendor}

@@ -70,7 +70,7 @@ def equalise(image: Any, *, layout: Layout = "HWC") -> Any:
     """A uint8 image whose brightnesses are all about as frequent, each channel by itself."""
     given, axes = checked(image, layout)
     if given.dtype != np.uint8:
-        raise TypeError(f"equalise takes uint8, not {given.dtype}: there are 256 brightnesses to count.")
+        raise TypeError(f"equalise takes uint8, not {given.dtype}: the histogram has 256 bins.")
     if given.size == 0:
         return given
     # Height and width last, all else in front: one row for each channel of each image.

@@ -46,6 +46,17 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     compared: bool
 
 
+class _CallSignature:
+    """The parameters of a kernel's calls. The class has those of its constructor."""
+
+    def __get__(self, kernel: Kernel | None, owner: type[Kernel]) -> inspect.Signature:
+        if kernel is None:
+            raise AttributeError("__signature__")
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = [each.name for each in kernel._launcher.read] + [each.name for each in kernel.numbers]
+        return inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+
 class Kernel:
     """A kernel that you wrote, as a function.
 
@@ -175,11 +186,7 @@ class Kernel:
     def reference(self) -> Callable[..., Any] | None:
         return self._given[1]
 
-    @property
-    def __signature__(self) -> inspect.Signature:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        names = [each.name for each in self._launcher.read] + [each.name for each in self.numbers]
-        return inspect.Signature([inspect.Parameter(name, kind) for name in names])
+    __signature__ = _CallSignature()
 
     def __repr__(self) -> str:
         made = ", ".join(f"{each.name}: array of {each.dtype}" for each in self._launcher.written)

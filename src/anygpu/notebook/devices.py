@@ -1,4 +1,4 @@
-"""Devices and the doctor's report as HTML."""
+"""Devices and the diagnosis as HTML."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
         parts.append(
             details("Not available", table((spoken("state"), "what", "why"), missing, "What is not available"))
         )
-    return framed("What the doctor found", *parts)
+    return framed("Diagnosis", *parts)
 
 
 def _finding(finding: Finding) -> Html:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from anygpu.notebook.markup import framed, join, paragraph, tag
 from anygpu.notebook.receipts import receipts_table
-from anygpu.receipts import Failure, Origin, Receipt, Seen, made
+from anygpu.notes import Failure, Origin, Seen, made
+from anygpu.receipts import Receipt
 from anygpu.units import readable_seconds
 
 MOST_KEPT = 200

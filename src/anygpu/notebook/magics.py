@@ -16,9 +16,9 @@ from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.notebook.arguments import OPTIONS, Decorating, call_in, offload_options, receipt_count
 from anygpu.notebook.kept import MOST_KEPT, Keeping, Notice, Said
 from anygpu.notebook.texts import WRITTEN, write
+from anygpu.notes import observers
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import CallOptions
-from anygpu.receipts import observers
 
 #: The name of the decorator while a cell runs: no user's name looks like it.
 _DECORATOR = "__anygpu_offload__"

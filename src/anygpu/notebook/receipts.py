@@ -28,7 +28,8 @@ from anygpu.notebook.markup import (
     table,
     tag,
 )
-from anygpu.receipts import Failure, Phases, Receipt
+from anygpu.notes import Failure
+from anygpu.receipts import Phases, Receipt
 from anygpu.units import readable_bytes, readable_seconds
 
 #: Rows of a table of receipts; of more the last ones are shown.

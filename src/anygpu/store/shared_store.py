@@ -183,7 +183,7 @@ class SharedTensors:
                     values = segments.tensor(self._map(entry.segment), entry)
                 except FileNotFoundError:
                     if self._folder.changed_at(_DIRECTORY) == self._known_at:
-                        raise self._broken(f"it names {entry.segment}, which is not there") from None
+                        raise self._broken(f"it names {entry.segment}, which does not exist") from None
                     continue  # removed or replaced between the two looks
                 return Found(values, entry.owner, entry.hash, entry.version)
         raise StoreError(f"{key} of the shared store {self.name} is replaced faster than it can be read.")

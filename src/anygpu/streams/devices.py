@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from anygpu.engines.catalogue import is_automatic
 from anygpu.errors import AnyGPUError, text_of
 from anygpu.fallback_warnings import warn_fallback
 from anygpu.hardware.device import DeviceKind
@@ -160,9 +161,11 @@ class StreamDevices:
         """Every device that the options allow, with predictions for a chunk of this length."""
         planner, preference = self._planner, self._options.preference
         piece = self._stream.piece(0, max(1, min(length, self._stream.length)))
-        chosen, _ = first_choice(select(planner.machine().devices, preference).chosen, preference.on)
+        chosen, _ = first_choice(select(planner.machine_for(self._options).devices, preference).chosen, preference.on)
         offers: list[_Offer] = []
         for device in chosen:
+            if not preference.on and not is_automatic(device.id):
+                continue
             seconds = planner.expected(piece, device)[1]
             once = 0.0
             if device.id != "numpy":
@@ -212,7 +215,7 @@ class StreamDevices:
     # -- for receipts
 
     def kind_of(self, device: str) -> DeviceKind:
-        found = self._planner.machine().device(device) if device != "numpy" else None
+        found = self._planner.machine_for(self._options).device(device) if device != "numpy" else None
         return found.kind if found is not None else "cpu"
 
     def reason(self, length: int) -> str:
@@ -225,9 +228,9 @@ class StreamDevices:
         others = sorted((rate, name) for rate, name in rates if name != main)
         if others:
             listed = ", ".join(f"{readable_seconds(rate * length)} on {name}" for rate, name in others)
-            return f"a chunk took {own} there, and {listed}."
+            return f"a chunk took {own}, compared with {listed}."
         if self._considered and not self._options.preference.on:
-            return f"a chunk took {own} there, and no other device was predicted to be worth trying, or ready in time."
+            return f"a chunk took {own}; no other device was predicted to be faster, or was ready in time."
         if self._options.preference.on:
             return "it was asked for."
         return "the stream was too short to look for other devices."

@@ -11,11 +11,12 @@ import numpy as np
 from anygpu.array.core.structure import flatten
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware.host import resident_bytes
+from anygpu.notes import publish
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.progress import Progress, showing
-from anygpu.receipts import Attempt, Phases, Receipt, publish
+from anygpu.receipts import Attempt, Phases, Receipt
 from anygpu.streams.conflicts import check_apart
 from anygpu.streams.pipeline import Stages, overlap
 from anygpu.streams.report import (
@@ -159,7 +160,9 @@ class Items:
         if not self._several:
             return (value,)
         if not isinstance(value, tuple | list) or len(value) != wanted:
-            raise InvalidOption(f"there are {wanted} sinks, and {self._task} returned something else: {type(value)}.")
+            raise InvalidOption(
+                f"{self._task} must return {wanted} arrays, one for each sink; got {type(value).__name__}."
+            )
         return value
 
     def _count(self, receipt: Receipt, parts: Sequence[Any], value: Any) -> None:

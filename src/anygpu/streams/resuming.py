@@ -99,9 +99,9 @@ def _differences(before: Record, now: Record) -> list[str]:
         return ["it was begun by another version of anygpu"]
     found: list[str] = []
     if before.program != now.program:
-        found.append("the function does something else now")
+        found.append("the function has changed")
     if before.surroundings != now.surroundings:
-        found.append("arrays that the function uses beside its arguments have other values now")
+        found.append("arrays that the function uses besides its arguments have changed")
     if before.axis != now.axis:
         found.append(f"it went along axis {before.axis}, and now along axis {now.axis}")
     if before.sinks != now.sinks:

@@ -156,7 +156,7 @@ class ToArray:
     def write(self, values: Any, start: int, stop: int) -> None:
         room = self._array.shape[self._axis or 0] if self._array.ndim else 0
         if self._growing and stop > room:
-            raise InvalidOption(f"the array for the results has room for {room}, and there are more.")
+            raise InvalidOption(f"the array for the results has room for {room}, which is too small.")
         if self._growing:
             part = self._array[span_of(self._axis or 0, start, stop)]
             _require_fit("the array for the results", part.shape, part.dtype, _spec(values))

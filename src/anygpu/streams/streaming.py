@@ -21,12 +21,13 @@ from anygpu.array.core.recording import normal_axis
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware import host
 from anygpu.hardware.host import resident_bytes
+from anygpu.notes import publish
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.place_call import receipt_of
 from anygpu.placement.planner import Planner, default
 from anygpu.progress import Progress, showing
-from anygpu.receipts import Phases, publish
+from anygpu.receipts import Phases
 from anygpu.streams.conflicts import check_apart, in_place
 from anygpu.streams.executor import ChunkExecutor, Finished
 from anygpu.streams.items import Items
@@ -330,7 +331,7 @@ class _Run:
         given = [None] * wanted if sink is None else list(sink) if isinstance(sink, tuple | list) else [sink]
         if len(given) != wanted:
             raise InvalidOption(
-                f"{work.task} returns {wanted} arrays, and there are {len(given)} sinks: pass one for each."
+                f"{work.task} returns {wanted} arrays, but {len(given)} sinks were given: pass one for each."
             )
         sinks = [sink_of(each, resume=resume) for each in given]
         check_apart(sinks, self._sources, [each.axis == self._axis for each in self._returned])

@@ -26,5 +26,5 @@ def chosen(names: tuple[str, ...], checks: tuple[Check, ...]) -> tuple[Check, ..
     known = {check.name: check for check in checks}
     for name in names:
         if name not in known:
-            raise InvalidOption(f"there is no check {name!r}; there are {', '.join(known)}.")
+            raise InvalidOption(f"there is no check {name!r}; available: {', '.join(known)}.")
     return tuple(check for check in checks if not names or check.name in names)

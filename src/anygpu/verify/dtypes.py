@@ -52,7 +52,7 @@ def _called(dtype: DType, subject: Subject) -> Tried:
 
 def _cases(subject: Subject) -> Iterator[Case]:
     for number, dtype in enumerate(REFERENCE_DTYPES):
-        yield ActCase(f"{dtype}, there and back", number, partial(_travel, dtype))
+        yield ActCase(f"{dtype}, round trip", number, partial(_travel, dtype))
     for number, dtype in enumerate(REFERENCE_DTYPES, len(REFERENCE_DTYPES)):
         yield ActCase(f"calls with {dtype}", number, partial(_called, dtype))
 

@@ -62,7 +62,9 @@ def _many_at_once(subject: Subject) -> Tried:
         buffers[number] = handle.upload(arrays[number])
     for number, (array, buffer) in enumerate(zip(arrays, buffers, strict=True)):
         if not np.array_equal(handle.download(buffer), array):
-            return Tried(f"array {number} of 256 on the device at once has other values than were put there.")
+            return Tried(
+                f"array {number} of 256 on the device at once was read back with other values than were written."
+            )
     return Tried()
 
 

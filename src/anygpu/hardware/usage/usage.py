@@ -51,7 +51,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     #: The card, as `Card.id`.
     card: str
-    #: Who told us: "nvml", "sysfs", "proc" for the processor, or "worker" for a device that is software.
+    #: Source of the values: "nvml", "sysfs", "proc" for the processor, or "worker" for a device that is software.
     source: str
     #: Bytes.
     memory_used: int | None = None

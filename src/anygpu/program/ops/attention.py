@@ -59,7 +59,9 @@ class Attend(Primitive, frozen=True):
         wanted = ((*stack, n, d), (*stack, m, d), (*stack, m, e), (*stack, n, m))
         for name, spec, shape in zip(("q", "k", "v", "bias"), inputs, wanted, strict=False):
             if spec.shape != shape:
-                raise InvalidProgram(f"attend: {name} must have the shape {shape} beside the others, not {spec.shape}.")
+                raise InvalidProgram(
+                    f"attend: {name} must have the shape {shape} to match the others, not {spec.shape}."
+                )
         return checked(Spec((*stack, n, e), q.dtype))
 
     def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
