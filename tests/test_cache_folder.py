@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anygpu.cache_folder import cache_folder, decoded, read_file, sealed, unsealed, write_file
+from anygpu.cache_folder import cache_folder, decoded, sealed, unsealed, write_file
 from anygpu.engines.disk_cache import DiskCache
+from anygpu.own_files import read_file
 from anygpu.placement.calibrate import calibration_folder, recalled, remember
 from anygpu.plan.calibration import assumed
 from anygpu.testing import fake_device

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +43,7 @@ from anygpu.errors import (
     Unsupported,
     ValueNeeded,
     WrongKernel,
+    install_command,
 )
 
 EXAMPLES: list[AnyGPUError] = [
@@ -65,7 +69,7 @@ EXAMPLES: list[AnyGPUError] = [
     InsecureCluster("node-1:6379", "it demands no token.", "Restart each of its nodes with a token."),
     MissingExtra("pyopencl", "opencl"),
     ValueNeeded("a.py:3"),
-    NotRecordable("score", "it needs a concrete value"),
+    NotRecordable("score", "it branches on an array value"),
     KernelOutOfBounds("blur", "image", 4096, 4096),
     WrongKernel("blur", "out", (0, 3), 1.5, 1.25, differing=12),
     UnknownTensor("wieghts", "models", ["weights"]),
@@ -156,8 +160,30 @@ def test_errors_are_also_what_python_programmers_expect() -> None:
     assert isinstance(InvalidOption("x"), ValueError)
 
 
-def test_missing_extra_names_the_exact_command() -> None:
-    assert "pip install 'anygpu[opencl]'" in str(MissingExtra("pyopencl", "opencl"))
+def test_a_missing_library_is_named_and_not_an_extra_of_anygpu() -> None:
+    """An index may have another package under the name of anygpu."""
+    assert str(MissingExtra("pyopencl", "opencl")).endswith("Install it with: pip install pyopencl")
+    assert str(MissingExtra("httptools", "serve")).endswith("pip install uvicorn httptools")
+
+
+def test_the_packages_of_extras_are_those_of_the_project() -> None:
+    extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra, requirements in extras.items():
+        names = [re.match(r"[\w-]+", each)[0] for each in requirements if ";" not in each]  # type: ignore[index]
+        for name in names:
+            command = install_command(name, extra)
+            assert name in command
+            if len(names) > 1 and extra != "observe":  # its two packages are for two things
+                assert all(each in command for each in names), extra
+
+
+def test_nothing_tells_to_install_anygpu_from_an_index() -> None:
+    said = re.compile(r"pip\W+install[^\n`]*?[\s'\"]anygpu\b(?!-)")
+    for folder, suffixes in (("src", (".py", ".in")), ("docs", (".md",))):
+        for path in Path(folder).rglob("*"):
+            if path.suffix in suffixes:
+                assert not said.search(path.read_text()), path
+    assert not said.search(Path("README.md").read_text())
 
 
 def test_unavailable_lists_every_refusal() -> None:

@@ -18,6 +18,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     # The engines that fail on purpose are public test helpers, and nothing else imports them.
     "wgpu": ("engines/webgpu/", "testing/faulty_"),
     "pyopencl": ("engines/opencl/", "testing/faulty_"),
+    "llvmlite": "engines/cpu/",
     "torch": ("engines/torch/", "pytorch/"),
     "jax": "engines/jax/",
     "pynvml": "hardware/nvidia.py",
@@ -191,7 +192,7 @@ import numpy  # what numpy itself does is not ours to judge
 sys.addaudithook(watch)
 import anygpu
 optional = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3", "uvicorn", "httptools"}
-optional |= {"IPython", "html", "anygpu.notebook"}
+optional |= {"llvmlite", "IPython", "html", "anygpu.notebook"}
 loaded = optional & set(sys.modules)
 assert not loaded, loaded
 assert not opened, opened

@@ -12,6 +12,7 @@ from tests.docs.page_runner import check_page
 from tests.docs.test_tutorials import is_guide
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", [page for page in pages_that_run() if not is_guide(page)])
 def test_the_page(page: str) -> None:
     check_page(page)

@@ -11,7 +11,6 @@ from tests.docs.site_audit import judge, served
 from tests.support.browser import chromium
 
 #: Chromium alone has a dozen processes.
-pytestmark = pytest.mark.serial
 
 HEAD = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>A page</title>'
 GOOD = f"""<!doctype html><html lang="en"><head>{HEAD}<link rel="icon" href="data:,"></head><body><main>
@@ -44,6 +43,7 @@ WRONG = (
 )
 
 
+@pytest.mark.full
 def test_a_page_in_a_browser(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()

@@ -20,6 +20,7 @@ def given() -> multimodal.Inputs:
     return multimodal.inputs()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ENGINES)
 def test_the_models_share_the_encoder_and_nothing_comes_to_the_host(device: str, given: multimodal.Inputs) -> None:
     found = multimodal.compare(device, given, SMALL)
@@ -31,6 +32,7 @@ def test_the_models_share_the_encoder_and_nothing_comes_to_the_host(device: str,
         assert found.peak_ratio <= 0.70
 
 
+@pytest.mark.full
 def test_the_answers_make_sense(given: multimodal.Inputs) -> None:
     answers = multimodal.answer(multimodal.without_store("torch", multimodal.WHOLE), given)
     assert answers.similarity.shape == (8, 8)

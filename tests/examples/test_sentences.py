@@ -88,6 +88,7 @@ def test_the_model_in_torch_gives_the_similarities_that_it_always_gave(tokeniser
     assert (found[0] @ found[1:].T).round(3).tolist() == pytest.approx([0.695, 0.943, 0.257])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ENGINES)
 def test_the_encoder_agrees_with_torch(device: str, tokens: Tokens) -> None:
     layers = LAYERS[device]
@@ -106,6 +107,7 @@ def test_the_encoder_agrees_with_torch(device: str, tokens: Tokens) -> None:
     assert told == [], "nothing of it ran on the host"
 
 
+@pytest.mark.full
 def test_the_program_prints_every_device_beside_torch_and_onnxruntime(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.full
 def test_it_learns_in_half_of_the_memory(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     small = ["--width", "64", "--depth", "2", "--batch", "64", "--steps", "16", "--pretraining", "30"]

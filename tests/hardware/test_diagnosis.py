@@ -751,15 +751,27 @@ class TestAsReported:
 
 class TestExtras:
     def test_not_installed(self) -> None:
-        item = unavailable("jax", "not_installed", reason="jax is not installed.", fix="pip install 'anygpu[jax]'")
+        item = unavailable("jax", "not_installed", reason="jax is not installed.", fix="pip install jax")
         assert the("extra_not_installed", examine(item)) == Finding(
             code="extra_not_installed",
             severity="note",
             title="Not installed: jax.",
             cause="They are optional: anygpu works without them, and uses each one that is there.",
-            fix=("pip install 'anygpu[jax]'",),
+            fix=("pip install jax",),
             about="jax",
         )
+
+    def test_no_compiler_for_the_processor(self) -> None:
+        item = unavailable("cpu", "not_installed", reason="llvmlite is not installed.", fix="pip install llvmlite")
+        assert the("no_compiler", examine(item)) == Finding(
+            code="no_compiler",
+            severity="note",
+            title="Nothing is compiled for the processor.",
+            cause='llvmlite is not installed. Without it on="cpu" is NumPy, which is slower.',
+            fix=("pip install llvmlite",),
+            about="cpu",
+        )
+        assert "extra_not_installed" not in codes(examine(item))
 
     def test_left_out_on_request(self) -> None:
         finding = the("engines_left_out", examine(variables={"ANYGPU_ENGINES": "numpy,webgpu"}))

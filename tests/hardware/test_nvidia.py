@@ -185,7 +185,7 @@ class TestNvml:
                 engine="nvidia",
                 state="present",
                 cause="driver_too_old",
-                reason="NVIDIA's driver is too old to tell about NVIDIA's cards: its library lacks a function that is "
+                reason="NVIDIA's driver is too old to report NVIDIA's cards: its library lacks a function that is "
                 "needed for it.",
                 fix="Install a newer driver with the system's package manager or from https://www.nvidia.com/drivers, "
                 "then restart the machine.",

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.selection import matches_name, prefer, require, select
+from anygpu.hardware.preference import prefer
+from anygpu.hardware.selection import matches_name, require, select
 from anygpu.testing import fake_device
 
 GIB = 1 << 30
@@ -43,7 +44,8 @@ def test_without_a_wish_every_verified_device_real_gpus_first_and_emulations_las
     ("on", "expected"),
     [
         ("gpu", ["torch:cuda:1", "webgpu:1"]),
-        ("cpu", ["numpy", "webgpu:0"]),
+        ("cpu", ["numpy"]),
+        ("CPU", ["numpy"]),
         ("webgpu", ["webgpu:1", "webgpu:0"]),
         ("webgpu:0", ["webgpu:0"]),
         ("cuda:1", ["torch:cuda:1"]),
@@ -62,6 +64,19 @@ def test_without_a_wish_every_verified_device_real_gpus_first_and_emulations_las
 )
 def test_devices_by_name(on: str, expected: list[str]) -> None:
     assert chosen(on) == expected
+
+
+def test_cpu_is_the_engine_that_compiles_where_there_is_one() -> None:
+    compiled = fake_device("cpu", name=NUMPY.name, kind="cpu", form="host", api="LLVM 20", state="verified")
+    remote = fake_device("cpu@node-7", name=NUMPY.name, kind="cpu", form="host", api="LLVM 20", state="verified")
+    own = fake_device("torch:cpu", name=NUMPY.name, kind="cpu", form="host", api="CPU", state="verified")
+    found = select([NUMPY, own, remote, compiled], prefer(["cpu", "torch"]))
+    assert [device.id for device in found.chosen] == ["cpu", "torch:cpu"]
+    assert found.refused[0].sentence == (
+        'numpy is not meant by "cpu", which is the device that compiles for the processor.'
+    )
+    assert [device.id for device in select([NUMPY, remote, compiled], prefer("cpu@node-7")).chosen] == ["cpu@node-7"]
+    assert [device.id for device in select([own, NUMPY], prefer(["cpu", "torch"])).chosen] == ["numpy", "torch:cpu"]
 
 
 def test_several_wishes_are_tried_in_order() -> None:
@@ -127,6 +142,16 @@ def test_require_raises_with_all_that_is_known() -> None:
     assert 'on="gpu", min_memory=1.0 GiB' in str(caught.value)
     assert "The card did not respond. Restart the machine." in caught.value.refusals
     assert any(sentence.startswith("numpy is not") for sentence in caught.value.refusals)
+
+
+@pytest.mark.parametrize("on", ["opencl@node-7", "opencl:0@node-7", "fleet", "@node-7"])
+def test_a_machine_that_did_not_answer_is_named(on: str) -> None:
+    """It may have had the device that was asked for."""
+    reason = "The devices of node-7 are not known: it did not answer."
+    missing = Unavailable(id="fleet@node-7", engine="fleet", state="absent", cause="failed", reason=reason)
+    with pytest.raises(DeviceUnavailable) as caught:
+        require([NUMPY], prefer(on), [missing])
+    assert reason in caught.value.refusals
 
 
 def test_options_that_make_no_sense() -> None:

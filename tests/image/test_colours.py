@@ -64,6 +64,7 @@ def test_normalise_in_other_ways() -> None:
     close(image.normalise(x[0], 0.5, 0.5), (x[0] - 0.5) / 0.5, 1e-6)
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_equalise(engine: str) -> None:
     x = (picture(16, 20, 2) ** 3 * 200).astype("uint8")

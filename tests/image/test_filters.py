@@ -19,6 +19,7 @@ BOUNDARIES = {"reflect": "mirror", "edge": "nearest", "wrap": "wrap", "constant"
 
 
 # "edge" and "wrap" are "reflect" with other positions to look up, so they need no device of their own.
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize(
     ("engine", "boundary"),
     [*((engine, each) for engine in ENGINES for each in ("reflect", "constant")), ("numpy", "edge"), ("numpy", "wrap")],
@@ -31,6 +32,7 @@ def test_blurs(engine: str, boundary: Any) -> None:
     agree(engine, lambda x: image.box_blur(x, (3, 4), boundary=boundary), x, wanted=boxed)
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_any_kernel(engine: str) -> None:
     x, kernel = picture(11, 13, 2), np.arange(15, dtype="float32").reshape(3, 5) - 4
@@ -46,6 +48,7 @@ def test_any_kernel(engine: str) -> None:
         close(image.filter(on(engine, x), kernel.astype(int), boundary=mode, constant=2.0), wanted, 2e-5)
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_large_kernels(engine: str) -> None:
     """So many pixels under a kernel that the sum is a product over windows."""
@@ -56,6 +59,7 @@ def test_large_kernels(engine: str) -> None:
 
 
 # The larger one is some twenty kernels, which take their time to compile.
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize(("engine", "size"), [*((engine, 3) for engine in ENGINES), ("torch", 5), ("jax", 5)])
 def test_median(engine: str, size: int) -> None:
     x = picture(9, 11, 2, dtype="uint8")
@@ -63,6 +67,7 @@ def test_median(engine: str, size: int) -> None:
     agree(engine, lambda x: image.median(x, size), x, wanted=wanted)
 
 
+@pytest.mark.sampled(gate=4)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_slopes(engine: str) -> None:
     x = picture(9, 11)

@@ -30,6 +30,7 @@ def by_torch(x: Any, size: tuple[int, int], mode: str, **options: Any) -> Any:
     return np.moveaxis(torch.nn.functional.interpolate(turned, size, mode=mode, **options)[0].numpy(), -3, -1)
 
 
+@pytest.mark.sampled(gate=9)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("method", METHODS)
 def test_smaller_and_larger(engine: str, method: Any) -> None:
@@ -44,6 +45,7 @@ def test_smaller_and_larger(engine: str, method: Any) -> None:
             close(found, jax.image.resize(x, (*size, 3), "lanczos3"), TOLERANCE)
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("method", ["bilinear", "bicubic", "lanczos"])
 def test_without_antialias(method: Any) -> None:
     x = picture(19, 24, 3)
@@ -92,7 +94,7 @@ def test_layouts() -> None:
 
 def test_many_neighbours_are_a_matrix_product() -> None:
     x = picture(300, 40, 3)
-    for engine in ("numpy", "torch"):
+    for engine in ("numpy", "cpu", "torch"):
         agree(engine, lambda x: image.resize(x, (7, 5), method="lanczos"), x)
     close(image.resize(x, (7, 5)), by_torch(x, (7, 5), "bilinear", antialias=True), TOLERANCE)
 

@@ -94,14 +94,14 @@ def check(function: Callable[..., Any], inputs: tuple[Any, ...], device: str) ->
     return got
 
 
-@pytest.mark.parametrize("device", ["numpy", "torch"])
+@pytest.mark.parametrize("device", ["numpy", "cpu", "torch"])
 @pytest.mark.parametrize("name", SCIPY)
 def test_scipy(name: str, device: str) -> None:
     got = check(*SCIPY[name], device)
     assert all(isinstance(each, ag.Array) for each in got)
 
 
-@pytest.mark.parametrize("device", ["numpy", "torch"])
+@pytest.mark.parametrize("device", ["numpy", "cpu", "torch"])
 @pytest.mark.parametrize("name", SKLEARN)
 def test_scikit_learn(name: str, device: str) -> None:
     check(*SKLEARN[name], device)

@@ -43,6 +43,7 @@ def nobody_is_left() -> Iterator[None]:
     assert not any(psutil.pid_exists(each) for each in children)
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("good", CORPUS, ids=lambda good: f"{good.language}-{good.reference.__name__}")
 def test_the_kernels_that_are_mutated_are_right(good: Good) -> None:
     kernel = ag.Kernel(good.source, good.reference, updates=good.updates)
@@ -55,6 +56,7 @@ def test_the_kernels_that_are_mutated_are_right(good: Good) -> None:
 HERE = [trap for trap in TRAPS if trap.language == "wgsl" or trap.name in ("endless loop", "far outside, unchecked")]
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("trap", HERE, ids=lambda trap: f"{trap.language}-{trap.name}".replace(" ", "-"))
 def test_each_trap_is_told_by_its_own_error(trap: Trap) -> None:
     slow = "endless" in trap.name

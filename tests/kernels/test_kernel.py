@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import threading
 from collections.abc import Iterator
@@ -162,7 +163,7 @@ def test_arrays_stay_lazy_and_on_their_device(language: Language) -> None:
     np.testing.assert_allclose(np.asarray(found), A * 4 + 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("device", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("device", ["numpy", "cpu", "torch", "jax"])
 def test_elsewhere_it_is_its_reference(language: Language, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANYGPU_ENGINES")
     kernel = ag.Kernel(SCALE[language], scaled)
@@ -242,13 +243,13 @@ def test_a_done_callback_is_no_part_of_the_task(language: Language, monkeypatch:
             done.set()
 
     def task(x: Any) -> Any:
-        begin.wait(10)
+        begin.wait(120)
         return x + 1
 
     future = ag.submit(task, A, on="numpy")
     future.add_done_callback(callback)
     begin.set()
-    assert done.wait(60)
+    assert done.wait(120)
     assert [receipt.task for receipt in receipts] == ["scale"]
     assert receipts[0].device.startswith(ENGINE[language])
 
@@ -498,3 +499,7 @@ def test_subgroups_are_enabled_as_the_standard_asks() -> None:
     """)
     totals = np.asarray(kernel(ag.asarray(np.ones(64, np.float32), device="webgpu:0")))
     assert set(totals) <= {4.0, 8.0, 16.0, 32.0, 64.0}
+
+
+def test_the_signature_of_the_class_is_that_of_its_constructor() -> None:
+    assert list(inspect.signature(ag.Kernel).parameters)[:2] == ["source", "reference"]

@@ -13,7 +13,7 @@ from anygpu.array.functions.creation import asarray
 #: NumPy's own types do not know that its functions take other arrays.
 np: Any = numpy
 
-ENGINES = ("numpy", "torch", "jax", "webgpu", "opencl")
+ENGINES = ("numpy", "cpu", "torch", "jax", "webgpu", "opencl")
 
 
 def numbers(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:

@@ -38,6 +38,7 @@ def test_causal(engine: str) -> None:
     agree(engine, causal, q[:, -2:], k, v, wanted=by_torch(q, k, v, is_causal=True)[:, -2:])
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_masks(engine: str) -> None:
     q, k, v = numbers(2, 3, 5, 8), numbers(2, 3, 7, 8, seed=1), numbers(2, 3, 7, 8, seed=2)

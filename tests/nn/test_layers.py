@@ -32,6 +32,7 @@ ELEMENTWISE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_against_torch(engine: str, name: str) -> None:

@@ -68,7 +68,7 @@ def test_what_was_quantised_once_stays(seed: int, bits: int) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("bits", "axis", "symmetric"), FEW_WAYS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(gate=12, full=2)
 def test_on_engines(engine: str, bits: int, axis: int | None, symmetric: bool) -> None:
     """Made there and multiplied with there: the numbers are NumPy's, the products those of the array it stands for."""
     x, weight = numbers(2, 3, 13), numbers(6, 13, seed=1)
@@ -111,6 +111,7 @@ def test_types_of_products() -> None:
         assert nn.linear(on("numpy", x), q).dtype == wanted
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("bits", [8, 4])
 def test_as_an_argument_of_offloaded_functions(engine: str, bits: int) -> None:

@@ -35,6 +35,7 @@ def test_cosine_similarity_at_its_ends() -> None:
         nn.pairwise_cosine_similarity(a, a[:, :7])
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_top_k(engine: str) -> None:
     x = np.random.default_rng(0).permutation(60).reshape(3, 20).astype("float32")

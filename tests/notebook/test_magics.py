@@ -21,9 +21,9 @@ import anygpu as ag
 from anygpu.errors import InvalidOption
 from anygpu.notebook.arguments import call_in, offload_options, receipt_count
 from anygpu.notebook.kept import LastCalls
+from anygpu.notes import observers
 from anygpu.placement.offload import Offloaded
 from anygpu.plan.plan import Plan
-from anygpu.receipts import observers
 
 
 @pytest.fixture

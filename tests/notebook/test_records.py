@@ -19,9 +19,10 @@ from anygpu.hardware.inventory import Inventory
 from anygpu.notebook.kept import Keeping, LastCalls, Notice, Said
 from anygpu.notebook.receipts import MOST_ROWS
 from anygpu.notebook.texts import text_of
+from anygpu.notes import Failure, HostNote
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
 from anygpu.plan.plan import Candidate, Plan, Refused
-from anygpu.receipts import Attempt, DriverWork, Failure, HostNote, HostOperation, Phases, Receipt, numpy_receipt
+from anygpu.receipts import Attempt, DriverWork, HostOperation, Phases, Receipt, numpy_receipt
 from anygpu.store.report import Copied, Owned, Statistics
 from anygpu.testing import fake_device
 from tests.notebook.pages import check, html, missing_figures, words

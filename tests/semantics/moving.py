@@ -18,9 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import msgspec
 import numpy as np
 
 import anygpu as ag
+from anygpu.engines import catalogue
+from anygpu.engines.catalogue import EngineEntry
 from anygpu.placement import explore, place_call
 from anygpu.placement.call import Call
 from anygpu.placement.check import learn_flags
@@ -33,7 +36,7 @@ from tests.semantics.cases import CALLS, Case, World
 from tests.semantics.outcomes import Outcome, difference, outcome_of
 
 #: The devices that calls move between, by the names of their engines.
-ENGINES = ("numpy", "torch", "jax", "webgpu", "opencl")
+ENGINES = ("numpy", "cpu", "torch", "jax", "webgpu", "opencl")
 #: Each so many calls one is made as users make it, so that whatever is quicker for them is taken as well.
 _PLAIN_CALLS = 7
 
@@ -73,6 +76,7 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
         why = "; ".join(str(each.reason) for each in planner.machine().unavailable)
         raise RuntimeError(f"{', '.join(missing)} cannot be used here, and the corpus runs everywhere: {why}")
     with (
+        mock.patch.object(catalogue, "BUILT_IN", tuple(map(_automatic, catalogue.BUILT_IN))),
         mock.patch.object(DeviceChooser, "choose", lambda chooser, waiting=None: placement.choose(chooser, waiting)),
         mock.patch.object(DeviceChooser, "to_try", return_value=None),
         mock.patch.object(DeviceChooser, "clearly_better", return_value=None),
@@ -84,11 +88,19 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
         yield placement
 
 
+def _automatic(entry: EngineEntry) -> EngineEntry:
+    """The engine as if calls might go there that do not name it."""
+    traits = msgspec.structs.replace(entry.traits, automatic=True)
+    return msgspec.structs.replace(entry, traits=traits)
+
+
 def _learn(call: Call, value: Any = None, *, checks: str | None = None) -> None:
     """After a call on NumPy: what a trial would learn beside whether the device is right."""
     explore.explore(call, value, checks=checks)
     if value is not None and call.site.traced is not None and not call.site.has_anygpu_arrays:
-        learn_flags(call.site, explore._sample(call, value))
+        sample = explore._sample(call, value)
+        if sample is not None:  # else another thread has given tracing up
+            learn_flags(call.site, sample)
 
 
 _PROBE = ag.record(lambda x: x + 1, np.zeros(1, np.float32))

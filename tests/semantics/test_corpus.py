@@ -21,7 +21,7 @@ def placement() -> Iterator[Placement]:
         yield found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(gate=24, full=4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_function_does_what_it_does_on_numpy(placement: Placement, name: str) -> None:
     case = CASES[name]

@@ -19,7 +19,7 @@ from anygpu.store.shared_store import SharedTensors, open_shared
 
 #: Engines that count the memory of arrays.
 COUNTING = ("opencl", "webgpu")
-EVERY = ("numpy", "torch:cpu", "jax", *COUNTING)
+EVERY = ("numpy", "cpu", "torch:cpu", "jax", *COUNTING)
 
 MakeStore = Callable[..., Store]
 

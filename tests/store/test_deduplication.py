@@ -37,6 +37,7 @@ def test_a_hash_that_somebody_tells_is_not_believed(make_store: MakeStore) -> No
     assert store.statistics().contents == before
 
 
+@pytest.mark.sampled(gate=5)
 @pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "bool", "int32", "float16", "complex64"])
 @pytest.mark.parametrize("device", ["numpy", "opencl", "webgpu"])
 def test_fingerprints_tell_contents_apart(device: str, dtype: str) -> None:

@@ -24,6 +24,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("device", ["numpy", "jax", "torch"])
 @pytest.mark.parametrize("resident", [True, False])
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)

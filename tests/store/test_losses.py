@@ -78,7 +78,7 @@ def in_child(script: str) -> str:
         [sys.executable, "-c", textwrap.dedent(script)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
         check=False,
     )

@@ -107,6 +107,7 @@ def forget_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anygpu.store.names.Names.holder_is_gone", lambda *arguments: None)
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("fault", [release_twice, evict_what_is_leased, write_in_place, leak_on_close, forget_to_count])
 def test_faults_are_found(monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], None]) -> None:
     fault(monkeypatch)
@@ -114,6 +115,7 @@ def test_faults_are_found(monkeypatch: pytest.MonkeyPatch, fault: Callable[[pyte
         several(60)
 
 
+@pytest.mark.full
 def test_without_a_fault_the_same_sequences_pass() -> None:
     several(15)
 

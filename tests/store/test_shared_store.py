@@ -33,6 +33,7 @@ from anygpu.program.dtypes import DTYPES
 from anygpu.store import private_folder, segments, shared_store
 from anygpu.store.shared_store import SharedTensors, open_shared
 from tests.store.shared_stores import KEY, another, files
+from tests.support.isolation import descriptors_in
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no shared stores on Windows")
 
@@ -249,7 +250,7 @@ def test_an_equal_hash_alone_does_not_make_content_equal(shared: SharedTensors) 
 
 def test_many_are_published_at_once_in_one_segment(shared: SharedTensors) -> None:
     tensors = {("text", str(number)): np.full(number, number, np.int16) for number in range(300)}
-    open_files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0  # noqa: PTH208
+    open_files = len(descriptors_in(shared.path)) if sys.platform == "linux" else 0
     published = shared.publish_all(tensors, owner="text")
     assert len(files(shared, "segment-")) == 1
     for key, values in tensors.items():
@@ -258,7 +259,7 @@ def test_many_are_published_at_once_in_one_segment(shared: SharedTensors) -> Non
         np.testing.assert_array_equal(found.values, values)
         np.testing.assert_array_equal(published[key], values)
     if open_files:
-        assert len(os.listdir("/proc/self/fd")) <= open_files + 1  # noqa: PTH208
+        assert len(descriptors_in(shared.path)) <= open_files + 1
     assert shared.publish_all({}, owner="text") == {}
 
 
@@ -349,17 +350,16 @@ def test_threads_use_one_store_together(shared: SharedTensors) -> None:
     assert len(files(shared, "segment-")) == 4
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no list of open files")
 def test_nothing_stays_open(place: Path) -> None:
-    if not Path("/proc/self/fd").is_dir():
-        pytest.skip("there is no list of open files")
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for _ in range(20):
         with open_shared("models", within=place) as shared:
             shared.publish(KEY, np.ones(30), owner="text")
             shared.discard(shared.reserve((30,), "int8"))
             shared.find(KEY)
+            assert descriptors_in(place), "a shared store has files open"
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert descriptors_in(place) == []
 
 
 # -- between processes -----------------------------------------------------------------------------------------------
@@ -498,6 +498,7 @@ def test_whatever_line_it_is_killed_at_nothing_is_lost_or_left(place: Path) -> N
     assert int(dying("lines", place, 19, secrets.randbelow(19))) > 100
 
 
+@pytest.mark.full
 def test_processes_that_are_killed_at_any_moment_spoil_nothing_for_the_others(place: Path) -> None:
     assert int(dying("moments", place, 100, secrets.randbelow(1 << 30))) > 1000
 

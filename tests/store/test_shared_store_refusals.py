@@ -167,7 +167,7 @@ def test_a_segment_that_is_missing_or_empty_is_told_of(shared: SharedTensors) ->
     with another(shared) as other, pytest.raises(StoreError, match="empty"):
         other.find(KEY)
     path.unlink()
-    with another(shared) as other, pytest.raises(StoreError, match="not there"):
+    with another(shared) as other, pytest.raises(StoreError, match="does not exist"):
         other.find(KEY)
 
 

@@ -13,6 +13,7 @@ from anygpu.store import Tensor
 from tests.store.conftest import EVERY, MakeStore, some
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("device", EVERY)
 def test_usable_wherever_an_array_is(make_store: MakeStore, device: str) -> None:
     store = make_store(device=device)

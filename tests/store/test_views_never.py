@@ -118,6 +118,8 @@ def some(shape: tuple[int, ...], dtype: str) -> Values:
     return np.array(np.random.default_rng(5).integers(0, 100, shape)).astype(dtype)
 
 
+@pytest.mark.full
+@pytest.mark.sampled(gate=5)
 @pytest.mark.parametrize("device", EVERY)
 def test_every_view_of_every_type(make_store: MakeStore, device: str) -> None:
     store = make_store(device=device)
@@ -135,6 +137,7 @@ def test_every_view_of_every_type(make_store: MakeStore, device: str) -> None:
     assert refused > 20
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("device", EVERY)
 def test_also_what_a_program_has_left(make_store: MakeStore, device: str) -> None:
     """Engines may leave results in other orders than that of their elements, or one number for many of them."""

@@ -37,6 +37,7 @@ def compute(found: StreamDevices, seconds: dict[str, float], chunks: int = 1) ->
     return used
 
 
+@pytest.mark.full
 def test_numpy_is_first_and_a_faster_device_takes_over() -> None:
     found = devices()
     seconds = {"numpy": 1e-4, "gpu:0": 1e-5}

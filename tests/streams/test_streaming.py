@@ -245,7 +245,7 @@ def test_several_results_go_to_several_sinks(tmp_path: Path) -> None:
     streamed = stream(lambda x: (x.T, x.sum(axis=1)), X, (room, tmp_path / "y.npy"), memory=MEMORY)
     check(streamed.value[0], X.T)
     check(np.load(streamed.value[1]), X.sum(axis=1))
-    with pytest.raises(InvalidOption, match="returns 2 arrays, and there are 1 sinks"):
+    with pytest.raises(InvalidOption, match="returns 2 arrays, but 1 sinks were given"):
         stream(lambda x: (x, x), X, room)
 
 
@@ -292,7 +292,7 @@ def test_what_depends_on_other_chunks_is_refused(function: Any) -> None:
 
 
 def test_what_cannot_be_recorded_is_refused() -> None:
-    with pytest.raises(InvalidOption, match=r"cannot be traced: it needs a concrete value .*per_chunk=True"):
+    with pytest.raises(InvalidOption, match=r"cannot be traced: it branches on an array value.*per_chunk=True"):
         stream(lambda x: x * float(x[0, 0]), X)
     with pytest.raises(InvalidOption, match="cannot be traced"):
         stream(lambda x: np.char.upper(x), np.array(["a", "b"]))
@@ -516,7 +516,7 @@ def test_an_old_result_stays_when_its_replacement_fails(tmp_path: Path) -> None:
 def test_without_zarr_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zarr", None)
     (tmp_path / "x.zarr").mkdir()
-    with pytest.raises(MissingExtra, match=r"anygpu\[zarr\]"):
+    with pytest.raises(MissingExtra, match=r"pip install zarr"):
         stream(softmax, tmp_path / "x.zarr")
     with pytest.raises(MissingExtra):
         stream(softmax, X, tmp_path / "y.zarr")

@@ -6,6 +6,7 @@ ones. `Killer` sends SIGKILL to that worker at chosen points of the work, and `l
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import resource
@@ -32,8 +33,8 @@ SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
 #: The repository, by which children find this package: they have none of their parent's paths.
 _ROOT = str(Path(__file__).parents[2])
 
-#: How long a killer waits for somebody to kill.
-_PATIENCE = 60.0
+#: How long something may take that takes a moment on a machine with nothing else to do.
+_PATIENCE = 120.0
 
 
 class FaultyRegistry(DeviceRegistry):
@@ -79,7 +80,7 @@ class FaultyRegistry(DeviceRegistry):
         worker = self._workers.get((self.device, "process"))
         return worker if isinstance(worker, ProcessWorker) and worker.alive else None
 
-    def bytes_in_use(self, patience: float = 10.0) -> int:
+    def bytes_in_use(self, patience: float = _PATIENCE) -> int:
         """What arrays and temporaries take on the faulty device, as its engine counts; asks its worker.
 
         Until that is nothing, or for so many seconds: the runtime may be finding out about the device meanwhile.
@@ -111,7 +112,7 @@ class Killer:
         self._known = known
         self._at = sorted(at)
         self._delays = np.random.default_rng(seed).uniform(0, spread, len(self._at))
-        self._finished = 0
+        self._finished = self._struck = 0
         self._changed = threading.Condition()
         self._closed = False
         #: When each was killed, by `time.monotonic`.
@@ -123,7 +124,18 @@ class Killer:
         """One task more is done; fits `Future.add_done_callback`."""
         with self._changed:
             self._finished += 1
-            self._changed.notify()
+            self._changed.notify_all()
+
+    def wait(self, at: int) -> None:
+        """Until it has struck for every number of finished tasks up to `at`.
+
+        Whoever submits tasks waits for it now and then: else they might all be done before a busy machine lets it
+        strike, and one task might meet three strikes.
+        """
+        due = bisect.bisect_right(self._at, at)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._struck >= due, _PATIENCE):
+                raise TimeoutError(f"it has struck {self._struck} times, and not {due}")
 
     def _work(self) -> None:
         for at, delay in zip(self._at, self._delays, strict=True):
@@ -137,6 +149,9 @@ class Killer:
                 self.moments.append(time.monotonic())
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(victim.process_id, signal.SIGKILL)
+            with self._changed:
+                self._struck += 1
+                self._changed.notify_all()
 
     def _next_victim(self) -> ProcessWorker | None:
         end = time.monotonic() + _PATIENCE
@@ -150,7 +165,7 @@ class Killer:
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
         self._thread.join()
 
 

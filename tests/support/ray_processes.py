@@ -41,6 +41,8 @@ class RayProcesses:
             "RAY_USAGE_STATS_ENABLED": "0",
             # As the templates have it: nodes follow a head that is gone within seconds.
             "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+            # Not the 15 of Ray's own, with which a worker gets nothing beside other busy processes.
+            "RAY_worker_niceness": "0",
             # Neither by us nor by Ray: what the tests measure is not how many threads a product has.
             "OMP_NUM_THREADS": "1",
             "HOME": str(self.folder),

@@ -102,6 +102,7 @@ def test_what_the_package_writes(tensors: dict[str, Any]) -> None:
         assert set(report.unchecked) == set(tensors)
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("shape", [(1500, 1500), (1, 2_100_001)])
 @pytest.mark.parametrize("order", ["fortran", "big-endian", "strided"])
 def test_arrays_of_many_pieces(tmp_path: Path, shape: tuple[int, ...], order: str) -> None:

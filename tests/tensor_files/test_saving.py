@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import subprocess
@@ -15,7 +16,9 @@ import pytest
 
 from anygpu.errors import InvalidOption
 from anygpu.tensor_files import open_file, open_folder, save, verify
-from anygpu.tensor_files.writing import Unfinished, clear_unfinished
+from anygpu.tensor_files.writing import Unfinished, clear_unfinished, new_file
+from tests.support.interrupting import AtMoment, places_of
+from tests.support.isolation import descriptors_in
 
 
 def files(folder: Path) -> set[str]:
@@ -274,3 +277,19 @@ def test_nothing_at_all(tmp_path: Path) -> None:
     save(tmp_path / "model", {}, shard_bytes=10)
     with open_folder(tmp_path / "model") as folder:
         assert folder.names == ()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_an_interrupt_loses_no_descriptor_of_a_new_file(tmp_path: Path) -> None:
+    """Between `os.open` and the file that is made of its number, nothing else knows that number."""
+    numbers = itertools.count()
+
+    def call() -> None:
+        new_file(tmp_path / str(next(numbers)), None).close()
+
+    places = places_of(call)
+    assert places
+    for place in places:
+        AtMoment(place).run(call)
+    assert descriptors_in(tmp_path) == []

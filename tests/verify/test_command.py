@@ -121,7 +121,7 @@ def test_files_of_one_day_do_not_replace_each_other(here: Callable[..., tuple[in
     ("arguments", "said"),
     [
         (("webgpu",), "no device is available"),
-        (("numpy", "--only", "nonsense"), "there is no check 'nonsense'; there are dtypes, "),
+        (("numpy", "--only", "nonsense"), "there is no check 'nonsense'; available: dtypes, "),
         (("numpy", "--seed", "7"), "--only programs --seed 7"),
         (("numpy", "--all"), "leave out DEVICE"),
         (("numpy", "--json", "/nowhere/x.json"), "cannot be written to"),

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import anygpu as ag
 from anygpu.hardware.device import Device, unknown_facts
@@ -53,6 +54,7 @@ def test_here() -> None:
     assert found.memory_free == found.memory_total - found.memory_used
 
 
+@pytest.mark.full
 def test_software_is_as_busy_as_its_worker_process() -> None:
     device = next(each for each in ag.devices() if each.engine == "webgpu" and each.software)
     array = ag.asarray(np.ones(1000, np.float32), device=device.id)
@@ -72,6 +74,7 @@ def test_software_is_as_busy_as_its_worker_process() -> None:
     assert found.unknown["temperature"] == "it is software on the processor"
 
 
+@pytest.mark.full
 def test_software_that_nobody_has_open() -> None:
     device = next(each for each in ag.devices() if each.software)
     found = UsageReader().read([device], workers=lambda device: ())[device.id]
