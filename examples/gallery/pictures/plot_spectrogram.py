@@ -1,6 +1,6 @@
 """
-What a bird sings
-=================
+Spectrogram of birdsong
+=======================
 
 A second of sound is cut into a thousand overlapping frames, and the spectrum of each frame is a column of the
 picture. All frames are transformed in one call.

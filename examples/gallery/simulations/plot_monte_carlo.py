@@ -1,6 +1,6 @@
 """
-The price of an option, by chance
-=================================
+Option pricing by Monte Carlo
+=============================
 
 An Asian option pays the mean price of a share over a year, as far as it exceeds 100. There is no formula for that, so
 16,000 years are simulated, and the mean of what they pay is the price.
