@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 #: What a finaliser waits for the thread at most: it may run anywhere, also where the loader's own code waits for us.
 _FINAL_SECONDS = 5.0
+#: Ctrl-C is heard after so long at the latest.
+_HEARING_SECONDS = 0.5
 
 
 def prefetch(loader: Iterable[T], device: torch.device | str | None = None, depth: int = 2) -> Prefetch[T]:
@@ -197,10 +199,17 @@ class Batches(Iterator[T]):
             self._end()
             raise
 
+    def _wait(self) -> _Begun | _Batch | _End:
+        """What the thread has found. A signal that comes just before Python begins to wait does not wake it, so it
+        never waits for long: Ctrl-C is heard then."""
+        while True:
+            with contextlib.suppress(Empty):
+                return self._channel.found.get(timeout=_HEARING_SECONDS)
+
     def _receive(self) -> _Begun | _Batch:
         """What the thread has found; the end of the loader, and what it raised, end this loop too."""
         try:
-            found = self._channel.found.get()
+            found = self._wait()
             if not isinstance(found, _End):
                 return found
         except BaseException:  # an interrupt, after which nobody knows whether a batch is lost
