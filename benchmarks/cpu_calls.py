@@ -42,7 +42,7 @@ def least(run: Callable[[], object], *, calls: int = CALLS, turns: int = TURNS) 
 
 def of_call(compiled: CpuExecutable, *arrays: Any) -> float:
     """The compiled function alone, without `CpuExecutable.__call__`."""
-    call = compiled._call
+    call = compiled.call
     if call(*arrays) is NotImplemented:
         raise TypeError("not an array that the program was compiled for")
     return 1e9 * min(timeit.repeat("call(*arrays)", number=CALLS, repeat=TURNS, globals=locals())) / CALLS
@@ -53,7 +53,7 @@ def figures() -> list[Figure]:
     small = executable(record(standardised, x))
     least_work = executable(record(doubled, x))
     arrays = [x]
-    refused = 1e9 * min(timeit.repeat("call(1)", number=CALLS, repeat=TURNS, globals={"call": small._call})) / CALLS
+    refused = 1e9 * min(timeit.repeat("call(1)", number=CALLS, repeat=TURNS, globals={"call": small.call})) / CALLS
     call = of_call(small, x)
     whole = least(lambda: small(arrays))
     found = [

@@ -30,8 +30,19 @@ class HostNote(NamedTuple):
     predicted: float | None
 
 
-#: A call of the user's own function on the user's own arrays: when it began, when the function did, when it ended.
-Note = tuple[HostNote, float, float, float]
+class NativeNote(NamedTuple):
+    """What receipts say of calls that ran as native code."""
+
+    task: str
+    reason: str
+    predicted: float
+    #: The key of the program.
+    program: str
+
+
+#: A call of the user's own function on the user's own arrays, or of native code for it: when it began, when the
+#: function did, when it ended.
+Note = tuple[HostNote | NativeNote, float, float, float]
 
 
 class Repeated(NamedTuple):
@@ -47,12 +58,15 @@ def made(note: Note | Repeated | Receipt) -> Receipt:
     """The receipt itself, of what was left behind to make it from."""
     if not isinstance(note, tuple):
         return note
-    from anygpu.receipts import Phases, numpy_receipt, repeated_receipt
+    from anygpu.receipts import Phases, native_receipt, numpy_receipt, repeated_receipt
 
     if isinstance(note, Repeated):
         return repeated_receipt(note.like, Phases(plan=note.ready - note.begin, run=note.end - note.ready))
     said, begin, ready, end = note
-    return numpy_receipt(said.task, said.reason, Phases(plan=ready - begin, run=end - ready), said.predicted)
+    phases = Phases(plan=ready - begin, run=end - ready)
+    if isinstance(said, NativeNote):
+        return native_receipt(said.task, said.reason, phases, said.predicted, said.program)
+    return numpy_receipt(said.task, said.reason, phases, said.predicted)
 
 
 class Failure(NamedTuple):

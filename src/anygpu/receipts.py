@@ -241,6 +241,21 @@ def numpy_receipt(
     )
 
 
+def native_receipt(task: str, reason: str, phases: Phases, predicted: float, program: str) -> Receipt:
+    """Of a program that ran as native code, on the caller's own arrays."""
+    return Receipt(
+        task=task,
+        device="cpu",
+        kind="cpu",
+        reason=reason,
+        phases=phases,
+        attempts=(Attempt(device="cpu", phases=phases),),
+        predicted_seconds=predicted,
+        program=program,
+        unknown=dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), "native code counts nothing"),
+    )
+
+
 def repeated_receipt(like: Receipt, phases: Phases) -> Receipt:
     """The receipt of a call that ran as an earlier one did, in other times."""
     attempts = (Attempt(device=like.device, phases=phases),)

@@ -81,13 +81,13 @@ def wait(x):
 x = np.ones(10)
 for _ in range(8):
     wait(x)
-print(loading._thread is None, loading.is_loaded())
+print(loading.planning.thread is None, loading.is_loaded())
 seconds = 0.02
 for _ in range(100):
     wait(x)
-    if loading._thread is not None:
+    if loading.planning.thread is not None:
         break
-loading._thread.join(120)
+loading.planning.thread.join(120)
 print(loading.is_loaded())
 wait(x)
 """

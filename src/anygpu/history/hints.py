@@ -13,26 +13,30 @@ from typing import Any
 
 from anygpu.cache_location import cache_location
 
+#: The list of functions that were faster as native code.
+NATIVE = "native"
+
 _MOST_MARKS = 256
 _DIGEST_BYTES = 16
 _MOST_BYTES = _MOST_MARKS * (2 * _DIGEST_BYTES + 1)
 
 
-def hints_path() -> str | None:
+def hints_path(name: str = "hints") -> str | None:
     """The file; `None` if the user wants nothing to be kept."""
     # A setting that is none of these is reported where the history is opened, and nothing is kept then.
     is_kept = os.environ.get("ANYGPU_HISTORY", "") in ("", "on", "anonymous")
-    return _path() if is_kept else None
+    return _path(name) if is_kept else None
 
 
 def forget_marks() -> None:
     """With the history."""
-    with contextlib.suppress(OSError):
-        os.unlink(_path())
+    for name in ("hints", NATIVE):
+        with contextlib.suppress(OSError):
+            os.unlink(_path(name))
 
 
-def _path() -> str:
-    return os.path.join(cache_location(), "history", "hints")
+def _path(name: str) -> str:
+    return os.path.join(cache_location(), "history", name)
 
 
 def mark_of(function: Callable[..., Any]) -> bytes | None:
@@ -48,9 +52,9 @@ def mark_of(function: Callable[..., Any]) -> bytes | None:
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest().encode()
 
 
-def is_marked(function: Callable[..., Any]) -> bool:
+def is_marked(function: Callable[..., Any], name: str = "hints") -> bool:
     """Whether earlier processes of this user have marked it."""
-    path = hints_path()
+    path = hints_path(name)
     if path is None or not os.path.exists(path):
         return False
     marks = _read(path)

@@ -20,7 +20,10 @@ from anygpu.placement.signature import LIFTED, without
 from anygpu.units import readable_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from anygpu.placement.call_site import CallSite
+    from anygpu.placement.native import NativeCalls, NativeTrial
     from anygpu.placement.opaque_form import OpaqueForm
     from anygpu.plan.choosing import DeviceChooser
 
@@ -36,6 +39,10 @@ _SHORT, _MIDDLING = 2e-5, 2e-4
 #: and for so long while it is loaded, on a thread beside them.
 BEFORE_LOADING, _LOADING = 0.3, 0.2
 
+#: Native code is prepared for calls that take so long each, and have taken so long together. Preparing takes some 50 ms
+#: of Python's lock, and a fifth of a second of another processor.
+LEAST_FOR_NATIVE, BEFORE_NATIVE = 5e-6, 0.02
+
 #: Kinds of arguments that are remembered for one function, and such that are new.
 _MOST_SITES, _MOST_NEW = 1024, 256
 #: In place of the value of a call that must be planned after all.
@@ -46,7 +53,7 @@ _NEW = "it is new, and its first calls are measured on numpy."
 class Known:
     """The call sites of one function with some options."""
 
-    __slots__ = ("forms", "lifted", "new", "options", "sites")
+    __slots__ = ("forms", "is_marked", "lifted", "native", "new", "options", "quick", "sites")
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -56,6 +63,12 @@ class Known:
         #: with every call do not drive out what was learnt of others.
         self.sites: OrderedDict[Hashable, CallSite] = OrderedDict()
         self.new: dict[Hashable, NewCallSite] = {}
+        #: Those that run on NumPy until native code is ready for them, and on that from then on.
+        self.native: dict[Hashable, NativeSite] = {}
+        #: The native code of the last call: whether it is that of the next one too, it can tell without a key.
+        self.quick: NativeCalls | None = None
+        #: Whether an earlier process has found native code to be faster; `None` until it is looked up.
+        self.is_marked: bool | None = None
         #: Of an opaque task, by what arguments have in common beside their rows.
         self.forms: dict[Hashable, OpaqueForm] = {}
 
@@ -79,6 +92,14 @@ class Known:
             self.new.clear()  # which costs less than to look for the oldest one
         self.new[key] = early
 
+    def remember_native(self, key: Hashable, site: NativeSite) -> None:
+        if len(self.native) >= _MOST_NEW:
+            # Arguments that are new with every call do not drive out what was compiled for others.
+            self.native = {old: each for old, each in self.native.items() if each.direct is not None}
+            if len(self.native) >= _MOST_SITES:
+                self.native.clear()
+        self.native[key] = site
+
 
 def note_of_new(task: str, options: Options) -> HostNote:
     """The note of a call site that is new, or the reason why it stays on NumPy in any case."""
@@ -87,6 +108,103 @@ def note_of_new(task: str, options: Options) -> HostNote:
     if options.needs_no_planning:
         return HostNote(task, "numpy is the only device allowed.", None)
     return HostNote(task, _NEW, None)
+
+
+class NativeSite:
+    """A call site that is for NumPy or native code: its calls run as they are until there is reason to compile them."""
+
+    __slots__ = (
+        "_next_look",
+        "calls",
+        "changes",
+        "direct",
+        "key",
+        "known",
+        "least",
+        "note",
+        "paid",
+        "seconds",
+        "skip_planning",
+        "tries",
+    )
+
+    runs_as_is = True
+    looks_first = False
+
+    def __init__(self, known: Known, key: Hashable, note: HostNote, seconds: float) -> None:
+        """The first call has taken so long."""
+        self.known = known
+        self.key = key
+        self.note = note
+        #: What runs the next call in place of NumPy: native code, or a trial of it.
+        self.direct: NativeCalls | NativeTrial | Callable[..., Any] | None = None
+        self.skip_planning = sys.maxsize
+        #: Of calls on NumPy: how many, what they took together, and the quickest of them.
+        self.calls = 1
+        self.seconds = self.least = seconds
+        #: How often native code was tried, and how often something has changed that a program depends on.
+        self.tries = self.changes = 0
+        #: Seconds of calls that trials were allowed for.
+        self.paid = 0.0
+        self._next_look = 0.0 if known.is_marked else BEFORE_NATIVE
+        if seconds >= self._next_look:
+            self._look()
+
+    def add(self, seconds: float) -> None:
+        """A call ran on NumPy, and took so long."""
+        self.calls += 1
+        self.seconds += seconds
+        self.least = min(self.least, seconds)
+
+    def ran_on_host(self, seconds: float) -> None:
+        """A call ran on NumPy because there was nothing else, and took so long."""
+        self.add(seconds)
+        if self.seconds >= self._next_look:
+            self._look()
+
+    def use(self, native: NativeCalls) -> None:
+        """Calls run as native code from now on. Any thread may say so."""
+        self.direct, self.skip_planning = native, 0
+
+    def _look(self) -> None:
+        """Load what native code needs, and have the next call try it."""
+        if self.seconds < LEAST_FOR_NATIVE * self.calls and not self.known.is_marked:
+            self._next_look *= 4
+        elif not loading.native.is_done():
+            loading.native.begin(_start_runtime, first=None if self.known.is_marked else _start_compiler)
+        elif self.direct is None:
+            from anygpu.placement.native import NativeTrial
+
+            self.direct, self.skip_planning = NativeTrial(self), 0
+
+    def look_again(self, after: float) -> None:
+        """Calls run on NumPy, until they have taken so many times as long as so far."""
+        self._next_look = after * self.seconds
+        self.direct, self.skip_planning = None, sys.maxsize
+
+    def stay(self, reason: str) -> None:
+        """Calls run on NumPy from now on."""
+        self.look_again(math.inf)
+        self.note = self.note._replace(reason=reason)
+
+    def report_to(self, chooser: DeviceChooser) -> float:
+        """Report all calls; what they took together."""
+        chooser.baseline_ran(self.calls, self.seconds)
+        return self.seconds
+
+
+def _start_compiler() -> None:
+    """The child takes as long to load LLVM as this process takes to load what it needs."""
+    from anygpu.engines.cpu.compiler import start_compiler
+
+    start_compiler()
+
+
+def _start_runtime() -> None:
+    """What all native code needs may have to be compiled first, while the next call is traced."""
+    from anygpu.engines.cpu.runtime import native_runtime
+
+    native_runtime()
 
 
 class NewCallSite:

@@ -1,4 +1,4 @@
-"""Loads what plans calls, on a thread beside the calls, which spend most of their time without Python's lock."""
+"""Loads what calls need later, on a thread beside the calls, which spend most of their time without Python's lock."""
 
 from __future__ import annotations
 
@@ -7,24 +7,81 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 from anygpu.processors import ProcessorUse, usable_processors
 
 #: The module that plans calls; importing it loads everything that planning needs.
 PLANNING = "anygpu.placement.place_call"
+#: The module that places native code, which needs neither devices nor plans.
+NATIVE = "anygpu.placement.native"
 
 #: Whoever forks in the middle of an import of their own may keep the thread waiting.
 _PATIENCE = 5.0
+#: Python's lock goes back to the calls after so long, where 5 ms are usual: those with many short operations would
+#: otherwise wait 5 ms for each of them.
+_SWITCH_SECONDS = 2e-4
 
-_thread: threading.Thread | None = None
 _use = ProcessorUse(usable_processors())
 
 
-def is_loaded() -> bool:
-    """Whether what plans calls has been loaded."""
-    # It is among the modules as soon as its import has begun.
-    return hasattr(sys.modules.get(PLANNING), "place")
+class Loading:
+    """The loading of one module, once."""
+
+    def __init__(self, module: str, last_name: str) -> None:
+        """`last_name` is what the module defines last."""
+        self._module, self._last_name = module, last_name
+        self.thread: threading.Thread | None = None
+        #: What the import has taken, beside whatever else went on.
+        self.seconds = 0.0
+
+    def is_done(self) -> bool:
+        # It is among the modules as soon as its import has begun.
+        return hasattr(sys.modules.get(self._module), self._last_name)
+
+    def begin(self, then: Callable[[], None] | None = None, *, first: Callable[[], None] | None = None) -> None:
+        """Begin, unless it has begun; do something `first`, and `then` what it is needed for.
+
+        Whoever needs it before that is done waits for the rest, as for any import.
+        """
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._load, args=(first, then), name="anygpu-loading", daemon=True)
+            self.thread.start()
+
+    def is_under_way(self) -> bool:
+        """Whether it is being loaded. If that has failed, whoever imports it gets the error."""
+        return self.thread is not None and self.thread.is_alive()
+
+    def _load(self, first: Callable[[], None] | None, then: Callable[[], None] | None) -> None:
+        # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
+        with contextlib.suppress(Exception), yielding():
+            if first is not None:
+                first()
+            begin = time.perf_counter()
+            importlib.import_module(self._module)
+            self.seconds = time.perf_counter() - begin
+            if then is not None:
+                then()
+
+
+planning = Loading(PLANNING, "place")
+native = Loading(NATIVE, "prepare")
+
+is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_under_way
+
+
+@contextlib.contextmanager
+def yielding() -> Iterator[None]:
+    """In a block that runs Python beside the user's calls: the calls get Python's lock soon when they want it."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(usual, _SWITCH_SECONDS))
+    mine = sys.getswitchinterval()
+    try:
+        yield
+    finally:
+        if sys.getswitchinterval() == mine:
+            sys.setswitchinterval(usual)
 
 
 def costs_little() -> bool:
@@ -35,33 +92,11 @@ def costs_little() -> bool:
     return _use.has_spare()
 
 
-def begin(then: Callable[[], None] = lambda: None) -> None:
-    """Begin to load it, once, and do `then` what it is needed for.
-
-    Whoever needs it before that is done waits for the rest, as for any import.
-    """
-    global _thread
-    if _thread is None:
-        _thread = threading.Thread(target=_load, args=(then,), name="anygpu-loading", daemon=True)
-        _thread.start()
-
-
-def is_under_way() -> bool:
-    """Whether it is being loaded. If that has failed, whoever imports it gets the error."""
-    return _thread is not None and _thread.is_alive()
-
-
-def _load(then: Callable[[], None]) -> None:
-    # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
-    with contextlib.suppress(Exception):
-        importlib.import_module(PLANNING)
-        then()
-
-
 def _finish() -> None:
     """A child that is forked off in the middle of an import would wait for its end for ever."""
-    if _thread is not None:
-        _thread.join(_PATIENCE)
+    for each in (planning, native):
+        if each.thread is not None:
+            each.thread.join(_PATIENCE)
 
 
 if hasattr(os, "register_at_fork"):

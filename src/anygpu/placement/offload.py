@@ -16,10 +16,20 @@ import numpy as np
 
 from anygpu.display import drawn
 from anygpu.errors import InvalidOption
-from anygpu.history.hints import is_marked
+from anygpu.history.hints import NATIVE, is_marked
 from anygpu.notes import Failure, last, listeners, observe, observers, publish, witnesses
 from anygpu.placement import executing, loading
-from anygpu.placement.known import BEFORE_LOADING, LARGE, PLAN, VERY_LARGE, Known, NewCallSite, name_of, note_of_new
+from anygpu.placement.known import (
+    BEFORE_LOADING,
+    LARGE,
+    PLAN,
+    VERY_LARGE,
+    Known,
+    NativeSite,
+    NewCallSite,
+    name_of,
+    note_of_new,
+)
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.signature import BUILTIN, OwnArray, signature, way_of
 
@@ -102,6 +112,7 @@ class Offloaded(Calls, Generic[P, R]):
         "__dict__",
         "__weakref__",
         "_binds",
+        "_may_be_native",
         "_may_begin_on_host",
         "_needs_no_planning",
         "_note_of_new",
@@ -122,13 +133,19 @@ class Offloaded(Calls, Generic[P, R]):
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
         self._may_begin_on_host = _allows_numpy(options) and options.precision is None
         self._needs_no_planning = options.needs_no_planning
+        self._may_be_native = options.allows_native
 
     # -- calls
 
     def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         # What is done here is done for every call, also of functions that take a microsecond: so it is written out.
-        begin = _clock()
         known = self._known
+        quick = known.quick
+        if quick is not None and not keywords:
+            value: R = quick.quick(self._function, arguments)
+            if value is not PLAN:
+                return value
+        begin = _clock()
         lifted = known.lifted
         parts: list[Any] = []
         each: Any
@@ -155,9 +172,11 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
         key = tuple(parts)
-        site: CallSite | NewCallSite | None = known.sites.get(key)
+        site: CallSite | NewCallSite | NativeSite | None = known.native.get(key) if self._may_be_native else None
         if site is None:
-            site = known.new.get(key)
+            site = known.sites.get(key)
+            if site is None:
+                site = known.new.get(key)
         function: Callable[..., R] = self._function
         if (
             site is not None
@@ -168,7 +187,7 @@ class Offloaded(Calls, Generic[P, R]):
             token = executing.enter(True) if executing.asked else None
             try:
                 if not site.runs_as_is:
-                    value: R = site.call_on_host(function, arguments, keywords)  # type: ignore[union-attr]
+                    value = site.call_on_host(function, arguments, keywords)  # type: ignore[union-attr]
                 else:
                     value = function(*arguments, **keywords) if keywords else function(*arguments)
             except BaseException as error:
@@ -188,6 +207,9 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     observe(left)
             return value
+        if site is None and self._may_be_native and known.options.warm and not _has_own_array(key):
+            value = self._prepared(key, arguments, keywords)
+            return value
         if site is None and self._may_begin_on_host and self._may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
             ready = _clock()
@@ -203,8 +225,7 @@ class Offloaded(Calls, Generic[P, R]):
                     executing.leave(token)
             end = _clock()
             note = self._note_of_new
-            before = None if loading.is_loaded() else self._seconds_before_loading()
-            known.remember_new(key, NewCallSite(note, end - ready, before_loading=before))
+            self._remember_new(key, end - ready)
             left = (note, begin, ready, end)
             _set_last(left)
             if observers or _listening():
@@ -222,8 +243,43 @@ class Offloaded(Calls, Generic[P, R]):
         placed: R = self._place(key, arguments, keywords)[0]
         return placed
 
+    def _remember_new(self, key: tuple[Hashable, ...], seconds: float) -> None:
+        """The first such call has run on the host, and took so long."""
+        known, note = self._known, self._note_of_new
+        if self._may_be_native:
+            if known.is_marked is None:
+                known.is_marked = is_marked(self._function, NATIVE)
+            known.remember_native(key, NativeSite(known, key, note, seconds))
+            return
+        before = None if loading.is_loaded() else self._seconds_before_loading()
+        known.remember_new(key, NewCallSite(note, seconds, before_loading=before))
+
+    def prepare(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+        """Call the function, and compile it for such arguments before this returns; what it returns.
+
+        Later calls with arrays of these shapes and types run as native code, if that is faster. What is compiled is
+        compared with what NumPy returns here. `explain` says what came of it.
+        """
+        if not self._may_be_native:
+            why = "its options, or ANYGPU_NATIVE, rule that out"
+            raise InvalidOption(f"{self._task} is not compiled unless a device is named: {why}.")
+        value: R = self._prepared(signature(arguments, keywords, self._known.lifted), arguments, keywords)
+        return value
+
+    def _prepared(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        from anygpu.placement.native import prepare  # the caller has asked to wait
+
+        known = self._known
+        site = known.native.get(key)
+        if site is None:
+            site = NativeSite(known, key, self._note_of_new, 0.0)
+            known.remember_native(key, site)
+        return prepare(site, self._function, arguments, keywords)
+
     def _may_begin_small(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         """Whether a first such call is to run at once: without anygpu's own arrays, and without large ones."""
+        if self._may_be_native:
+            return not _has_own_array(key)
         loaded = loading.is_loaded()
         most = sys.maxsize if self._needs_no_planning else LARGE if loaded else VERY_LARGE
         if not keywords:
@@ -236,7 +292,7 @@ class Offloaded(Calls, Generic[P, R]):
                     break
             else:
                 return True
-        if any(part is OwnArray for part in key):
+        if _has_own_array(key):
             return False
         if not loaded:
             # Arrays inside of other objects are not looked for: that alone would load most of anygpu.
@@ -324,6 +380,10 @@ def _allows_numpy(options: Options) -> bool:
     from anygpu.placement.planner import allows_numpy
 
     return allows_numpy(options)
+
+
+def _has_own_array(key: tuple[Hashable, ...]) -> bool:
+    return any(part is OwnArray for part in key)
 
 
 def _is_recorded(key: tuple[Hashable, ...]) -> bool:

@@ -27,6 +27,7 @@ CHECK = "ANYGPU_CHECK"
 PRECISION = "ANYGPU_PRECISION"
 MIN_MEMORY = "ANYGPU_MIN_MEMORY"
 MAX_LOAD = "ANYGPU_MAX_LOAD"
+NATIVE = "ANYGPU_NATIVE"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +41,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     check: Check = "sample"
     #: For opaque tasks: the engine whose own arrays the function takes.
     engine: str | None = None
+    #: Whether the first call of a kind compiles before it returns.
+    warm: bool = False
     #: The sentence for receipts where NumPy takes the place of "cpu".
     cpu_is_numpy: str | None = None
 
@@ -61,6 +64,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """Whether NumPy is all that was asked for, with nothing that it may lack, so that calls run as they are."""
         asked = self.preference
         return self.names_only_numpy and not asked.min_memory and asked.max_load >= 1 and self.precision is None
+
+    @property
+    def allows_native(self) -> bool:
+        """Whether calls may run as native code in place of NumPy without being planned: nothing special is asked."""
+        asked = self.preference
+        return (
+            not asked.on
+            and not asked.min_memory
+            and asked.max_load >= 1
+            and (self.engine, self.precision, self.isolation, self.timeout) == (None, None, None, None)
+            and self.check != "always"
+            and os.environ.get(NATIVE, "on") != "off"
+        )
 
 
 class CallOptions(TypedDict, total=False):
@@ -84,6 +100,8 @@ class CallOptions(TypedDict, total=False):
     check: Check | None
     #: For opaque tasks: the engine whose own arrays the function takes, such as "torch".
     engine: str | None
+    #: Whether the first call of a kind compiles native code before it returns, instead of beside the calls after it.
+    warm: bool | None
 
 
 class TaskOptions(CallOptions, total=False):
@@ -126,6 +144,7 @@ def options(**given: Unpack[CallOptions]) -> Options:
         timeout=timeout,
         check=_one_of("check", given.get("check") or os.environ.get(CHECK) or "sample", get_args(Check)),
         engine=engine,
+        warm=bool(given.get("warm")),
     )
 
 

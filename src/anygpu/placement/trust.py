@@ -76,13 +76,17 @@ class Trust:
             self._agreed.clear()
             self._kinds.clear()
         self._agreed[program, name] = (way, tuple(generations))
-        self._kinds[program, name] = [{kind} for kind in kinds]
+        self.begin_with_numbers(program, name, kinds)
 
     def agreed(self, program: str, name: str, way: Strategy, generations: Sequence[int]) -> bool:
         """Whether that is what would run now."""
         return self._agreed.get((program, name)) == (way, tuple(generations))
 
     # -- numbers among the arguments
+
+    def begin_with_numbers(self, program: str, name: str, kinds: Sequence[NumberKind]) -> None:
+        """The first results that were compared there were for numbers of these kinds."""
+        self._kinds[program, name] = [{kind} for kind in kinds]
 
     def knows_numbers(self, program: str, name: str, kinds: Sequence[NumberKind]) -> bool:
         """Whether results there were compared with NumPy's for numbers of these kinds, since they first agreed."""
@@ -125,6 +129,19 @@ class Trust:
                 ]
             )
             self._layouts[key] = orders if any(orders) or traced.reorders else None
+
+    @property
+    def plain_orders(self) -> tuple[tuple[int, ...] | None, ...] | None:
+        """The orders of results where all arguments lie in memory as C has it; `None` if these are C's too."""
+        return self._layouts[_PLAIN]
+
+    @property
+    def knows_plain_order(self) -> bool:
+        return _PLAIN in self._layouts
+
+    def recall_order(self, orders: tuple[tuple[int, ...] | None, ...] | None) -> None:
+        """The `plain_orders` that an earlier process has seen."""
+        self._layouts[_PLAIN] = orders
 
     def knows_order(self, inputs: Sequence[Any]) -> bool:
         return _order_of(inputs) in self._layouts

@@ -38,7 +38,7 @@ rng = np.random.default_rng(0)
 
 def is_direct(executable: CpuExecutable, *arrays: Any) -> bool:
     """Whether the compiled function takes these arguments itself."""
-    return executable._call(*arrays) is not NotImplemented
+    return executable.call(*arrays) is not NotImplemented
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_code_stays_while_it_is_called() -> None:
     size = 200_000
     executable = hand_written.twice_the_square(size, 1000)
     x = rng.random(size)
-    call = executable._call
+    call = executable.call
     code = weakref.ref(executable._code)
     del executable
     gc.collect()

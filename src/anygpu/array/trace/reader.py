@@ -50,8 +50,14 @@ _EXPRESSIONS = {
 }
 
 
-def compiled_reader(captures: Sequence[Capture]) -> Reader:
-    """The reader of these captures, which does what `Traced.read` does step by step."""
+def compiled_reader(
+    captures: Sequence[Capture], wanted: Sequence[int] | None = None, distinct: Sequence[int] = ()
+) -> Reader:
+    """The reader of these captures, which does what `Traced.read` does step by step.
+
+    It returns the values that are `wanted`, by position; all of them if that is left out. Two that must be `distinct`
+    may not be one object.
+    """
     names: dict[str, Any] = {"GONE": GONE, "FunctionType": FunctionType, "in_order": is_in_order}
     lines = ["def read(arguments, keywords, function):", "  try:"]
     for number, each in enumerate(captures):
@@ -60,7 +66,10 @@ def compiled_reader(captures: Sequence[Capture]) -> Reader:
         if failure is not None:
             lines.append(f"    if {failure}: return None")
     lines.append("  except GONE:\n    return None")
-    lines.append(f"  return [{', '.join(f'v{number}' for number in range(len(captures)))}]")
+    if len(distinct) == 2:
+        lines.append(f"  if v{distinct[0]} is v{distinct[1]}: return None")
+    returned = range(len(captures)) if wanted is None else wanted
+    lines.append(f"  return [{', '.join(f'v{number}' for number in returned)}]")
     exec("\n".join(lines), names)
     reader: Reader = names["read"]
     return reader

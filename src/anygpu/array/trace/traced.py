@@ -230,6 +230,18 @@ class Traced:
             inputs += self._fixed
         return inputs, values
 
+    def inputs_reader(self) -> Callable[[tuple[Any, ...], dict[str, Any], Any], list[Any] | None] | None:
+        """What `arrays` reads for the program, as one function; `None` where more has to be done than to read it."""
+        if self._evaluate is not None or self._fixed or len(self._distinct) > 2:
+            return None
+        before, after = self._positions
+        return compiled_reader(self._captures, [*before, *after], self._distinct)
+
+    @property
+    def returns_result(self) -> bool:
+        """Whether the function returns the result of the program as it is."""
+        return self._single
+
     def rebuild(self, results: Sequence[Any], given: CallInputs | None = None) -> Any:
         """What the function returns, from what the program gave for the call that `given` was read for.
 

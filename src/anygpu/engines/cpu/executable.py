@@ -8,7 +8,7 @@ unaligned, byte-swapped or of a subclass, results that are parts of others, and 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -99,13 +99,15 @@ class CpuExecutable:
         self._code = loaded(compiled.image, host_processor(), self._runtime.symbols, exports_of(self.plan))
         self._layout = layout_of(self.plan)
         self._steps = self._prepared_steps()
-        self._call = _never
+        #: For arrays as the code reads them: the results, and behind them whether all are finite. `NotImplemented` for
+        #: others, and where only the long way will do.
+        self.call: Callable[..., Any] = _never
         if self._runtime.call is not None and can_call(self.plan):
-            self._call = python_function(self._runtime.call, self.plan, self._code, self._constants)
+            self.call = python_function(self._runtime.call, self.plan, self._code, self._constants)
 
     def __call__(self, arrays: Sequence[HostArray]) -> list[HostArray]:
         """The results for these arguments. They are new arrays, which share memory with nothing."""
-        results = self._call(*arrays)
+        results = self.call(*arrays)
         if results is NotImplemented:
             return self._run(arrays)[0]
         results.pop()
@@ -113,7 +115,7 @@ class CpuExecutable:
 
     def checked(self, arrays: Sequence[HostArray]) -> tuple[list[HostArray], bool | None]:
         """The results, and whether all of them are finite; `None` where that is not known without looking at them."""
-        results = self._call(*arrays)
+        results = self.call(*arrays)
         if results is NotImplemented:
             return self._run(arrays)
         is_finite = results.pop()
@@ -139,7 +141,7 @@ class CpuExecutable:
             raise InvalidProgram(f"{len(arrays)} arrays for a program of {len(specs)} inputs.")
         self._runtime.start()
         usable = [_usable(array, spec) for array, spec in zip(arrays, specs, strict=True)]
-        results = self._call(*usable)
+        results = self.call(*usable)
         if results is not NotImplemented:
             is_finite = results.pop()
             return results, is_finite

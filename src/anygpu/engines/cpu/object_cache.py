@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from anygpu.cache_folder import cache_folder
 from anygpu.engines.catalogue import version_of
 from anygpu.engines.cpu import compile_child
 from anygpu.engines.cpu.compiler import compiled
-from anygpu.engines.cpu.target import HostProcessor
+from anygpu.engines.cpu.target import HostProcessor, host_processor
 from anygpu.engines.disk_cache import DiskCache
 from anygpu.program.graph import Program
 
@@ -53,6 +53,20 @@ def kept_program(
         found = compile_program()
         kept.put_record("program", key, found)
     return found
+
+
+def keep_fact(kind: str, program: Program, about: tuple[Any, ...], fact: Any) -> None:
+    """Keep what was found out about the code of a program, for as long as the code stays the same."""
+    _kept(str(cache_folder())).put_record(kind, _fact_key(program, about), fact)
+
+
+def kept_fact(kind: str, program: Program, about: tuple[Any, ...], of: type[Record]) -> Record | None:
+    """What `keep_fact` has kept."""
+    return _kept(str(cache_folder())).record(kind, _fact_key(program, about), of)
+
+
+def _fact_key(program: Program, about: tuple[Any, ...]) -> bytes:
+    return msgspec.msgpack.encode((program.key, host_processor(), _sources(), about))
 
 
 @cache
