@@ -26,7 +26,7 @@ from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.placement import explore, place_call
 from anygpu.placement.call import Call
-from anygpu.placement.check import learn_flags
+from anygpu.placement.comparing import learn_flags
 from anygpu.placement.planner import default
 from anygpu.placement.trust import Trust
 from anygpu.plan.choosing import Choice, DeviceChooser
@@ -100,7 +100,7 @@ def _learn(call: Call, value: Any = None, *, checks: str | None = None) -> None:
     if value is not None and call.site.traced is not None and not call.site.has_anygpu_arrays:
         sample = explore._sample(call, value)
         if sample is not None:  # else another thread has given tracing up
-            learn_flags(call.site, sample)
+            learn_flags(call.site.trust, sample)
 
 
 _PROBE = ag.record(lambda x: x + 1, np.zeros(1, np.float32))

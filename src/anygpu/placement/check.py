@@ -1,4 +1,4 @@
-"""Comparing what a device computed with what NumPy did, and what follows from it."""
+"""What follows from comparing what a device computed with what NumPy did."""
 
 from __future__ import annotations
 
@@ -9,64 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.agreement.analysis import Flag, flags_of
-from anygpu.agreement.comparison import Difference, Judgement, judge
-from anygpu.array.core.structure import flatten
-from anygpu.engines.numpy import lowering
+from anygpu.agreement.comparison import Difference
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
+from anygpu.placement.comparing import compared, learn_flags
 from anygpu.placement.mismatches import Mismatch, keep, mismatch, tell
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import as_arguments
-from anygpu.placement.trust import Filters, Sample, code_of, is_finite, may_warn, sample_of
-from anygpu.program.graph import Program
-
-
-def compared(sample: Sample, results: Sequence[Any], usual: Sequence[float] = ()) -> Judgement:
-    """A device's results with what NumPy had for the same inputs."""
-    program = sample.traced.program
-    arrays = [np.asarray(each) for each in results]
-    if sample.is_ours:
-        expected = tuple(np.asarray(each) for each in lowering.run(program, sample.inputs))
-        return judge(program, sample.inputs, expected, arrays, tuple, usual=usual)
-    return judge(program, sample.inputs, sample.expected, arrays, sample.traced.rebuild, usual=usual)
-
-
-def quiet_lines(traced: Any) -> frozenset[tuple[str, int]]:
-    """Lines on which the function itself has told NumPy to be quiet."""
-    found: frozenset[tuple[str, int]] = getattr(traced, "quiet_lines", frozenset())
-    return found
-
-
-def learn_flags(site: CallSite, sample: Sample, known: frozenset[Flag] | None = None) -> None:
-    """Remember what NumPy warned of with these inputs; the user saw the warning at that call."""
-    program, quiet = sample.traced.program, quiet_lines(sample.traced)
-    if known is None:
-        if not may_warn_at_all(program, quiet):
-            return
-        with contextlib.suppress(Exception):  # in the background, where nothing may be raised
-            known = flags_of(program, sample.inputs)
-    heard = frozenset(flag for flag in known or () if flag.line not in quiet)
-    if heard:
-        site.trust.flags |= heard
-    elif known is not None and not is_finite([leaf for leaf in flatten(sample.expected)[0] if _is_number(leaf)]):
-        if is_finite(sample.inputs):
-            site.trust.makes_quietly = True
-        else:
-            site.trust.carries_quietly = True
-
-
-def _is_number(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray | np.generic | float | complex)
-
-
-def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
-    """Whether NumPy could warn at all, also of a NaN that is masked later or cast to a whole number."""
-    return may_warn(program, quiet) or any(
-        spec.dtype not in ("bool",) and program.lines[position] not in quiet
-        for position, spec in enumerate(program.specs)
-        if position >= program.input_count
-    )
+from anygpu.placement.trust import Filters, Sample, code_of, sample_of
 
 
 def pin(
@@ -104,7 +54,7 @@ def judge_returned(
 ) -> None:
     """In the background, when NumPy computed again what a device did: learn what it warned of, or that it was wrong."""
     with contextlib.suppress(Exception):  # whatever goes wrong here, the caller has its value
-        learn_flags(site, sample)
+        learn_flags(site.trust, sample)
         judgement = compared(sample, results)
         if judgement.difference is not None:
             pin(planner, site, device, function, sample, judgement.difference, before_use=False)
@@ -125,7 +75,7 @@ def learn_from(call: Call, value: Any) -> None:
         return
     traced = call.traced
     sample = sample_of(traced, as_arguments(given, traced.program, None), value, ours=False)
-    call.planner.background.submit(partial(learn_flags, site, sample))
+    call.planner.background.submit(partial(learn_flags, site.trust, sample))
 
 
 def check_now(call: Call, name: str, results: Sequence[Any], given: Sequence[Any]) -> str | None:

@@ -20,7 +20,8 @@ from anygpu.placement.call_site import (
     EarlyTrial,
     Prediction,
 )
-from anygpu.placement.check import compared, learn_flags, pin
+from anygpu.placement.check import pin
+from anygpu.placement.comparing import compared, learn_flags
 from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import CALIBRATION_SECONDS, Planner, lacking
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
@@ -349,7 +350,7 @@ def _try_out(
             planner.learn(name, program.key, facts, best, is_rough=True)
             if chooser.checked and not _agrees(planner, site, function, name, sample, *runs):
                 return
-        learn_flags(site, sample)
+        learn_flags(site.trust, sample)
         if not chooser.looks_good(best):
             with planner.lock:
                 chooser.tried(name, best, busy=busy)

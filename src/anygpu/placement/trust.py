@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from anygpu.agreement.analysis import Flag
 from anygpu.agreement.comparison import layout
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.array.trace.traced import Traced
-from anygpu.placement.strategies import Strategy
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Constant
+
+if TYPE_CHECKING:
+    from anygpu.placement.strategies import Strategy
 
 #: Programs and orders of memory that are remembered for one kind of calls.
 _MOST = 64

@@ -11,7 +11,8 @@ import numpy as np
 
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.check import compared, pin
+from anygpu.placement.check import pin
+from anygpu.placement.comparing import compared
 from anygpu.placement.planner import Planner
 from anygpu.placement.trust import Sample
 from anygpu.runtime.batches import Batch, Batches
