@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anygpu.codegen.dialects import printer
+from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.opencl import OpenCLPrinter
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.wgsl import WGSLPrinter

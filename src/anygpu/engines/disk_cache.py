@@ -15,17 +15,18 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from anygpu._version import __version__
 from anygpu.cache_folder import TEMPORARY, decoded, sealed, unsealed, write_file
-from anygpu.engines.catalogue import version_of
+from anygpu.engines.distributions import version_of
 from anygpu.errors import InvalidOption
-from anygpu.hardware.device import Device
 from anygpu.own_files import read_file
+
+if TYPE_CHECKING:
+    from anygpu.hardware.device import Device
 
 Record = TypeVar("Record")
 
@@ -63,9 +64,14 @@ class DiskCache:
     """
 
     def __init__(
-        self, directory: Path, stamp: str, *, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.time
+        self,
+        directory: str | os.PathLike[str],
+        stamp: str,
+        *,
+        max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._directory = directory
+        self._directory = os.fspath(directory)
         self._stamp = stamp
         self._max_bytes = max_bytes
         self._clock = clock
@@ -113,8 +119,8 @@ class DiskCache:
         # Encoded as a whole, so that no two of them run together into a third.
         return hashlib.sha256(msgspec.msgpack.encode((_FORMAT, kind, key, self._stamp))).digest()
 
-    def _path(self, kind: str, identity: bytes) -> Path:
-        return self._directory / f"{kind}-{identity.hex()}"
+    def _path(self, kind: str, identity: bytes) -> str:
+        return os.path.join(self._directory, f"{kind}-{identity.hex()}")
 
     def _make_room(self, now: float) -> None:
         """Remove what was not used for the longest time. Others may be at the same: a file that is gone is gone."""
@@ -127,13 +133,13 @@ class DiskCache:
                 if _OURS.fullmatch(entry.name):
                     files.append((facts.st_mtime, _on_disk(facts.st_size), entry.path))
                 elif entry.name.startswith(TEMPORARY) and now - facts.st_mtime > _ABANDONED_SECONDS:
-                    Path(entry.path).unlink()
+                    os.unlink(entry.path)
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if total <= self._max_bytes:
                 break
             with contextlib.suppress(OSError):
-                Path(path).unlink()
+                os.unlink(path)
             total -= size
         # Half of it: others write here too.
         self._room = (self._max_bytes - total) // 2
