@@ -1,8 +1,8 @@
 """NumPy's functions for our arrays: `np.where(x > 0, x, 0)` with an `Array` ends up here.
 
-A function that one of ours implements is that one; the modules that have them are imported until it is found. What we do
-not have runs on the host, with a notice that names it, its line and the bytes it moved; what would lose its meaning there is refused
-with what to write.
+A function that one of ours implements is that one; our modules are imported until it is found. What we do not have
+runs on the host, with a notice that names it, its line and the bytes it moved; what would lose its meaning there is
+refused with what to write.
 """
 
 from __future__ import annotations

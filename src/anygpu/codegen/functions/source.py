@@ -22,16 +22,16 @@ size in each component: N=f32 T=float I=int ANY= becomes N=f32x8 T=float8 I=int8
 
 from __future__ import annotations
 
+import os
 import re
-import tomllib
 from collections.abc import Iterator
 from functools import cache
-from importlib.resources import files
 
 import msgspec
 
 from anygpu.codegen.target import Dialect
 
+_FOLDER = os.path.dirname(__file__)
 _SUFFIX: dict[Dialect, str] = {"wgsl": ".wgsl", "opencl": ".cl"}
 _BEGINNING: dict[Dialect, re.Pattern[str]] = {
     "wgsl": re.compile(r"(?:fn|struct) (\w+)"),
@@ -60,13 +60,20 @@ def read(dialect: Dialect, width: int = 1) -> dict[str, Definition]:
 
 def texts(dialect: Dialect, width: int = 1) -> dict[str, str]:
     """The texts of the same."""
-    folder = files(__package__)
-    polynomials = tomllib.loads((folder / "polynomials.toml").read_text(encoding="utf-8"), parse_float=str)
+    import tomllib  # late: many programs call none of these functions
+
+    polynomials = tomllib.loads(file_text("polynomials.toml"), parse_float=str)
     found = dict(_polynomial(dialect, width, name, **fields) for name, fields in polynomials.items())
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(_SUFFIX[dialect]):
-            found.update(expanded(dialect, width, file.read_text(encoding="utf-8")))
+    for name in sorted(os.listdir(_FOLDER)):
+        if name.endswith(_SUFFIX[dialect]):
+            found.update(expanded(dialect, width, file_text(name)))
     return found
+
+
+def file_text(name: str, folder: str = _FOLDER) -> str:
+    """The text of a file of functions, by default of one beside this."""
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return file.read()
 
 
 def _polynomial(
