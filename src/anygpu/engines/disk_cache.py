@@ -39,9 +39,9 @@ _DISK_BLOCK = 4096
 #: A file that has been written for so long will never be finished.
 _ABANDONED_SECONDS = 3600.0
 
-_KIND = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_KIND = r"[a-z0-9]+(-[a-z0-9]+)*"
 #: Nothing else is ever removed: the folder may be one in which a user has other files.
-_OURS = re.compile(_KIND.pattern + r"-[0-9a-f]{64}")
+_OURS = _KIND + r"-[0-9a-f]{64}"
 
 
 def stamp_of(device: Device, libraries: Iterable[str]) -> str:
@@ -112,7 +112,7 @@ class DiskCache:
         self.put(kind, key, msgspec.msgpack.encode(record))
 
     def _identity(self, kind: str, key: str | bytes) -> bytes:
-        if not _KIND.fullmatch(kind):
+        if not re.fullmatch(_KIND, kind):
             raise InvalidOption(
                 f"{kind!r} is not a kind of cached file: use lowercase letters, digits and single hyphens."
             )
@@ -130,7 +130,7 @@ class DiskCache:
                 facts = entry.stat(follow_symlinks=False)
                 if not stat.S_ISREG(facts.st_mode):
                     continue
-                if _OURS.fullmatch(entry.name):
+                if re.fullmatch(_OURS, entry.name):
                     files.append((facts.st_mtime, _on_disk(facts.st_size), entry.path))
                 elif entry.name.startswith(TEMPORARY) and now - facts.st_mtime > _ABANDONED_SECONDS:
                     os.unlink(entry.path)

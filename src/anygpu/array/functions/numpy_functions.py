@@ -18,8 +18,6 @@ from anygpu.array.core.call_notes import note_result
 from anygpu.array.core.expression import active_tracer, note_error, users_line
 from anygpu.array.core.overrides import FUNCTIONS, UFUNCS
 from anygpu.array.core.traced_scalar import TracedScalar
-from anygpu.fallback_warnings import ran_on_host
-from anygpu.receipts import HostOperation
 
 #: The modules whose functions are registered in FUNCTIONS when they are imported, those that most programs use first.
 MODULES = (
@@ -113,6 +111,10 @@ def _into(out: Any, result: Any, name: str) -> Array:
 
 
 def _on_host(function: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    # Late: most functions have nothing that runs here.
+    from anygpu.fallback_warnings import ran_on_host
+    from anygpu.receipts import HostOperation
+
     device = device_of(*_arrays_in((arguments, options)))
     result = function(*_hosted(arguments), **_hosted(options))
     if name in TELL_VALUES:
