@@ -11,12 +11,14 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from anygpu.cache_location import cache_location
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Record = TypeVar("Record")
 
@@ -26,14 +28,18 @@ TEMPORARY = ".anygpu-new-"
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     """`ANYGPU_CACHE_DIR`, or the folder that the system keeps for caches."""
+    from pathlib import Path  # late, as all that a process which only reads does not need
+
     return Path(cache_location(environment))
 
 
-def write_file(path: Path, content: bytes) -> bool:
+def write_file(path: str | os.PathLike[str], content: bytes) -> bool:
     """Write a file that only this user can read, if that is possible. Others see the old one or the new one."""
     with contextlib.suppress(OSError, ValueError, MemoryError):
-        import tempfile  # late, as `hashlib` below: most processes only read
+        import tempfile
+        from pathlib import Path
 
+        path = Path(path)
         make_folder(path.parent)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=TEMPORARY, delete=False) as file:
             try:

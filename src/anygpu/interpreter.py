@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 
 def interpreter() -> str:
@@ -20,7 +19,7 @@ def interpreter() -> str:
             "there is no Python interpreter to start a child with (sys.executable is empty). Name one with "
             "multiprocessing.set_executable()"
         )
-    if not getattr(sys, "orig_argv", True) and "py" not in Path(sys.executable).name.lower():
+    if not getattr(sys, "orig_argv", True) and "py" not in os.path.basename(sys.executable).lower():
         # Python was not started by a command line, so it is embedded, and the name is that of the embedding program.
         raise OSError(
             f"there is no Python interpreter to start a child with: sys.executable is {sys.executable}, the program "

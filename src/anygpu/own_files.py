@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from pathlib import Path
 
 #: A record of any kind has fewer bytes than this.
 MOST_BYTES = 16 << 20
@@ -15,19 +14,20 @@ _ITSELF = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
-def read_file(path: Path, most: int = MOST_BYTES) -> bytes | None:
+def read_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes | None:
     """The content of a regular file that nobody else can have written, or put there; `None` for anything else."""
     with contextlib.suppress(OSError, ValueError, MemoryError), contextlib.ExitStack() as stack:
         flags = os.O_RDONLY | _AT_ONCE | _ITSELF | _BINARY
         if os.open in os.supports_dir_fd:
             # Through the folder that was looked at, so that it cannot be another one by now.
-            folder = os.open(path.parent, os.O_RDONLY | _AT_ONCE | getattr(os, "O_CLOEXEC", 0))
+            parent, name = os.path.split(path)
+            folder = os.open(parent or os.curdir, os.O_RDONLY | _AT_ONCE | getattr(os, "O_CLOEXEC", 0))
             stack.callback(os.close, folder)
             if not is_own(os.fstat(folder)):
                 return None
-            descriptor = os.open(path.name, flags, dir_fd=folder)
+            descriptor = os.open(name, flags, dir_fd=folder)
         else:
-            if path.is_symlink():
+            if os.path.islink(path):
                 return None
             descriptor = os.open(path, flags)
         stack.callback(os.close, descriptor)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from anygpu.array.core.overrides import FUNCTIONS, UFUNCS, implements, override
+from anygpu.array.functions import numpy_functions
 
 
 @pytest.fixture
@@ -69,3 +71,24 @@ x = as_array(np.ones(3, np.float32), device_for("numpy"))
 {use}
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_every_file_that_has_functions_is_listed() -> None:
+    files = Path(numpy_functions.__file__).parent.glob("*.py")
+    found = {file.stem for file in files if "\n@implements(" in file.read_text(encoding="utf-8")}
+    assert found <= set(numpy_functions.MODULES)
+
+
+def test_files_are_loaded_until_the_function_is_found() -> None:
+    script = """
+import sys, numpy as np
+from anygpu.array.core.array import as_array
+from anygpu.array.core.device import device_for
+x = as_array(np.ones(3, np.float32), device_for("numpy"))
+np.sum(np.exp(x))
+print("anygpu.array.functions.polynomials" in sys.modules)
+np.polyval(x, 2)
+print("anygpu.array.functions.polynomials" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from anygpu.array.core.array import as_array
 from anygpu.array.core.device import device_for
-from anygpu.array.core.overrides import UFUNCS
+from anygpu.array.core.overrides import UFUNCS, load_functions
 from anygpu.array.functions.ufunc_methods import MAX_STEPS
 from anygpu.array.functions.ufuncs import REFUSED
 from tests.array.against_numpy import DTYPES, check, compare, np, quiet, values
+
+load_functions.call(None)
 
 ALL = sorted(
     {value for value in vars(np).values() if isinstance(value, np.ufunc)}, key=lambda ufunc: str(ufunc.__name__)

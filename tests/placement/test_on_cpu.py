@@ -11,6 +11,7 @@ import pytest
 import anygpu as ag
 from anygpu.engines import catalogue
 from anygpu.engines.cpu.engine import _without_llvm
+from anygpu.engines.distributions import version_of
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
@@ -33,8 +34,7 @@ def chain(x: Any) -> Any:
 @pytest.fixture
 def no_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where llvmlite has no wheel."""
-    found = catalogue.version_of
-    monkeypatch.setattr(catalogue, "version_of", lambda name: None if name == "llvmlite" else found(name))
+    monkeypatch.setattr(catalogue, "version_of", lambda name: None if name == "llvmlite" else version_of(name))
 
 
 def run(known: DeviceRegistry | None = None, **given: Any) -> ag.Receipt:

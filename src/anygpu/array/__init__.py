@@ -38,10 +38,10 @@ def _call_function() -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
     return call_function
 
 
-def _load_functions() -> Callable[[], None]:
-    from anygpu.array.functions import numpy_functions  # noqa: F401 - its import is all that is needed
+def _load_functions() -> Callable[[Any], None]:
+    from anygpu.array.functions.numpy_functions import load_functions
 
-    return lambda: None
+    return load_functions
 
 
 def _note_result() -> Callable[[Any, tuple[Any, ...], dict[str, Any], Any], Any]:

@@ -8,8 +8,8 @@ from functools import cached_property, partial
 import numpy as np
 
 from anygpu.codegen.accessors import VectorAccessor, load_function, store_function
-from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.printer import Printer
+from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.codegen.elementwise import narrowed
 from anygpu.codegen.index import ZERO, Index, flat, unflat

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from anygpu.codegen.accessors import VectorAccessor, load_function, store_function
-from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.printer import Printer
+from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.vector_syntax import EXACT
 from anygpu.codegen.dialects.vector_text import replaced
 from anygpu.codegen.dialects.wgsl import WGSLPrinter

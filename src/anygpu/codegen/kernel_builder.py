@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence, Set
 
 import msgspec
 
-from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.printer import Filled, only_used
+from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.index import Index
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.kernel_ir import (

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from anygpu.codegen.accessors import buffers_of, load_function, store_function, texts_of
-from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.printer import Filled
+from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.elementwise import converted, narrowed
 from anygpu.codegen.index import Index, flat, unflat
 from anygpu.codegen.kernel import Kernel

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
 from anygpu.codegen.accessors import Put, VectorAccessor, load_function, store_function
-from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.printer import Printer
+from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.codegen.dialects.wgsl_vectors import WGSLVectors
 from anygpu.codegen.elementwise import narrowed

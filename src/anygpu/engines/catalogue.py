@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from anygpu.engines.distributions import version_of
 from anygpu.engines.protocol import Engine
 from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTraits
 from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra, install_command
@@ -230,15 +231,6 @@ def why_cpu_is_numpy() -> str | None:
     if entry is None:
         return "ANYGPU_ENGINES leaves out the engine cpu."
     return None if is_installed(entry) else f"{entry.requires} is not installed. {entry.install_command} installs it."
-
-
-def version_of(distribution: str) -> str | None:
-    from importlib import metadata  # which takes as long to load as all the rest of this module
-
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def library_version(engine: str) -> str | None:

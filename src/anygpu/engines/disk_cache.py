@@ -15,17 +15,18 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from anygpu._version import __version__
 from anygpu.cache_folder import TEMPORARY, decoded, sealed, unsealed, write_file
-from anygpu.engines.catalogue import version_of
+from anygpu.engines.distributions import version_of
 from anygpu.errors import InvalidOption
-from anygpu.hardware.device import Device
 from anygpu.own_files import read_file
+
+if TYPE_CHECKING:
+    from anygpu.hardware.device import Device
 
 Record = TypeVar("Record")
 
@@ -38,9 +39,9 @@ _DISK_BLOCK = 4096
 #: A file that has been written for so long will never be finished.
 _ABANDONED_SECONDS = 3600.0
 
-_KIND = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_KIND = r"[a-z0-9]+(-[a-z0-9]+)*"
 #: Nothing else is ever removed: the folder may be one in which a user has other files.
-_OURS = re.compile(_KIND.pattern + r"-[0-9a-f]{64}")
+_OURS = _KIND + r"-[0-9a-f]{64}"
 
 
 def stamp_of(device: Device, libraries: Iterable[str]) -> str:
@@ -63,9 +64,14 @@ class DiskCache:
     """
 
     def __init__(
-        self, directory: Path, stamp: str, *, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.time
+        self,
+        directory: str | os.PathLike[str],
+        stamp: str,
+        *,
+        max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._directory = directory
+        self._directory = os.fspath(directory)
         self._stamp = stamp
         self._max_bytes = max_bytes
         self._clock = clock
@@ -106,15 +112,15 @@ class DiskCache:
         self.put(kind, key, msgspec.msgpack.encode(record))
 
     def _identity(self, kind: str, key: str | bytes) -> bytes:
-        if not _KIND.fullmatch(kind):
+        if not re.fullmatch(_KIND, kind):
             raise InvalidOption(
                 f"{kind!r} is not a kind of cached file: use lowercase letters, digits and single hyphens."
             )
         # Encoded as a whole, so that no two of them run together into a third.
         return hashlib.sha256(msgspec.msgpack.encode((_FORMAT, kind, key, self._stamp))).digest()
 
-    def _path(self, kind: str, identity: bytes) -> Path:
-        return self._directory / f"{kind}-{identity.hex()}"
+    def _path(self, kind: str, identity: bytes) -> str:
+        return os.path.join(self._directory, f"{kind}-{identity.hex()}")
 
     def _make_room(self, now: float) -> None:
         """Remove what was not used for the longest time. Others may be at the same: a file that is gone is gone."""
@@ -124,16 +130,16 @@ class DiskCache:
                 facts = entry.stat(follow_symlinks=False)
                 if not stat.S_ISREG(facts.st_mode):
                     continue
-                if _OURS.fullmatch(entry.name):
+                if re.fullmatch(_OURS, entry.name):
                     files.append((facts.st_mtime, _on_disk(facts.st_size), entry.path))
                 elif entry.name.startswith(TEMPORARY) and now - facts.st_mtime > _ABANDONED_SECONDS:
-                    Path(entry.path).unlink()
+                    os.unlink(entry.path)
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if total <= self._max_bytes:
                 break
             with contextlib.suppress(OSError):
-                Path(path).unlink()
+                os.unlink(path)
             total -= size
         # Half of it: others write here too.
         self._room = (self._max_bytes - total) // 2

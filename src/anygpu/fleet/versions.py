@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from anygpu._version import __version__
-from anygpu.engines.catalogue import every_engine, version_of
+from anygpu.engines.catalogue import every_engine
+from anygpu.engines.distributions import version_of
 from anygpu.hardware.device import Unavailable
 from anygpu.hardware.device_names import node_of
 from anygpu.hardware.diagnosis_context import together

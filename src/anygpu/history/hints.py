@@ -67,16 +67,12 @@ def change_marks(path: str, marked: Collection[bytes], unmarked: Collection[byte
     new = [mark for mark in marked if mark not in before]
     kept = [mark for mark in before if mark not in unmarked]
     if new or len(kept) < len(before):
-        from pathlib import Path
-
         from anygpu.cache_folder import write_file
 
-        write_file(Path(path), b"\n".join([*new, *kept][:_MOST_MARKS]))
+        write_file(path, b"\n".join([*new, *kept][:_MOST_MARKS]))
 
 
 def _read(path: str) -> list[bytes]:
-    from pathlib import Path
-
     from anygpu.own_files import read_file
 
-    return (read_file(Path(path), _MOST_BYTES) or b"").split()
+    return (read_file(path, _MOST_BYTES) or b"").split()

@@ -170,8 +170,9 @@ class NativeSite:
         """Load what native code needs, and have the next call try it."""
         if self.seconds < LEAST_FOR_NATIVE * self.calls and not self.known.is_marked:
             self._next_look *= 4
-        elif not loading.native.is_done():
-            loading.native.begin(_start_runtime, first=None if self.known.is_marked else _start_compiler)
+        elif not loading.native.is_ready:
+            first = None if self.known.is_marked else _start_compiler
+            loading.native.begin(_trace_something, _start_runtime, first=first)
         elif self.direct is None:
             from anygpu.placement.native import NativeTrial
 
@@ -198,6 +199,15 @@ def _start_compiler() -> None:
     from anygpu.engines.cpu.compiler import start_compiler
 
     start_compiler()
+
+
+def _trace_something() -> None:
+    """Tracing loads modules when it first meets an operation: not in the time of a caller."""
+    import numpy as np
+
+    from anygpu.array.trace.tracing import trace
+
+    trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
 
 
 def _start_runtime() -> None:

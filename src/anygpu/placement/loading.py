@@ -27,11 +27,13 @@ _use = ProcessorUse(usable_processors())
 
 
 class Loading:
-    """The loading of one module, once."""
+    """The loading of one module, once, and what is done before and after it."""
 
     def __init__(self, module: str, last_name: str) -> None:
         """`last_name` is what the module defines last."""
         self._module, self._last_name = module, last_name
+        #: Whether what was to be done after it has been done.
+        self.is_ready = False
         self.thread: threading.Thread | None = None
         #: What the import has taken, beside whatever else went on.
         self.seconds = 0.0
@@ -40,7 +42,7 @@ class Loading:
         # It is among the modules as soon as its import has begun.
         return hasattr(sys.modules.get(self._module), self._last_name)
 
-    def begin(self, then: Callable[[], None] | None = None, *, first: Callable[[], None] | None = None) -> None:
+    def begin(self, *then: Callable[[], None], first: Callable[[], None] | None = None) -> None:
         """Begin, unless it has begun; do something `first`, and `then` what it is needed for.
 
         Whoever needs it before that is done waits for the rest, as for any import.
@@ -53,7 +55,7 @@ class Loading:
         """Whether it is being loaded. If that has failed, whoever imports it gets the error."""
         return self.thread is not None and self.thread.is_alive()
 
-    def _load(self, first: Callable[[], None] | None, then: Callable[[], None] | None) -> None:
+    def _load(self, first: Callable[[], None] | None, then: tuple[Callable[[], None], ...]) -> None:
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
         with contextlib.suppress(Exception), yielding():
             if first is not None:
@@ -61,8 +63,9 @@ class Loading:
             begin = time.perf_counter()
             importlib.import_module(self._module)
             self.seconds = time.perf_counter() - begin
-            if then is not None:
-                then()
+            for each in then:
+                each()
+                self.is_ready = True
 
 
 planning = Loading(PLANNING, "place")

@@ -644,6 +644,7 @@ def prepare(
 ) -> Any:
     """Have native code ready before this call returns; its value, which NumPy has computed."""
     begin = _clock()
+    loading.native.is_ready = True
     site.look_again(math.inf)
     with _progress(site.note.task):
         found = traced_call(site, function, arguments, keywords, None)

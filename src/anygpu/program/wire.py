@@ -9,8 +9,6 @@ a primitive `[tag, attribute, …]`, and a line `[position in files, line number
 
 from __future__ import annotations
 
-import copyreg
-from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal, Union
 
@@ -101,14 +99,6 @@ def from_bytes(data: bytes) -> Program:
     nodes = tuple(Node(op, inputs) for op, inputs in record.nodes)
     _check_size(nodes, record.outputs)
     return Program(nodes, record.outputs, lines=_lines(record))
-
-
-def _reduced(program: Program) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
-    return from_bytes, (to_bytes(program),)
-
-
-# A program is pickled as its byte form, so what is unpickled has been checked.
-copyreg.pickle(Program, _reduced)
 
 
 def _check_head(head: _Head) -> None:

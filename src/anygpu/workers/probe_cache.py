@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from anygpu.cache_folder import decoded, sealed, unsealed, write_file
-from anygpu.engines.catalogue import EngineEntry, version_of
+from anygpu.engines.catalogue import EngineEntry
+from anygpu.engines.distributions import version_of
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.evidence import Evidence

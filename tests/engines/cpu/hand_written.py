@@ -6,7 +6,7 @@ from anygpu.codegen.kernel import Check, Output, Slot
 from anygpu.codegen.kernel_ir import Buffer
 from anygpu.codegen.nests.steps import Cost, HostStep, Nest, NestProgram
 from anygpu.engines.cpu.executable import CpuExecutable, compiled_program
-from anygpu.engines.cpu.run_plan import run_plan
+from anygpu.engines.cpu.planning import run_plan
 from anygpu.engines.cpu.target import host_processor
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Node, Program

@@ -201,10 +201,12 @@ RETURNS: dict[str, Returns] = {name: Returns(*row[:3]) for row in _ROWS for name
 
 
 @cache
-def _by_function() -> dict[Any, Returns]:
+def _by_function(*, of_fft: bool) -> dict[Any, Returns]:
     found = {}
     for name, returns in RETURNS.items():
         path = name.removeprefix("np.")
+        if path.startswith("fft.") != of_fft:  # NumPy loads that package when it is first named
+            continue
         try:
             found[operator.attrgetter(path)(np)] = returns
         except AttributeError:  # not every NumPy from 2.0 on has it, and "operators" is none
@@ -214,4 +216,4 @@ def _by_function() -> dict[Any, Returns]:
 
 def returns_of(function: Any) -> Returns | None:
     """The row of a function of NumPy's; `None` where there is none."""
-    return _by_function().get(function)
+    return _by_function(of_fft=getattr(function, "__module__", None) == "numpy.fft").get(function)

@@ -21,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: NumPy's function → ours. `override` loads the modules that fill it.
+#: NumPy's function → ours. `override` loads the modules that fill it, until it has what is asked for.
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
 #: NumPy's ufunc → ours.
@@ -82,15 +82,15 @@ note_result: Late[[Any, tuple[Any, ...], dict[str, Any], Any], Any] = Late()
 get_item: Late[[Array, Any], Array] = Late()
 set_item: Late[[Array, Any, Any], None] = Late()
 
-#: Imports every module that registers functions.
-load_functions: Late[[], None] = Late()
+#: Imports modules that register functions until one has registered this one of NumPy's; every one, if none has.
+load_functions: Late[[Any], None] = Late()
 
 
 def override(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """Our function for one of NumPy's functions or ufuncs, which must have one."""
     table = UFUNCS if isinstance(theirs, np.ufunc) else FUNCTIONS
     if theirs not in table:
-        load_functions.call()
+        load_functions.call(theirs)
     return table[theirs]
 
 

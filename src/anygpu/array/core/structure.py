@@ -9,7 +9,6 @@ which belong to the values they were computed from.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -199,6 +198,8 @@ def _make_defaultdict(container: type[Any], names: tuple[Any, ...], parts: list[
 
 
 def _dataclass_rule(container: type[Any]) -> _ContainerRule:
+    import dataclasses  # late: whoever has made one has loaded it
+
     fields = tuple(field.name for field in dataclasses.fields(container))
 
     def take(value: Any) -> ContainerParts:
@@ -235,7 +236,7 @@ def _find_rule(container: type[Any]) -> _ContainerRule | None:
         return _ContainerRule(_take_defaultdict, _make_defaultdict)
     if issubclass(container, dict):
         return _ContainerRule(_take_dict, _make_dict)
-    if dataclasses.is_dataclass(container):
+    if hasattr(container, "__dataclass_fields__"):
         return _dataclass_rule(container)
     return None
 

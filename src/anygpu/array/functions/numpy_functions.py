@@ -1,12 +1,13 @@
 """NumPy's functions for our arrays: `np.where(x > 0, x, 0)` with an `Array` ends up here.
 
-A function that one of ours implements is that one; importing this module imports all of them. What we do not have runs
-on the host, with a notice that names it, its line and the bytes it moved; what would lose its meaning there is refused
-with what to write.
+A function that one of ours implements is that one; our modules are imported until it is found. What we do not have
+runs on the host, with a notice that names it, its line and the bytes it moved; what would lose its meaning there is
+refused with what to write.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,68 +16,40 @@ import numpy as np
 from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.call_notes import note_result
 from anygpu.array.core.expression import active_tracer, note_error, users_line
-from anygpu.array.core.overrides import FUNCTIONS
+from anygpu.array.core.overrides import FUNCTIONS, UFUNCS
 from anygpu.array.core.traced_scalar import TracedScalar
-from anygpu.array.functions import (
-    bits,
-    comparison,
-    concatenation,
-    creation,
-    differences,
-    elementwise,
-    fourier,
-    histograms,
-    inplace,
-    interpolation,
-    linalg,
-    manipulation,
-    metadata,
-    nan_reductions,
-    numeric,
-    padding,
-    polynomials,
-    products,
-    quantiles,
-    ranges,
-    reductions,
-    selection,
-    sets,
-    sorting,
-    statistics,
-    types,
-)
-from anygpu.fallback_warnings import ran_on_host
-from anygpu.receipts import HostOperation
 
-#: The modules whose functions are registered in FUNCTIONS when they are imported.
+#: The modules whose functions are registered in FUNCTIONS when they are imported, those that most programs use first.
 MODULES = (
-    bits,
-    comparison,
-    concatenation,
-    creation,
-    differences,
-    elementwise,
-    fourier,
-    histograms,
-    inplace,
-    interpolation,
-    linalg,
-    manipulation,
-    metadata,
-    nan_reductions,
-    numeric,
-    padding,
-    polynomials,
-    products,
-    quantiles,
-    ranges,
-    reductions,
-    selection,
-    sets,
-    sorting,
-    statistics,
-    types,
+    "elementwise",
+    "products",
+    "reductions",
+    "manipulation",
+    "selection",
+    "creation",
+    "metadata",
+    "types",
+    "ranges",
+    "concatenation",
+    "comparison",
+    "numeric",
+    "sorting",
+    "statistics",
+    "quantiles",
+    "differences",
+    "nan_reductions",
+    "linalg",
+    "histograms",
+    "inplace",
+    "interpolation",
+    "padding",
+    "polynomials",
+    "sets",
+    "bits",
+    "fourier",
 )
+#: The modules for the functions of a package of NumPy's.
+_OF_PACKAGE = {"numpy.linalg": "linalg", "numpy.fft": "fourier"}
 
 #: Functions that print or write values out, so that they have to come to the host: no notice is due.
 TELL_VALUES = ("array2string", "array_repr", "array_str", "save", "savetxt", "savez", "savez_compressed")
@@ -94,6 +67,18 @@ REFUSED: dict[str, str] = {
 }
 
 
+def load_functions(theirs: Any) -> None:
+    """Import our modules until one of them has registered a function for this one of NumPy's; all, if none has it.
+
+    A process traces with few of them, and the time to load all would be its user's.
+    """
+    first = _OF_PACKAGE.get(getattr(theirs, "__module__", None) or "")
+    for name in (first, *MODULES) if first else MODULES:
+        if theirs in FUNCTIONS or theirs in UFUNCS:
+            return
+        importlib.import_module(f"anygpu.array.functions.{name}")
+
+
 def call_function(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """`function(*arguments, **options)`, where some of the arguments are our arrays."""
     try:
@@ -104,6 +89,8 @@ def call_function(function: Any, arguments: tuple[Any, ...], options: dict[str, 
 
 
 def _called(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    if function not in FUNCTIONS:
+        load_functions(function)
     ours = FUNCTIONS.get(function)
     name = getattr(function, "__name__", str(function))
     if ours is not None:
@@ -124,6 +111,10 @@ def _into(out: Any, result: Any, name: str) -> Array:
 
 
 def _on_host(function: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    # Late: most functions have nothing that runs here.
+    from anygpu.fallback_warnings import ran_on_host
+    from anygpu.receipts import HostOperation
+
     device = device_of(*_arrays_in((arguments, options)))
     result = function(*_hosted(arguments), **_hosted(options))
     if name in TELL_VALUES:

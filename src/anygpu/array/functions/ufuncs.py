@@ -12,16 +12,12 @@ from anygpu.array.core.arguments import to_array
 from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.call_notes import note_ufunc
 from anygpu.array.core.expression import active_tracer, note_error
-from anygpu.array.core.overrides import UFUNCS
+from anygpu.array.core.overrides import UFUNCS, load_functions
 from anygpu.array.core.recording import binary, cast, reshape, unary
-from anygpu.array.functions import elementwise, products
 from anygpu.array.functions import ufunc_methods as methods
 from anygpu.array.functions.elementwise import RULES, array_of, operands_of, record, resolve
 from anygpu.array.functions.ufunc_methods import into, mask_of
 from anygpu.program.dtypes import FLOATS, DType
-
-#: The modules whose functions are registered in UFUNCS when they are imported.
-MODULES = (elementwise, products)
 
 #: Ufuncs of NumPy that are refused, and what to write instead.
 REFUSED: dict[np.ufunc, str] = {np.isnat: "anygpu has no arrays of dates; keep them in NumPy: np.isnat(np.asarray(x))."}
@@ -42,6 +38,8 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: d
 
 
 def _called(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    if ufunc not in UFUNCS:
+        load_functions.call(ufunc)  # those of matrices are with the products
     if ufunc not in UFUNCS:
         raise TypeError(REFUSED.get(ufunc) or _unknown(ufunc))
     if method == "__call__":

@@ -12,12 +12,11 @@ cannot be traced.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import enum
-import fractions
 import functools
 import operator
+import sys
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -218,7 +217,7 @@ class CaptureSearch:
             return new("identity", is_ref, weak(value))
         elif kind is types.FunctionType:
             position = self._add_function(value, new, name, depth)
-        elif kind in VALUE_KINDS or (kind is frozenset and all(type(each) in PLAIN for each in value)):
+        elif _is_value_kind(kind) or (kind is frozenset and all(type(each) in PLAIN for each in value)):
             return new("value", same_value, (kind, bits(value)))
         elif isinstance(value, types.ModuleType):
             position = self._add_module(value, new, depth)
@@ -398,9 +397,14 @@ class CaptureSearch:
 
 # What is followed, and what is taken as it is ------------------------------------------------------------------------
 
-VALUE_KINDS = frozenset(
-    (slice, range, datetime.date, datetime.timedelta, datetime.timezone, datetime.datetime, fractions.Fraction)
-)
+_VALUE_KINDS = frozenset((slice, range, datetime.date, datetime.timedelta, datetime.timezone, datetime.datetime))
+
+
+def _is_value_kind(kind: type[Any]) -> bool:
+    """Whether objects of that class are values as a whole. Without its module there is no fraction."""
+    fractions = sys.modules.get("fractions")
+    return kind in _VALUE_KINDS or (fractions is not None and kind is fractions.Fraction)
+
 
 CONTAINERS: tuple[type[Any], ...] = (list, tuple, dict, OrderedDict, defaultdict)
 
@@ -439,7 +443,7 @@ def is_immutable(value: Any) -> bool:
             "datetime",
             "fractions",
         )
-    if isinstance(value, Array) or _is_offloaded(value) or dataclasses.is_dataclass(kind):
+    if isinstance(value, Array) or _is_offloaded(value) or hasattr(kind, "__dataclass_fields__"):
         return False
     return kind.__module__.startswith("anygpu.")
 
@@ -472,7 +476,7 @@ def hides_its_class(kind: type[Any]) -> bool:
 
 def is_ours(kind: type[Any]) -> bool:
     """Whether it is a class of anygpu's that only holds arrays, such as quantised weights."""
-    return kind.__module__.startswith("anygpu.") and dataclasses.is_dataclass(kind)
+    return kind.__module__.startswith("anygpu.") and hasattr(kind, "__dataclass_fields__")
 
 
 def is_followable(kind: type[Any]) -> bool:

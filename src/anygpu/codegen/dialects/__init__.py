@@ -1,12 +1,1 @@
-"""WGSL and OpenCL C: two ways to print the same kernel form."""
-
-from __future__ import annotations
-
-from anygpu.codegen.dialects.opencl import OpenCLPrinter
-from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.wgsl import WGSLPrinter
-from anygpu.codegen.target import Target
-
-
-def printer(target: Target) -> Printer:
-    return WGSLPrinter(target) if target.dialect == "wgsl" else OpenCLPrinter(target)
+"""WGSL, OpenCL C and LLVM IR: three ways to print what is to be computed."""

@@ -22,16 +22,17 @@ size in each component: N=f32 T=float I=int ANY= becomes N=f32x8 T=float8 I=int8
 
 from __future__ import annotations
 
+import os
 import re
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
+from typing import NamedTuple
 
 import msgspec
 
 from anygpu.codegen.target import Dialect
 
+_FOLDER = os.path.dirname(__file__)
 _SUFFIX: dict[Dialect, str] = {"wgsl": ".wgsl", "opencl": ".cl"}
 _BEGINNING: dict[Dialect, re.Pattern[str]] = {
     "wgsl": re.compile(r"(?:fn|struct) (\w+)"),
@@ -60,13 +61,32 @@ def read(dialect: Dialect, width: int = 1) -> dict[str, Definition]:
 
 def texts(dialect: Dialect, width: int = 1) -> dict[str, str]:
     """The texts of the same."""
-    folder = files(__package__)
-    polynomials = tomllib.loads((folder / "polynomials.toml").read_text(encoding="utf-8"), parse_float=str)
-    found = dict(_polynomial(dialect, width, name, **fields) for name, fields in polynomials.items())
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(_SUFFIX[dialect]):
-            found.update(expanded(dialect, width, file.read_text(encoding="utf-8")))
+    found = polynomials(dialect, width)
+    found.update((name, template.text()) for name, template in templates(dialect, width).items())
     return found
+
+
+def polynomials(dialect: Dialect, width: int = 1) -> dict[str, str]:
+    """The texts of the polynomials, by name."""
+    import tomllib  # late: many programs call none of these functions
+
+    numbers = tomllib.loads(file_text("polynomials.toml"), parse_float=str)
+    return dict(_polynomial(dialect, width, name, **fields) for name, fields in numbers.items())
+
+
+def templates(dialect: Dialect, width: int = 1) -> dict[str, Template]:
+    """All other definitions, by name. Expanding all of their texts takes longer than compiling a program does."""
+    found: dict[str, Template] = {}
+    for name in sorted(os.listdir(_FOLDER)):
+        if name.endswith(_SUFFIX[dialect]):
+            found.update(expanded(dialect, width, file_text(name)))
+    return found
+
+
+def file_text(name: str, folder: str = _FOLDER) -> str:
+    """The text of a file of functions, by default of one beside this."""
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return file.read()
 
 
 def _polynomial(
@@ -122,7 +142,34 @@ def _uses(name: str, text: str, texts: dict[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in _WORD.findall(code) if word in texts and word != name))
 
 
-def expanded(dialect: Dialect, width: int, text: str) -> Iterator[tuple[str, str]]:
+class Template(NamedTuple):
+    """A definition as it is written, and the words to replace in it."""
+
+    dialect: Dialect
+    lines: Sequence[str]
+    words: Mapping[str, str]
+
+    def name(self) -> str:
+        """What it defines."""
+        for line in self.lines:
+            if found := _BEGINNING[self.dialect].match(line):
+                return _replaced(found.group(1), self.words)
+        raise ValueError(f"no definition in: {self.lines}")
+
+    def text(self) -> str:
+        """The definition with its words replaced."""
+        text = _replaced("\n".join(self.lines), self.words)
+        if self.dialect == "opencl" and self.words.get("T", "").startswith("float"):
+            text = _DOUBLE.sub(r"\g<0>f", text)
+        return text
+
+
+def _replaced(text: str, words: Mapping[str, str]) -> str:
+    return _PART.sub(lambda found: words.get(found.group(), found.group()), text) if words else text
+
+
+def expanded(dialect: Dialect, width: int, text: str) -> Iterator[tuple[str, Template]]:
+    """The definitions of a file, by name: each as often as it is expanded."""
     expansions: list[dict[str, str]] = [{}]
     listing = vectors = inside = False
     definition: list[str] = []
@@ -140,21 +187,9 @@ def expanded(dialect: Dialect, width: int, text: str) -> Iterator[tuple[str, str
             inside = not line.startswith("}")
             if not inside:
                 if vectors or width == 1:
-                    yield from (_expand(dialect, definition, _widened(words, width)) for words in expansions)
+                    made = [Template(dialect, definition, _widened(words, width)) for words in expansions]
+                    yield from ((each.name(), each) for each in made)
                 definition = []
         else:
             listing = False
             definition = [*definition, line] if line.startswith("//") else []
-
-
-def _expand(dialect: Dialect, definition: list[str], words: dict[str, str]) -> tuple[str, str]:
-    """The name and text of one definition with its words replaced."""
-    text = "\n".join(definition)
-    if words:
-        text = _PART.sub(lambda found: words.get(found.group(), found.group()), text)
-    if dialect == "opencl" and words.get("T", "").startswith("float"):
-        text = _DOUBLE.sub(r"\g<0>f", text)
-    for line in text.splitlines():
-        if found := _BEGINNING[dialect].match(line):
-            return found.group(1), text
-    raise ValueError(f"no definition in: {text}")

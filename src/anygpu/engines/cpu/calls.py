@@ -10,14 +10,13 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from anygpu.engines.cpu.loader import Code, load
 from anygpu.engines.cpu.memory import LARGE_BYTES
-from anygpu.engines.cpu.native_threads import module_head
+from anygpu.engines.cpu.native_threads import file_text, module_head
 from anygpu.engines.cpu.numpy_abi import FIELDS, HEADER, USABLE_FLAGS
 from anygpu.engines.cpu.run_plan import NestRun, RunPlan, aligned, layout_of, segments_of
 from anygpu.engines.cpu.target import HostProcessor
@@ -103,11 +102,10 @@ def _segment_text(number: int, nests: tuple[NestRun, ...]) -> str:
 
 def load_call(processor: HostProcessor, symbols: Mapping[str, int]) -> Code:
     """`@call`, with the layout of objects as it is in this process."""
-    text = Path(__file__).with_name("call.ll").read_text()
     places = {field.upper(): HEADER + offset for field, (_, offset) in FIELDS.items()}
     places |= {"NDIM": places.pop("ND"), "OBTYPE": HEADER - 8, "ITEMS": tuple.__basicsize__}
-    for name, number in (*places.items(), ("USABLE", USABLE_FLAGS), ("STACK", _STACK_BYTES)):
-        text = re.sub(rf"\b{name}\b", str(number), text)
+    places |= {"USABLE": USABLE_FLAGS, "STACK": _STACK_BYTES}
+    text = re.sub(r"\b[A-Z]+\b", lambda found: str(places.get(found[0], found[0])), file_text("call.ll"))
     return load(module_head(processor) + text, processor, symbols, ["call"])
 
 

@@ -10,9 +10,7 @@ microseconds and no LLVM. A module has no writable data: its functions are given
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
 import struct
 import sys
@@ -144,6 +142,8 @@ def linked(elf: bytes) -> bytes:
             offset, info, addend = struct.unpack_from("<QQq", elf, at)
             name, place = symbols[info >> 32]
             link.resolve(places[section[7]] + offset, info & 0xFFFFFFFF, name, place, addend)
+    import json  # late, as in `answer`: the caller's process reads the constants above, and most need no more
+
     header = {"exports": exports, "imports": link.imports, "relative": link.relative}
     return json.dumps(header).encode() + b"\n" + bytes(body)
 
@@ -248,8 +248,11 @@ def _word(data: bytes, at: int) -> str:
 # -- the child
 
 
-def answer(request: dict[str, Any]) -> bytes:
+def answer(encoded: bytes) -> bytes:
     """What the child says to a request, without its first byte."""
+    import json
+
+    request = json.loads(encoded)
     if request["ask"] == "host":
         return json.dumps(host()).encode()
     emitted = compile_module(request["text"], request["target"], request["level"])
@@ -270,7 +273,7 @@ def main() -> None:
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_PROF, _COMPILE_SECONDS)
         try:
-            reply = b"+" + answer(json.loads(request))
+            reply = b"+" + answer(request)
         except Exception as error:  # noqa: BLE001 - all that LLVM may say is the caller's to hear
             reply = b"-" + f"{type(error).__name__}: {error}".encode()
         if hasattr(signal, "setitimer"):
@@ -281,6 +284,8 @@ def main() -> None:
 
 
 def _read(requests: BinaryIO) -> bytes | None:
+    import select  # late, as json
+
     if sys.platform != "win32" and not select.select([requests], [], [], _IDLE_SECONDS)[0]:
         return None
     length = requests.read(8)

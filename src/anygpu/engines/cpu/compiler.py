@@ -16,20 +16,21 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib.util
-import json
 import os
 import signal
 import struct
-import subprocess
 import sys
-import tempfile
 import threading
-from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
 
 from anygpu.engines.cpu import compile_child
 from anygpu.errors import CannotCompile, MissingExtra
 from anygpu.interpreter import interpreter
+
+if TYPE_CHECKING:
+    import subprocess
 
 #: Children that died one after the other over the same request before it is given up. Who is killed from outside has
 #: done nothing wrong.
@@ -45,13 +46,12 @@ def compiled(text: str, target: dict[str, str], *, level: int = 2, link: bool = 
 
 def encoded(**request: Any) -> bytes:
     """The request to compile a module, as the child takes it."""
-    return json.dumps({"ask": "compile", **request}).encode()
+    return msgspec.json.encode({"ask": "compile", **request})
 
 
 def described_host() -> dict[str, str]:
     """The processor of this machine, as `anygpu.engines.cpu.compile_child.host` has it."""
-    facts: dict[str, str] = json.loads(_ask(b'{"ask": "host"}', idle=False))
-    return facts
+    return msgspec.json.decode(_ask(b'{"ask": "host"}', idle=False), type=dict[str, str])
 
 
 def start_compiler(*, idle: bool = False) -> None:
@@ -66,7 +66,7 @@ def _ask(request: bytes, *, idle: bool) -> bytes:
     except _NoChild:
         llvmlite_folder()
         try:
-            return compile_child.answer(json.loads(request))
+            return compile_child.answer(request)
         except Exception as error:
             raise CannotCompile("cpu", f"{type(error).__name__}: {error}") from error
     if reply[:1] != b"+":
@@ -79,7 +79,7 @@ def llvmlite_folder() -> str:
     found = importlib.util.find_spec("llvmlite")
     if found is None or found.origin is None:
         raise MissingExtra("llvmlite", "cpu")
-    return str(Path(found.origin).parents[1])
+    return os.path.dirname(os.path.dirname(found.origin))
 
 
 class _NoChild(Exception):
@@ -134,6 +134,10 @@ class CompileChild:
         self._end()
         if getattr(sys, "frozen", False):
             raise _NoChild
+        # Late: most processes find all that they need on disk.
+        import subprocess
+        import tempfile
+
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         arguments = [llvmlite_folder(), *(["idle"] if self._idle else [])]
         try:

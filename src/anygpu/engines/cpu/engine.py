@@ -12,10 +12,10 @@ from typing import ClassVar
 import numpy as np
 
 from anygpu._typing import HostArray
-from anygpu.engines.catalogue import version_of
 from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.engines.cpu.target import host_processor
 from anygpu.engines.custom_support import why_not_here
+from anygpu.engines.distributions import version_of
 from anygpu.engines.host_arrays import HostArrays
 from anygpu.engines.numpy import lowering
 from anygpu.engines.program_cache import ProgramCache

@@ -25,9 +25,7 @@ from anygpu.engines.cpu.run_plan import (
     RunPlan,
     can_call,
     layout_of,
-    run_plan,
     segments_of,
-    with_scratch_in_slots,
 )
 from anygpu.engines.cpu.runtime import native_runtime
 from anygpu.engines.cpu.target import HostProcessor, host_processor
@@ -66,6 +64,7 @@ def _module(program: Program, processor: HostProcessor) -> tuple[RunPlan, str]:
     # Loaded late: most processes find what they need on disk.
     from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text
     from anygpu.codegen.nests.schedule import nests
+    from anygpu.engines.cpu.planning import run_plan, with_scratch_in_slots
 
     target = NativeTarget(processor.triple, processor.data_layout, processor.present, processor.vector_bytes)
     try:

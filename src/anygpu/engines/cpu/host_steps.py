@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +18,9 @@ from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.program.graph import Node
 from anygpu.program.primitives import Argsort, Fourier, Primitive, Scan, Sort, Spec
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 #: Fewer elements are not worth another thread.
 _MANY = 1 << 16
@@ -67,6 +69,8 @@ class HostSteps:
         return result
 
     def _executor(self) -> ThreadPoolExecutor:
+        from concurrent.futures import ThreadPoolExecutor  # late: few programs have steps for it
+
         with self._lock:
             if self._threads is None:
                 # More than there are processors would not help.

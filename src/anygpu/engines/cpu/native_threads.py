@@ -7,7 +7,6 @@ import os
 import platform
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from anygpu.engines.cpu.target import HostProcessor
@@ -27,9 +26,15 @@ HAS_NATIVE_THREADS = sys.platform == "linux" and platform.machine() in _ARCHITEC
 def native_text(name: str, processor: HostProcessor) -> str:
     """One of the modules beside this file, for this machine."""
     futex, pause = _ARCHITECTURES[platform.machine()]
-    text = Path(__file__).with_name(name).read_text().replace("FUTEX", futex).replace("PAUSE", f"call {pause}")
+    text = file_text(name).replace("FUTEX", futex).replace("PAUSE", f"call {pause}")
     declaration = pause.replace("i32 15", "i32")
     return f"{module_head(processor)}declare {declaration}\n{text}"
+
+
+def file_text(name: str) -> str:
+    """The text of a file beside this one."""
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        return file.read()
 
 
 def module_head(processor: HostProcessor) -> str:

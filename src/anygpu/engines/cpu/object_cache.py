@@ -11,19 +11,18 @@ import hashlib
 import os
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from anygpu._version import __version__
-from anygpu.cache_folder import cache_folder
-from anygpu.engines.catalogue import version_of
+from anygpu.cache_location import cache_location
 from anygpu.engines.cpu import compile_child
 from anygpu.engines.cpu.compiler import compiled
 from anygpu.engines.cpu.target import HostProcessor, host_processor
 from anygpu.engines.disk_cache import DiskCache
+from anygpu.engines.distributions import mark_of_llvmlite
 from anygpu.program.graph import Program
 
 Record = TypeVar("Record")
@@ -31,7 +30,7 @@ Record = TypeVar("Record")
 
 def image_of(text: str, processor: HostProcessor, *, level: int = 2, link: bool = True, idle: bool = False) -> bytes:
     """The native code of a module: from the disk if it was ever compiled, else from LLVM."""
-    kept = _kept(str(cache_folder()))
+    kept = _kept(cache_location())
     key = msgspec.msgpack.encode((text, processor, level, link))
     image = kept.get("image", key)
     if image is None:
@@ -46,7 +45,7 @@ def kept_program(
     """What was made of a program: from the disk if it ever was, else by the function. So neither nests nor IR are made
     again, which take longer than loading code does.
     """
-    kept = _kept(str(cache_folder()))
+    kept = _kept(cache_location())
     key = msgspec.msgpack.encode((program.key, processor, _sources()))
     found = kept.record("program", key, of)
     if found is None:
@@ -57,12 +56,12 @@ def kept_program(
 
 def keep_fact(kind: str, program: Program, about: tuple[Any, ...], fact: Any) -> None:
     """Keep what was found out about the code of a program, for as long as the code stays the same."""
-    _kept(str(cache_folder())).put_record(kind, _fact_key(program, about), fact)
+    _kept(cache_location()).put_record(kind, _fact_key(program, about), fact)
 
 
 def kept_fact(kind: str, program: Program, about: tuple[Any, ...], of: type[Record]) -> Record | None:
     """What `keep_fact` has kept."""
-    return _kept(str(cache_folder())).record(kind, _fact_key(program, about), of)
+    return _kept(cache_location()).record(kind, _fact_key(program, about), of)
 
 
 def _fact_key(program: Program, about: tuple[Any, ...]) -> bytes:
@@ -72,20 +71,20 @@ def _fact_key(program: Program, about: tuple[Any, ...]) -> bytes:
 @cache
 def _sources() -> str:
     """By which a change of the code that compiles is noticed, as Python notices that its own files are out of date."""
-    package = Path(__file__).parents[2]
+    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     digest = hashlib.blake2b(digest_size=16)
     for part in ("codegen", "engines/cpu", "program"):
-        for folder, _, names in os.walk(package / part):
+        for folder, below, names in os.walk(os.path.join(package, part)):
+            below[:] = sorted(name for name in below if name != "__pycache__")
             for name in sorted(names):
-                if not name.endswith(".pyc"):
-                    facts = (Path(folder) / name).stat()
-                    digest.update(f"{folder}/{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+                facts = os.stat(f"{folder}/{name}")
+                digest.update(f"{folder}/{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
 @cache
 def _kept(folder: str) -> DiskCache:
     numpy_abi = np._core._multiarray_umath._get_ndarray_c_version()  # type: ignore[attr-defined]
-    compiler = (version_of("llvmlite"), compile_child.PASSES, compile_child.LONG_TEXT, compile_child.FORMAT)
+    compiler = (mark_of_llvmlite(), compile_child.PASSES, compile_child.LONG_TEXT, compile_child.FORMAT)
     stamp = msgspec.json.encode((__version__, compiler, numpy_abi, object.__basicsize__))
-    return DiskCache(cache_folder() / "native", stamp.decode())
+    return DiskCache(os.path.join(folder, "native"), stamp.decode())

@@ -6,14 +6,13 @@ import os
 import platform
 import sys
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
-from anygpu.cache_folder import cache_folder
-from anygpu.engines.catalogue import version_of
+from anygpu.cache_location import cache_location
 from anygpu.engines.cpu.compiler import described_host
 from anygpu.engines.disk_cache import DiskCache
+from anygpu.engines.distributions import mark_of_llvmlite
 from anygpu.errors import InvalidOption
 
 _SSE2 = ("cx8", "fxsr", "mmx", "sse", "sse2")
@@ -76,8 +75,8 @@ def _restricted(wanted: str) -> HostProcessor:
 @cache
 def _host() -> HostProcessor:
     """Kept on disk: asking LLVM takes as long as loading it."""
-    known = DiskCache(cache_folder() / "native", "")
-    key = msgspec.json.encode((processor_facts(), version_of("llvmlite"), sys.platform, platform.machine()))
+    known = DiskCache(os.path.join(cache_location(), "native"), "")
+    key = msgspec.json.encode((processor_facts(), mark_of_llvmlite(), sys.platform, platform.machine()))
     found = known.record("processor", key, HostProcessor)
     if found is None:
         found = HostProcessor(**described_host())
@@ -88,7 +87,8 @@ def _host() -> HostProcessor:
 def processor_facts() -> str:
     """All that this machine says of its first processor, by which another one is recognised."""
     try:
-        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+        with open("/proc/cpuinfo") as file:
+            first = file.read().split("\n\n")[0]
     except OSError:
         return platform.processor()
     changing = ("cpu mhz", "bogomips", "processor", "apicid", "core id", "initial apicid")

@@ -6,9 +6,9 @@ out when no lane takes it. Functions whose operands decide how often a loop runs
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 
 from anygpu.codegen.dialects.llvm import c_syntax as c
 from anygpu.codegen.dialects.llvm.c_numbers import (
@@ -26,7 +26,7 @@ from anygpu.codegen.dialects.llvm.c_numbers import (
 )
 from anygpu.codegen.dialects.llvm.native import NativeTarget
 from anygpu.codegen.dialects.llvm.values import Type, Value, Writer, constant, whole
-from anygpu.codegen.functions.source import expanded, texts
+from anygpu.codegen.functions.source import Template, expanded, file_text, polynomials, templates
 from anygpu.errors import InvalidProgram
 
 #: Only what the module itself calls, and nothing that it could be asked about at run time.
@@ -38,15 +38,16 @@ Operand = Number | dict[str, Number]
 
 
 @cache
-def definitions() -> dict[str, str]:
-    """The texts of all definitions by name: those of OpenCL C, and here instead of its built-in functions."""
-    own = (files(__package__) / "builtins.cl").read_text(encoding="utf-8")
-    return texts("opencl") | dict(expanded("opencl", 1, own))
+def definitions() -> dict[str, str | Template]:
+    """All definitions by name, as text or before expansion: OpenCL C's, and here instead of its built-in functions."""
+    own = file_text("builtins.cl", os.path.dirname(__file__))
+    return {**polynomials("opencl"), **templates("opencl"), **dict(expanded("opencl", 1, own))}
 
 
 @cache
 def definition(name: str) -> c.Function | c.StructType:
-    return c.parsed(definitions()[name])
+    found = definitions()[name]
+    return c.parsed(found.text() if isinstance(found, Template) else found)
 
 
 def is_defined(name: str) -> bool:
