@@ -21,6 +21,8 @@ os.environ["SCIPY_ARRAY_API"] = "1"
 os.environ.setdefault("ANYGPU_CACHE_DIR", tempfile.mkdtemp(prefix="anygpu-tests-"))
 os.environ.setdefault("ANYGPU_TUNING_SECONDS", "0")
 os.environ.setdefault("ANYGPU_HISTORY", "off")
+# Calls stay where a test expects them: those of native code switch it on.
+os.environ.setdefault("ANYGPU_NATIVE", "off")
 
 # In CI the same examples every time: a gate that fails by chance teaches nobody anything. On a developer's machine new
 # ones each time, which is where surprises belong.

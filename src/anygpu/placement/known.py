@@ -67,8 +67,8 @@ class Known:
         self.native: dict[Hashable, NativeSite] = {}
         #: The native code of the last call: whether it is that of the next one too, it can tell without a key.
         self.quick: NativeCalls | None = None
-        #: Whether an earlier process has found native code to be faster; `None` until it is looked up.
-        self.is_marked: bool | None = None
+        #: Whether an earlier process has found native code to be faster.
+        self.is_marked = False
         #: Of an opaque task, by what arguments have in common beside their rows.
         self.forms: dict[Hashable, OpaqueForm] = {}
 
@@ -131,8 +131,8 @@ class NativeSite:
     runs_as_is = True
     looks_first = False
 
-    def __init__(self, known: Known, key: Hashable, note: HostNote, seconds: float) -> None:
-        """The first call has taken so long."""
+    def __init__(self, known: Known, key: Hashable, note: HostNote) -> None:
+        """Where an earlier process has found native code to be faster, the first call tries it."""
         self.known = known
         self.key = key
         self.note = note
@@ -140,14 +140,13 @@ class NativeSite:
         self.direct: NativeCalls | NativeTrial | Callable[..., Any] | None = None
         self.skip_planning = sys.maxsize
         #: Of calls on NumPy: how many, what they took together, and the quickest of them.
-        self.calls = 1
-        self.seconds = self.least = seconds
+        self.calls, self.seconds, self.least = 0, 0.0, math.inf
         #: How often native code was tried, and how often something has changed that a program depends on.
         self.tries = self.changes = 0
         #: Seconds of calls that trials were allowed for.
         self.paid = 0.0
         self._next_look = 0.0 if known.is_marked else BEFORE_NATIVE
-        if seconds >= self._next_look:
+        if known.is_marked:
             self._look()
 
     def add(self, seconds: float) -> None:
@@ -171,8 +170,7 @@ class NativeSite:
         if self.seconds < LEAST_FOR_NATIVE * self.calls and not self.known.is_marked:
             self._next_look *= 4
         elif not loading.native.is_ready:
-            first = None if self.known.is_marked else _start_compiler
-            loading.native.begin(_trace_something, _start_runtime, first=first)
+            loading.begin_native(compiles=not self.known.is_marked)
         elif self.direct is None:
             from anygpu.placement.native import NativeTrial
 
@@ -192,29 +190,6 @@ class NativeSite:
         """Report all calls; what they took together."""
         chooser.baseline_ran(self.calls, self.seconds)
         return self.seconds
-
-
-def _start_compiler() -> None:
-    """The child takes as long to load LLVM as this process takes to load what it needs."""
-    from anygpu.engines.cpu.compiler import start_compiler
-
-    start_compiler()
-
-
-def _trace_something() -> None:
-    """Tracing loads modules when it first meets an operation: not in the time of a caller."""
-    import numpy as np
-
-    from anygpu.array.trace.tracing import trace
-
-    trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
-
-
-def _start_runtime() -> None:
-    """What all native code needs may have to be compiled first, while the next call is traced."""
-    from anygpu.engines.cpu.runtime import native_runtime
-
-    native_runtime()
 
 
 class NewCallSite:

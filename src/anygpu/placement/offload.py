@@ -134,6 +134,9 @@ class Offloaded(Calls, Generic[P, R]):
         self._may_begin_on_host = _allows_numpy(options) and options.precision is None
         self._needs_no_planning = options.needs_no_planning
         self._may_be_native = options.allows_native
+        if self._may_be_native and is_marked(function, NATIVE):
+            self._known.is_marked = True
+            loading.begin_native(compiles=False)
 
     # -- calls
 
@@ -207,9 +210,12 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     observe(left)
             return value
-        if site is None and self._may_be_native and known.options.warm and not _has_own_array(key):
-            value = self._prepared(key, arguments, keywords)
-            return value
+        if site is None and (known.is_marked or known.options.warm) and not _has_own_array(key):
+            if known.options.warm:
+                value = self._prepared(key, arguments, keywords)
+                return value
+            if loading.native.is_ready:
+                site = self._native_site(key)
         if site is None and self._may_begin_on_host and self._may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
             ready = _clock()
@@ -245,14 +251,11 @@ class Offloaded(Calls, Generic[P, R]):
 
     def _remember_new(self, key: tuple[Hashable, ...], seconds: float) -> None:
         """The first such call has run on the host, and took so long."""
-        known, note = self._known, self._note_of_new
         if self._may_be_native:
-            if known.is_marked is None:
-                known.is_marked = is_marked(self._function, NATIVE)
-            known.remember_native(key, NativeSite(known, key, note, seconds))
+            self._native_site(key).ran_on_host(seconds)
             return
         before = None if loading.is_loaded() else self._seconds_before_loading()
-        known.remember_new(key, NewCallSite(note, seconds, before_loading=before))
+        self._known.remember_new(key, NewCallSite(self._note_of_new, seconds, before_loading=before))
 
     def prepare(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         """Call the function, and compile it for such arguments before this returns; what it returns.
@@ -269,12 +272,14 @@ class Offloaded(Calls, Generic[P, R]):
     def _prepared(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         from anygpu.placement.native import prepare  # the caller has asked to wait
 
-        known = self._known
-        site = known.native.get(key)
-        if site is None:
-            site = NativeSite(known, key, self._note_of_new, 0.0)
-            known.remember_native(key, site)
+        site = self._known.native.get(key) or self._native_site(key)
         return prepare(site, self._function, arguments, keywords)
+
+    def _native_site(self, key: Hashable) -> NativeSite:
+        """For calls that have not been met before."""
+        site = NativeSite(self._known, key, self._note_of_new)
+        self._known.remember_native(key, site)
+        return site
 
     def _may_begin_small(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         """Whether a first such call is to run at once: without anygpu's own arrays, and without large ones."""
