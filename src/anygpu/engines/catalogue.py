@@ -13,8 +13,9 @@ import msgspec
 from anygpu.engines.protocol import Engine
 from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTraits
 from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra, install_command
-from anygpu.hardware.device import Form
+from anygpu.hardware.device import Device, Form
 from anygpu.hardware.device_names import CPU, parse_device
+from anygpu.hardware.gpu_presence import software_devices_are_automatic
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -179,9 +180,26 @@ def traits_of(engine: str) -> EngineTraits:
     return next((entry.traits for entry in _of_other_packages() if entry.name == engine), EngineTraits())
 
 
-def is_automatic(device_id: str) -> bool:
-    """Whether calls may go to the device that do not name it."""
-    return traits_of(parse_device(device_id).engine).automatic
+def why_only_when_named(device: Device, *, software: bool | None = None) -> str | None:
+    """The sentence for calls that do not name the device; `None` where they may go there.
+
+    `software` says whether devices that compute on the processor stand in for GPUs; without it, the variable
+    `ANYGPU_SOFTWARE_DEVICES` does.
+    """
+    if device.engine == "numpy":
+        return None
+    if not traits_of(device.engine).automatic:
+        return f'{device.id} is used where it is named: on="{device.id}".'
+    if device.computes_on_processor and not (software_devices_are_automatic() if software is None else software):
+        return f'{device.id} computes on the processor: name it (on="{device.id}") to use it.'
+    return None
+
+
+def is_automatic(name: str, device: Device | None) -> bool:
+    """Whether calls may go there that name no device. Of one that is not known, its engine tells."""
+    if device is not None:
+        return why_only_when_named(device) is None
+    return traits_of(parse_device(name).engine).automatic
 
 
 @cache

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from anygpu.engines.catalogue import is_automatic
+from anygpu.engines.catalogue import why_only_when_named
 from anygpu.errors import AnyGPUError, text_of
 from anygpu.fallback_warnings import warn_fallback
 from anygpu.hardware.device import DeviceKind
@@ -164,7 +164,7 @@ class StreamDevices:
         chosen, _ = first_choice(select(planner.machine_for(self._options).devices, preference).chosen, preference.on)
         offers: list[_Offer] = []
         for device in chosen:
-            if not preference.on and not is_automatic(device.id):
+            if not preference.on and why_only_when_named(device) is not None:
                 continue
             seconds = planner.expected(piece, device)[1]
             once = 0.0
