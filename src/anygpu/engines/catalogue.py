@@ -15,7 +15,7 @@ from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTrai
 from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra, install_command
 from anygpu.hardware.device import Device, Form
 from anygpu.hardware.device_names import CPU, parse_device
-from anygpu.hardware.gpu_presence import software_devices_are_automatic
+from anygpu.hardware.selection import is_stand_in
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -180,17 +180,11 @@ def traits_of(engine: str) -> EngineTraits:
     return next((entry.traits for entry in _of_other_packages() if entry.name == engine), EngineTraits())
 
 
-def why_only_when_named(device: Device, *, software: bool | None = None) -> str | None:
-    """The sentence for calls that do not name the device; `None` where they may go there.
-
-    `software` says whether devices that compute on the processor stand in for GPUs; without it, the variable
-    `ANYGPU_SOFTWARE_DEVICES` does.
-    """
-    if device.engine == "numpy":
-        return None
+def why_only_when_named(device: Device) -> str | None:
+    """The sentence for calls that name no device; `None` where they may go to this one."""
     if not traits_of(device.engine).automatic:
         return f'{device.id} is used where it is named: on="{device.id}".'
-    if device.computes_on_processor and not (software_devices_are_automatic() if software is None else software):
+    if is_stand_in(device):
         return f'{device.id} computes on the processor: name it (on="{device.id}") to use it.'
     return None
 

@@ -43,8 +43,11 @@ _GOOGLE, _GOOGLES_OTHERS = 0x1AE0, frozenset({0x001F, 0x0042})
 
 #: Linux drivers of screens and of framebuffers, which compute nothing.
 _SCREEN_DRIVERS = frozenset(
-    "ast bochs bochs-drm cirrus cirrus-qemu efi-framebuffer gm12u320 gud hibmc-drm hyperv_drm mgag200 ofdrm qxl "
-    "simple-framebuffer simpledrm udl vboxvideo vesa-framebuffer vgem vkms vmwgfx".split()
+    (
+        *("ast", "bochs", "bochs-drm", "cirrus", "cirrus-qemu", "gm12u320", "gud", "hibmc-drm", "hyperv_drm"),
+        *("mgag200", "ofdrm", "qxl", "udl", "vboxvideo", "vgem", "vkms", "vmwgfx"),
+        *("efi-framebuffer", "simple-framebuffer", "simpledrm", "vesa-framebuffer"),
+    )
 )
 
 #: How names of device nodes begin that only GPUs and accelerators have. Those of Tegra, Mali and Adreno are last.

@@ -21,7 +21,7 @@ from anygpu.placement.call_site import (
     Prediction,
 )
 from anygpu.placement.check import compared, learn_flags, pin
-from anygpu.placement.planner import CALIBRATION_SECONDS, Planner, lacking
+from anygpu.placement.planner import CALIBRATION_SECONDS, NO_GPU, Planner, lacking
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import Sample, number_kinds, peculiarity, sample_of
 from anygpu.plan.choosing import DOUBT
@@ -31,8 +31,6 @@ from anygpu.units import readable_seconds
 from anygpu.workers.open import default_budget
 from anygpu.workers.worker import Worker
 
-#: Why calls that name no device stay on NumPy where nothing else is looked for.
-NO_GPU = "this machine has no GPU, and other devices that compute on the processor are used only when named."
 #: Runs of a trial: the first compiles and fills caches, the best of the others counts.
 _RUNS = 3
 #: A trial that takes longer than this is not repeated.

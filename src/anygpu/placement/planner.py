@@ -58,6 +58,8 @@ _MISMATCHES = 100
 #: Of a device's free memory: the rest is for what others do there, and for what allocators round up.
 _USABLE = 0.8
 
+#: Why calls that name no device stay on NumPy where nothing else is looked for.
+NO_GPU = "this machine has no GPU, and other devices that compute on the processor are used only when named."
 #: Before anything is known: no device answers sooner.
 _FLOOR = 5e-5
 
@@ -195,7 +197,7 @@ class Planner:
         if options.names_only_numpy:
             # A probe would compare it with itself.
             return machine_of([msgspec.structs.replace(numpy_device(), state="verified")], ())
-        if self._machine is None and options.names_only(CPU, "numpy"):
+        if not self._is_complete and options.names_only(CPU, "numpy"):
             found = self.places.of_engines(("numpy", CPU))
             devices = [each for each in found if isinstance(each, Device) and each.verified]
             return machine_of(devices, [each for each in found if isinstance(each, Unavailable)])
