@@ -135,6 +135,7 @@ def test_without_a_gpu_a_runtime_and_arrays_use_numpy(monkeypatch: pytest.Monkey
         futures = [runtime.submit(chain, X) for _ in range(20)]
         for future in futures:
             np.testing.assert_array_equal(future.result(), chain(X))
+            assert future.receipt is not None
             assert future.receipt.device == "numpy"
     assert ag.asarray(X).device == "numpy"
 
