@@ -68,18 +68,24 @@ class OneByOne(DeviceRegistry):
         super().__init__()
         self.clock = ManualClock()
         self.probed: list[str] = []
+        #: Engines that were probed by an earlier process.
+        self.known: set[str] = set()
         self._seconds = seconds
 
     def devices(self, *, low_priority: bool = False) -> list[Device]:
         raise AssertionError("everything was probed at once")
 
+    def remembered(self, names: Collection[str]) -> set[str]:
+        return self.known & set(names)
+
     def of_engines(self, names: Collection[str], *, low_priority: bool = False) -> list[Device | Unavailable]:
         assert low_priority
-        (name,) = names
-        self.probed.append(name)
-        self.clock.advance(self._seconds)
-        software = described(f"{name}:1", form="software", name="llvmpipe")
-        return [GPU, software] if name == "webgpu" else [software]
+        if not self.known.issuperset(names):
+            (name,) = names
+            self.probed.append(name)
+            self.clock.advance(self._seconds)
+        software = [described(f"{name}:1", form="software", name="llvmpipe") for name in names]
+        return [GPU, *software] if "webgpu" in names else [*software]
 
 
 # -- which devices
@@ -207,6 +213,19 @@ def test_what_is_found_first_is_used_before_the_rest_is_probed(monkeypatch: pyte
     assert places.probed == ["webgpu"]
     assert [each.id for each in planner.machine_for(options()).devices] == ["numpy", "webgpu:0", "webgpu:1"]
     assert planner.device("webgpu:0") == GPU
+
+
+def test_what_was_probed_lately_needs_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch, gpu=True)
+    places = OneByOne(seconds=100.0)
+    places.known = {"webgpu", "torch"}
+    planner = Planner(known=places, clock=places.clock)
+    planner.add_seconds(7.0)
+    planner.wake()
+    assert planner.settle(60)
+    known = [each.id for each in planner.machine_for(options()).devices]
+    assert {"numpy", "webgpu:0", "webgpu:1", "torch:1"} <= set(known)
+    assert places.probed == ["opencl"]
 
 
 def test_earlier_processes_have_paid_for_a_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,9 @@ class FleetRegistry(DeviceRegistry):
             return [self._local.find("numpy").facts]
         return self._local.of_engines(names, low_priority=low_priority)
 
+    def remembered(self, names: Collection[str]) -> set[str]:
+        return self._local.remembered(names) if self._uses_local else set(names)
+
     def unavailable(self) -> list[Unavailable]:
         return [*(self._local.unavailable() if self._uses_local else ()), *self._machines.unavailable()]
 

@@ -284,24 +284,32 @@ class Planner:
                 self.recall.prepare(self._machine.devices)
 
     def _probe_one_by_one(self, *, at_once: bool) -> None:
-        """Probe the engines that may have a GPU, one child at a time, as far as calls have paid for that."""
+        """Probe the engines that may have a GPU, one child at a time, as far as calls have paid for that.
+
+        Those that were probed lately need no child, and come first.
+        """
         if self._unprobed is None:
             entries = [each for each in catalogue() if each.probe_in == "child" and is_installed(each)]
-            self._unprobed = deque(each.name for each in entries if each.traits.automatic)
-            if not probes_by_itself():
-                self._unprobed.clear()
+            names = [each.name for each in entries if each.traits.automatic] if probes_by_itself() else []
+            known = self.places.remembered(names)
+            self._unprobed = deque(name for name in names if name not in known)
+            self._add_devices_of([name for name in names if name in known])
         while self._unprobed and not self._is_complete and not self.background.closed:
             if not at_once and self.seconds < self.look_after:
                 return
-            name, begin = self._unprobed.popleft(), self.clock()
-            found = [each for each in self.places.of_engines((name,), low_priority=True) if each.engine == name]
-            self.pace.looked += self.clock() - begin
-            with self.lock:
-                self._found += found
-                if not self._is_complete:
-                    self._machine = None
-                    self._tell_sites()
-            self._machine_so_far()
+            self._add_devices_of([self._unprobed.popleft()])
+
+    def _add_devices_of(self, engines: Sequence[str]) -> None:
+        """Probe these engines, and let call sites consider what they have."""
+        begin = self.clock()
+        found = self.places.of_engines(engines, low_priority=True) if engines else []
+        self.pace.looked += self.clock() - begin
+        with self.lock:
+            self._found += [each for each in found if each.engine in engines]
+            if not self._is_complete:
+                self._machine = None
+                self._tell_sites()
+        self._machine_so_far()
 
     def _probe_next_later(self) -> None:
         """In the background: calls have paid for probing another engine."""

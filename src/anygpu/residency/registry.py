@@ -424,6 +424,12 @@ class DeviceRegistry:
         """What these engines have, usable or not; no other engine is probed."""
         return self._probe([entry for entry in catalogue() if entry.name in names], low_priority=low_priority)
 
+    def remembered(self, names: Collection[str]) -> set[str]:
+        """Those of these engines for which no child has to be started: a probe of the last day still holds."""
+        from anygpu.workers.discovery import remembered
+
+        return remembered([entry for entry in catalogue() if entry.name in names])
+
     def unavailable(self) -> list[Unavailable]:
         """Devices that exist but cannot be used, with reasons."""
         return [item for item in self._everything() if isinstance(item, Unavailable)]
