@@ -23,6 +23,8 @@ os.environ.setdefault("ANYGPU_TUNING_SECONDS", "0")
 os.environ.setdefault("ANYGPU_HISTORY", "off")
 # Calls stay where a test expects them: those of native code switch it on.
 os.environ.setdefault("ANYGPU_NATIVE", "off")
+# Devices that compute on the processor stand in for GPUs: placement moves calls there by itself, as it does to a GPU.
+os.environ.setdefault("ANYGPU_SOFTWARE_DEVICES", "on")
 
 # In CI the same examples every time: a gate that fails by chance teaches nobody anything. On a developer's machine new
 # ones each time, which is where surprises belong.

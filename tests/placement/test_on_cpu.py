@@ -71,9 +71,9 @@ def test_without_llvmlite_it_is_numpy_and_the_receipt_says_why() -> None:
 class WithoutLLVM(WithoutGPUs):
     """A registry of a machine on which llvmlite is installed and cannot be loaded."""
 
-    def of_engines(self, names: Collection[str]) -> list[Device | Unavailable]:
+    def of_engines(self, names: Collection[str], *, low_priority: bool = False) -> list[Device | Unavailable]:
         lost = _without_llvm(ImportError("libLLVM is damaged"))
-        return [lost if each.id == "cpu" else each for each in super().of_engines(names)]
+        return [lost if each.id == "cpu" else each for each in super().of_engines(names, low_priority=low_priority)]
 
 
 def test_a_damaged_llvmlite_is_numpy_and_the_receipt_says_how_to_mend_it() -> None:

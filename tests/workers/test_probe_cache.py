@@ -75,6 +75,18 @@ def test_engines_are_kept_side_by_side(tmp_path: Path) -> None:
     assert set(read_cached(path, prints, now=3.0)) == {"webgpu", "torch"}
 
 
+def test_what_is_stored_of_engines_that_were_not_asked_for_stays(tmp_path: Path) -> None:
+    """Engines are probed one by one, and each writes what it has."""
+    path = tmp_path / "probes.json"
+    torch = fake_device("torch:cpu", engine="torch", state="verified")
+    write_cached(path, {"webgpu": [GOOD]}, {"webgpu": "print"}, now=1000.0)
+    write_cached(path, {"torch": [torch]}, {"torch": "another"}, now=1001.0)
+    assert set(read_cached(path, {"webgpu": "print", "torch": "another"}, now=1002.0)) == {"webgpu", "torch"}
+    # Not for longer than a day, and not where the drivers are others.
+    write_cached(path, {}, {"webgpu": "changed"}, now=1003.0)
+    assert set(read_cached(path, {"webgpu": "print", "torch": "another"}, now=1004.0)) == {"torch"}
+
+
 def test_the_fingerprint_changes_with_the_machine_and_the_engines_own_library_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

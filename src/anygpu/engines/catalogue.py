@@ -14,8 +14,9 @@ from anygpu.engines.distributions import version_of
 from anygpu.engines.protocol import Engine
 from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTraits
 from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra, install_command
-from anygpu.hardware.device import Form
+from anygpu.hardware.device import Device, Form
 from anygpu.hardware.device_names import CPU, parse_device
+from anygpu.hardware.selection import is_stand_in
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -180,9 +181,20 @@ def traits_of(engine: str) -> EngineTraits:
     return next((entry.traits for entry in _of_other_packages() if entry.name == engine), EngineTraits())
 
 
-def is_automatic(device_id: str) -> bool:
-    """Whether calls may go to the device that do not name it."""
-    return traits_of(parse_device(device_id).engine).automatic
+def why_only_when_named(device: Device) -> str | None:
+    """The sentence for calls that name no device; `None` where they may go to this one."""
+    if not traits_of(device.engine).automatic:
+        return f'{device.id} is used where it is named: on="{device.id}".'
+    if is_stand_in(device):
+        return f'{device.id} computes on the processor: name it (on="{device.id}") to use it.'
+    return None
+
+
+def is_automatic(name: str, device: Device | None) -> bool:
+    """Whether calls may go there that name no device. Of one that is not known, its engine tells."""
+    if device is not None:
+        return why_only_when_named(device) is None
+    return traits_of(parse_device(name).engine).automatic
 
 
 @cache

@@ -58,8 +58,16 @@ class FleetRegistry(DeviceRegistry):
         here = self._local.devices(low_priority=low_priority) if self._uses_local else [self._local.find("numpy").facts]
         return [*here, *self._machines.devices()]
 
-    def of_engines(self, names: Collection[str]) -> list[Device | Unavailable]:
-        return self._local.of_engines(names) if self._uses_local else [self._local.find("numpy").facts]
+    def elsewhere(self) -> list[Device]:
+        return list(self._machines.devices())
+
+    def of_engines(self, names: Collection[str], *, low_priority: bool = False) -> list[Device | Unavailable]:
+        if not self._uses_local:
+            return [self._local.find("numpy").facts]
+        return self._local.of_engines(names, low_priority=low_priority)
+
+    def remembered(self, names: Collection[str]) -> set[str]:
+        return self._local.remembered(names) if self._uses_local else set(names)
 
     def unavailable(self) -> list[Unavailable]:
         return [*(self._local.unavailable() if self._uses_local else ()), *self._machines.unavailable()]

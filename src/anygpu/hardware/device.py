@@ -100,6 +100,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
         return self.form == "software"
 
     @property
+    def computes_on_processor(self) -> bool:
+        """True for NumPy and every other device that the processor computes for, software adapters included."""
+        return self.kind == "cpu" or self.form == "software"
+
+    @property
     def verified(self) -> bool:
         return self.state == "verified"
 

@@ -10,6 +10,7 @@ from anygpu.errors import DeviceUnavailable
 from anygpu.hardware.cards import plain_name
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.device_names import CPU, FLEET, node_of, parse_device
+from anygpu.hardware.gpu_presence import software_devices_are_automatic
 from anygpu.hardware.preference import Power, Preference
 from anygpu.units import readable_bytes
 
@@ -52,6 +53,16 @@ def require(
     sentences = [refusal.sentence for refusal in selection.refused]
     sentences += [f"{item.reason} {item.fix or ''}".strip() for item in missing if _could_be(item, preference)]
     raise DeviceUnavailable(str(preference), sentences)
+
+
+def is_stand_in(device: Device, *, automatic: bool | None = None) -> bool:
+    """Whether it computes on the processor beside NumPy and `cpu`, so that it is used only when it is named.
+
+    `automatic` says whether such devices are used as GPUs are; without it, the variable `ANYGPU_SOFTWARE_DEVICES` does.
+    """
+    if device.engine in ("numpy", CPU) or not device.computes_on_processor:
+        return False
+    return not (software_devices_are_automatic() if automatic is None else automatic)
 
 
 def meant(on: Sequence[str], devices: Iterable[Device]) -> tuple[str, ...]:

@@ -16,21 +16,10 @@ import msgspec
 
 from anygpu.hardware.cards import Card, normal_pci
 from anygpu.hardware.device import Unavailable
+from anygpu.hardware.gpu_presence import ONLY_A_SCREEN
 
 _VENDORS = {0x10DE: "NVIDIA", 0x1002: "AMD", 0x1022: "AMD", 0x8086: "Intel", 0x106B: "Apple"}
 
-# PCI display adapters that only put a picture on a screen: the emulated ones of virtual machines and the ones in the
-# management chips of servers. Listed as GPUs, each would be a card whose driver seems to be missing. Virtio is not
-# here, because a host can pass a real GPU through it.
-_ONLY_A_SCREEN = frozenset(
-    {
-        0x1013,  # Cirrus, emulated by QEMU and Xen
-        0x102B,  # Matrox, in management chips
-        0x1234,  # Bochs, the default of QEMU
-        0x1A03,  # ASPEED, in management chips
-        0x1B36,  # QXL, for remote screens
-    }
-)
 _DISPLAY = 0x03
 _ACCELERATOR = 0x12
 
@@ -82,7 +71,7 @@ def pci_gpus(root: Path = Path("/")) -> list[PciDevice]:
         pci_class, vendor_id, device_id = (read_number(folder / name).value for name in ("class", "vendor", "device"))
         if address is None or pci_class is None or vendor_id is None or device_id is None:
             continue
-        if pci_class >> 16 in (_DISPLAY, _ACCELERATOR) and vendor_id not in _ONLY_A_SCREEN:
+        if pci_class >> 16 in (_DISPLAY, _ACCELERATOR) and vendor_id not in ONLY_A_SCREEN:
             found[address] = (pci_class >> 16, vendor_id, device_id)
     names = _pci_names(root, {_model(vendor_id, device_id) for _, vendor_id, device_id in found.values()})
     return [

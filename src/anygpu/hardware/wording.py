@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.selection import is_stand_in
 from anygpu.units import readable_bytes
 
 
@@ -16,7 +17,8 @@ def in_a_few_words(device: Device) -> str:
         what = f"{device.name}, {device.form} {device.kind.upper()}"
     through = " and ".join((device.api, *device.also_through))
     doubt = "" if device.verified else f"; only {device.state}: not verified by a computation"
-    return f"{what}, through {through}{doubt}"
+    named = "; used only when named" if is_stand_in(device) else ""
+    return f"{what}, through {through}{doubt}{named}"
 
 
 def more_words(device: Device) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anygpu.array.trace.traced import Traced
-from anygpu.engines.catalogue import is_automatic, traits_of
+from anygpu.engines.catalogue import traits_of, why_only_when_named
 from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind
@@ -317,7 +317,7 @@ class CallSite:
         baseline, traced = self.chooser.baseline, self.traced
         if traced is None:  # another thread has given it up
             return
-        selection = select(planner.machine_for(self.options).devices, self.options.preference)
+        selection = select(planner.machine_for(self.options, baseline).devices, self.options.preference)
         chosen, _ = first_choice(selection.chosen, self.options.preference.on)
         find = planner.worker_of(self.options)
         lacks = {
@@ -368,8 +368,8 @@ class CallSite:
     def _judge(self, planner: Planner, device: Device, resident_bytes: int, lack: str | None) -> Prediction | Refused:
         program, baseline = self.program, self.chooser.baseline
         is_baseline = device.id == baseline
-        if not self.options.preference.on and not is_baseline and not is_automatic(device.id):
-            return Refused(device.id, f'{device.id} is used where it is named: on="{device.id}".')
+        if not self.options.preference.on and not is_baseline and (why := why_only_when_named(device)) is not None:
+            return Refused(device.id, why)
         if lack is not None and baseline is not None:
             return Refused(device.id, lack)
         plain, seconds = planner.expected(

@@ -33,7 +33,7 @@ def pin(
     found = mismatch(
         site.task,
         device,
-        planner.machine().device(device.rpartition("+")[2]),
+        planner.device(device.rpartition("+")[2]),
         sample.traced.program,
         sample.inputs,
         difference,

@@ -22,8 +22,7 @@ from anygpu.placement.call_site import (
 )
 from anygpu.placement.check import pin
 from anygpu.placement.comparing import compared, learn_flags
-from anygpu.placement.pacing import LOOKING
-from anygpu.placement.planner import CALIBRATION_SECONDS, Planner, lacking
+from anygpu.placement.planner import CALIBRATION_SECONDS, NO_GPU, Planner, lacking
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import Sample, number_kinds, peculiarity, sample_of
 from anygpu.plan.choosing import DOUBT
@@ -239,6 +238,7 @@ def _skip_planning(call: Call) -> None:
         or site.options.names_only_numpy
         or site.not_recorded is not None
         or (chooser.estimate("numpy") or 0.0) <= planner.floor
+        or (not planner.awake and planner.has_nowhere_to_look)
     ):
         site.skip_planning_for(MOST_SHORT, why)
     elif not planner.awake and (site.traced is not None or not planner.ready_to_record):
@@ -264,14 +264,19 @@ def why_not_elsewhere(planner: Planner, site: CallSite) -> str:
         return f"numpy takes {takes} per call; tracing does not pay yet."
     if planner.is_looking:
         return f"numpy takes {takes} per call; still probing other devices."
-    return f"numpy takes {takes} per call; other devices are probed after {readable_seconds(LOOKING)} of calls."
+    if planner.has_nowhere_to_look:
+        return f"numpy takes {takes} per call; {NO_GPU}"
+    after = readable_seconds(planner.look_after)
+    return f"numpy takes {takes} per call; other devices are probed after {after} of calls."
 
 
 def _to_calibrate(planner: Planner, site: CallSite) -> list[Device]:
     """The devices of a call site that have not been calibrated, the most promising first."""
     if (budget := default_budget()) is not None and budget < _CALIBRATION_BYTES:
         return []
-    machine = planner.machine_for(site.options)
+    if set(site.predictions) <= {site.chooser.baseline}:  # there is nothing to compare it with
+        return []
+    machine = planner.machine_for(site.options, site.chooser.baseline)
     # NumPy last: calls measure it anyway, and it can only be calibrated in this process.
     order = sorted(site.predictions, key=lambda each: (each == "numpy", site.predictions[each].seconds))
     found = [machine.device(name) for name in order]

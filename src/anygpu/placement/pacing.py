@@ -14,6 +14,9 @@ from typing import Protocol
 #: Looking at the machine, and loading what traces functions, takes 0.2 s of Python's time, which callers feel. That is
 #: worth it once calls have taken so long in this process, or with the first call if earlier ones have spent so long.
 LOOKING, LOOKING_AT_ONCE = 2.0, 3.0
+#: Seconds that probing engines in children may take for each second of calls, one engine after the other; and what the
+#: next engine is expected to take. Where software devices stand in for GPUs, all are probed at once instead.
+LOOK_SHARE, LOOK_SECONDS = 0.03, 0.2
 #: Calls have stopped when none has come for so long.
 QUIET_SECONDS = 1.0
 #: How often that is looked at, while something is being explored.
@@ -43,6 +46,8 @@ class Pace:
         self._has_spare = has_spare
         #: Seconds that exploring has taken.
         self.spent = 0.0
+        #: Seconds that probing has taken, which is looking at the machine.
+        self.looked = 0.0
         #: Seconds of calls in earlier processes, of functions that are not explored yet.
         self.earlier = 0.0
         self._last_call = clock()
@@ -89,6 +94,11 @@ class Pace:
         """The seconds that calls still have to take until exploring may take so long."""
         share, head_start = self._terms
         return max(0.0, (self.spent + seconds - head_start) / share - calls - self.earlier)
+
+    @property
+    def next_look(self) -> float:
+        """The seconds that calls must have taken in all before the next engine may be probed."""
+        return max(LOOKING, (self.looked + LOOK_SECONDS) / LOOK_SHARE - self.earlier)
 
     @property
     def _terms(self) -> tuple[float, float]:

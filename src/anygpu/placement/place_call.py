@@ -67,6 +67,9 @@ def explain(call: Call) -> Plan:
         site = call.site
     _require_what_was_asked_for(call)
     if site.traced is not None:
+        if not site.options.preference.on:
+            # Whoever asks wants to know of every device, also of those that are used only when they are named.
+            call.planner.machine()
         call.consider()
     choice = choose(call)
     with call.planner.lock:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
@@ -20,10 +20,11 @@ import numpy as np
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.disturbance import DisturbanceWatch, Reading, read_processors
-from anygpu.engines.catalogue import is_automatic
+from anygpu.engines.catalogue import catalogue, is_automatic, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.device_names import CPU
+from anygpu.hardware.gpu_presence import probes_by_itself, software_devices_are_automatic
 from anygpu.hardware.selection import matches_name, meant, require
 from anygpu.history.hints import hints_path
 from anygpu.placement.background import Background
@@ -57,6 +58,8 @@ _MISMATCHES = 100
 #: Of a device's free memory: the rest is for what others do there, and for what allocators round up.
 _USABLE = 0.8
 
+#: Why calls that name no device stay on NumPy where nothing else is looked for.
+NO_GPU = "this machine has no GPU, and other devices that compute on the processor are used only when named."
 #: Before anything is known: no device answers sooner.
 _FLOOR = 5e-5
 
@@ -106,9 +109,17 @@ class Planner:
         #: Seconds that calls have taken in all: what exploring has to be worth. `add_seconds` adds to it.
         self.seconds = 0.0
         self._machine: Machine | None = None
+        #: Whether every engine has been probed for it.
+        self._is_complete = False
+        #: Engines that are still to be probed for calls that name no device; `None` before the first look for them.
+        self._unprobed: deque[str] | None = None
+        #: What was found so far by probing one engine after the other.
+        self._found: list[Device | Unavailable] = []
         #: Call sites that have looked at it.
         self._sites: WeakSet[CallSite] = WeakSet()
+        #: Whether somebody has asked for a look, and whether one is being taken.
         self._looking = self._ready = False
+        self._is_probing = False
         self._calibrations: dict[str, Calibration] = {}
         #: How often each was measured by this process.
         self._calibrated: dict[str, int] = {}
@@ -147,7 +158,7 @@ class Planner:
     @property
     def awake(self) -> bool:
         """Whether the devices are known, and recording is ready."""
-        return self._ready and self._machine is not None
+        return self._ready and (self._machine is not None or self._unprobed is not None)
 
     @property
     def is_looking(self) -> bool:
@@ -162,27 +173,61 @@ class Planner:
     def machine(self, *, low_priority: bool = False) -> Machine:
         """The devices of this machine, which is looked at once; with `low_priority`, nobody waits for that."""
         found = self._machine
-        if found is None:
+        if found is None or not self._is_complete:
+            was_partial = found is not None
             found = machine_of(self.places.devices(low_priority=low_priority), self.places.unavailable())
-            self._machine = found
+            self._machine, self._is_complete = found, True
             self._recall(found.devices)
+            if self._unprobed is not None:
+                self._unprobed.clear()
+            if was_partial:
+                self._tell_sites()
         return found
 
-    def machine_for(self, options: Options) -> Machine:
-        """The devices among which the options choose. Where only the processor was asked for, no GPU is looked for."""
+    def device(self, identity: str) -> Device | None:
+        """A device by its id. The machine is only looked at for one that is not known yet: it was named."""
+        return self._find_device(identity) or self.machine().device(identity)
+
+    def machine_for(self, options: Options, baseline: str | None = "numpy") -> Machine:
+        """The devices among which the options choose. Where only the processor was asked for, no GPU is looked for.
+
+        For calls that name no device that is what has been found so far, unless software devices stand in for GPUs.
+        `baseline` is the device of their arguments, which somebody has named if it is another than NumPy.
+        """
         if options.names_only_numpy:
             # A probe would compare it with itself.
             return machine_of([msgspec.structs.replace(numpy_device(), state="verified")], ())
-        if self._machine is None and options.names_only(CPU, "numpy"):
+        if not self._is_complete and options.names_only(CPU, "numpy"):
             found = self.places.of_engines(("numpy", CPU))
             devices = [each for each in found if isinstance(each, Device) and each.verified]
             return machine_of(devices, [each for each in found if isinstance(each, Unavailable)])
-        return self.machine()
+        if options.preference.on or baseline != "numpy" or software_devices_are_automatic():
+            return self.machine()
+        return self._machine_so_far()
+
+    def _machine_so_far(self) -> Machine:
+        """NumPy, what other machines have, and what has been found here: nothing is probed."""
+        if self._is_complete:
+            return self.machine()
+        with self.lock:
+            known = self._machine
+            if known is None:
+                numpy = msgspec.structs.replace(numpy_device(), state="verified")
+                found = [each for each in self._found if isinstance(each, Device) and each.verified]
+                missing = [each for each in self._found if isinstance(each, Unavailable)]
+                known = self._machine = machine_of([numpy, *found, *self.places.elsewhere()], missing)
+                self._recall(known.devices)
+            return known
 
     def forget_machine(self) -> None:
         """Devices have come or gone: calls look at them anew."""
         with self.lock:
             self._machine = None
+            self._tell_sites()
+
+    def _tell_sites(self) -> None:
+        """Other devices are known now: call sites consider them when they next plan a call."""
+        with self.lock:
             for site in list(self._sites):
                 site.devices_changed()
 
@@ -194,22 +239,35 @@ class Planner:
         """Calls have taken so long. Any thread may say so, with or without the lock."""
         with self.lock:
             self.seconds += seconds
+        if self._unprobed and not self._is_probing and self.seconds >= self.look_after:
+            self._probe_next_later()
+
+    @property
+    def has_nowhere_to_look(self) -> bool:
+        """Whether calls that name no device can only run on NumPy: this machine has no GPU, nor has a fleet one."""
+        return not probes_by_itself() and not self.places.elsewhere()
+
+    @property
+    def look_after(self) -> float:
+        """Seconds that calls have taken in all when the machine is looked at for them, or looked at further."""
+        return LOOKING if software_devices_are_automatic() else self.pace.next_look
 
     @property
     def until_worth_looking(self) -> float:
         """Seconds that calls still have to take before anybody looks at the machine for them."""
-        return 0.0 if self._looking else max(0.0, LOOKING - self.seconds)
+        return 0.0 if self._looking else max(0.0, self.look_after - self.seconds)
 
     def wake(self, *, pays: bool = False) -> None:
         """Look at the machine in the background, once calls have taken long enough to make that worth while.
 
-        With `pays` at once: earlier processes have found a faster device.
+        With `pays` at once: earlier processes have found a faster device. On a machine without a GPU there is nothing
+        to look for.
         """
-        if not self._looking and (pays or self.seconds >= LOOKING):
+        if not self._looking and (pays or self.seconds >= self.look_after) and not self.has_nowhere_to_look:
             self._looking = True
-            self.background.submit(self._look)
+            self.background.submit(partial(self._look, pays=pays))
 
-    def _look(self) -> None:
+    def _look(self, *, pays: bool = False) -> None:
         # Recording loads modules when it first meets an operation: not in the time of a caller.
         traced = trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
         if isinstance(traced, Traced):
@@ -218,7 +276,55 @@ class Planner:
         self._ready = True
         # Without devices everything stays where it is; a caller that asks for one gets the error.
         with contextlib.suppress(AnyGPUError):
-            self.recall.prepare(self.machine(low_priority=True).devices)
+            if software_devices_are_automatic():
+                self.machine(low_priority=True)
+            elif not self._is_complete:
+                self._probe_one_by_one(at_once=pays)
+            if self._machine is not None:
+                self.recall.prepare(self._machine.devices)
+
+    def _probe_one_by_one(self, *, at_once: bool) -> None:
+        """Probe the engines that may have a GPU, one child at a time, as far as calls have paid for that.
+
+        Those that were probed lately need no child, and come first.
+        """
+        if self._unprobed is None:
+            entries = [each for each in catalogue() if each.probe_in == "child" and is_installed(each)]
+            names = [each.name for each in entries if each.traits.automatic] if probes_by_itself() else []
+            known = self.places.remembered(names)
+            self._unprobed = deque(name for name in names if name not in known)
+            self._add_devices_of([name for name in names if name in known])
+        while self._unprobed and not self._is_complete and not self.background.closed:
+            if not at_once and self.seconds < self.look_after:
+                return
+            self._add_devices_of([self._unprobed.popleft()])
+
+    def _add_devices_of(self, engines: Sequence[str]) -> None:
+        """Probe these engines, and let call sites consider what they have."""
+        begin = self.clock()
+        found = self.places.of_engines(engines, low_priority=True) if engines else []
+        self.pace.looked += self.clock() - begin
+        with self.lock:
+            self._found += [each for each in found if each.engine in engines]
+            if not self._is_complete:
+                self._machine = None
+                self._tell_sites()
+        self._machine_so_far()
+
+    def _probe_next_later(self) -> None:
+        """In the background: calls have paid for probing another engine."""
+        self._is_probing = True
+
+        def probe() -> None:
+            try:
+                with contextlib.suppress(AnyGPUError):
+                    self._probe_one_by_one(at_once=False)
+                    if self._machine is not None:
+                        self.recall.prepare(self._machine.devices)
+            finally:
+                self._is_probing = False
+
+        self.background.submit(probe)
 
     def _rest(self) -> None:
         """There is nothing to do in the background for now."""
@@ -314,7 +420,11 @@ class Planner:
     @property
     def floor(self) -> float:
         """Less than the quickest call of any device: a function that takes less stays on NumPy."""
-        others = [each for name, each in self._calibrations.items() if name != "numpy" and is_automatic(name)]
+        others = [
+            each
+            for name, each in self._calibrations.items()
+            if name != "numpy" and is_automatic(name, self._find_device(name))
+        ]
         return min((each.launch + each.write.latency + each.read.latency for each in others), default=_FLOOR)
 
     # -- devices that were wrong

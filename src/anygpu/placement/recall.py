@@ -118,7 +118,7 @@ class Recall:
         known = self._remembered(traced.program.key, found.habit)
         current = {name: each for name, each in known.items() if self._stamp(name) == each[0]}
         site.recall({name: memory for name, (_, memory) in current.items()})
-        if found.habit is not None and not any(name != "numpy" and is_automatic(name) for name in current):
+        if found.habit is not None and not any(self._may_move_to(name) for name in current):
             self.earlier_seconds += found.earlier
 
     def opaque(
@@ -160,10 +160,14 @@ class Recall:
             return False
         program = found.habit.program
         known = self._remembered(program, found.habit) if program is not None else {}
-        others = [memory for name, (_, memory) in known.items() if name != "numpy" and is_automatic(name)]
+        others = [memory for name, (_, memory) in known.items() if self._may_move_to(name)]
         if not others:
             return found.earlier > LOOKING_AT_ONCE
         return any(is_worth_opening(memory, seconds, _OPENING, site.chooser.calls) for memory in others)
+
+    def _may_move_to(self, name: str) -> bool:
+        """Whether calls may leave NumPy for the device, as far as it is known."""
+        return name != "numpy" and is_automatic(name, self._find_device(name))
 
     def _find(self, site: RecallingSite, function: Callable[..., Any], key: Hashable) -> _Site | None:
         """The call site as the history knows it, asked once."""

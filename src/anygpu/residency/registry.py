@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from anygpu.array.core.device import set_device_finder
 from anygpu.array.functions.types import set_devices
-from anygpu.engines.catalogue import EngineEntry, catalogue, entry_of, is_installed, load, why_cpu_is_numpy
+from anygpu.engines.catalogue import (
+    EngineEntry,
+    catalogue,
+    entry_of,
+    is_installed,
+    load,
+    why_cpu_is_numpy,
+    why_only_when_named,
+)
 from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, MissingExtra
@@ -408,9 +416,19 @@ class DeviceRegistry:
             item for item in self._everything(low_priority=low_priority) if isinstance(item, Device) and item.verified
         ]
 
-    def of_engines(self, names: Collection[str]) -> list[Device | Unavailable]:
+    def elsewhere(self) -> list[Device]:
+        """Verified devices of other machines, in a fleet: to list them probes nothing here."""
+        return []
+
+    def of_engines(self, names: Collection[str], *, low_priority: bool = False) -> list[Device | Unavailable]:
         """What these engines have, usable or not; no other engine is probed."""
-        return self._probe([entry for entry in catalogue() if entry.name in names])
+        return self._probe([entry for entry in catalogue() if entry.name in names], low_priority=low_priority)
+
+    def remembered(self, names: Collection[str]) -> set[str]:
+        """Those of these engines for which no child has to be started: a probe of the last day still holds."""
+        from anygpu.workers.discovery import remembered
+
+        return remembered([entry for entry in catalogue() if entry.name in names])
 
     def unavailable(self) -> list[Unavailable]:
         """Devices that exist but cannot be used, with reasons."""
@@ -444,6 +462,11 @@ class DeviceRegistry:
         with self._lock:
             self._adoptable |= fresh
             self._probed |= found
+        if low_priority:
+            # Nobody explores a device that is used only when it is named.
+            useless = {name: child for name, child in fresh.items() if not any(map(_is_automatic, found[name]))}
+            self._reap_unclaimed(useless)
+            fresh = {name: child for name, child in fresh.items() if name not in useless}
         if fresh:
             timer = threading.Timer(_ADOPTION_SECONDS, self._reap_unclaimed, [fresh])
             timer.daemon, timer.name = True, "anygpu-adoption"
@@ -522,6 +545,10 @@ class DeviceRegistry:
         """At exit no worker is opened again, even if a thread still uses arrays."""
         self._ended = True
         self.close()
+
+
+def _is_automatic(item: Device | Unavailable) -> bool:
+    return isinstance(item, Device) and why_only_when_named(item) is None
 
 
 def _may_have(entry: EngineEntry, wanted: str) -> bool:

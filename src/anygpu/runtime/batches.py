@@ -286,7 +286,7 @@ class Batches:
             or not isinstance(facts.way, SingleDevice)
         ):
             return None
-        found = planner.machine().device(device)
+        found = planner.device(device)
         if found is None:
             return None
         with planner.lock:

@@ -428,7 +428,7 @@ class LaneWorker:
         lasting = (took - made.ran.phases.compile) / len(jobs)
         batches.took(lasting)
         planner.add_seconds(took)
-        device = planner.machine().device(choice.candidate)
+        device = planner.device(choice.candidate)
         launch = _Launch(
             jobs[0].call.site.task,
             choice,

@@ -208,7 +208,7 @@ class Routing:
             return False
         if not all(self.is_large(each) for jobs, _ in lane.running.values() for each in jobs):
             return False
-        device = self._planner.machine().device(lane.name)
+        device = self._planner.device(lane.name)
         room = usable_bytes(device) if device is not None else None
         return room is None or lane.used_bytes + self.bytes_needed(job) <= room
 

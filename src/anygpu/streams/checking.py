@@ -69,7 +69,7 @@ class ChunkCheck:
             return None
         if found.difference is None:
             return f"{device} cannot be compared with NumPy: {found.why}."
-        facts = self._planner.machine().device(device)
+        facts = self._planner.device(device)
         is_first = key not in self._agreed
         made = mismatch(self._task, device, facts, piece, inputs, found.difference, before_use=is_first)
         if self._planner.disagreed(made, code_of(self._function)):

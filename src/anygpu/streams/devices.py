@@ -13,13 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from anygpu.engines.catalogue import is_automatic
+from anygpu.engines.catalogue import why_only_when_named
 from anygpu.errors import AnyGPUError, text_of
 from anygpu.fallback_warnings import warn_fallback
 from anygpu.hardware.device import DeviceKind
+from anygpu.hardware.gpu_presence import software_devices_are_automatic
 from anygpu.hardware.selection import select
 from anygpu.placement.options import Options
-from anygpu.placement.planner import Planner, first_choice, lacking, no_device
+from anygpu.placement.planner import NO_GPU, Planner, first_choice, lacking, no_device
 from anygpu.plan.choosing import DOUBT, DeviceChooser
 from anygpu.plan.predicting import predict
 from anygpu.streams.checking import ChunkCheck
@@ -74,11 +75,20 @@ class StreamDevices:
         while self._prepared:
             self._take(chooser, self._prepared.popleft())
         best = self._best_rate()
-        is_long = best is not None and (self._planner.awake or self._left * best > _WORTH_LOOKING)
-        if is_long and not self._considered and not self._check.pinned:
+        if best is not None and not self._considered and not self._check.pinned and self._may_consider(best):
             self._considered = True
             self._planner.background.submit(partial(self._prepare, length))
         return chooser.choose().candidate
+
+    def _may_consider(self, rate: float) -> bool:
+        """Whether devices are known, or a look at the machine is worth its time for what is left at this rate."""
+        if self._planner.awake:
+            return True
+        is_long = self._left * rate > _WORTH_LOOKING
+        if is_long and not software_devices_are_automatic():
+            self._planner.wake()
+            return False
+        return is_long
 
     def rate(self, device: str) -> float | None:
         """Seconds for each step, as measured."""
@@ -116,7 +126,7 @@ class StreamDevices:
             self._fall_back("what was asked for", "numpy", missing)
             self._chooser = DeviceChooser("numpy", checked=False)
             return self._chooser
-        self._considered = True
+        self._considered = bool(on) or self._planner.awake or software_devices_are_automatic()
         self._chooser = DeviceChooser(None, checked=False)
         for offer in self._predicted(max(1, self._stream.length // 64)):
             self._take(self._chooser, offer)
@@ -164,7 +174,7 @@ class StreamDevices:
         chosen, _ = first_choice(select(planner.machine_for(self._options).devices, preference).chosen, preference.on)
         offers: list[_Offer] = []
         for device in chosen:
-            if not preference.on and not is_automatic(device.id):
+            if not preference.on and why_only_when_named(device) is not None:
                 continue
             seconds = planner.expected(piece, device)[1]
             once = 0.0
@@ -233,4 +243,6 @@ class StreamDevices:
             return f"a chunk took {own}; no other device was predicted to be faster, or was ready in time."
         if self._options.preference.on:
             return "it was asked for."
+        if self._planner.has_nowhere_to_look:
+            return NO_GPU
         return "the stream was too short to look for other devices."

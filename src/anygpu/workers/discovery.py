@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from anygpu.cache_folder import cache_folder
 from anygpu.engines.catalogue import EngineEntry, catalogue
@@ -34,8 +35,8 @@ def discover(
     now = time.time()
     entries = catalogue() if entries is None else entries
     evidence = evidence or evidence_of_this_machine.gather()
-    path = cache_folder() / "probes.json"
-    fingerprints = {entry.name: fingerprint(entry, evidence) for entry in entries if entry.probe_in == "child"}
+    path = _cache()
+    fingerprints = _fingerprints(entries, evidence)
     known = {} if refresh or deep else read_cached(path, fingerprints, now)
     deadlines = ProbeDeadlines.within(timeout)
     fresh = run_probes(
@@ -61,6 +62,19 @@ def discover(
         seconds=time.monotonic() - began,
         remembered={name: now - record.probed_at for name, record in known.items()},
     )
+
+
+def remembered(entries: Sequence[EngineEntry]) -> set[str]:
+    """The engines of which an earlier probe still holds: to discover what they have starts no child."""
+    return set(read_cached(_cache(), _fingerprints(entries, evidence_of_this_machine.gather()), time.time()))
+
+
+def _cache() -> Path:
+    return cache_folder() / "probes.json"
+
+
+def _fingerprints(entries: Sequence[EngineEntry], evidence: Evidence) -> dict[str, str]:
+    return {entry.name: fingerprint(entry, evidence) for entry in entries if entry.probe_in == "child"}
 
 
 def diagnose_machine(*, timeout: float, deep: bool = False) -> Diagnosis:

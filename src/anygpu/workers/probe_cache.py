@@ -52,21 +52,30 @@ def fingerprint(entry: EngineEntry, evidence: Evidence) -> str:
 
 def read_cached(path: Path, fingerprints: Mapping[str, str], now: float) -> dict[str, CachedProbe]:
     """The results that are still valid. A file that is missing, torn, changed or foreign is as good as none."""
+    return {name: each for name, each in _read(path, now).items() if each.fingerprint == fingerprints.get(name)}
+
+
+def _read(path: Path, now: float) -> dict[str, CachedProbe]:
+    """All results that are not too old, whatever their fingerprints."""
     stored = decoded(msgspec.json.decode, unsealed(read_file(path), _PURPOSE), dict[str, CachedProbe])
     return {
         name: record
         for name, record in (stored or {}).items()
-        if record.fingerprint == fingerprints.get(name)
-        and 0 <= now - record.probed_at < VALID_SECONDS
-        and all(item.engine == name for item in record.items)
+        if 0 <= now - record.probed_at < VALID_SECONDS and all(item.engine == name for item in record.items)
     }
 
 
 def write_cached(
     path: Path, results: Mapping[str, list[ProbeItem]], fingerprints: Mapping[str, str], now: float
 ) -> None:
-    """Add what was just found to what is stored. A folder that cannot be written is no reason to fail."""
-    records = read_cached(path, fingerprints, now)
+    """Add what was just found to what is stored. A folder that cannot be written is no reason to fail.
+
+    `fingerprints` are those of the engines that were asked for; what is stored of others stays.
+    """
+    stored = _read(path, now)
+    records = {
+        name: each for name, each in stored.items() if each.fingerprint == fingerprints.get(name, each.fingerprint)
+    }
     for name, items in results.items():
         kept = tuple(item for item in items if isinstance(item, Device | Unavailable))
         if name in fingerprints and all(_is_cacheable(item) for item in kept):

@@ -123,6 +123,9 @@ class SimulatedPlanner(Planner):
     def machine(self, *, low_priority: bool = False) -> Machine:
         return self._fleet
 
+    def _machine_so_far(self) -> Machine:
+        return self._fleet
+
     def calibration(self, device: Device) -> Calibration:
         return self._alike
 
