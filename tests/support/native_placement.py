@@ -1,0 +1,64 @@
+"""Native code in place of NumPy as soon as there is any, for tests of its answers.
+
+A call's own way is kept: signatures, tracing, guards, compiling, comparing, modes, filters, the order of memory. Only
+these answers are other ones: every call pays and every trial is afforded; code counts as faster, however long it takes;
+and what usually comes after many calls comes after a few.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from unittest import mock
+
+from anygpu.placement import known, loading, native
+
+#: Calls as native code until these may skip their keys, and then between two that are compared.
+CALLS_UNTIL_QUICK, CALLS_BETWEEN_SAMPLES = 1, 4
+
+
+@contextlib.contextmanager
+def native_at_once(*, history: str = "off") -> Iterator[None]:
+    """Within the block functions that are decorated run as native code from their third call on, once it has settled.
+
+    With `history="on"` what was compared is kept on disk, as between processes.
+    """
+    with (
+        mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on", "ANYGPU_HISTORY": history}),
+        mock.patch.object(loading.native, "is_ready", True),
+        mock.patch.multiple(known, LEAST_FOR_NATIVE=0.0, BEFORE_NATIVE=0.0),
+        mock.patch.multiple(
+            native,
+            LEAST_GAIN=math.inf,
+            _OVERHEAD=-math.inf,
+            _TRACE_SECONDS=math.inf,
+            _TRIAL_CALLS=CALLS_UNTIL_QUICK,
+            _MOST_CHANGES=math.inf,
+            calls_between_samples=lambda *_, **__: CALLS_BETWEEN_SAMPLES,
+        ),
+        mock.patch.object(native._Allowance, "affords_one", return_value=True),
+        mock.patch.object(known.NativeSite, "look_again", _at_once),
+    ):
+        yield
+
+
+def _at_once(site: known.NativeSite, after: float) -> None:
+    """As `NativeSite.look_again`; what would be tried later is tried with the next call but one."""
+    later(site, after if after == math.inf else 0.0)
+
+
+later = known.NativeSite.look_again
+
+
+def settle() -> None:
+    """Wait for what is compiled and compared in the background."""
+    assert native._background.settle(120)
+
+
+def wrong_functions() -> list[str]:
+    """Why functions stay on NumPy that gave another result as native code; they are forgotten."""
+    found = list(native._pinned.values())
+    native._pinned.clear()
+    return found
