@@ -31,6 +31,7 @@ from anygpu.array.trace.traced import CallInputs, NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import AnyGPUError, MissingExtra
+from anygpu.hardware.gpu_presence import probes_by_itself
 from anygpu.history.hints import NATIVE, change_marks, hints_path, mark_of
 from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, observe, observers, publish
 from anygpu.notes import last as last_receipt
@@ -74,6 +75,9 @@ _TRIAL_CALLS = 8
 #: A sample costs a hand-over to the background, whatever its size.
 _HANDING_OVER = 1e-4
 _COPIED_PER_SECOND = 4e9
+#: What planning calls may cost, as a share of what calls take, where there may be a GPU; and how many of the calls that
+#: are looked at closely there is one that is compared with NumPy.
+_PLANNED_SHARE, _LOOKS_FOR_A_SAMPLE = 0.03, 3
 #: How often a function may need another program because something that it depends on has changed.
 _MOST_CHANGES = 12
 #: Programs of more operations are compiled when nobody else wants the processor.
@@ -354,10 +358,10 @@ class NativeCalls:
 
     __slots__ = (
         "_calls",
-        "_changes",
         "_copying",
         "_inputs",
         "_left",
+        "_looks",
         "_may_warn",
         "_module",
         "_native",
@@ -392,7 +396,7 @@ class NativeCalls:
         #: Calls until the next one that is more than a call, and calls so far.
         self._left = self._calls = _TRIAL_CALLS
         self._proved = False
-        self._samples = self._changes = 0
+        self._samples = self._looks = 0
         #: NumPy's modes when they were last seen to be the usual ones.
         self._usual_modes: object = None
         self._inputs = traced.inputs_reader() or _nothing
@@ -434,8 +438,8 @@ class NativeCalls:
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
-        """What the function returns. The call began at `begin`."""
-        if self._left <= 0 and (value := self._look(function, arguments, keywords, begin)) is not PLAN:
+        """What the function returns; `PLAN` for a call that is to be planned. It began at `begin`."""
+        if self._left <= 0 and (value := self._look(function, arguments, keywords, begin)) is not _GO_ON:
             return value
         traced, trust = self._traced, self._trust
         found = traced.arrays(function, arguments, keywords)
@@ -492,7 +496,7 @@ class NativeCalls:
     def _look(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
-        """After some calls: see whether they were faster, or compare one with NumPy. `PLAN` where it is to go on."""
+        """After some calls: see whether they were faster, or compare one with NumPy, or have one planned."""
         site = self._site
         if not self._proved:
             if self._seconds + _OVERHEAD > site.least:
@@ -503,15 +507,35 @@ class NativeCalls:
             self._note = self._noted(self._seconds)
             self._be_quick(function)
             self._begin_interval()
-            return PLAN
+            return _GO_ON
         _allowance.earn(self._calls * (site.least - self._seconds))
         self._begin_interval()
+        self._looks += 1
+        if self._looks % _LOOKS_FOR_A_SAMPLE and probes_by_itself():
+            return self._plan()
         self._samples += 1
         return self._compare(function, arguments, keywords, begin, "some calls run on numpy, to be compared.")
 
+    def _plan(self) -> Any:
+        """Have a call planned: a GPU may be faster than native code. `_GO_ON` if that has to be loaded first."""
+        site, known = self._site, self._site.known
+        planned = known.sites.get(site.key)
+        if planned is not None:
+            planned.chooser.beat(self._seconds)
+            if planned.chooser.current not in (None, "numpy"):
+                known.plan_from_now_on(site.key)
+        if loading.is_loaded():
+            return PLAN
+        loading.begin()
+        return _GO_ON
+
     def _begin_interval(self) -> None:
-        home = self._site.least
-        self._left = self._calls = calls_between_samples(home, self._seconds, self._copying, samples=self._samples)
+        site, seconds = self._site, max(self._seconds, 1e-7)
+        calls = calls_between_samples(site.least, seconds, self._copying, samples=self._samples)
+        if probes_by_itself():
+            # A planned call runs on NumPy.
+            calls = min(calls, math.ceil(site.least / (_PLANNED_SHARE * seconds)))
+        self._left = self._calls = calls
 
     def _be_quick(self, function: Callable[..., Any]) -> None:
         """Let the next calls come here without their key, if all that they need is the code."""
@@ -566,6 +590,8 @@ class NativeCalls:
 
 
 _NO_KEYWORDS: dict[str, Any] = {}
+#: In place of a value: the call goes on as native code.
+_GO_ON: Any = object()
 
 
 def _nothing(*_: Any) -> list[Any] | None:
