@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anygpu.placement.call_site import CallSite
-    from anygpu.placement.native import NativeCalls, NativeTrial
+    from anygpu.placement.native import NativeTrial
+    from anygpu.placement.native_calls import NativeCalls
     from anygpu.placement.opaque_form import OpaqueForm
     from anygpu.plan.choosing import DeviceChooser
 
@@ -171,7 +172,7 @@ class NativeSite:
         if self.seconds >= self._next_look:
             self._look()
 
-    def use(self, native: NativeCalls) -> None:
+    def use(self, native: NativeCalls | Callable[..., Any]) -> None:
         """Calls run as native code from now on. Any thread may say so."""
         self.direct, self.skip_planning = native, 0
 
