@@ -170,7 +170,7 @@ def call_of(
         ours = majority_device(arguments, keywords)
         baseline = _baseline(planner, known.options, ours)
         site = CallSite(name_of(function), known.options, baseline, has_anygpu_arrays=ours is not None)
-        new = known.new.get(key)
+        new = known.native.get(key) or known.new.get(key)
         if new is not None:
             planner.add_seconds(new.report_to(site.chooser))
         known.remember(key, site)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anygpu.placement.call_site import CallSite
-    from anygpu.placement.native import NativeCalls, NativeTrial
+    from anygpu.placement.native import NativeTrial
+    from anygpu.placement.native_calls import NativeCalls
     from anygpu.placement.opaque_form import OpaqueForm
     from anygpu.plan.choosing import DeviceChooser
 
@@ -53,7 +54,7 @@ _NEW = "it is new, and its first calls are measured on numpy."
 class Known:
     """The call sites of one function with some options."""
 
-    __slots__ = ("forms", "is_marked", "lifted", "native", "new", "options", "quick", "sites")
+    __slots__ = ("forms", "is_marked", "lifted", "native", "new", "options", "planned", "quick", "sites")
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -65,6 +66,8 @@ class Known:
         self.new: dict[Hashable, NewCallSite] = {}
         #: Those that run on NumPy until native code is ready for them, and on that from then on.
         self.native: dict[Hashable, NativeSite] = {}
+        #: Keys of calls that were native code and are planned now, because another device is faster still.
+        self.planned: set[Hashable] = set()
         #: The native code of the last call: whether it is that of the next one too, it can tell without a key.
         self.quick: NativeCalls | None = None
         #: Whether an earlier process has found native code to be faster.
@@ -91,6 +94,14 @@ class Known:
         if len(self.new) >= _MOST_NEW:
             self.new.clear()  # which costs less than to look for the oldest one
         self.new[key] = early
+
+    def plan_from_now_on(self, key: Hashable) -> None:
+        """Calls are planned, and native code gets none of them."""
+        if len(self.planned) >= _MOST_SITES:
+            self.planned.clear()
+        self.planned.add(key)
+        self.native.pop(key, None)
+        self.quick = None
 
     def remember_native(self, key: Hashable, site: NativeSite) -> None:
         if len(self.native) >= _MOST_NEW:
@@ -161,7 +172,7 @@ class NativeSite:
         if self.seconds >= self._next_look:
             self._look()
 
-    def use(self, native: NativeCalls) -> None:
+    def use(self, native: NativeCalls | Callable[..., Any]) -> None:
         """Calls run as native code from now on. Any thread may say so."""
         self.direct, self.skip_planning = native, 0
 

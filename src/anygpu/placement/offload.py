@@ -133,7 +133,8 @@ class Offloaded(Calls, Generic[P, R]):
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
         self._may_begin_on_host = _allows_numpy(options) and options.precision is None
         self._needs_no_planning = options.needs_no_planning
-        self._may_be_native = options.allows_native
+        # Another planner has other machines to choose from.
+        self._may_be_native = options.allows_native and planner is default_planner
         if self._may_be_native and is_marked(function, NATIVE):
             self._known.is_marked = True
             loading.begin_native(compiles=False)
@@ -175,8 +176,8 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
         key = tuple(parts)
-        site: CallSite | NewCallSite | NativeSite | None = known.native.get(key) if self._may_be_native else None
-        if site is None:
+        site: CallSite | NewCallSite | NativeSite | None = known.native.get(key)
+        if site is None and (not self._may_be_native or key in known.planned or _has_own_array(key)):
             site = known.sites.get(key)
             if site is None:
                 site = known.new.get(key)

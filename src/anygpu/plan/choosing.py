@@ -181,6 +181,8 @@ class DeviceChooser:
         self.seconds = 0.0
         self.spent = 0.0
         self._current: str | None = baseline
+        #: What a candidate has to beat where calls take less than on the baseline already.
+        self._bar = float("inf")
         self._badly_predicted: frozenset[str] = frozenset()
         #: The candidates that have been measured, by what a call takes there; and where each of them is in that order.
         self._ranked: list[tuple[float, str]] = []
@@ -351,6 +353,10 @@ class DeviceChooser:
         if self._current == candidate:
             best = self._best_known(without=candidate)
             self._current = best[0] if best else self.baseline
+
+    def beat(self, seconds: float) -> None:
+        """Calls take so long without being planned, as native code: no candidate that takes longer gets work."""
+        self._bar = seconds
 
     def pin(self, why: str) -> None:
         """A device was wrong: calls stay on the baseline from now on."""
@@ -639,6 +645,8 @@ class DeviceChooser:
         name, seconds = best
         current = self._current
         mine = self.tracks[current].estimate if current is not None else None
+        if mine is not None and current == self.baseline:
+            mine = min(mine, self._bar)
         if name == current:
             if candidate != current:
                 self._later(self.tracks[candidate])
@@ -681,7 +689,7 @@ class DeviceChooser:
     def _best_known(self, *, without: str | None = None) -> tuple[str, float] | None:
         for seconds, name in self._ranked:
             if name != without and (name == self.baseline or self.tracks[name].known) and self.may_run(name):
-                return name, seconds
+                return (name, seconds) if seconds <= self._bar or self.baseline is None else (self.baseline, self._bar)
         return None
 
     def _by_promise(self) -> Sequence[str]:

@@ -1,0 +1,441 @@
+"""Calls that run as native code in place of NumPy, and what is unusual enough about one to run it on NumPy.
+
+The code was compared with NumPy before (see `native`). A call needs it to be the program of this call, with arguments
+in a layout and with numbers of a kind that were compared; NumPy's own word where it would warn or raise; and every so
+often a comparison. All else goes straight to the code: on a hundred numbers a call takes three microseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from anygpu.agreement.comparison import Difference
+from anygpu.array.trace.traced import CallInputs, Traced
+from anygpu.engines.cpu.executable import CpuExecutable
+from anygpu.hardware.gpu_presence import probes_by_itself
+from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, observe, observers, publish
+from anygpu.notes import last as last_receipt
+from anygpu.placement import executing, loading
+from anygpu.placement.background import Background
+from anygpu.placement.comparing import compared, learn_flags, quiet_lines
+from anygpu.placement.known import PLAN, NativeSite
+from anygpu.placement.trust import (
+    USUAL_MODES,
+    Filters,
+    Sample,
+    Trust,
+    code_of,
+    is_finite,
+    is_shown,
+    loud,
+    may_warn,
+    mode_token,
+    modes_now,
+    number_kinds,
+    peculiarity,
+    sample_of,
+    warns,
+)
+from anygpu.plan.sampling import calls_between_samples
+from anygpu.units import readable_seconds
+
+#: What a call takes beside the code itself.
+OVERHEAD = 2e-6
+#: Calls after which the time of the code is known.
+_TRIAL_CALLS = 8
+#: A sample costs a hand-over to the background, and copies.
+_HANDING_OVER, _COPIED_PER_SECOND = 1e-4, 4e9
+#: What planning calls may cost, as a share of what calls take, where there may be a GPU; and how many of the calls that
+#: are looked at closely there is one that is compared with NumPy.
+_PLANNED_SHARE, _LOOKS_FOR_A_SAMPLE = 0.03, 3
+#: How often a function may need another program because something that it depends on has changed.
+_MOST_CHANGES = 12
+
+_NO_KEYWORDS: dict[str, Any] = {}
+#: In place of a value: the call goes on as native code.
+_GO_ON: Any = object()
+
+_clock = time.perf_counter
+_set_last = last_receipt.set
+_listening = listeners.get
+
+background = Background()
+#: By the code of a function: why it stays on NumPy, because native code was wrong.
+pinned: dict[Hashable, str] = {}
+
+
+class Called(NamedTuple):
+    """One call: what was called with what, and when it began."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    begin: float
+
+
+class Allowance:
+    """What trials may take of the callers' time: a little at first, and a share of what calls have taken."""
+
+    #: Seconds at first, the share, and what a trial takes before any was measured.
+    AT_FIRST, SHARE, ONE = 0.02, 0.04, 5e-3
+
+    def __init__(self) -> None:
+        self._earned = self.AT_FIRST
+        self._spent = 0.0
+        self._usual = self.ONE
+
+    def earn(self, seconds: float) -> None:
+        """Calls have taken so long, or been spared it."""
+        self._earned += self.SHARE * seconds
+
+    def spend(self, seconds: float) -> None:
+        """A trial has taken so long of a caller's time."""
+        self._spent += seconds
+        self._usual += (seconds - self._usual) / 2
+
+    def affords_one(self) -> bool:
+        return self._spent + self._usual <= self._earned
+
+
+allowance = Allowance()
+
+
+class NativeCalls:
+    """The calls of a call site, as native code, as long as nothing is unusual about them."""
+
+    __slots__ = (
+        "_calls",
+        "_copying",
+        "_inputs",
+        "_left",
+        "_looks",
+        "_may_warn",
+        "_module",
+        "_native",
+        "_note",
+        "_proved",
+        "_samples",
+        "_seconds",
+        "_site",
+        "_traced",
+        "_trust",
+        "_usual_modes",
+    )
+
+    def __init__(
+        self,
+        site: NativeSite,
+        function: Callable[..., Any],
+        traced: Traced,
+        native: CpuExecutable,
+        trust: Trust,
+        seconds: float,
+    ) -> None:
+        """`seconds` is what the code took in the background."""
+        program = traced.program
+        self._site, self._traced, self._native, self._trust = site, traced, native, trust
+        self._seconds = seconds
+        self._note = self._noted()
+        self._may_warn = may_warn(program, quiet_lines(traced))
+        self._module = str(getattr(function, "__module__", None) or "")
+        moved = sum(spec.nbytes for spec in (*program.inputs, *program.results))
+        self._copying = _HANDING_OVER + moved / _COPIED_PER_SECOND
+        #: Calls until one is looked at closely, and as many when they began.
+        self._left = self._calls = _TRIAL_CALLS
+        #: Whether real calls have shown that the code is faster.
+        self._proved = False
+        self._samples = self._looks = 0
+        #: NumPy's modes when they were last seen to be the usual ones.
+        self._usual_modes: object = None
+        self._inputs = traced.inputs_reader() or _nothing
+
+    @property
+    def note(self) -> NativeNote:
+        return self._note
+
+    def _noted(self) -> NativeNote:
+        seconds, numpy = self._seconds, self._site.least
+        took = f"it takes {readable_seconds(seconds)}, and numpy {readable_seconds(numpy)}"
+        reason = f"native code is {numpy / max(seconds, 1e-9):.1f} × faster: {took}."
+        return NativeNote(self._site.note.task, reason, seconds, self._traced.program.key)
+
+    # -- usual calls
+
+    def quick(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """What the function returns; `PLAN` where such a call takes a closer look. For the shortest functions."""
+        begin = _clock()
+        if self._left <= 0 or mode_token() is not self._usual_modes:
+            return PLAN
+        given = self._inputs(arguments, _NO_KEYWORDS, function)
+        if given is None:
+            return PLAN
+        ready = _clock()
+        try:
+            results = self._native.call(*given)
+        except Exception:  # noqa: BLE001 - the closer look meets it too, and goes on to NumPy
+            return PLAN
+        if results is NotImplemented or not (results.pop() or not self._may_warn):
+            return PLAN
+        value = results[0]
+        self._left -= 1
+        note = (self._note, begin, ready, _clock())
+        _set_last(note)
+        if observers or _listening():
+            publish(made(note), (function, arguments, _NO_KEYWORDS, value))
+        return value
+
+    def __call__(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
+    ) -> Any:
+        """What the function returns; `PLAN` for a call that is to be planned. It began at `begin`."""
+        call = Called(function, arguments, keywords, begin)
+        if self._left <= 0 and (value := self._look(call)) is not _GO_ON:
+            return value
+        traced, trust = self._traced, self._trust
+        found = traced.arrays(function, arguments, keywords)
+        if found is None:
+            return self._with_another_program(call)
+        given, read = found
+        is_watched = self._may_warn
+        token = mode_token()
+        if token is not self._usual_modes:
+            modes = modes_now()
+            if (why := loud(modes)) is not None:
+                return on_numpy(self._site, call, why)
+            is_watched = is_watched and warns(modes)
+            if modes == USUAL_MODES:
+                self._usual_modes = token
+        if is_watched and trust.flags and is_shown(trust.flags, self._module, trust.heard):
+            flag = min(trust.flags)
+            why = f'NumPy warns of "{flag.kind} encountered in {flag.operation}" here, and the warning filters show it.'
+            return on_numpy(self._site, call, why)
+        new = self._what_is_new(given)
+        if new is not None:
+            return self._compare(call, new)
+        ready = _clock()
+        try:
+            results, finite = self._native.checked(given)
+        except Exception as error:  # noqa: BLE001 - NumPy raises it with its own message, or does better
+            why = f"native code met a {type(error).__name__}, which NumPy raises with its own message."
+            return on_numpy(self._site, call, why)
+        is_odd = is_watched and not trust.flags and not (is_finite(results) if finite is None else finite)
+        if is_odd and not trust.is_usual(given):
+            why = "the result of native code is not finite; NumPy computes it again, so that its warnings appear."
+            return self._compare(call, why)
+        value = trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
+        end = _clock()
+        if not self._proved:
+            self._seconds = min(self._seconds, end - ready)
+        self._left -= 1
+        published((self._note, begin, ready, end), call, value)
+        return value
+
+    # -- others
+
+    def _what_is_new(self, given: Sequence[Any]) -> str | None:
+        """What there is about the arguments for which native code was not compared with NumPy."""
+        traced, trust = self._traced, self._trust
+        if not trust.knows_order(given):
+            return "arguments with this memory layout are new, and NumPy decides the layout of the result."
+        if traced.numbers.stop > traced.numbers.start:
+            kinds = number_kinds(traced, given)
+            if not trust.knows_numbers(traced.program.key, "cpu", kinds):
+                return "numbers of this kind are new, and native code was not compared for them."
+        return None
+
+    def _look(self, call: Called) -> Any:
+        """After some calls: see whether they were faster, or compare one with NumPy, or have one planned."""
+        site = self._site
+        if not self._proved:
+            if self._seconds + OVERHEAD > site.least:
+                site.known.quick = None
+                stay_because_slow(site, self._seconds)
+                return on_numpy(site, call)
+            self._proved = True
+            self._note = self._noted()
+            self._be_quick(call.function)
+            self._begin_interval()
+            return _GO_ON
+        allowance.earn(self._calls * (site.least - self._seconds))
+        self._begin_interval()
+        self._looks += 1
+        if self._looks % _LOOKS_FOR_A_SAMPLE and probes_by_itself():
+            return self._plan()
+        self._samples += 1
+        return self._compare(call, "some calls run on numpy, to be compared with native code.")
+
+    def _be_quick(self, function: Callable[..., Any]) -> None:
+        """Let the next calls come here without their key, if all that they need is the code."""
+        traced, trust = self._traced, self._trust
+        plain = trust.knows_plain_order and trust.plain_orders is None and not trust.flags
+        if plain and traced.returns_result and self._inputs is not _nothing and isinstance(function, FunctionType):
+            self._site.known.quick = self
+
+    def _begin_interval(self) -> None:
+        site, seconds = self._site, max(self._seconds, 1e-7)
+        calls = calls_between_samples(site.least, seconds, self._copying, samples=self._samples)
+        if probes_by_itself():
+            # A planned call runs on NumPy.
+            calls = min(calls, math.ceil(site.least / (_PLANNED_SHARE * seconds)))
+        self._left = self._calls = calls
+
+    def _plan(self) -> Any:
+        """Have a call planned: a GPU may be faster than native code. `_GO_ON` if that has to be loaded first."""
+        site, known = self._site, self._site.known
+        planned = known.sites.get(site.key)
+        if planned is not None:
+            planned.chooser.beat(self._seconds)
+            if planned.chooser.current not in (None, "numpy"):
+                known.plan_from_now_on(site.key)
+        if loading.is_loaded():
+            return PLAN
+        loading.begin()
+        return _GO_ON
+
+    def _with_another_program(self, call: Called) -> Any:
+        """Something that the program depends on has changed: the call runs on NumPy, and another is traced later."""
+        site = self._site
+        site.known.quick = None
+        site.changes += 1
+        if site.changes > _MOST_CHANGES:
+            changed = self._traced.changed(call.function, call.arguments, call.keywords)
+            site.stay(f"it cannot be traced: {changed} changes from call to call, and decides what it computes.")
+        else:
+            site.look_again(1.0 + 0.1 * site.changes)
+        return on_numpy(site, call, "something that it depends on has changed since it was traced.")
+
+    def _compare(self, call: Called, why: str) -> Any:
+        """Run the call on NumPy, and compare native code with it in the background."""
+        site, traced, trust = self._site, self._traced, self._trust
+        value = on_numpy(site, call, why)
+        given = inputs_after(site, call, traced, trust, value)
+        if given is None:
+            return value
+        kinds = number_kinds(traced, given)
+        if trust.begin_comparing(traced.program.key, "cpu", kinds):
+            sample = sample_of(traced, given, value, ours=False)
+            background.submit(partial(self._compare_again, call.function, sample, kinds))
+        return value
+
+    def _compare_again(self, function: Callable[..., Any], sample: Sample, kinds: tuple[Any, ...]) -> None:
+        agreed = False
+        try:
+            with contextlib.suppress(Exception), loading.yielding(), background.must_finish():
+                learn_flags(self._trust, sample)
+                results = self._native(sample.inputs)
+                agreed = agrees(self._site, function, sample, results, self._trust, before_use=False)
+        finally:
+            self._trust.end_comparing(sample.traced.program.key, "cpu", kinds, agreed=agreed)
+
+
+def _nothing(*_: Any) -> list[Any] | None:
+    """Reads nothing: such inputs take a closer look."""
+    return None
+
+
+# -- on NumPy
+
+
+def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
+    """Call the user's own function, and leave a note for the receipt; what it returns."""
+    note = site.note if why is None else HostNote(site.note.task, why, None)
+    ready = _clock()
+    try:
+        with executing.Executing():
+            value = call.function(*call.arguments, **call.keywords)
+    except BaseException as error:
+        if observers:
+            observe(Failure(note.task, "numpy", type(error).__name__, call.begin, _clock()))
+        raise
+    end = _clock()
+    site.add(end - ready)
+    published((note, call.begin, ready, end), call, value)
+    return value
+
+
+def published(note: Note, call: Called, value: Any) -> None:
+    """Leave the note of a call, or its receipt where somebody listens."""
+    if observers or _listening():
+        publish(made(note), (call.function, call.arguments, call.keywords, value))
+    else:
+        _set_last(note)
+
+
+def inputs_after(site: NativeSite, call: Called, traced: Traced, trust: Trust, value: Any) -> CallInputs | None:
+    """What the program takes for a call that has just run on NumPy; `None` where native code could not do the same.
+
+    Then the call site stays on NumPy. Otherwise it is known how NumPy's results lie in memory.
+    """
+    trust.heard = Filters.now()
+    given = traced.inputs(call.function, call.arguments, call.keywords)
+    why = "it modifies state that it depends on" if given is None else peculiarity(traced, value, given)
+    if given is None or why is not None:
+        site.known.quick = None
+        site.stay(f"{why}.")
+        return None
+    trust.see(traced, given, value)
+    return given
+
+
+def stay_because_slow(site: NativeSite, seconds: float) -> None:
+    """Native code was not faster. It is tried again later: the machine may have been busy."""
+    took = f"it takes {readable_seconds(seconds + OVERHEAD)}, and numpy {readable_seconds(site.least)}"
+    site.stay(f"native code is not faster: {took}.")
+    if site.tries < 3:
+        site.look_again(4.0)
+
+
+# -- agreement
+
+
+def agrees(
+    site: NativeSite,
+    function: Callable[..., Any],
+    sample: Sample,
+    results: Sequence[Any],
+    trust: Trust,
+    *,
+    before_use: bool,
+) -> bool:
+    """Whether native code gave what NumPy did. A function for which it did not stays on NumPy, and its user is told."""
+    program = sample.traced.program.key
+    judgement = compared(sample, results, () if before_use else trust.usual.get(program, ()))
+    if judgement.difference is not None:
+        _pin(site, function, sample, judgement.difference, before_use=before_use)
+        return False
+    if judgement.verdict == "undecided" and before_use:
+        site.stay(f"native code cannot be compared with numpy: {judgement.why}.")
+        return False
+    if judgement.usual and before_use:
+        trust.usual[program] = judgement.usual
+    return True
+
+
+def _pin(
+    site: NativeSite, function: Callable[..., Any], sample: Sample, difference: Difference, *, before_use: bool
+) -> None:
+    from anygpu.placement.mismatches import keep, mismatch, tell  # which only a wrong result needs
+
+    program = sample.traced.program
+    found = mismatch(site.note.task, "cpu", None, program, sample.inputs, difference, before_use=before_use)
+    site.stay(found.reason)
+    site.known.quick = None
+    code = code_of(function)
+    if code not in pinned:
+        pinned[code] = found.reason
+        keep(found)
+        warning = tell(found, function)
+        if warning is not None:
+            # A filter has made an error of it, which the next call raises.
+            site.use(partial(_raise_once, site, warning))
+
+
+def _raise_once(site: NativeSite, warning: Warning, *_: Any) -> Any:
+    site.look_again(math.inf)
+    raise warning
