@@ -2,7 +2,7 @@
 
 A call's own way is kept: signatures, tracing, guards, compiling, comparing, modes, filters, the order of memory. Only
 these answers are other ones: every call pays and every trial is afforded; code counts as faster, however long it takes;
-and what usually comes after many calls comes after a few.
+what usually comes after many calls comes after a few; and no call is planned.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from unittest import mock
 
-from anygpu.placement import known, loading, native
+from anygpu.placement import known, loading, native, native_calls
 
 #: Calls as native code until these may skip their keys, and then between two that are compared.
 CALLS_UNTIL_QUICK, CALLS_BETWEEN_SAMPLES = 1, 4
@@ -29,16 +29,16 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
         mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on", "ANYGPU_HISTORY": history}),
         mock.patch.object(loading.native, "is_ready", True),
         mock.patch.multiple(known, LEAST_FOR_NATIVE=0.0, BEFORE_NATIVE=0.0),
+        mock.patch.multiple(native, LEAST_GAIN=math.inf, OVERHEAD=-math.inf, _TRACE_SECONDS=math.inf),
         mock.patch.multiple(
-            native,
-            LEAST_GAIN=math.inf,
-            _OVERHEAD=-math.inf,
-            _TRACE_SECONDS=math.inf,
+            native_calls,
+            OVERHEAD=-math.inf,
             _TRIAL_CALLS=CALLS_UNTIL_QUICK,
             _MOST_CHANGES=math.inf,
+            probes_by_itself=lambda: False,
             calls_between_samples=lambda *_, **__: CALLS_BETWEEN_SAMPLES,
         ),
-        mock.patch.object(native._Allowance, "affords_one", return_value=True),
+        mock.patch.object(native_calls.Allowance, "affords_one", return_value=True),
         mock.patch.object(known.NativeSite, "look_again", _at_once),
     ):
         yield
@@ -54,11 +54,11 @@ later = known.NativeSite.look_again
 
 def settle() -> None:
     """Wait for what is compiled and compared in the background."""
-    assert native._background.settle(120)
+    assert native_calls.background.settle(120)
 
 
 def wrong_functions() -> list[str]:
     """Why functions stay on NumPy that gave another result as native code; they are forgotten."""
-    found = list(native._pinned.values())
-    native._pinned.clear()
+    found = list(native_calls.pinned.values())
+    native_calls.pinned.clear()
     return found

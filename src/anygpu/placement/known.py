@@ -190,7 +190,8 @@ class NativeSite:
     def look_again(self, after: float) -> None:
         """Calls run on NumPy, until they have taken so many times as long as so far."""
         self._next_look = after * self.seconds
-        self.direct, self.skip_planning = None, sys.maxsize
+        # In this order: a call on another thread that finds nothing to run it is not planned instead.
+        self.skip_planning, self.direct = sys.maxsize, None
 
     def stay(self, reason: str) -> None:
         """Calls run on NumPy from now on."""

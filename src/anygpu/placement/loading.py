@@ -107,17 +107,47 @@ def _load_compiler() -> None:
     importlib.import_module("anygpu.codegen.dialects.llvm.module")
 
 
+class _Switching:
+    """Python's switch interval, which is the process's: the first block shortens it, and the last puts it back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._usual = self._ours = 0.0
+
+    def shorten(self) -> None:
+        with self._lock:
+            self._blocks += 1
+            if self._blocks == 1:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._usual, _SWITCH_SECONDS))
+                self._ours = sys.getswitchinterval()
+
+    def put_back(self) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks == 0:
+                self.undo()
+
+    def undo(self) -> None:
+        """Not where somebody else has set it meanwhile."""
+        if sys.getswitchinterval() == self._ours:
+            # Python cuts it to whole microseconds, which floats rarely are.
+            sys.setswitchinterval(self._usual + 5e-7)
+
+
+_switching = _Switching()
+
+
 @contextlib.contextmanager
 def yielding() -> Iterator[None]:
     """In a block that runs Python beside the user's calls: the calls get Python's lock soon when they want it."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(min(usual, _SWITCH_SECONDS))
-    mine = sys.getswitchinterval()
+    switching = _switching
+    switching.shorten()
     try:
         yield
     finally:
-        if sys.getswitchinterval() == mine:
-            sys.setswitchinterval(usual)
+        switching.put_back()
 
 
 def costs_little() -> bool:
@@ -135,5 +165,13 @@ def _finish() -> None:
             each.thread.join(_PATIENCE)
 
 
+def _in_child() -> None:
+    """Blocks on other threads never end in a child."""
+    global _switching
+    if _switching._blocks:
+        _switching.undo()
+    _switching = _Switching()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_finish)
+    os.register_at_fork(before=_finish, after_in_child=_in_child)

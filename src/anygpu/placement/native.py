@@ -46,7 +46,7 @@ from anygpu.placement.native_calls import (
     stay_because_slow,
 )
 from anygpu.placement.signature import signature
-from anygpu.placement.trust import Sample, Trust, code_of, number_kinds, sample_of
+from anygpu.placement.trust import Sample, Trust, code_of, loud, modes_now, number_kinds, sample_of
 from anygpu.units import readable_seconds
 
 #: A trace is given up after so long, or after such a share of what calls have taken.
@@ -103,17 +103,33 @@ def _traced(site: NativeSite, call: Called, seconds: float | None) -> Traced | N
     if why is not None:
         site.stay(why)
         return None
-    with executing.Executing():
+    modes = loud(modes_now())
+    if modes is not None:
+        # What the function itself does to NumPy's modes would not be seen.
+        site.stay(modes)
+        site.look_again(1.0)
+        return None
+    with _again_after_errors(site), executing.Executing():
         by_value = frozenset({float, int} - known.lifted)
         traced = trace(call.function, call.arguments, call.keywords, by_value=by_value, seconds=seconds)
     if isinstance(traced, NotTraceable):
         site.stay(f"it cannot be traced: {traced.reason.rstrip('.')}.")
-        if traced.for_now:
+        if traced.for_now or traced.error is not None:
             site.look_again(2.0)
         return None
     if traced.by_value:
         _move(site, known, traced.by_value, call)
     return traced
+
+
+@contextlib.contextmanager
+def _again_after_errors(site: NativeSite) -> Iterator[None]:
+    """A trial that ends with an error of the user's own, or with an interrupt, is made again with another call."""
+    try:
+        yield
+    except BaseException:
+        site.look_again(1.0)
+        raise
 
 
 def _move(site: NativeSite, known: Known, types: frozenset[type], call: Called) -> None:
@@ -132,7 +148,8 @@ def _run_and_try(
 ) -> Any:
     """Run the call on NumPy, and have native code for it tried out with what went in and came out."""
     tracing = _clock() - begun
-    value = on_numpy(site, call)
+    with _again_after_errors(site):
+        value = on_numpy(site, call)
     since = _clock()
     trust = Trust()
     given = inputs_after(site, call, traced, trust, value)

@@ -202,16 +202,17 @@ class NativeCalls:
         if found is None:
             return self._with_another_program(call)
         given, read = found
-        is_watched = self._may_warn
+        is_heard = True
         token = mode_token()
         if token is not self._usual_modes:
             modes = modes_now()
             if (why := loud(modes)) is not None:
                 return on_numpy(self._site, call, why)
-            is_watched = is_watched and warns(modes)
+            is_heard = warns(modes)
             if modes == USUAL_MODES:
                 self._usual_modes = token
-        if is_watched and trust.flags and is_shown(trust.flags, self._module, trust.heard):
+        # Also of what is no part of the result: a NaN that is masked, or cast to a whole number.
+        if is_heard and trust.flags and is_shown(trust.flags, self._module, trust.heard):
             flag = min(trust.flags)
             why = f'NumPy warns of "{flag.kind} encountered in {flag.operation}" here, and the warning filters show it.'
             return on_numpy(self._site, call, why)
@@ -224,8 +225,8 @@ class NativeCalls:
         except Exception as error:  # noqa: BLE001 - NumPy raises it with its own message, or does better
             why = f"native code met a {type(error).__name__}, which NumPy raises with its own message."
             return on_numpy(self._site, call, why)
-        is_odd = is_watched and not trust.flags and not (is_finite(results) if finite is None else finite)
-        if is_odd and not trust.is_usual(given):
+        is_watched = is_heard and self._may_warn and not trust.flags
+        if is_watched and not (is_finite(results) if finite is None else finite) and not trust.is_usual(given):
             why = "the result of native code is not finite; NumPy computes it again, so that its warnings appear."
             return self._compare(call, why)
         value = trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
@@ -267,6 +268,8 @@ class NativeCalls:
         self._looks += 1
         if self._looks % _LOOKS_FOR_A_SAMPLE and probes_by_itself():
             return self._plan()
+        if self._traced.read(call.function, call.arguments, call.keywords) is None:
+            return _GO_ON  # which finds that out again
         self._samples += 1
         return self._compare(call, "some calls run on numpy, to be compared with native code.")
 
@@ -318,9 +321,10 @@ class NativeCalls:
         if given is None:
             return value
         kinds = number_kinds(traced, given)
-        if trust.begin_comparing(traced.program.key, "cpu", kinds):
+        with contextlib.suppress(MemoryError):  # of copies: then it is not compared
             sample = sample_of(traced, given, value, ours=False)
-            background.submit(partial(self._compare_again, call.function, sample, kinds))
+            if trust.begin_comparing(traced.program.key, "cpu", kinds):
+                background.submit(partial(self._compare_again, call.function, sample, kinds))
         return value
 
     def _compare_again(self, function: Callable[..., Any], sample: Sample, kinds: tuple[Any, ...]) -> None:
@@ -328,6 +332,8 @@ class NativeCalls:
         try:
             with contextlib.suppress(Exception), loading.yielding(), background.must_finish():
                 learn_flags(self._trust, sample)
+                if self._trust.flags:
+                    self._site.known.quick = None
                 results = self._native(sample.inputs)
                 agreed = agrees(self._site, function, sample, results, self._trust, before_use=False)
         finally:
