@@ -27,7 +27,19 @@ STEPS = (*(step for step in range(6) for _ in range(4)), *range(6, 26))
 _PREPARED = 9
 #: Of the calls that follow each other, the usual ones more often.
 _FILTERS = ("always", "always", "always", "error", "always", "always", "default")
-_MODES: tuple[dict[str, Any], ...] = ({}, {}, {"all": "raise"}, {}, {}, {}, {"all": "ignore"}, {}, {"all": "warn"}, {}, {})
+_MODES: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {"all": "raise"},
+    {},
+    {},
+    {},
+    {"all": "ignore"},
+    {},
+    {"all": "warn"},
+    {},
+    {},
+)
 
 
 def run_natively(case: Case, steps: tuple[int, ...] = STEPS, *, changes_modes: bool = True) -> Run:
@@ -63,12 +75,12 @@ def outcomes(
             def one(*arguments: Any, **keywords: Any) -> Any:
                 if changes_modes:
                     warnings.simplefilter(_FILTERS[number % len(_FILTERS)])  # type: ignore[arg-type] # noqa: B023
-                with np.errstate(**_MODES[number % len(_MODES) if changes_modes else 0]):  # noqa: B023
-                    with ag.collect_receipts() as collected:
-                        try:
-                            return wanted(*arguments, **keywords)  # noqa: B023
-                        finally:
-                            receipts.extend(collected)  # noqa: B023
+                modes = _MODES[number % len(_MODES) if changes_modes else 0]  # noqa: B023
+                with np.errstate(**modes), ag.collect_receipts() as collected:
+                    try:
+                        return wanted(*arguments, **keywords)  # noqa: B023
+                    finally:
+                        receipts.extend(collected)  # noqa: B023
 
             got = called(world, step, one, again=number > 0 and steps[number - 1] == step)
             settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -35,6 +36,8 @@ class Loading:
         #: Whether what was to be done after it has been done.
         self.is_ready = False
         self.thread: threading.Thread | None = None
+        #: What that thread starts beside itself.
+        self.beside: threading.Thread | None = None
         #: What the import has taken, beside whatever else went on.
         self.seconds = 0.0
 
@@ -48,6 +51,7 @@ class Loading:
         Whoever needs it before that is done waits for the rest, as for any import.
         """
         if self.thread is None:
+            _guard_forks()
             self.thread = threading.Thread(target=self._load, args=(first, then), name="anygpu-loading", daemon=True)
             self.thread.start()
 
@@ -78,6 +82,7 @@ def begin_native(*, compiles: bool) -> None:
     """Begin to load what places native code; with `compiles`, also what makes it."""
     if native.thread is None:
         runtime = threading.Thread(target=_start_runtime, args=(compiles,), name="anygpu-runtime", daemon=True)
+        native.beside = runtime
         native.begin(_trace_something, *([_load_compiler] if compiles else []), first=runtime.start)
 
 
@@ -129,6 +134,10 @@ class _Switching:
             if self._blocks == 0:
                 self.undo()
 
+    @property
+    def is_short(self) -> bool:
+        return self._blocks > 0
+
     def undo(self) -> None:
         """Not where somebody else has set it meanwhile."""
         if sys.getswitchinterval() == self._ours:
@@ -160,18 +169,26 @@ def costs_little() -> bool:
 
 def _finish() -> None:
     """A child that is forked off in the middle of an import would wait for its end for ever."""
-    for each in (planning, native):
-        if each.thread is not None:
-            each.thread.join(_PATIENCE)
+    for each in (planning.thread, native.thread, native.beside):
+        if each is not None and each.is_alive():
+            each.join(_PATIENCE)
 
 
 def _in_child() -> None:
     """Blocks on other threads never end in a child."""
     global _switching
-    if _switching._blocks:
+    if _switching.is_short:
         _switching.undo()
     _switching = _Switching()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_finish, after_in_child=_in_child)
+@functools.cache
+def _guard_forks() -> None:
+    """Have forks wait for what is being loaded.
+
+    What is registered last is called first. `logging` takes its lock before a fork, and what is loaded makes loggers:
+    so it has to have registered that before.
+    """
+    importlib.import_module("logging")
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_finish, after_in_child=_in_child)
