@@ -192,6 +192,11 @@ class NativeSite:
         self._next_look = after * self.seconds
         self.direct, self.skip_planning = None, sys.maxsize
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known that calls stay on NumPy."""
+        return self._next_look == math.inf and self.tries > 0 and self.direct is None
+
     def stay(self, reason: str) -> None:
         """Calls run on NumPy from now on."""
         self.look_again(math.inf)

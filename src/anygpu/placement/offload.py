@@ -79,11 +79,13 @@ class Calls:
 
     def explain(self, /, *arguments: Any, **keywords: Any) -> Plan:
         """Where the next call with such arguments would run, and why. Nothing is computed."""
+        from anygpu.placement.explaining import explain
         from anygpu.placement.opaque import explain_opaque
-        from anygpu.placement.place_call import explain
 
         call = self.call(arguments, keywords)
-        return explain(call) if self._known.options.engine is None else explain_opaque(call)
+        if self._known.options.engine is not None:
+            return explain_opaque(call)
+        return explain(call, self._known.native.get(call.key))
 
     def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         """The call, to be placed."""
