@@ -150,7 +150,11 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
     with _reported(site), loading.yielding():
         begin = _clock()
         traced = sample.traced
-        native = _compiled(traced)
+        try:
+            native = _compiled(traced)
+        except MissingExtra as error:
+            _say_what_is_missing(site, function, traced, error)
+            return
         compiled = _clock()
         with background.must_finish():
             seconds, results = _timed(native, sample.inputs, site.least)
@@ -171,13 +175,19 @@ def _reported(site: NativeSite) -> Iterator[None]:
     """In the background, where nothing may be raised: what goes wrong becomes the reason to stay on NumPy."""
     try:
         yield
-    except MissingExtra as error:
-        site.stay(f"numpy is all there is to run it: {error}")
     except AnyGPUError as error:
         site.stay(f"native code for it could not be made: {error}")
     except Exception as error:  # noqa: BLE001
         _log.exception("native code could not be tried")
         site.stay(f"native code for it failed in a trial: {type(error).__name__}: {error}")
+
+
+def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced: Traced, error: MissingExtra) -> None:
+    """Nothing compiles here: the receipt has the command that installs it, and a first warning the gain to expect."""
+    from anygpu.placement.gain_without_llvm import warn_once  # which no usual installation needs
+
+    site.stay(f"numpy runs it, because {error}")
+    warn_once(site.note.task, function, traced.program, error)
 
 
 def _compiled(traced: Traced) -> CpuExecutable:
