@@ -47,8 +47,8 @@ STEPS = ("loading", "tracing", "compiling", "comparing")
 class Became(msgspec.Struct, frozen=True, kw_only=True):
     """One process: when its calls became native."""
 
-    #: Of one call on NumPy, the fastest of those before.
-    numpy: float
+    #: Of one call on NumPy, the fastest of those before; `None` where the first one was native.
+    numpy: float | None = None
     #: The first native call, counted from 1, and the seconds from the begin of the first call to its begin.
     call: int | None = None
     begins: float | None = None
@@ -77,7 +77,8 @@ def measure(name: str, size: int) -> Became:
     arguments = workload.make(size, np.random.default_rng(0))
     function: Any = ag.offload(workload.stages[0])
     begun = time.perf_counter()
-    call, begins, before, fastest = None, None, 0.0, float("inf")
+    call, begins, before = None, None, 0.0
+    on_numpy: list[float] = []
     for number in range(1, sys.maxsize):
         begin = time.perf_counter()
         if begin - begun > (LONGEST if call is None else SHORTEST):
@@ -88,8 +89,9 @@ def measure(name: str, size: int) -> Became:
         if call is None and receipt is not None and receipt.device == "cpu":
             call, begins = number, begin - begun
         elif call is None:
-            before, fastest = begin - begun, min(fastest, seconds)
-    return Became(numpy=fastest, call=call, begins=begins, before=before, timings=timings())
+            before = begin - begun
+            on_numpy.append(seconds)
+    return Became(numpy=min(on_numpy, default=None), call=call, begins=begins, before=before, timings=timings())
 
 
 def timings() -> dict[str, float]:
@@ -123,7 +125,8 @@ def line_of(name: str, size: int, first: Became, second: Became) -> str:
         for each in (first, second)
         for step in STEPS
     )
-    return f"{name:<18} {size:>10,} {readable_seconds(first.numpy):>9} {first} {second}  {steps}"
+    numpy = readable_seconds(first.numpy) if first.numpy is not None else "-"
+    return f"{name:<18} {size:>10,} {numpy:>9} {first} {second}  {steps}"
 
 
 def main() -> None:

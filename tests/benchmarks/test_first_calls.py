@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import msgspec
 import pytest
 
+import anygpu as ag
 from benchmarks import first_calls
 from benchmarks.first_calls import CELLS, FIRST, SECOND, Became, figures_of, line_of
 from benchmarks.workloads import WORKLOADS
@@ -38,7 +42,22 @@ def test_what_is_not_told_is_a_dash() -> None:
     assert line.count(" -") == 7
 
 
-def test_a_process_says_when_it_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_calls, "LONGEST", 0.0)
+def test_a_process_says_when_it_became_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = iter(["numpy", "numpy", "cpu", "cpu"])
     monkeypatch.setattr(first_calls, "SHORTEST", 0.0)
+    monkeypatch.setattr(ag, "last_receipt", lambda: SimpleNamespace(device=next(devices)))
+    found = first_calls.measure("chain of 4", 100)
+    assert found.call == 3
+    assert found.begins is not None
+    assert found.numpy is not None
+    assert 0 < found.before < found.begins
+
+
+def test_a_first_call_may_be_native_and_a_process_may_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_calls, "SHORTEST", 0.0)
+    monkeypatch.setattr(ag, "last_receipt", lambda: SimpleNamespace(device="cpu"))
+    found = first_calls.measure("chain of 4", 100)
+    assert (found.call, found.numpy) == (1, None)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Became) == found
+    monkeypatch.setattr(first_calls, "LONGEST", 0.0)
     assert first_calls.measure("chain of 4", 100).call is None
