@@ -43,6 +43,8 @@ BEFORE_LOADING, _LOADING = 0.3, 0.2
 #: Native code is prepared for calls that take so long each, and have taken so long together. Preparing takes some 50 ms
 #: of Python's lock, and a fifth of a second of another processor.
 LEAST_FOR_NATIVE, BEFORE_NATIVE = 5e-6, 0.02
+#: What calls have to take before it is tried again in a process, where an earlier one has tried it in vain.
+BEFORE_ANOTHER_TRY = 2.0
 
 #: Kinds of arguments that are remembered for one function, and such that are new.
 _MOST_SITES, _MOST_NEW = 1024, 256
@@ -54,7 +56,7 @@ _NEW = "it is new, and its first calls are measured on numpy."
 class Known:
     """The call sites of one function with some options."""
 
-    __slots__ = ("forms", "is_marked", "lifted", "native", "new", "options", "planned", "quick", "sites")
+    __slots__ = ("forms", "is_marked", "lifted", "native", "new", "options", "planned", "quick", "sites", "was_in_vain")
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -70,8 +72,8 @@ class Known:
         self.planned: set[Hashable] = set()
         #: The native code of the last call: whether it is that of the next one too, it can tell without a key.
         self.quick: NativeCalls | None = None
-        #: Whether an earlier process has found native code to be faster.
-        self.is_marked = False
+        #: Whether an earlier process has found native code to be faster, or has tried it in vain.
+        self.is_marked = self.was_in_vain = False
         #: Of an opaque task, by what arguments have in common beside their rows.
         self.forms: dict[Hashable, OpaqueForm] = {}
 
@@ -156,7 +158,7 @@ class NativeSite:
         self.tries = self.changes = 0
         #: Seconds of calls that trials were allowed for.
         self.paid = 0.0
-        self._next_look = 0.0 if known.is_marked else BEFORE_NATIVE
+        self._next_look = 0.0 if known.is_marked else BEFORE_ANOTHER_TRY if known.was_in_vain else BEFORE_NATIVE
         if known.is_marked:
             self._look()
 

@@ -28,7 +28,7 @@ from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import AnyGPUError, MissingExtra
-from anygpu.history.hints import NATIVE, change_marks, hints_path, mark_of
+from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of
 from anygpu.placement import executing, loading
 from anygpu.placement.comparing import learn_flags
 from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
@@ -43,6 +43,7 @@ from anygpu.placement.native_calls import (
     inputs_after,
     on_numpy,
     pinned,
+    stay,
     stay_because_slow,
 )
 from anygpu.placement.signature import signature
@@ -107,9 +108,12 @@ def _traced(site: NativeSite, call: Called, seconds: float | None) -> Traced | N
         by_value = frozenset({float, int} - known.lifted)
         traced = trace(call.function, call.arguments, call.keywords, by_value=by_value, seconds=seconds)
     if isinstance(traced, NotTraceable):
-        site.stay(f"it cannot be traced: {traced.reason.rstrip('.')}.")
+        why = f"it cannot be traced: {traced.reason.rstrip('.')}."
         if traced.for_now:
+            site.stay(why)
             site.look_again(2.0)
+        else:
+            stay(site, call.function, why)
         return None
     if traced.by_value:
         _move(site, known, traced.by_value, call)
@@ -159,7 +163,7 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
         with background.must_finish():
             seconds, results = _timed(native, sample.inputs, site.least)
             if seconds + OVERHEAD > site.least * LEAST_GAIN:
-                stay_because_slow(site, seconds)
+                stay_because_slow(site, function, seconds)
             elif agrees(site, function, sample, results, trust, before_use=True):
                 learn_flags(trust, sample)
                 kinds = number_kinds(traced, sample.inputs)
@@ -203,7 +207,7 @@ def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[
         results = native(inputs)
         now = _clock()
         best = min(best, now - since)
-        if number and (now - begin > 4 * numpy or best < 0.25 * numpy):
+        if (number and (now - begin > 4 * numpy or best < 0.25 * numpy)) or best > 3 * numpy:
             break
     return best, results
 
@@ -224,6 +228,7 @@ def _keep(
     if path is not None and mark is not None and not trust.flags:
         keep_agreement(traced.program, mark, kinds, trust, numpy=site.least, native=seconds)
         change_marks(path, [mark], [])
+        change_marks(hints_path(NUMPY) or path, [], [mark])
 
 
 def _recalled(site: NativeSite, function: Callable[..., Any], traced: Traced) -> NativeCalls | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from anygpu.display import drawn
 from anygpu.errors import InvalidOption
-from anygpu.history.hints import NATIVE, is_marked
+from anygpu.history.hints import NATIVE, NUMPY, is_marked
 from anygpu.notes import Failure, last, listeners, observe, observers, publish, witnesses
 from anygpu.placement import executing, loading
 from anygpu.placement.known import (
@@ -137,9 +137,11 @@ class Offloaded(Calls, Generic[P, R]):
         self._needs_no_planning = options.needs_no_planning
         # Another planner has other machines to choose from.
         self._may_be_native = options.allows_native and planner is default_planner
-        if self._may_be_native and is_marked(function, NATIVE):
-            self._known.is_marked = True
-            loading.begin_native(compiles=False)
+        if self._may_be_native:
+            self._known.is_marked = is_marked(function, NATIVE)
+            self._known.was_in_vain = not self._known.is_marked and is_marked(function, NUMPY)
+            if self._known.is_marked:
+                loading.begin_native(compiles=False)
 
     # -- calls
 
