@@ -18,7 +18,7 @@ import anygpu as ag
 from anygpu.engines.cpu.executable import CpuExecutable
 from anygpu.errors import InvalidOption, MissingExtra, ResultMismatch
 from anygpu.fallback_warnings import DeviceFallback
-from anygpu.placement import gain_without_llvm, known, loading, native, native_calls
+from anygpu.placement import gain_without_llvm, loading, native, native_calls, native_site
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.testing.clock import ManualClock
 
@@ -28,8 +28,8 @@ def on_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every call counts: the first one is enough to try native code, which is used whatever it takes."""
     monkeypatch.setenv("ANYGPU_NATIVE", "on")
     monkeypatch.setenv("ANYGPU_SOFTWARE_DEVICES", "off")
-    monkeypatch.setattr(known, "BEFORE_NATIVE", 0.0)
-    monkeypatch.setattr(known, "LEAST_FOR_NATIVE", 0.0)
+    monkeypatch.setattr(native_site, "BEFORE_NATIVE", 0.0)
+    monkeypatch.setattr(native_site, "LEAST_FOR_NATIVE", 0.0)
     monkeypatch.setattr(native, "LEAST_GAIN", math.inf)
     monkeypatch.setattr(native, "_TRACE_SECONDS", 60.0)
     monkeypatch.setattr(native_calls, "OVERHEAD", -math.inf)
@@ -96,8 +96,8 @@ def test_short_calls_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     clock = ManualClock()
     monkeypatch.setattr(offload, "_clock", clock)
-    monkeypatch.setattr(known, "BEFORE_NATIVE", 0.02)
-    monkeypatch.setattr(known, "LEAST_FOR_NATIVE", 5e-6)
+    monkeypatch.setattr(native_site, "BEFORE_NATIVE", 0.02)
+    monkeypatch.setattr(native_site, "LEAST_FOR_NATIVE", 5e-6)
     seconds = 4e-6
 
     @ag.offload

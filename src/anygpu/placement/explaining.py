@@ -8,8 +8,8 @@ from anygpu.engines.catalogue import why_cpu_is_numpy
 from anygpu.hardware.device import Device
 from anygpu.hardware.device_names import CPU
 from anygpu.placement.call import Call
-from anygpu.placement.known import NativeSite
 from anygpu.placement.native_calls import NativeCalls
+from anygpu.placement.native_site import NativeSite
 from anygpu.placement.place_call import choose, require_what_was_asked_for
 from anygpu.placement.strategies import SingleDevice
 from anygpu.plan.plan import Candidate, Plan

@@ -32,7 +32,7 @@ from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_o
 from anygpu.placement import executing, loading
 from anygpu.placement.comparing import learn_flags
 from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
-from anygpu.placement.known import Known, NativeSite
+from anygpu.placement.known import Known
 from anygpu.placement.native_calls import (
     OVERHEAD,
     Called,
@@ -46,6 +46,7 @@ from anygpu.placement.native_calls import (
     stay,
     stay_because_slow,
 )
+from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
 from anygpu.placement.trust import Sample, Trust, code_of, number_kinds, sample_of
 from anygpu.units import readable_seconds
@@ -143,7 +144,7 @@ def _run_and_try(
     if given is not None:
         with contextlib.suppress(MemoryError):
             sample = sample_of(traced, given, value, ours=False)
-            site.note = site.note._replace(reason="native code for it is being compiled and compared with numpy.")
+            site.say("native code for it is being compiled and compared with numpy.")
             submit(partial(_try_out, site, call.function, sample, trust, tracing))
     allowance.spend(_clock() - since)
     return value

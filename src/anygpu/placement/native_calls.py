@@ -25,7 +25,8 @@ from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
 from anygpu.placement.comparing import compared, learn_flags, quiet_lines
-from anygpu.placement.known import PLAN, NativeSite
+from anygpu.placement.known import PLAN
+from anygpu.placement.native_site import NativeSite
 from anygpu.placement.trust import (
     USUAL_MODES,
     Filters,
@@ -390,6 +391,17 @@ def stay_because_slow(site: NativeSite, function: Callable[..., Any], seconds: f
     stay(site, function, f"native code is not faster: {took}.")
     if site.tries < 3 and seconds < _MUCH_SLOWER * site.least:
         site.look_again(4.0)
+    elif probes_by_itself():
+        site.use(partial(_plan_instead, site))
+
+
+def _plan_instead(site: NativeSite, *call: Any) -> Any:
+    """A GPU may still be faster than NumPy: calls are planned from now on, once what plans them is loaded."""
+    if loading.is_loaded():
+        site.known.plan_from_now_on(site.key)
+        return PLAN
+    loading.begin()
+    return on_numpy(site, Called(*call))
 
 
 def stay(site: NativeSite, function: Callable[..., Any], reason: str) -> None:
