@@ -147,7 +147,7 @@ def compare(
     found = conditions(before, read())
     device = Counter(each.device for each in receipts[searched:]).most_common(1)[0][0]
     return Comparison(
-        # Not the best: native code on all cores has single calls twice as fast as usual, and NumPy on one core has none.
+        # Not the best: native code on all cores has single calls twice as fast as usual; NumPy on one core has none.
         numpy=median(theirs),
         anygpu=median(ours),
         calls=len(ours),
