@@ -19,8 +19,8 @@ REGRET_BOUND = 1.05
 NUMPY_BOUND = 1.10
 #: The first five calls together over five calls of NumPy, in any cell.
 FIRST_FIVE_BOUND = 2.0
-#: How far predictions are off, in the median cell, after five calls.
-PREDICTION_BOUND = 0.25
+#: Of the predictions for native code, the percentage that may be off by more than this factor.
+PREDICTION_FACTOR, MOST_BEYOND = 2.0, 5.0
 
 #: Below this a ratio says little of what a caller notices: the difference in seconds is reported beside it.
 SHORT = 20e-6
@@ -53,6 +53,8 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing | None = None
     #: The first call, with everything that is compiled in it.
     first: float | None = None
+    #: What was predicted before the first call; `None` where nothing was.
+    predicted: float | None = None
     #: Why there is no timing, or only a rough one.
     note: str = ""
 
@@ -241,8 +243,17 @@ def figures_of(cells: Sequence[Cell]) -> list[Figure]:
         if each.automatic and each.automatic.prediction is not None
     ]
     if errors:
-        error = statistics.median(errors)
-        found.append(Figure(name="median error of predictions", value=error, unit="", bound=PREDICTION_BOUND))
+        found.append(Figure(name="median error of predictions", value=statistics.median(errors), unit=""))
+    native = [
+        each.timing.seconds / each.predicted
+        for _, measured in judged
+        for each in measured.fixed
+        if each.device == "cpu" and each.timing and each.predicted
+    ]
+    if native:
+        beyond = sum(not 1 / PREDICTION_FACTOR <= error <= PREDICTION_FACTOR for error in native)
+        name = f"cpu: predictions beyond {PREDICTION_FACTOR:g}×, of {len(native)}"
+        found.append(Figure(name=name, value=100 * beyond / len(native), unit="%", bound=MOST_BEYOND))
     return found
 
 

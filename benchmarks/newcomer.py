@@ -1,16 +1,23 @@
-"""Six programs as newcomers write them: NumPy, JAX and `on="cpu"` in turns. `python -m benchmarks.newcomer [--json]`.
+"""Programs as newcomers write them: `python -m benchmarks.newcomer [--processes] [--json] [--check]`.
 
+Six of them as calls: NumPy, JAX and `on="cpu"` in turns.
 Each is a function of a namespace and arrays, so that NumPy and JAX run the same lines. Arguments are in each tool's own
 arrays before the first call. A figure is the best time of a call on the processor, by that of NumPy and by that of JAX.
 Bounds are for a machine that is otherwise quiet: six times in the geometric mean, and no program slower than JAX.
+
+With --processes nine of them as whole scripts, of 0.5 to 8 s on NumPy: each plain and decorated, in turns, in a first
+process with an empty cache, in a second and in a third. The middle of three rounds counts.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,13 +25,33 @@ import numpy as np
 
 import anygpu as ag
 from anygpu.units import readable_seconds
+from benchmarks.newcomer_programs import NEWCOMERS
 from benchmarks.report import Figure, options_parser, publish, say
+from benchmarks.short_script import OFFLOAD, PLAIN
+from benchmarks.short_script_processes import compile_sources, run_script
 
 #: NumPy's time by anygpu's, in the geometric mean of all programs.
 TIMES_AS_FAST = 6.0
 ROUNDS, TURN_SECONDS = 9, 0.15
 #: How far results may be apart, as a share of the greatest element.
 TOLERANCE = 2e-4
+
+
+#: Scripts: how often each calls its function, and what its process may take, by NumPy's and in seconds beside that.
+SCRIPT_CALLS = {
+    "asian_price": 200,
+    "graded": 80,
+    "nearest_labels": 80,
+    "heat_step": 200,
+    "fourier_blur": 150,
+    "table_features": 60,
+    "classified": 80,
+    "rendered": 80,
+    "fitness": 100,
+}
+SCRIPT_FACTOR, SCRIPT_SECONDS, SCRIPT_ROUNDS = 1.03, 0.030, 3
+#: So many of the scripts are so many times as fast as on NumPy, by the number of the process.
+FAST_SCRIPTS, TIMES = 5, {1: 2.0, 2: 3.0}
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -214,8 +241,66 @@ def measure(
     return best
 
 
-def main() -> None:
-    options = options_parser(__doc__).parse_args()
+# -- whole processes
+
+
+class Script(msgspec.Struct, frozen=True):
+    """Seconds of whole processes: NumPy's, and the decorated ones of the first, second and third process."""
+
+    name: str
+    numpy: float
+    ours: tuple[float, ...]
+    #: Of the last call of each.
+    devices: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        times = "".join(f"{readable_seconds(each):>10}" for each in self.ours)
+        return f"{self.name:<16}{readable_seconds(self.numpy):>10}{times}  {', '.join(self.devices)}"
+
+
+def script(name: str, calls: int, rounds: int = SCRIPT_ROUNDS) -> Script:
+    """Each round begins with an empty cache."""
+    program = next(each for each in NEWCOMERS if each.name == name)
+    numpy: list[float] = []
+    ours: list[list[float]] = [[] for _ in range(3)]
+    devices: list[str] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="anygpu-newcomer-", ignore_cleanup_errors=True) as folder:
+            devices = []
+            for process in ours:
+                for side, taken in ((PLAIN, numpy), (OFFLOAD, process)):
+                    measured = run_script(program, calls, side, folder=Path(folder) / side)
+                    if measured.failed:
+                        raise SystemExit(f"{name}, {side}: {measured.failed}")
+                    taken.append(measured.seconds)
+                devices.append(measured.device)
+    return Script(name, statistics.median(numpy), tuple(map(statistics.median, ours)), tuple(devices))
+
+
+def figures_of_scripts(scripts: Sequence[Script]) -> list[Figure]:
+    """No script is slower than on NumPy, in any process; and the fifth fastest is fast enough."""
+    figures = []
+    for each in scripts:
+        bound = SCRIPT_FACTOR * each.numpy + SCRIPT_SECONDS
+        figures.append(Figure(name=f"{each.name}: slowest process", value=max(each.ours), unit="s", bound=bound))
+    for process, times in TIMES.items():
+        shares = sorted(each.ours[process - 1] / each.numpy for each in scripts)
+        name = f"process {process} by NumPy, {FAST_SCRIPTS} of {len(scripts)} at most"
+        figures.append(Figure(name=name, value=shares[FAST_SCRIPTS - 1], unit="×", bound=1 / times))
+    return figures
+
+
+def measured_scripts() -> list[Figure]:
+    compile_sources()
+    say(f"{'':<16}{'NumPy':>10}{'first':>10}{'second':>10}{'third':>10}  last call on")
+    scripts = []
+    for name, calls in SCRIPT_CALLS.items():
+        scripts.append(script(name, calls))
+        say(str(scripts[-1]))
+    return figures_of_scripts(scripts)
+
+
+def measured_calls() -> list[Figure]:
     figures: list[Figure] = []
     gains: list[float] = []
     say(f"{'':<14}" + "".join(f"{name:>18}" for name in TOOLS))
@@ -228,7 +313,14 @@ def main() -> None:
         figures.append(Figure(name=f"{program.title}: by NumPy", value=ours / numpy, unit="×", bound=1.0))
     mean = math.exp(sum(map(math.log, gains)) / len(gains))
     figures.append(Figure(name="by NumPy, geometric mean", value=1 / mean, unit="×", bound=1 / TIMES_AS_FAST))
-    publish(figures, options)
+    return figures
+
+
+def main() -> None:
+    parser = options_parser(__doc__)
+    parser.add_argument("--processes", action="store_true", help="nine whole scripts instead of six calls")
+    options = parser.parse_args()
+    publish(measured_scripts() if options.processes else measured_calls(), options)
 
 
 if __name__ == "__main__":

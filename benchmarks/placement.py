@@ -1,9 +1,9 @@
 """Whether each call runs where it is fastest: `python -m benchmarks.placement [--json] [--check] [--plot FILE.svg]`.
 
-Thirty workloads at six sizes. Each cell is measured with NumPy called directly, with every verified device forced, and
-automatic, in turns in one run. First, before anything was compiled for it, come the first five calls of the offloaded
-function. Arguments are the same arrays in every call. A cell that misses a bound is measured again, three times at
-most, and its middle measurement counts.
+Thirty workloads at six sizes. Each cell is measured with NumPy called directly, with native code (`cpu`) forced, and
+automatic, in turns in one run; with --engines also on devices that are this processor in disguise. First, before
+anything was compiled for it, come the first five calls of the offloaded function. Arguments are the same arrays in
+every call. A cell that misses a bound is measured again, three times at most, and its middle measurement counts.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ LONGEST_TRIALS = 30.0
 FIVES = 3
 #: Automatic is settled when so many calls in a row ran on the same device; after so many calls nobody waits for that.
 SAME_DEVICE, MOST_SETTLING = 6, 20
+#: It has so many seconds for that at least, and calls have this from one to the next: native code is compiled beside.
+SETTLING_SECONDS, SETTLING_PACE = 1.0, 0.02
+#: What is forced, and what automatic may choose.
+ENGINES = "numpy,cpu"
 
 #: Of `--quick`: one of each kind, at three sizes.
 QUICK = ("chain of 1", "chain of 16", "softmax", "matmul, square", "sort", "pipeline of two", "k-means step")
@@ -78,6 +82,14 @@ class Offloaded:
         self.stages: list[Callable[..., Any]] = [ag.offload(**options)(stage) for stage in workload.stages]
         # Our own arrays come back as such, so what one stage leaves on a device the next one finds there.
         self._wrap: Callable[..., Any] | None = ag.asarray if len(self.stages) > 1 else None
+
+    def predicted(self, device: str, arguments: Sequence[Any]) -> float | None:
+        """Seconds of a call that nothing but calibration and other programs tell; `None` for several stages."""
+        if len(self.stages) > 1:
+            return None
+        stage: Any = self.stages[0]
+        candidate = stage.explain(*arguments).candidate(device)
+        return candidate.seconds if candidate is not None and candidate.basis == "predicted" else None
 
     def __call__(self, *arguments: Any) -> Any:
         if self._wrap is None:
@@ -128,9 +140,11 @@ def hopeless(workload: Workload, earlier: Fixed | None, growth: float, numpy_now
 
 def prepare(device: str, workload: Workload, arguments: Sequence[Any], expected: Any) -> tuple[Call | None, Fixed]:
     """A call that has to use one device, checked against NumPy's result; or the reason why there is none."""
-    call = functools.partial(Offloaded(workload, on=device, fallback="raise"), *arguments)
-    begin = time.perf_counter()
+    offloaded = Offloaded(workload, on=device, fallback="raise")
+    call = functools.partial(offloaded, *arguments)
     try:
+        predicted = offloaded.predicted(device, arguments)
+        begin = time.perf_counter()
         got = call()
         first = time.perf_counter() - begin
         require_agreement(expected, got)
@@ -138,7 +152,7 @@ def prepare(device: str, workload: Workload, arguments: Sequence[Any], expected:
         return None, Fixed(device=device, note=f"{type(error).__name__}: {error}")
     except Disagrees as wrong:
         return None, Fixed(device=device, note=str(wrong))
-    return call, Fixed(device=device, first=first)
+    return call, Fixed(device=device, first=first, predicted=predicted)
 
 
 class Bench:
@@ -243,14 +257,16 @@ def until_settled(call: Call) -> tuple[float, ...]:
     """Calls, each with what it started in the background, until several of them in a row ran on the same device."""
     seconds: list[float] = []
     devices: list[str] = []
-    while len(seconds) < MOST_SETTLING and not (
-        len(devices) >= SAME_DEVICE and len(set(devices[-SAME_DEVICE:])) == 1 and sum(seconds) > 5 * seconds[-1]
-    ):
+    begin = time.perf_counter()
+    while True:
         seconds.append(seconds_of(call))
         receipt = last_receipt()
         devices.append(receipt.device if receipt is not None else "?")
         settle()
-    return tuple(seconds)
+        same = len(devices) >= SAME_DEVICE and len(set(devices[-SAME_DEVICE:])) == 1 and sum(seconds) > 5 * seconds[-1]
+        if (same or len(seconds) >= MOST_SETTLING) and time.perf_counter() - begin > SETTLING_SECONDS:
+            return tuple(seconds)
+        time.sleep(max(0.0, SETTLING_PACE - seconds[-1]))
 
 
 def near(measured: Measured) -> list[str]:
@@ -398,6 +414,12 @@ def draw(grid: Grid, file: Path) -> None:
 def parser() -> argparse.ArgumentParser:
     parser = options_parser(__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--engines",
+        metavar="A,B",
+        default=os.environ.get("ANYGPU_ENGINES", ENGINES),
+        help=f"instead of {ENGINES}; of these, automatic also chooses devices that are this processor in disguise",
+    )
     parser.add_argument("--quick", action="store_true", help=f"only {len(QUICK)} workloads at {len(QUICK_SIZES)} sizes")
     parser.add_argument("--only", metavar="NAME", help="workloads whose name contains this")
     parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="elements, instead of 10² to 10⁷")
@@ -413,6 +435,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     options = parser().parse_args()
+    os.environ["ANYGPU_ENGINES"] = options.engines
+    if set(options.engines.split(",")) - set(ENGINES.split(",")):
+        os.environ.setdefault("ANYGPU_SOFTWARE_DEVICES", "on")
     if options.source:
         grid = msgspec.json.decode(options.source.read_bytes(), type=Grid)
         grid = msgspec.structs.replace(grid, figures=tuple(figures_of(grid.cells)))

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from benchmarks.cells import PREDICTION_BOUND, Cell, Crossover, Grid, crossover, power_of_ten
+from benchmarks.cells import Cell, Crossover, Grid, crossover, power_of_ten
 
+#: How far predictions may be off to lie in the grey band.
+BAND = 0.25
 INK, FAINT, FRAME = "#7a7f87", "#8d939b", "#8a919a"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
@@ -301,7 +303,7 @@ def predictions_picture(grid: Grid) -> str:
     values = [value for _, each in found for value in (each.predicted, each.actual)]
     low, high = 10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values)))
     across, up = Scale(low, high, left, left + side), Scale(low, high, top + side, top)
-    inside = sum(each.error <= PREDICTION_BOUND for _, each in found)
+    inside = sum(each.error <= BAND for _, each in found)
     errors = sorted(each.error for _, each in found)
     x = 16.0
     for look in dict.fromkeys(look_of(each.device) for _, each in found):
@@ -309,9 +311,9 @@ def predictions_picture(grid: Grid) -> str:
         picture.text(x + 9, 50, look.label, size=12)
         x += 34 + 7 * len(look.label)
     middle = f"median error {100 * errors[len(errors) // 2]:.0f} %"
-    summary = f"{inside} of {len(found)} within ±{100 * PREDICTION_BOUND:.0f} %, {middle}"
+    summary = f"{inside} of {len(found)} within ±{100 * BAND:.0f} %, {middle}"
     picture.text(left + 12, top + 20, summary, size=12)
-    more, less = 1 + PREDICTION_BOUND, 1 - PREDICTION_BOUND
+    more, less = 1 + BAND, 1 - BAND
     band = [(low, low * more), (high / more, high), (high, high), (high, high * less), (low / less, low), (low, low)]
     picture.area([(across(a), up(b)) for a, b in band], FRAME, 0.2)
     for value in across.decades():

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-#: How often a script calls its function; the last only where a call of NumPy is shorter than `SHORT_CALL`.
-CALLS = (1, 3, 10, 30, 100, 1000)
-SHORT_CALL = 5e-3
+#: How often a script calls its function, where all of its calls take NumPy no longer than `LONGEST` seconds.
+CALLS = (1, 3, 30, 300, 1000)
+LONGEST = 8.0
+#: The tag of programs that anygpu cannot record: they stay on NumPy, and have to take as long as on NumPy.
+UNRECORDED = "unrecorded"
+
+Arguments = tuple[Any, ...]
 
 
 class Program(NamedTuple):
@@ -16,18 +20,28 @@ class Program(NamedTuple):
     name: str
     function: Callable[..., Any]
     #: The arguments of one call, from a seed.
-    make_args: Callable[[int], tuple[Any, ...]]
+    make_args: Callable[[int], Arguments]
     #: About what a call of NumPy takes on two cores: how often it is called, and how long a script may take.
     numpy_seconds: float
     tags: frozenset[str]
+    #: The arguments of the next call, from those of the last one and its result; none: two sets of them alternate.
+    following: Callable[[Arguments, Any], Arguments] | None = None
+
+    @property
+    def recorded(self) -> bool:
+        return UNRECORDED not in self.tags
 
     def calls(self, wanted: tuple[int, ...] = CALLS) -> tuple[int, ...]:
         """How often scripts call it, of what is wanted."""
-        return tuple(calls for calls in wanted if calls < CALLS[-1] or self.numpy_seconds < SHORT_CALL)
+        return tuple(calls for calls in wanted if calls * self.numpy_seconds <= LONGEST)
 
 
 def program(
-    function: Callable[..., Any], make_args: Callable[[int], tuple[Any, ...]], milliseconds: float, *tags: str
+    function: Callable[..., Any],
+    make_args: Callable[[int], Arguments],
+    milliseconds: float,
+    *tags: str,
+    following: Callable[[Arguments, Any], Arguments] | None = None,
 ) -> Program:
     """A program that has the name of its function."""
-    return Program(function.__name__, function, make_args, milliseconds / 1e3, frozenset(tags))
+    return Program(function.__name__, function, make_args, milliseconds / 1e3, frozenset(tags), following)

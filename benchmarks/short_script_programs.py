@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.short_script_program import Program, program
+from benchmarks.short_script_program import UNRECORDED, Program, program
 
 rng = np.random.default_rng
 
@@ -276,8 +276,8 @@ def _boards(seed: int) -> tuple[Any, ...]:
 
 
 PROGRAMS: tuple[Program, ...] = (
-    program(backtest, _prices, 13, "finance"),
-    program(asian_option, lambda seed: (100.0, 101.0, 0.2, 20_000, 50, seed), 25, "finance", "random"),
+    program(backtest, _prices, 13, "finance", UNRECORDED),
+    program(asian_option, lambda seed: (100.0, 101.0, 0.2, 20_000, 50, seed), 25, "finance", "random", UNRECORDED),
     program(logistic_regression, _samples, 20, "statistics", "float64", "loop"),
     program(tf_idf, _documents, 70, "statistics"),
     program(normalise, _table, 8, "statistics", "float64"),
@@ -288,9 +288,9 @@ PROGRAMS: tuple[Program, ...] = (
     program(neighbour_counts, _points, 50, "geometry"),
     program(pairwise_distances, _two_clouds, 50, "geometry"),
     program(haversine, _places, 40, "geometry", "float64"),
-    program(ray_marching, lambda seed: (240, 180, 0.3 * seed), 6, "geometry", "loop"),
+    program(ray_marching, lambda seed: (240, 180, 0.3 * seed), 6, "geometry", "loop", UNRECORDED),
     program(heat, _field, 43, "physics", "float64", "loop"),
-    program(heat_in_place, _field, 40, "physics", "float64", "loop", "in place"),
+    program(heat_in_place, _field, 40, "physics", "float64", "loop", "in place", UNRECORDED),
     program(lstm, _sequence, 50, "network", "loop"),
     program(small_network, _network, 4, "network", "small"),
     program(sudoku_singles, _boards, 70, "puzzle", "loop"),

@@ -8,11 +8,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 
 from anygpu.placement.loading import PLANNING
-from benchmarks.report import Figure, arguments, publish
+from benchmarks.report import Figure, arguments, publish, say
 
 IMPORT_ROUNDS = 15
+#: What places native code.
+NATIVE = "anygpu.placement.native"
+#: The same script on plain NumPy and offloaded.
+THREE_CALLS = """
+import numpy as np
+{decorator}
+def standardised(x):
+    return (x - x.mean()) / x.std()
+for number in range(3):
+    standardised(np.arange(100.0))
+"""
 
 
 def installed(folder: str) -> dict[str, str]:
@@ -43,6 +55,37 @@ def import_seconds(environment: dict[str, str]) -> tuple[float, float, float]:
     return of_numpy, of_anygpu, of_planning
 
 
+def native_seconds(environment: dict[str, str]) -> float | None:
+    """Processor time, best of several, of loading what places native code after anygpu; `None` where it is missing."""
+    if find_spec(NATIVE) is None:
+        return None
+    timed = (
+        f"import time, numpy, anygpu; begin = time.process_time()\nimport {NATIVE}\nprint(time.process_time() - begin)"
+    )
+    command = [sys.executable, "-c", timed]
+    taken = [
+        float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+        for _ in range(IMPORT_ROUNDS + 1)
+    ]
+    return min(taken[1:])
+
+
+def three_calls_seconds(environment: dict[str, str], cache: str) -> float:
+    """How much longer than on NumPy a whole process with three short calls takes: the best of each, in turns."""
+    best: dict[str, float] = {}
+    for _ in range(IMPORT_ROUNDS + 1):
+        for decorator in ("", "import anygpu as ag\n@ag.offload"):
+            begin = time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-c", THREE_CALLS.format(decorator=decorator)],
+                env={**environment, "ANYGPU_CACHE_DIR": cache},
+                check=True,
+            )
+            best[decorator] = min(best.get(decorator, 60.0), time.perf_counter() - begin)
+    numpy, offloaded = best.values()
+    return offloaded - numpy
+
+
 def command_seconds(environment: dict[str, str], cache: str, rounds: int) -> list[float]:
     """The whole command as a person types it, start of Python included."""
     taken = []
@@ -64,16 +107,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as bytecode:
         environment = installed(bytecode)
         of_numpy, of_anygpu, of_planning = import_seconds(environment)
+        of_native = native_seconds(environment)
         with tempfile.TemporaryDirectory() as cache:
+            beyond = three_calls_seconds(environment, cache)
             command_seconds(environment, cache, 1)  # writes the bytecode of what the command imports
         for _ in range(3):
             with tempfile.TemporaryDirectory() as cache:
                 cold += command_seconds(environment, cache, 1)
                 warm += command_seconds(environment, cache, 3)
+    if of_native is None:
+        say(f"There is no module {NATIVE}: loading it is not measured.")
     publish(
         [
             Figure(name="import anygpu after numpy, processor time", value=of_anygpu * 1e3, unit="ms", bound=35),
             Figure(name="load what plans calls, processor time", value=of_planning * 1e3, unit="ms", bound=120),
+            *(
+                [
+                    Figure(
+                        name="load what places native code, processor time", value=of_native * 1e3, unit="ms", bound=60
+                    )
+                ]
+                if of_native is not None
+                else []
+            ),
+            Figure(name="three short calls, a process beyond NumPy", value=beyond * 1e3, unit="ms", bound=10),
             Figure(name="import numpy, processor time", value=of_numpy * 1e3, unit="ms"),
             Figure(
                 name="anygpu devices, nothing known (median of 3)", value=statistics.median(cold), unit="s", bound=15

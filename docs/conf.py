@@ -49,7 +49,7 @@ html_favicon = "_static/favicon.ico"
 html_context = {
     "default_mode": "auto",
     "html_baseurl": html_baseurl,
-    "description": "Runs NumPy functions on whichever device of a machine is fastest, any GPU or none, and says why.",
+    "description": "One decorator makes NumPy functions faster: native code for the processor, or any GPU.",
 }
 html_theme_options = {
     "logo": {"text": "anygpu", "image_light": "_static/mark.svg", "image_dark": "_static/mark.svg"},

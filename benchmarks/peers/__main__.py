@@ -1,7 +1,7 @@
 """anygpu beside what users might pick instead: `python -m benchmarks.peers [--json FILE] [--check] [--write PAGE]`.
 
 Eleven workloads, each written idiomatically for each tool, with NumPy, numexpr, Numba, JAX, torch, its
-compiler, and anygpu in two installs and with `on="cpu"`. Each cell is a process of its own: its time to a first result,
+compiler, and anygpu as it is and with `on="cpu"`. Each cell is a process of its own: its time to a first result,
 a call when it is warm, and the memory it took. Beside them is what each tool takes on the disk. All of it takes about
 ten minutes.
 
@@ -27,13 +27,13 @@ import msgspec
 from benchmarks.peers.install_sizes import install
 from benchmarks.peers.measuring import load_once, measure
 from benchmarks.peers.page import page_of, table_of
+from benchmarks.peers.readings import CHOOSING, PEERS
 from benchmarks.peers.results import Run, figures_of
 from benchmarks.peers.tools import TOOLS, Tool
 from benchmarks.peers.workloads import WORKLOADS, Workload
 from benchmarks.report import say, this_machine
 
-ROUNDS, SETTLING = 5, 8.0
-QUICK_ROUNDS, QUICK_SETTLING = 2, 1.0
+ROUNDS, QUICK_ROUNDS = 5, 2
 #: Of --quick: an expression, a library call and overhead.
 QUICK = ("black_scholes", "perceptron", "small")
 Named = TypeVar("Named", Workload, Tool)
@@ -48,8 +48,6 @@ def new_run(options: argparse.Namespace) -> Run:
         versions={name: version for name in PACKAGES if (version := installed_version(name))}
         | {"Python": platform.python_version()},
         rounds=options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
-        settling=options.settling or (QUICK_SETTLING if options.quick else SETTLING),
-        earlier=1,
     )
 
 
@@ -75,7 +73,7 @@ def measured(run: Run, workloads: list[Workload], tools: list[Tool], sizes: bool
         say(f"{workload.title}, {workload.size}")
         # Ratios are of one run: what was measured before is measured again beside what was not.
         run = msgspec.structs.replace(run, cells=tuple(each for each in run.cells if each.workload != workload.name))
-        run = run.with_cells(measure(workload, tools, rounds=run.rounds, settling=run.settling))
+        run = run.with_cells(measure(workload, tools, rounds=run.rounds))
         run = msgspec.structs.replace(run, seconds=before + time.perf_counter() - begin)
         save(run)
     for tool in tools if sizes else ():
@@ -109,7 +107,6 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--workloads", metavar="NAMES", help="with commas between: " + ", ".join(_names(WORKLOADS)))
     parser.add_argument("--tools", metavar="NAMES", help="with commas between: " + ", ".join(_names(TOOLS)))
     parser.add_argument("--rounds", type=int, help=f"turns of each tool; {ROUNDS} unless told otherwise")
-    parser.add_argument("--settling", type=float, help=f"seconds of calls that anygpu gets first; {SETTLING:g}")
     parser.add_argument("--no-installs", action="store_true", help="leave out what each tool takes on the disk")
     options = parser.parse_args(given)
     if options.resume and options.json is None:
@@ -144,7 +141,7 @@ def save(run: Run, file: Path | None) -> None:
 
 
 def judge(run: Run, check: bool) -> None:
-    figures = figures_of(run, [tool.name for tool in TOOLS if tool.chooses])
+    figures = figures_of(run, CHOOSING, PEERS)
     sys.stdout.write("\n".join(map(str, figures)) + "\n")
     if check and figures:
         worst = max(figures, key=lambda figure: figure.share)

@@ -20,10 +20,3 @@ def device() -> str:
     """Where the last call ran."""
     receipt = ag.last_receipt()
     return receipt.device if receipt is not None else "numpy"
-
-
-def end_trials(seconds: float) -> None:
-    """Wait until nothing is tried in the background any more, so that no other tool is measured beside it."""
-    from anygpu.placement.planner import default
-
-    default().settle(seconds)

@@ -27,7 +27,7 @@ from benchmarks.report import say
 ROOT = Path(__file__).resolve().parents[2]
 #: A tool that has no first result by then has failed.
 LONGEST_START = 180.0
-#: Whoever writes down what was learnt, or ends its own processes, has so long.
+#: Whoever ends its own processes has so long.
 LONGEST_END = 30.0
 #: As much as anybody wants to read of what went wrong.
 LAST_WORDS = 300
@@ -40,10 +40,10 @@ class Failed(Exception):
 class Process:
     """A tool with one workload, warmed up and waiting for its turns."""
 
-    def __init__(self, tool: Tool, workload: Workload, folder: Path, cache: str, settling: float) -> None:
+    def __init__(self, tool: Tool, workload: Workload, folder: Path, cache: str) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         command = [sys.executable, "-m", "benchmarks.peers.process", repr(time.perf_counter()), str(folder)]
-        command += [tool.module, tool.factory, workload.name, str(settling if tool.chooses else 0)]
+        command += [tool.module, tool.factory, workload.name]
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -127,7 +127,7 @@ def prepared(workload: Workload) -> Iterator[Path]:
         yield folder
 
 
-def measure(workload: Workload, tools: Sequence[Tool], *, rounds: int, settling: float) -> list[Cell]:
+def measure(workload: Workload, tools: Sequence[Tool], *, rounds: int) -> list[Cell]:
     """A cell for each tool. Starts come one after the other; then all take turns, in another order in each round."""
     cells: dict[str, Cell] = {}
     processes: dict[str, Process] = {}
@@ -139,14 +139,13 @@ def measure(workload: Workload, tools: Sequence[Tool], *, rounds: int, settling:
                 continue
             cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="anygpu-peers-", ignore_cleanup_errors=True))
             try:
-                started = learnt(tool, workload, folder, cache, settling) if tool.chooses else {}
-                process = Process(tool, workload, folder, cache, settling)
+                process = Process(tool, workload, folder, cache)
             except Failed as failed:
                 cells[tool.name] = msgspec.structs.replace(cell, reason=str(failed))
                 continue
             stack.callback(process.close)
             processes[tool.name], samples[tool.name] = process, []
-            cells[tool.name] = msgspec.structs.replace(cell, **(process.started | started))
+            cells[tool.name] = msgspec.structs.replace(cell, **process.started)
             say(f"  {tool.name}: first result after {cells[tool.name].first:.2f} s")
         shuffled = random.Random(0)
         for _ in range(rounds):
@@ -159,19 +158,6 @@ def measure(workload: Workload, tools: Sequence[Tool], *, rounds: int, settling:
         for name, process in processes.items():
             cells[name] = msgspec.structs.replace(cells[name], timing=Timing.of(samples[name]), **process.end())
     return list(cells.values())
-
-
-def learnt(tool: Tool, workload: Workload, folder: Path, cache: str, settling: float) -> dict[str, float]:
-    """Run a whole process before the one that is timed: what it learns is used by the next, as users have it.
-
-    The first result is that of this one.
-    """
-    earlier = Process(tool, workload, folder, cache, settling)
-    try:
-        earlier.end()
-    finally:
-        earlier.close()
-    return {"first": earlier.started["first"]}
 
 
 def why_not(tool: Tool, workload: Workload) -> str:

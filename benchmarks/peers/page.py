@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from anygpu.units import readable_bytes, readable_seconds
-from benchmarks.cells import NUMPY_BOUND, SHORT
-from benchmarks.peers.readings import readings_of
-from benchmarks.peers.results import Cell, Run, figures_of
+from benchmarks.cells import NUMPY_BOUND
+from benchmarks.peers.readings import CHOOSING, PEERS, readings_of
+from benchmarks.peers.results import FIRST_SECONDS, SMALL_SECONDS, TIMES_AS_FAST, Cell, Run, figures_of
 from benchmarks.peers.tolerances import SHARE_THAT_MAY_DIFFER, TOLERANCES
 from benchmarks.peers.tools import TOOLS
 from benchmarks.peers.workloads import WORKLOADS
@@ -111,12 +111,12 @@ def _tolerances() -> str:
 
 
 def _warm(run: Run) -> str:
-    learnt = ", and as long in a process before, because the next one uses what was learnt" if run.earlier else ""
+    learnt = ", and as long in a process before" if run.earlier else ""
+    settled = f", anygpu for {run.settling:g} seconds{learnt}" if run.settling else ""
     return (
         f"The mean of the faster half of the samples, taken in {run.rounds} rounds in which all tools of a row take "
-        f"turns. anygpu was called for {run.settling:g} seconds before{learnt}: it looks for a faster device only "
-        "after two seconds of calls. The device it chose is beside its time. All others were called for 0.3 seconds. "
-        "The best of a row is in bold."
+        f"turns. All tools were called for 0.3 seconds before{settled}. The device that anygpu chose is beside its "
+        "time. The best of a row is in bold."
     )
 
 
@@ -197,7 +197,8 @@ def _sizes(run: Run) -> str:
     lines = [_row(["pip install …", "on the disk", "packages"]), _row(["---", "---:", "---:"])]
     for each in run.installed:
         size = readable_bytes(each.bytes) if each.bytes else f"— ({each.reason})"
-        lines.append(_row([f"`{asked[each.tool]}`", size, str(len(each.packages) or "—")]))
+        # A saved run may have tools that are no longer measured.
+        lines.append(_row([f"`{asked.get(each.tool, each.tool)}`", size, str(len(each.packages) or "—")]))
     if not run.installed:
         lines.append(_row(["not measured in this run", "—", "—"]))
     return "\n".join(lines)
@@ -214,11 +215,13 @@ def _machine(run: Run) -> str:
 
 
 def _promises(run: Run) -> list[str]:
-    figures = figures_of(run, [tool.name for tool in TOOLS if tool.chooses])
+    figures = figures_of(run, CHOOSING, PEERS)
     missed = [each for each in figures if each.share > 1]
     text = (
-        f"A warm call takes at most {NUMPY_BOUND:g} times as long as NumPy's, or 3 µs more where NumPy takes less than "
-        f"{SHORT * 1e6:.0f} µs; the first result comes at most 10 % and 50 ms later; no result is wrong. "
+        f"Warm calls are {TIMES_AS_FAST:g} times as fast as NumPy's in the geometric mean, and faster than every other "
+        f"tool's over the workloads that both have. None takes more than {NUMPY_BOUND:g} times as long as NumPy's; 100 "
+        f"numbers are standardised in at most {SMALL_SECONDS * 1e6:g} µs. The first result comes at most "
+        f"{FIRST_SECONDS * 1e3:.0f} ms after NumPy's. No result is wrong. "
         f"`--check` fails otherwise. Of {len(figures)} figures of this run, {len(missed) or 'none'} missed"
     )
     if not missed:

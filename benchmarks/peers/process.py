@@ -23,7 +23,7 @@ WARM_SECONDS, WARM_CALLS = 0.3, 3
 
 
 def main() -> None:
-    begun, folder, module_name, factory, name, settling = sys.argv[1:7]
+    begun, folder, module_name, factory, name = sys.argv[1:6]
     # What libraries print does not get between our lines.
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -43,10 +43,7 @@ def main() -> None:
 
     differing = _differing(np, _read(np, folder, "expected"), result)
     del result
-    calls = _warm_up(function, arguments, max(WARM_SECONDS, float(settling)))
-    if float(settling):
-        module.end_trials(10.0)
-        function(*arguments)
+    calls = _warm_up(function, arguments)
     device = module.device() if hasattr(module, "device") else ""
     lines.write(json.dumps({"first": first, "differing": differing, "calls": calls, "device": device}) + "\n")
     devices = [device]
@@ -56,9 +53,8 @@ def main() -> None:
     # Now and then a call is a sample on another device: the usual one is told.
     lines.write(json.dumps({"peak_bytes": _peaks(), "device": statistics.mode(devices)}) + "\n")
     lines.close()
-    if not float(settling):
-        # Libraries need not tidy up: nobody waits for that here. anygpu writes down what it has learnt.
-        os._exit(0)
+    # Libraries need not tidy up: nobody waits for that here.
+    os._exit(0)
 
 
 def _read(np: Any, folder: str, what: str) -> list[Any]:
@@ -76,8 +72,8 @@ def _differing(np: Any, expected: list[Any], result: Any) -> float:
     return max(share_that_differs(a, np.asarray(b)) for a, b in zip(expected, found, strict=True))
 
 
-def _warm_up(function: Any, arguments: list[Any], seconds: float) -> int:
-    calls, end = 1, time.perf_counter() + seconds
+def _warm_up(function: Any, arguments: list[Any]) -> int:
+    calls, end = 1, time.perf_counter() + WARM_SECONDS
     while calls < WARM_CALLS or time.perf_counter() < end:
         function(*arguments)
         calls += 1

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from anygpu.units import readable_bytes
-from benchmarks.peers.results import Cell, Run
+from benchmarks.peers.results import Cell, Run, middle, speeds
 from benchmarks.peers.tools import TOOLS
 from benchmarks.peers.workloads import WORKLOADS
 
@@ -30,13 +30,13 @@ REASONS = {
         "perceptron": "its products (MKL) and its tanh run on both cores",
     },
     "torch.compile": {"": "its compiler fuses the function into few vectorised loops on both cores"},
-    "anygpu": {"": "it calls NumPy, or a kernel where that measured faster"},
-    "anygpu[opencl]": {"": "PoCL compiles the function into few vectorised kernels on both cores"},
+    "anygpu": {"": "it calls NumPy, or native code where that measured faster"},
     'anygpu on="cpu"': {
         "": "LLVM compiles the function into few vectorised loops on both cores, on NumPy's own arrays"
     },
 }
 OURS = tuple(tool.name for tool in TOOLS if tool.ours)
+PEERS = tuple(tool.name for tool in TOOLS if not tool.ours and tool.name != "NumPy")
 CHOOSING = tuple(tool.name for tool in TOOLS if tool.chooses)
 
 
@@ -44,21 +44,6 @@ def readings_of(run: Run) -> list[str]:
     """Paragraphs and lists."""
     ours = [text for tool in CHOOSING if (text := _ours(run, tool))]
     return ["Fastest when warm:", _winners(run), _totals(run), _starts(run), *ours]
-
-
-def speeds(run: Run, tool: str) -> dict[str, float]:
-    """By workload, how many times as fast as NumPy a warm call was."""
-    found = {}
-    for workload in run.workloads:
-        base, cell = run.cell(workload, "NumPy"), run.cell(workload, tool)
-        if base and cell and base.timing and cell.timing and not cell.wrong:
-            found[workload] = base.timing.seconds / cell.timing.seconds
-    return found
-
-
-def middle(values: Sequence[float]) -> float:
-    """The geometric mean: half and double cancel out."""
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def _winners(run: Run) -> str:
@@ -69,7 +54,7 @@ def _winners(run: Run) -> str:
         if not cells:
             continue
         best = min(cells, key=lambda cell: cell.timing.seconds if cell.timing else math.inf)
-        reasons = REASONS[best.tool]
+        reasons = REASONS.get(best.tool, REASONS["anygpu"])
         fast = speeds(run, best.tool).get(workload)
         times = f", {fast:.2g} times as fast as NumPy" if fast is not None and best.tool != "NumPy" else ""
         beside = "; ".join(_beside(run, workload, tool) for tool in OURS if tool != best.tool and tool in run.tools)

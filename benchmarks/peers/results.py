@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable
 
 import msgspec
 
-from benchmarks.calls import MICROSECONDS
-from benchmarks.cells import NUMPY_BOUND, SHORT, Timing
+from benchmarks.cells import NUMPY_BOUND, Timing
 from benchmarks.peers.tolerances import SHARE_THAT_MAY_DIFFER
 from benchmarks.report import Figure, Machine
-from benchmarks.short_script_cells import NUMPY_FACTOR, NUMPY_SECONDS
+
+#: A warm call is so many times as fast as NumPy's, in the geometric mean of all workloads.
+TIMES_AS_FAST = 10.0
+#: Seconds that the first result may come after NumPy's.
+FIRST_SECONDS = 0.050
+#: The workload that is all overhead, and what a call of it may take.
+SMALL, SMALL_SECONDS = "small", 4e-6
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +59,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     load: float
     versions: dict[str, str]
     rounds: int
-    #: Seconds that anygpu is called in a process before it is timed, and in how many processes before that one.
-    settling: float
+    #: Of runs before 2026-11-18: seconds that anygpu was called before it was timed, and in how many earlier processes.
+    settling: float = 0.0
     earlier: int = 0
     cells: tuple[Cell, ...] = ()
     installed: tuple[Installed, ...] = ()
@@ -75,29 +81,58 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(each.tool for each in self.cells))
 
 
-def figures_of(run: Run, ours: Iterable[str]) -> list[Figure]:
-    """Our own cells beside NumPy's, with the bounds that are published for them. Peers have none."""
+def speeds(run: Run, tool: str) -> dict[str, float]:
+    """By workload, how many times as fast as NumPy a warm call was."""
+    found = {}
+    for workload in run.workloads:
+        base, cell = run.cell(workload, "NumPy"), run.cell(workload, tool)
+        if base and cell and base.timing and cell.timing and not cell.wrong:
+            found[workload] = base.timing.seconds / cell.timing.seconds
+    return found
+
+
+def middle(values: Collection[float]) -> float:
+    """The geometric mean: half and double cancel out."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def figures_of(run: Run, ours: Iterable[str], peers: Iterable[str] = ()) -> list[Figure]:
+    """Our own cells beside NumPy's and the peers', with the bounds that are published for them. Peers have none."""
     figures = []
     for tool in ours:
         cells = [each for each in run.cells if each.tool == tool]
         for cell in cells:
-            base = run.cell(cell.workload, "NumPy")
-            if base is None or base.timing is None or base.first is None:
-                continue
-            where = f"{tool}, {cell.workload}"
-            if cell.timing is None or cell.first is None:
-                figures.append(Figure(name=f"{where}: not measured", value=1, unit="cells", bound=0.5))
-                continue
-            if base.timing.seconds < SHORT:
-                beyond = 1e6 * (cell.timing.seconds - base.timing.seconds)
-                figures.append(Figure(name=f"{where}: beyond NumPy", value=beyond, unit="µs", bound=MICROSECONDS))
-            else:
-                ratio = cell.timing.seconds / base.timing.seconds
-                figures.append(Figure(name=f"{where}: by NumPy", value=ratio, unit="×", bound=NUMPY_BOUND))
-            bound = NUMPY_FACTOR * base.first + NUMPY_SECONDS
-            figures.append(Figure(name=f"{where}: first result", value=cell.first, unit="s", bound=bound))
+            figures += _of_cell(cell, run.cell(cell.workload, "NumPy"))
         if not cells:
             continue
         wrong = sum(each.wrong for each in cells)
         figures.append(Figure(name=f"{tool}: wrong results", value=wrong, unit="cells", bound=0.5))
+        fast = speeds(run, tool)
+        if fast:
+            mean = 1 / middle(fast.values())
+            figures.append(Figure(name=f"{tool}: by NumPy, mean", value=mean, unit="×", bound=1 / TIMES_AS_FAST))
+        for peer in peers:
+            both = {name: theirs / fast[name] for name, theirs in speeds(run, peer).items() if name in fast}
+            if both:
+                figures.append(
+                    Figure(
+                        name=f"{tool}: by {peer}, mean of {len(both)}", value=middle(both.values()), unit="×", bound=1
+                    )
+                )
     return figures
+
+
+def _of_cell(cell: Cell, base: Cell | None) -> list[Figure]:
+    if base is None or base.timing is None or base.first is None:
+        return []
+    where = f"{cell.tool}, {cell.workload}"
+    if cell.timing is None or cell.first is None:
+        return [Figure(name=f"{where}: not measured", value=1, unit="cells", bound=0.5)]
+    if cell.workload == SMALL:
+        seconds = cell.timing.seconds
+        warm = Figure(name=f"{where}: a call", value=1e6 * seconds, unit="µs", bound=1e6 * SMALL_SECONDS)
+    else:
+        ratio = cell.timing.seconds / base.timing.seconds
+        warm = Figure(name=f"{where}: by NumPy", value=ratio, unit="×", bound=NUMPY_BOUND)
+    later = max(0.0, cell.first - base.first)
+    return [warm, Figure(name=f"{where}: first result after NumPy's", value=later, unit="s", bound=FIRST_SECONDS)]

@@ -26,7 +26,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chooses(self) -> bool:
-        """Whether it finds a device by itself, which takes some calls; what it promises is for that."""
+        """Whether it finds a device by itself: what it promises is for that."""
         return self.ours and self.factory == "function"
 
     @property
@@ -54,10 +54,7 @@ TOOLS = (
         imports="torch",
         pip=("torch==2.13.0", "numpy"),
     ),
-    Tool(name="anygpu", module="in_anygpu", imports="anygpu", pip=(".",), engines="numpy,webgpu"),
-    Tool(
-        name="anygpu[opencl]", module="in_anygpu", imports="pyopencl", pip=(".[opencl]",), engines="numpy,webgpu,opencl"
-    ),
+    Tool(name="anygpu", module="in_anygpu", imports="anygpu", pip=(".",), engines="numpy,cpu,webgpu"),
     Tool(
         name='anygpu on="cpu"',
         module="in_anygpu",

@@ -16,8 +16,7 @@ from benchmarks.peers import __main__ as command
 from benchmarks.peers.in_numpy import FUNCTIONS
 from benchmarks.peers.measuring import measure, why_not
 from benchmarks.peers.page import page_of, table_of
-from benchmarks.peers.readings import speeds
-from benchmarks.peers.results import Cell, Installed, Run, figures_of
+from benchmarks.peers.results import Cell, Installed, Run, figures_of, speeds
 from benchmarks.peers.tolerances import SHARE_THAT_MAY_DIFFER, share_that_differs
 from benchmarks.peers.tools import TOOLS, Tool
 from benchmarks.peers.workloads import WORKLOADS
@@ -101,7 +100,7 @@ def test_a_process_of_its_own() -> None:
     """A real one, with the tool that loads fastest; and a tool that fails has its last words in its cell."""
     (workload,) = [each for each in WORKLOADS if each.name == "small"]
     broken = msgspec.structs.replace(NAMED["NumPy"], name="broken", module="in_nothing")
-    good, bad = measure(workload, [NAMED["NumPy"], broken], rounds=1, settling=0)
+    good, bad = measure(workload, [NAMED["NumPy"], broken], rounds=1)
     assert good.timing is not None
     assert good.first is not None
     assert 0 < good.timing.seconds < good.first < 60
@@ -133,7 +132,6 @@ def made_up(*cells: Cell) -> Run:
         load=0.1,
         versions={},
         rounds=5,
-        settling=8,
         cells=cells,
         installed=installed,
     )
@@ -141,17 +139,19 @@ def made_up(*cells: Cell) -> Run:
 
 def test_only_ours_are_judged() -> None:
     run = made_up(cell("NumPy", 1e-3), cell("torch", 9e-3), cell("anygpu", 1.2e-3))
-    found = {each.name: each for each in figures_of(run, ["anygpu"])}
+    found = {each.name: each for each in figures_of(run, ["anygpu"], ["torch", "JAX"])}
     assert found["anygpu, softmax: by NumPy"].share > 1
-    assert found["anygpu, softmax: first result"].share < 1
+    assert found["anygpu, softmax: first result after NumPy's"].value == 0
     assert found["anygpu: wrong results"].value == 0
-    assert not [name for name in found if "torch" in name]
+    assert found["anygpu: by NumPy, mean"].share == pytest.approx(12)
+    assert found["anygpu: by torch, mean of 1"].value == pytest.approx(1.2 / 9)
+    assert not [name for name in found if name.startswith("torch") or "JAX" in name]
 
 
-def test_short_calls_are_judged_by_microseconds() -> None:
-    run = made_up(cell("NumPy", 5e-6), cell("anygpu", 7e-6, differing=0.5))
+def test_a_call_that_is_all_overhead_is_judged_by_microseconds() -> None:
+    run = made_up(cell("NumPy", 5e-6, workload="small"), cell("anygpu", 5e-6, workload="small", differing=0.5))
     found = {each.name: each for each in figures_of(run, ["anygpu"])}
-    assert found["anygpu, softmax: beyond NumPy"].value == pytest.approx(2)
+    assert found["anygpu, small: a call"].share == pytest.approx(1.25)
     assert found["anygpu: wrong results"].share > 1
 
 

@@ -197,6 +197,17 @@ def test_totals_are_those_of_the_issue() -> None:
     assert "FAILED: KeyError" in line_of(cells[3])
 
 
+def test_predictions_of_native_code_are_judged_by_a_factor() -> None:
+    found = measured(cpu=1e-3)
+    timed = [
+        msgspec.structs.replace(found, fixed=(msgspec.structs.replace(found.fixed[0], predicted=predicted),))
+        for predicted in (0.6e-3, 1.9e-3, 2.1e-3, None)
+    ]
+    figures = {figure.name: figure for figure in figures_of([cell(100, each) for each in timed])}
+    assert figures["cpu: predictions beyond 2×, of 3"].value == pytest.approx(100 / 3)
+    assert figures["cpu: predictions beyond 2×, of 3"].share > 1
+
+
 def test_the_middle_measurement_counts_and_of_two_the_worse() -> None:
     good, bad, worse = (measured(automatic=seconds) for seconds in (1e-3, 1.2e-3, 1.4e-3))
     assert middle([good, worse, bad]) == bad

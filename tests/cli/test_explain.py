@@ -71,7 +71,8 @@ def explain(tmp_path: Path, cache: Path) -> Run:
     """Runs `anygpu explain`, as the command that is installed, in a folder with the module `mine`."""
     (tmp_path / "mine.py").write_text(MODULE)
     command = Path(sys.executable).parent / "anygpu"
-    ours = {"ANYGPU_CACHE_DIR": str(cache), "ANYGPU_ENGINES": "numpy,webgpu", "COLUMNS": "200", "PYTHONUTF8": "1"}
+    ours = {"ANYGPU_CACHE_DIR": str(cache), "ANYGPU_ENGINES": "numpy,webgpu", "ANYGPU_SOFTWARE_DEVICES": "on"}
+    ours |= {"COLUMNS": "200", "PYTHONUTF8": "1"}
     usual = {
         name: value
         for name, value in os.environ.items()

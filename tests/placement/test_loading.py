@@ -12,7 +12,8 @@ import pytest
 from anygpu.history.hints import change_marks
 from anygpu.placement import loading
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.known import NewCallSite, note_of_new
+from anygpu.placement.known import note_of_new
+from anygpu.placement.new_call_site import NewCallSite
 from anygpu.placement.options import options
 
 #: Lines of anygpu that a process may load to call NumPy. Where images keep no bytecode, each process compiles them.
@@ -152,21 +153,27 @@ double(x)
     assert done.stdout.split() == ["False"], done.stderr
 
 
+def _after_a_call(seconds: float, before_loading: float | None = None) -> NewCallSite:
+    site = NewCallSite(note_of_new("f", options()), before_loading=before_loading)
+    site.ran_on_host(seconds)
+    return site
+
+
 def test_what_cannot_be_loaded_is_raised_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "is_loaded", lambda: False)
     monkeypatch.setattr(loading, "begin", lambda: None)
     monkeypatch.setattr(loading, "is_under_way", lambda: False)
-    site = NewCallSite(note_of_new("f", options()), 0.1, before_loading=0.3)
+    site = _after_a_call(0.1, before_loading=0.3)
     for _ in range(site.skip_planning):
         site.ran_on_host(0.1)
     assert not site.skip_planning, "the next call is planned, and imports it"
     monkeypatch.setattr(loading, "is_under_way", lambda: True)
-    site = NewCallSite(note_of_new("f", options()), 10.0, before_loading=0.3)
+    site = _after_a_call(10.0, before_loading=0.3)
     assert site.skip_planning == 1, "the next call runs as it is, however long it takes"
 
 
 def test_the_reason_of_calls_without_planning_holds_for_the_last_of_them() -> None:
-    site = NewCallSite(note_of_new("f", options()), 1e-5)
+    site = _after_a_call(1e-5)
     assert site.note.reason == "it is new, and its first calls are measured on numpy."
     site.ran_on_host(1e-5)
     assert site.note.reason == "it took 10 µs at first: 1,024 calls run on numpy before it is planned."

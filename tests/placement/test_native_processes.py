@@ -23,6 +23,7 @@ import os, signal, sys, threading
 import numpy as np
 import anygpu as ag
 from anygpu.placement import loading
+from anygpu.placement.native_loading import begin_native
 
 @ag.offload
 def smooth(x):
@@ -47,7 +48,7 @@ def _run(script: str, cache: Path) -> str:
 def test_a_fork_waits_for_what_is_being_loaded(tmp_path: Path) -> None:
     """And what is being loaded waits for no lock that forks take."""
     script = """
-loading.begin_native(compiles=True)
+begin_native(compiles=True)
 child = os.fork()
 if not child:
     assert np.allclose(smooth.prepare(x), expected)

@@ -190,10 +190,11 @@ def test_engines_are_probed_one_by_one_for_a_share_of_the_calls(monkeypatch: pyt
         planner.add_seconds(1.0)
         planner.wake()
         assert planner.settle(60)
-        assert planner.pace.looked <= planner.seconds * LOOK_SHARE + 0.5
+        assert planner.pace.looked <= planner.seconds * LOOK_SHARE
+        assert planner.awake == (planner.seconds > 6), "recording is loaded before children are paid for"
         looked_at.append(len(places.probed))
-    assert looked_at[:6] == [0] * 6, "calls have not paid for a look yet"
-    assert looked_at[6:20] == [1] * 14
+    assert looked_at[:33] == [0] * 33, "calls have not paid for a child yet"
+    assert looked_at[33:49] == [1] * 16
     assert looked_at[-1] == len(places.probed) == len(set(places.probed)) > 1
     assert places.probed[0] == "webgpu"
     assert "cpu" not in places.probed
@@ -206,7 +207,7 @@ def test_what_is_found_first_is_used_before_the_rest_is_probed(monkeypatch: pyte
     machine_with(monkeypatch, gpu=True)
     places = OneByOne(seconds=100.0)
     planner = Planner(known=places, clock=places.clock)
-    planner.add_seconds(10.0)
+    planner.add_seconds(40.0)
     planner.wake()
     assert planner.settle(60)
     assert planner.awake
@@ -225,6 +226,9 @@ def test_what_was_probed_lately_needs_no_child(monkeypatch: pytest.MonkeyPatch) 
     assert planner.settle(60)
     known = [each.id for each in planner.machine_for(options()).devices]
     assert {"numpy", "webgpu:0", "webgpu:1", "torch:1"} <= set(known)
+    assert places.probed == []
+    planner.add_seconds(40.0)
+    assert planner.settle(60)
     assert places.probed == ["opencl"]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from anygpu.errors import DeviceLost
 from anygpu.placement.options import Fallback, options
+from anygpu.placement.planner import NO_GPU
 from anygpu.streams.devices import StreamDevices, _Offer
 
 LENGTH = 1000
@@ -84,3 +85,30 @@ def test_without_a_fallback_the_failure_is_raised() -> None:
     compute(found, seconds, 4)
     with pytest.raises(DeviceLost):
         found.exclude("gpu:0", DeviceLost("gpu:0"))
+
+
+def test_without_stand_ins_a_stream_waits_until_devices_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANYGPU_SOFTWARE_DEVICES", raising=False)
+    found = devices()
+    planner: Any = found._planner
+    woken: list[None] = []
+    submitted: list[Any] = []
+    planner.wake = lambda: woken.append(None)
+    planner.background = SimpleNamespace(submit=submitted.append)
+    planner.has_nowhere_to_look = False
+    compute(found, {"numpy": 1.0}, 3)
+    assert woken
+    assert not submitted
+    assert found.reason(10) == "the stream was too short to look for other devices."
+    planner.awake = True
+    compute(found, {"numpy": 1.0}, 3)
+    assert len(submitted) == 1
+
+
+def test_without_a_gpu_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANYGPU_SOFTWARE_DEVICES", raising=False)
+    found = devices()
+    planner: Any = found._planner
+    planner.wake, planner.has_nowhere_to_look = (lambda: None), True
+    compute(found, {"numpy": 1.0}, 3)
+    assert found.reason(10) == NO_GPU

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from unittest import mock
 
-from anygpu.placement import known, loading, native, native_calls
+from anygpu.placement import loading, native, native_calls, native_site
 
 #: Calls as native code until these may skip their keys, and then between two that are compared.
 CALLS_UNTIL_QUICK, CALLS_BETWEEN_SAMPLES = 1, 4
@@ -28,7 +28,7 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
     with (
         mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on", "ANYGPU_HISTORY": history}),
         mock.patch.object(loading.native, "is_ready", True),
-        mock.patch.multiple(known, LEAST_FOR_NATIVE=0.0, BEFORE_NATIVE=0.0),
+        mock.patch.multiple(native_site, LEAST_FOR_NATIVE=0.0, BEFORE_NATIVE=0.0, BEFORE_ANOTHER_TRY=0.0),
         mock.patch.multiple(native, LEAST_GAIN=math.inf, OVERHEAD=-math.inf, _TRACE_SECONDS=math.inf),
         mock.patch.multiple(
             native_calls,
@@ -39,17 +39,17 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
             calls_between_samples=lambda *_, **__: CALLS_BETWEEN_SAMPLES,
         ),
         mock.patch.object(native_calls.Allowance, "affords_one", return_value=True),
-        mock.patch.object(known.NativeSite, "look_again", _at_once),
+        mock.patch.object(native_site.NativeSite, "look_again", _at_once),
     ):
         yield
 
 
-def _at_once(site: known.NativeSite, after: float) -> None:
+def _at_once(site: native_site.NativeSite, after: float) -> None:
     """As `NativeSite.look_again`; what would be tried later is tried with the next call but one."""
     later(site, after if after == math.inf else 0.0)
 
 
-later = known.NativeSite.look_again
+later = native_site.NativeSite.look_again
 
 
 def settle() -> None:

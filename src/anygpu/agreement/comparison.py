@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from anygpu._typing import HostArray
+from anygpu.agreement.accuracy import is_as_accurate
 from anygpu.agreement.analysis import Flag, Pieces, Positions, TooLarge, analyse
 from anygpu.agreement.elementwise import Bound, filled, magnitude_apart, wide
 from anygpu.agreement.tolerances import tolerance_of
@@ -106,6 +107,8 @@ def judge(
         known = _settled_in_pieces(program, inputs, wanted, leaves, quick)
         if known is not None:
             return Judgement("agree", usual=known)
+        if len(wanted) == len(results) and is_as_accurate(program, inputs, list(map(np.asarray, wanted)), results):
+            return Judgement("agree", usual=seen)
     try:
         values, bounds, flags = analyse(program, inputs)
     except TooLarge:

@@ -14,6 +14,7 @@ from anygpu import api
 from anygpu.cli.advise import advise
 from anygpu.cli.calibrate import calibrate
 from anygpu.cli.dashboard import dashboard
+from anygpu.cli.demo import demo
 from anygpu.cli.explain import explain
 from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
@@ -27,7 +28,7 @@ from anygpu.cli.verify import verify
 from anygpu.workers.discovery import discover
 
 app = typer.Typer(
-    help="Run NumPy functions on any GPU, and see where they run and why.",
+    help="Make NumPy functions faster on whatever this machine has, and see where they run and why.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -44,17 +45,6 @@ Seconds = Annotated[
 ]
 
 
-#: Headings of the list of commands.
-RUN, INSPECT, OBSERVE, SERVE, FLEET = "Run", "Inspect", "Observe", "Serve", "Fleet"
-# What follows a script is the script's.
-_SCRIPT = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-
-app.command(rich_help_panel=RUN, context_settings=_SCRIPT)(run)
-# Negative numbers are arguments and not options.
-app.command(rich_help_panel=RUN, context_settings={"ignore_unknown_options": True})(explain)
-
-
-@app.command(rich_help_panel=INSPECT)
 def devices(
     json: Json = False,
     deep: Annotated[
@@ -85,7 +75,6 @@ def devices(
         show_inventory(Console(), inventory, deep=deep)
 
 
-@app.command(rich_help_panel=INSPECT)
 def doctor(
     json: Json = False,
     timeout: Seconds = api.PROBE_SECONDS,
@@ -121,16 +110,27 @@ def _examine_torch(json: bool) -> NoReturn:
     raise typer.Exit(1 if diagnosis.problems else 0)
 
 
-app.command(rich_help_panel=INSPECT)(calibrate)
-app.command(rich_help_panel=INSPECT)(verify)
-app.command(rich_help_panel=INSPECT)(report)
-app.command(rich_help_panel=OBSERVE, context_settings=_SCRIPT)(profile)
-app.command(rich_help_panel=OBSERVE, context_settings={**_SCRIPT, "allow_extra_args": True})(advise)
-app.command(rich_help_panel=OBSERVE)(top)
-app.command(rich_help_panel=OBSERVE)(dashboard)
-app.add_typer(history, name="history", rich_help_panel=OBSERVE)
-app.command(rich_help_panel=SERVE)(serve)
-app.add_typer(fleet, name="fleet", rich_help_panel=FLEET)
+#: Headings of the list of commands. They and the commands are shown in the order in which they are added.
+START, LOOK, DEVICES, ADVANCED = "Start here", "Look closer", "Devices", "Advanced"
+# What follows a script is the script's.
+_SCRIPT = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+app.command(rich_help_panel=START)(demo)
+app.command(rich_help_panel=START)(doctor)
+# Negative numbers are arguments and not options.
+app.command(rich_help_panel=START, context_settings={"ignore_unknown_options": True})(explain)
+app.command(rich_help_panel=START, context_settings={**_SCRIPT, "allow_extra_args": True})(advise)
+app.command(rich_help_panel=LOOK, context_settings=_SCRIPT)(profile)
+app.add_typer(history, name="history", rich_help_panel=LOOK)
+app.command(rich_help_panel=LOOK)(report)
+app.command(rich_help_panel=DEVICES)(devices)
+app.command(rich_help_panel=DEVICES)(calibrate)
+app.command(rich_help_panel=DEVICES)(verify)
+app.command(rich_help_panel=ADVANCED, context_settings=_SCRIPT)(run)
+app.command(rich_help_panel=ADVANCED)(top)
+app.command(rich_help_panel=ADVANCED)(dashboard)
+app.command(rich_help_panel=ADVANCED)(serve)
+app.add_typer(fleet, name="fleet", rich_help_panel=ADVANCED)
 
 
 def _version(wanted: bool) -> None:

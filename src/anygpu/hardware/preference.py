@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
-
-import msgspec
+from typing import Literal, NamedTuple
 
 from anygpu.errors import InvalidOption
 from anygpu.units import readable_bytes
@@ -13,8 +11,8 @@ from anygpu.units import readable_bytes
 Power = Literal["high", "low"]
 
 
-class Preference(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller asked for. The default accepts every verified device."""
+class Preference(NamedTuple):
+    """What the caller asked for, made by `prefer`. The default accepts every verified device."""
 
     #: A device id, an engine, a kind, an interface ("cuda", "vulkan"), a part of an id ("cuda:1") or of a name. "cpu"
     #: is the engine, not the kind. In a fleet each may have a machine, as "gpu@node-7", which may also be alone
@@ -25,12 +23,6 @@ class Preference(msgspec.Struct, frozen=True, kw_only=True):
     power: Power | None = None
     #: Accept devices that were listed but on which nothing has been computed yet.
     unverified: bool = False
-
-    def __post_init__(self) -> None:
-        if self.min_memory < 0:
-            raise InvalidOption(f"min_memory is a number of bytes, 0 or more; got {self.min_memory}.")
-        if not 0 <= self.max_load <= 1:
-            raise InvalidOption(f"max_load is a share from 0 to 1; got {self.max_load:g}.")
 
     def __str__(self) -> str:
         parts = [f'on="{", ".join(self.on)}"'] if self.on else []
@@ -51,6 +43,10 @@ def prefer(
     """A `Preference` from what a caller naturally writes."""
     if power not in (None, "high", "low"):
         raise InvalidOption(f'power is "high", "low" or None; got {power!r}.')
+    if min_memory < 0:
+        raise InvalidOption(f"min_memory is a number of bytes, 0 or more; got {min_memory}.")
+    if not 0 <= max_load <= 1:
+        raise InvalidOption(f"max_load is a share from 0 to 1; got {max_load:g}.")
     names = () if on is None else (on,) if isinstance(on, str) else tuple(on)
     if not all(name.strip() for name in names):
         raise InvalidOption(f'on= takes names such as "gpu", "webgpu" or "cuda:1"; got {on!r}.')

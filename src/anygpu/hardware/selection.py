@@ -30,7 +30,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 def select(devices: Iterable[Device], preference: Preference) -> Selection:
     """The devices that fit, best first; every other one is refused with a sentence."""
     devices = list(devices)
-    preference = msgspec.structs.replace(preference, on=meant(preference.on, devices))
+    preference = preference._replace(on=meant(preference.on, devices))
     ranked: list[tuple[tuple[object, ...], Device]] = []
     refused: list[Refusal] = []
     for position, device in enumerate(devices):

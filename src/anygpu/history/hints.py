@@ -13,8 +13,8 @@ from typing import Any
 
 from anygpu.cache_location import cache_location
 
-#: The list of functions that were faster as native code.
-NATIVE = "native"
+#: The lists of functions that were faster as native code, and of those for which that was tried in vain.
+NATIVE, NUMPY = "native", "numpy"
 
 _MOST_MARKS = 256
 _DIGEST_BYTES = 16
@@ -30,7 +30,7 @@ def hints_path(name: str = "hints") -> str | None:
 
 def forget_marks() -> None:
     """With the history."""
-    for name in ("hints", NATIVE):
+    for name in ("hints", NATIVE, NUMPY):
         with contextlib.suppress(OSError):
             os.unlink(_path(name))
 

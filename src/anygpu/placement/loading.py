@@ -78,40 +78,6 @@ native = Loading(NATIVE, "prepare")
 is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_under_way
 
 
-def begin_native(*, compiles: bool) -> None:
-    """Begin to load what places native code; with `compiles`, also what makes it."""
-    if native.thread is None:
-        runtime = threading.Thread(target=_start_runtime, args=(compiles,), name="anygpu-runtime", daemon=True)
-        native.beside = runtime
-        native.begin(_trace_something, *([_load_compiler] if compiles else []), first=runtime.start)
-
-
-def _start_runtime(compiles: bool) -> None:
-    """What all native code needs may have to be compiled too: by a child, which takes its time to load LLVM."""
-    with contextlib.suppress(Exception), yielding():
-        if compiles:
-            from anygpu.engines.cpu.compiler import start_compiler
-
-            start_compiler()
-        from anygpu.engines.cpu.runtime import native_runtime
-
-        native_runtime()
-
-
-def _trace_something() -> None:
-    """Tracing loads modules when it first meets an operation: not in the time of a caller."""
-    import numpy as np
-
-    from anygpu.array.trace.tracing import trace
-
-    trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
-
-
-def _load_compiler() -> None:
-    importlib.import_module("anygpu.codegen.nests.schedule")
-    importlib.import_module("anygpu.codegen.dialects.llvm.module")
-
-
 class _Switching:
     """Python's switch interval, which is the process's: the first block shortens it, and the last puts it back."""
 

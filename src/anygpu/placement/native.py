@@ -28,11 +28,11 @@ from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import AnyGPUError, MissingExtra
-from anygpu.history.hints import NATIVE, change_marks, hints_path, mark_of
+from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of
 from anygpu.placement import executing, loading
 from anygpu.placement.comparing import learn_flags
 from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
-from anygpu.placement.known import Known, NativeSite
+from anygpu.placement.known import Known
 from anygpu.placement.native_calls import (
     OVERHEAD,
     Called,
@@ -43,8 +43,10 @@ from anygpu.placement.native_calls import (
     inputs_after,
     on_numpy,
     pinned,
+    stay,
     stay_because_slow,
 )
+from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
 from anygpu.placement.trust import Sample, Trust, code_of, loud, modes_now, number_kinds, sample_of
 from anygpu.units import readable_seconds
@@ -113,9 +115,12 @@ def _traced(site: NativeSite, call: Called, seconds: float | None) -> Traced | N
         by_value = frozenset({float, int} - known.lifted)
         traced = trace(call.function, call.arguments, call.keywords, by_value=by_value, seconds=seconds)
     if isinstance(traced, NotTraceable):
-        site.stay(f"it cannot be traced: {traced.reason.rstrip('.')}.")
+        why = f"it cannot be traced: {traced.reason.rstrip('.')}."
         if traced.for_now or traced.error is not None:
+            site.stay(why)
             site.look_again(2.0)
+        else:
+            stay(site, call.function, why)
         return None
     if traced.by_value:
         _move(site, known, traced.by_value, call)
@@ -156,7 +161,7 @@ def _run_and_try(
     if given is not None:
         with contextlib.suppress(MemoryError):
             sample = sample_of(traced, given, value, ours=False)
-            site.note = site.note._replace(reason="native code for it is being compiled and compared with numpy.")
+            site.say("native code for it is being compiled and compared with numpy.")
             submit(partial(_try_out, site, call.function, sample, trust, tracing))
     allowance.spend(_clock() - since)
     return value
@@ -167,12 +172,16 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
     with _reported(site), loading.yielding():
         begin = _clock()
         traced = sample.traced
-        native = _compiled(traced)
+        try:
+            native = _compiled(traced)
+        except MissingExtra as error:
+            _say_what_is_missing(site, function, traced, error)
+            return
         compiled = _clock()
         with background.must_finish():
             seconds, results = _timed(native, sample.inputs, site.least)
             if seconds + OVERHEAD > site.least * LEAST_GAIN:
-                stay_because_slow(site, seconds)
+                stay_because_slow(site, function, seconds)
             elif agrees(site, function, sample, results, trust, before_use=True):
                 learn_flags(trust, sample)
                 kinds = number_kinds(traced, sample.inputs)
@@ -188,13 +197,19 @@ def _reported(site: NativeSite) -> Iterator[None]:
     """In the background, where nothing may be raised: what goes wrong becomes the reason to stay on NumPy."""
     try:
         yield
-    except MissingExtra as error:
-        site.stay(f"numpy is all there is to run it: {error}")
     except AnyGPUError as error:
         site.stay(f"native code for it could not be made: {error}")
     except Exception as error:  # noqa: BLE001
         _log.exception("native code could not be tried")
         site.stay(f"native code for it failed in a trial: {type(error).__name__}: {error}")
+
+
+def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced: Traced, error: MissingExtra) -> None:
+    """Nothing compiles here: the receipt has the command that installs it, and a first warning the gain to expect."""
+    from anygpu.placement.gain_without_llvm import warn_once  # which no usual installation needs
+
+    site.stay(f"numpy runs it, because {error}")
+    warn_once(site.note.task, function, traced.program, error)
 
 
 def _compiled(traced: Traced) -> CpuExecutable:
@@ -210,7 +225,7 @@ def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[
         results = native(inputs)
         now = _clock()
         best = min(best, now - since)
-        if number and (now - begin > 4 * numpy or best < 0.25 * numpy):
+        if (number and (now - begin > 4 * numpy or best < 0.25 * numpy)) or best > 3 * numpy:
             break
     return best, results
 
@@ -231,6 +246,7 @@ def _keep(
     if path is not None and mark is not None and not trust.flags:
         keep_agreement(traced.program, mark, kinds, trust, numpy=site.least, native=seconds)
         change_marks(path, [mark], [])
+        change_marks(hints_path(NUMPY) or path, [], [mark])
 
 
 def _recalled(site: NativeSite, function: Callable[..., Any], traced: Traced) -> NativeCalls | None:

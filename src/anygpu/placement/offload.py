@@ -16,26 +16,18 @@ import numpy as np
 
 from anygpu.display import drawn
 from anygpu.errors import InvalidOption
-from anygpu.history.hints import NATIVE, is_marked
+from anygpu.history.hints import NATIVE, NUMPY, is_marked
 from anygpu.notes import Failure, last, listeners, observe, observers, publish, witnesses
 from anygpu.placement import executing, loading
-from anygpu.placement.known import (
-    BEFORE_LOADING,
-    LARGE,
-    PLAN,
-    VERY_LARGE,
-    Known,
-    NativeSite,
-    NewCallSite,
-    name_of,
-    note_of_new,
-)
+from anygpu.placement.known import LARGE, PLAN, VERY_LARGE, Known, name_of, note_of_new
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.signature import BUILTIN, OwnArray, signature, way_of
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
     from anygpu.placement.call_site import CallSite
+    from anygpu.placement.native_site import NativeSite
+    from anygpu.placement.new_call_site import NewCallSite
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
     from anygpu.receipts import Receipt
@@ -79,11 +71,13 @@ class Calls:
 
     def explain(self, /, *arguments: Any, **keywords: Any) -> Plan:
         """Where the next call with such arguments would run, and why. Nothing is computed."""
+        from anygpu.placement.explaining import explain
         from anygpu.placement.opaque import explain_opaque
-        from anygpu.placement.place_call import explain
 
         call = self.call(arguments, keywords)
-        return explain(call) if self._known.options.engine is None else explain_opaque(call)
+        if self._known.options.engine is not None:
+            return explain_opaque(call)
+        return explain(call, self._known.native.get(call.key))
 
     def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         """The call, to be placed."""
@@ -135,9 +129,13 @@ class Offloaded(Calls, Generic[P, R]):
         self._needs_no_planning = options.needs_no_planning
         # Another planner has other machines to choose from.
         self._may_be_native = options.allows_native and planner is default_planner
-        if self._may_be_native and is_marked(function, NATIVE):
-            self._known.is_marked = True
-            loading.begin_native(compiles=False)
+        if self._may_be_native:
+            self._known.is_marked = is_marked(function, NATIVE)
+            self._known.was_in_vain = not self._known.is_marked and is_marked(function, NUMPY)
+            if self._known.is_marked:
+                from anygpu.placement.native_loading import begin_native
+
+                begin_native(compiles=False)
 
     # -- calls
 
@@ -181,6 +179,8 @@ class Offloaded(Calls, Generic[P, R]):
             site = known.sites.get(key)
             if site is None:
                 site = known.new.get(key)
+        if site is None:
+            site = self._first_site(key, arguments, keywords)
         function: Callable[..., R] = self._function
         if (
             site is not None
@@ -211,36 +211,6 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     observe(left)
             return value
-        if site is None and (known.is_marked or known.options.warm) and not _has_own_array(key):
-            if known.options.warm:
-                value = self._prepared(key, arguments, keywords)
-                return value
-            if loading.native.is_ready:
-                site = self._native_site(key)
-        if site is None and self._may_begin_on_host and self._may_begin_small(key, arguments, keywords):
-            # Nothing is thought about before it is known to pay.
-            ready = _clock()
-            token = executing.enter(True) if executing.asked else None
-            try:
-                value = function(*arguments, **keywords) if keywords else function(*arguments)
-            except BaseException as error:
-                if observers:
-                    observe(Failure(self._task, "numpy", type(error).__name__, begin, _clock()))
-                raise
-            finally:
-                if token is not None:
-                    executing.leave(token)
-            end = _clock()
-            note = self._note_of_new
-            self._remember_new(key, end - ready)
-            left = (note, begin, ready, end)
-            _set_last(left)
-            if observers or _listening():
-                if witnesses or _listening():
-                    publish(left, (function, arguments, keywords, value))
-                else:
-                    observe(left)
-            return value
         direct = None if site is None else site.direct  # read once: another thread may take it away
         if direct is not None:
             value = direct(function, arguments, keywords, begin)
@@ -251,13 +221,21 @@ class Offloaded(Calls, Generic[P, R]):
         placed: R = self._place(key, arguments, keywords)[0]
         return placed
 
-    def _remember_new(self, key: tuple[Hashable, ...], seconds: float) -> None:
-        """The first such call has run on the host, and took so long."""
-        if self._may_be_native:
-            self._native_site(key).ran_on_host(seconds)
-            return
+    def _first_site(
+        self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> NativeSite | NewCallSite | None:
+        """For calls that have not been met before; `None` where the first of them is to be planned."""
+        known = self._known
+        if self._may_be_native and key not in known.planned and not _has_own_array(key):
+            return self._native_site(key)
+        if not self._may_begin_on_host or not self._may_begin_small(key, arguments, keywords):
+            return None
+        from anygpu.placement.new_call_site import NewCallSite  # few functions have one
+
         before = None if loading.is_loaded() else self._seconds_before_loading()
-        self._known.remember_new(key, NewCallSite(self._note_of_new, seconds, before_loading=before))
+        site = NewCallSite(self._note_of_new, before_loading=before)
+        known.remember_new(key, site)
+        return site
 
     def prepare(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         """Call the function, and compile it for such arguments before this returns; what it returns.
@@ -277,16 +255,18 @@ class Offloaded(Calls, Generic[P, R]):
         site = self._known.native.get(key) or self._native_site(key)
         return prepare(site, self._function, arguments, keywords)
 
-    def _native_site(self, key: Hashable) -> NativeSite:
-        """For calls that have not been met before."""
-        site = NativeSite(self._known, key, self._note_of_new)
-        self._known.remember_native(key, site)
+    def _native_site(self, key: tuple[Hashable, ...]) -> NativeSite:
+        from anygpu.placement.native_site import NativeSite  # calls that name a device need none
+
+        known = self._known
+        site = NativeSite(known, key, self._note_of_new)
+        known.remember_native(key, site)
+        if known.options.warm:
+            site.use(lambda function, arguments, keywords, begin: self._prepared(key, arguments, keywords))
         return site
 
     def _may_begin_small(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         """Whether a first such call is to run at once: without anygpu's own arrays, and without large ones."""
-        if self._may_be_native:
-            return not _has_own_array(key)
         loaded = loading.is_loaded()
         most = sys.maxsize if self._needs_no_planning else LARGE if loaded else VERY_LARGE
         if not keywords:
@@ -313,7 +293,7 @@ class Offloaded(Calls, Generic[P, R]):
         if self._needs_no_planning:
             return math.inf
         if self._known.options.names_only_numpy or not is_marked(self._function):
-            return BEFORE_LOADING
+            return _BEFORE_LOADING
         loading.begin(lambda: self._find_planner().wake(pays=True))
         return 0.0
 
@@ -408,6 +388,9 @@ def _has_larger(value: Any, size: int, depth: int = 4) -> bool:
         return False
     return any(_has_larger(each, size, depth - 1) for each in (value.values() if kind is dict else value))
 
+
+#: Loading what plans calls takes some 0.1 s. Before that is begun, calls of one kind run for so long without planning.
+_BEFORE_LOADING = 0.3
 
 _SMALL = frozenset((int, float, str, bool, bytes, complex, type(None)))
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, Unpack, get_args
-
-import msgspec
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
 from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
 from anygpu.errors import InvalidOption
@@ -30,7 +28,7 @@ MAX_LOAD = "ANYGPU_MAX_LOAD"
 NATIVE = "ANYGPU_NATIVE"
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class Options(NamedTuple):
     """What was asked for. The default lets every verified device take part."""
 
     preference: Preference = Preference()
@@ -45,9 +43,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     warm: bool = False
     #: The sentence for receipts where NumPy takes the place of "cpu".
     cpu_is_numpy: str | None = None
-
-    def __hash__(self) -> int:
-        return hash(msgspec.structs.astuple(self))
 
     @property
     def names_only_numpy(self) -> bool:
@@ -163,7 +158,7 @@ def _with_cpu(preference: Preference, engine: str | None) -> tuple[Preference, s
         return preference, None
     instead = "numpy" if engine is None else f"{engine}:{CPU}"
     on = tuple(instead if name.lower() == CPU else name for name in preference.on)
-    return msgspec.structs.replace(preference, on=on), f'on="cpu" is NumPy here: {why}' if why is not None else None
+    return preference._replace(on=on), f'on="cpu" is NumPy here: {why}' if why is not None else None
 
 
 def check_names(given: Mapping[str, Any], known: type[CallOptions]) -> None:

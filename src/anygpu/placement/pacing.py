@@ -11,12 +11,17 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from anygpu.hardware.gpu_presence import software_devices_are_automatic
+
 #: Looking at the machine, and loading what traces functions, takes 0.2 s of Python's time, which callers feel. That is
 #: worth it once calls have taken so long in this process, or with the first call if earlier ones have spent so long.
 LOOKING, LOOKING_AT_ONCE = 2.0, 3.0
-#: Seconds that probing engines in children may take for each second of calls, one engine after the other; and what the
-#: next engine is expected to take. Where software devices stand in for GPUs, all are probed at once instead.
-LOOK_SHARE, LOOK_SECONDS = 0.03, 0.2
+#: Seconds that looking at the machine may take for each second of calls: at first what Python takes for it, with what
+#: is remembered of earlier probes; then a child for each engine, one after the other, and what it is expected to take.
+#: Where software devices stand in for GPUs, all are probed at once after `LOOKING` instead.
+LOOK_SHARE, LOADING_SECONDS, PROBE_SECONDS = 0.03, 0.2, 1.0
+#: As many engines are probed with the first call if earlier processes have paid for them.
+_ENGINES = 5
 #: Calls have stopped when none has come for so long.
 QUIET_SECONDS = 1.0
 #: How often that is looked at, while something is being explored.
@@ -26,6 +31,11 @@ _LOOK_SECONDS = 0.2
 SHARE = 0.25
 #: The same while the calls leave a processor idle, and the seconds that exploring may take then before calls have paid.
 SPARE_SHARE, HEAD_START = 0.35, 1.0
+
+
+def looking_at_once() -> float:
+    """The seconds that earlier processes must have spent in calls for a look at the machine with the first one."""
+    return LOOKING_AT_ONCE if software_devices_are_automatic() else _ENGINES * PROBE_SECONDS / LOOK_SHARE
 
 
 class Pausable(Protocol):
@@ -95,10 +105,10 @@ class Pace:
         share, head_start = self._terms
         return max(0.0, (self.spent + seconds - head_start) / share - calls - self.earlier)
 
-    @property
-    def next_look(self) -> float:
-        """The seconds that calls must have taken in all before the next engine may be probed."""
-        return max(LOOKING, (self.looked + LOOK_SECONDS) / LOOK_SHARE - self.earlier)
+    def look_after(self, *, is_first: bool) -> float:
+        """The seconds that calls must have taken in all before the first look, or before the next engine is probed."""
+        seconds = LOADING_SECONDS if is_first else self.looked + PROBE_SECONDS
+        return max(LOOKING, seconds / LOOK_SHARE - self.earlier)
 
     @property
     def _terms(self) -> tuple[float, float]:

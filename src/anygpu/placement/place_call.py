@@ -11,8 +11,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
@@ -46,44 +44,15 @@ from anygpu.placement.trust import (
 )
 from anygpu.placement.values import anygpu_arrays_in, largest_of, to_anygpu
 from anygpu.plan.choosing import Choice, WaitingTimes
-from anygpu.plan.plan import Plan
 from anygpu.program.graph import Program
 from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.tasks.machine import Fail, Requeue, Started
-from anygpu.workers.thread import ThreadWorker
 from anygpu.workers.worker import Ran, Worker
 
 #: What recording may take then.
 _AT_FIRST = 0.03
 #: Calls with anygpu's own arrays on the host before that is done for them.
 _CALLS_BEFORE_RECORDING = 2
-
-
-def explain(call: Call) -> Plan:
-    """The plan of the next such call."""
-    site = call.site
-    if not site.recorded:
-        call.record(raises=True)
-        site = call.site
-    _require_what_was_asked_for(call)
-    if site.traced is not None:
-        if not site.options.preference.on:
-            # Whoever asks wants to know of every device, also of those that are used only when they are named.
-            call.planner.machine()
-        call.consider()
-    choice = choose(call)
-    with call.planner.lock:
-        plan = site.plan(choice.sentence, choice.candidate)
-    return msgspec.structs.replace(plan, nests=_listing(call, choice.candidate))
-
-
-def _listing(call: Call, name: str) -> str | None:
-    """What the chosen device makes of the program, where that is `cpu`."""
-    traced, prediction = call.site.traced, call.site.predictions.get(name)
-    if name != CPU or traced is None or prediction is None or not isinstance(prediction.way, SingleDevice):
-        return None
-    worker = call.planner.worker(name, call.site.options)
-    return worker.listing(traced.program) if isinstance(worker, ThreadWorker) else None
 
 
 def place(
@@ -157,7 +126,7 @@ def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
     if site.evaluated:
         return
     if chooser.baseline is None:
-        _require_what_was_asked_for(call)
+        require_what_was_asked_for(call)
     if site.traced is None or site.fallback_reason is not None:
         return
     if chooser.baseline == "numpy" and not (planner.awake and chooser.affords(site.considering)):
@@ -188,7 +157,7 @@ def _seconds_for_recording(call: Call) -> float | None:
     return chooser.allowance if ready and (chooser.estimate(chooser.baseline) or 0.0) > call.planner.floor else 0.0
 
 
-def _require_what_was_asked_for(call: Call) -> None:
+def require_what_was_asked_for(call: Call) -> None:
     """Before any work: is there such a device, and can the function run on any?"""
     site, options = call.site, call.site.options
     if site.chooser.baseline is not None:

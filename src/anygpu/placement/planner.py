@@ -250,7 +250,9 @@ class Planner:
     @property
     def look_after(self) -> float:
         """Seconds that calls have taken in all when the machine is looked at for them, or looked at further."""
-        return LOOKING if software_devices_are_automatic() else self.pace.next_look
+        if software_devices_are_automatic():
+            return LOOKING
+        return self.pace.look_after(is_first=self._unprobed is None)
 
     @property
     def until_worth_looking(self) -> float:

@@ -18,7 +18,7 @@ from anygpu.history.history import CallHistory
 from anygpu.history.keys import device_stamp, function_hash, function_name, signature_hash
 from anygpu.history.records import Habit
 from anygpu.history.wording import measured_text
-from anygpu.placement.pacing import LOOKING_AT_ONCE
+from anygpu.placement.pacing import looking_at_once
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.plan.renting import Remembered, is_worth_opening
 from anygpu.workers.open import isolation_of
@@ -162,7 +162,7 @@ class Recall:
         known = self._remembered(program, found.habit) if program is not None else {}
         others = [memory for name, (_, memory) in known.items() if self._may_move_to(name)]
         if not others:
-            return found.earlier > LOOKING_AT_ONCE
+            return found.earlier > looking_at_once()
         return any(is_worth_opening(memory, seconds, _OPENING, site.chooser.calls) for memory in others)
 
     def _may_move_to(self, name: str) -> bool:
@@ -263,4 +263,4 @@ def _pays_at_once(site: RecallingSite, earlier: float) -> bool | None:
         return True
     if any(name != chooser.baseline and track.is_tried for name, track in chooser.tracks.items()):
         return False
-    return True if earlier + site.totals[1] > LOOKING_AT_ONCE else None
+    return True if earlier + site.totals[1] > looking_at_once() else None

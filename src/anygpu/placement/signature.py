@@ -9,11 +9,7 @@ are. Made for speed.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import enum
-import sys
 import weakref
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -35,7 +31,7 @@ LIFTED = _FLOATS | _INTEGERS | {type(None), type(Ellipsis)}
 _FAMILIES = (_FLOATS, _INTEGERS)
 
 #: Parts of a key, after which nested containers are only known by their type.
-_MOST_PARTS = 256
+MOST_PARTS = 256
 #: Longer strings and integers of more bits are known by a hash.
 _LONG_STRING, _LONG_INTEGER = 128, 128
 
@@ -49,12 +45,12 @@ class ByType:
 
 
 Parts = list[Any]
-_Describe = Callable[[Any, Parts, frozenset[type]], None]
+Describe = Callable[[Any, Parts, frozenset[type]], None]
 
 _ndarray = np.ndarray
 #: Those of ndarray itself, whatever a class of the user's makes of them.
-_shape_of: Callable[[Any], Any] = np.ndarray.shape.__get__
-_dtype_of: Callable[[Any], Any] = np.ndarray.dtype.__get__
+shape_of: Callable[[Any], Any] = np.ndarray.shape.__get__
+dtype_of: Callable[[Any], Any] = np.ndarray.dtype.__get__
 
 
 def signature(
@@ -166,7 +162,7 @@ def _long_scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> No
     parts += (type(value), repr(value))
 
 
-def _dtype(value: np.dtype[Any], parts: Parts, lifted: frozenset[type]) -> None:
+def by_dtype(value: np.dtype[Any], parts: Parts, lifted: frozenset[type]) -> None:
     # Others may hold objects of the user's, or have no hash.
     parts += (np.dtype, value.str) if value.kind in "?biufcmMSU" and not value.metadata else (ByType, np.dtype)
 
@@ -182,12 +178,12 @@ def _range(value: range, parts: Parts, lifted: frozenset[type]) -> None:
     parts += (range, (value.start, value.stop, value.step))
 
 
-def _elements(values: Collection[Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
+def elements(values: Collection[Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
     """The elements of a tuple or list, or of what stands for an object of the class that has the token."""
     count = len(values)
     parts.append(token or type(values))
     parts.append(count)
-    if len(parts) + count > _MOST_PARTS:
+    if len(parts) + count > MOST_PARTS:
         parts.append(ByType)
         return
     for each in values:
@@ -203,11 +199,11 @@ def _elements(values: Collection[Any], parts: Parts, lifted: frozenset[type], to
             (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
 
 
-def _items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
+def items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
     count = len(values)
     parts.append(token or dict)
     parts.append(count)
-    if len(parts) + count > _MOST_PARTS:
+    if len(parts) + count > MOST_PARTS:
         parts.append(ByType)
         return
     try:
@@ -251,7 +247,7 @@ def _numpys_function(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
     parts += (type(value), name) if getattr(np, name, None) is value else (ByType, type(value))
 
 
-BUILTIN: dict[type, _Describe] = {
+BUILTIN: dict[type, Describe] = {
     int: _integer,
     str: _string,
     bytes: _string,
@@ -261,9 +257,9 @@ BUILTIN: dict[type, _Describe] = {
     type(None): _by_kind,
     type(Ellipsis): _by_kind,
     type(NotImplemented): _by_kind,
-    tuple: _elements,
-    list: _elements,
-    dict: _items,
+    tuple: elements,
+    list: elements,
+    dict: items,
     slice: _slice,
     range: _range,
     FunctionType: _function,
@@ -277,126 +273,24 @@ BUILTIN: dict[type, _Describe] = {
 }
 
 #: For other classes, by address; an entry goes with its class.
-_classes: dict[int, _Describe] = {}
+_classes: dict[int, Describe] = {}
 
 
-def way_of(kind: type) -> _Describe:
+def way_of(kind: type) -> Describe:
     """How values of a type are described; those of Python and NumPy are in a table, which is asked first."""
     return BUILTIN.get(kind) or _classes.get(id(kind)) or _look_at(kind)
 
 
-def _look_at(kind: type) -> _Describe:
+def _look_at(kind: type) -> Describe:
+    from anygpu.placement.class_signatures import of_array, way_for  # most calls have arrays and numbers alone
+
     token = token_of(kind)
     assert token is not None, "every class can be referred to weakly"
-    how = _way_for(kind, token)
-    if how is _array:  # a class that stays
+    how = way_for(kind, token)
+    if how is of_array:  # a class that stays
         BUILTIN[kind] = how
         return how
     address = id(kind)
     _classes[address] = how
     weakref.finalize(kind, _classes.pop, address, None).atexit = False
     return how
-
-
-def _way_for(kind: type, token: int) -> _Describe:
-    """How objects of a class are described; what holds other values is taken apart as programs take it apart."""
-    # Where it is not loaded, there are none.
-    if (arrays := sys.modules.get("anygpu.array.core.array")) is not None and issubclass(kind, arrays.Array):
-        return _array if kind is arrays.Array else _kind_of_array
-    if issubclass(kind, np.dtype):
-        return _dtype
-    if issubclass(kind, np.ndarray):
-        return lambda value, parts, lifted: parts.extend((token, _shape_of(value), _dtype_of(value).num))
-    if issubclass(kind, type | ModuleType):
-        return lambda value, parts, lifted: parts.extend((token, token_of(value)))
-    if issubclass(kind, enum.Enum):
-        return lambda value, parts, lifted: _member(token, value, parts, lifted)
-    whole = _whole(token)
-    if dataclasses.is_dataclass(kind) and not issubclass(kind, tuple | list | dict):
-        return _dataclass(kind, token, whole)
-    take = _parts_of(kind)
-    if take is None:
-        return whole
-
-    def describe_container(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-        taken = take(value)
-        if taken is None:
-            whole(value, parts, lifted)
-        elif isinstance(taken, dict):
-            _items(taken, parts, lifted, token)
-        else:
-            _elements(taken, parts, lifted, token)
-
-    return describe_container
-
-
-def _kind_of_array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-    parts += (OwnArray, value.device, value.shape, value.dtype.char)
-
-
-def _array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-    """The same of an `Array` itself, whose facts are with its value."""
-    device, shape, dtype = value._facts()
-    parts += (OwnArray, device, shape, _CHARACTERS[dtype])
-
-
-#: By the name of a type.
-_CHARACTERS = {name: np.dtype(name).char for name in (np.dtype(code).name for code in "?bBhHiIlLqQefdFD")}
-
-
-def _member(token: int, value: enum.Enum, parts: Parts, lifted: frozenset[type]) -> None:
-    name: str | None = value._name_  # that of no flag at all has none
-    parts.append(token)
-    describe(value._value_ if name is None else name, parts, frozenset())
-
-
-def _whole(token: int) -> _Describe:
-    """An object that is not taken apart: its class is all that counts, as programs read what they depend on anew."""
-    return lambda value, parts, lifted: parts.append(token)
-
-
-def _dataclass(kind: type, token: int, whole: _Describe) -> _Describe:
-    fields = tuple(field.name for field in dataclasses.fields(kind))
-    count = len(fields)
-
-    def describe_dataclass(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-        attributes = getattr(value, "__dict__", fields)
-        begin = len(parts)
-        parts += (token, len(attributes))
-        if begin > _MOST_PARTS:
-            parts.append(ByType)
-            return
-        try:
-            for name in fields if len(attributes) <= count else (*fields, *attributes):
-                each = getattr(value, name)
-                kind = type(each)
-                if kind is _ndarray:
-                    dtype = each.dtype
-                    parts.append(each.shape)
-                    parts.append(dtype.num if dtype.isnative else -dtype.num)
-                elif kind in lifted:
-                    parts.append(kind)
-                else:
-                    (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
-        except Exception:  # noqa: BLE001 - an attribute that was never set, or that raises
-            del parts[begin:]
-            whole(value, parts, lifted)
-
-    return describe_dataclass
-
-
-def _parts_of(kind: type) -> Callable[[Any], Any] | None:
-    """What objects of a container's class are made of: a sequence or a dict; `None` for one that has to stay whole."""
-    if issubclass(kind, np.generic):
-        return None
-    if issubclass(kind, tuple):
-        return lambda value: None if getattr(value, "__dict__", None) else tuple.__getitem__(value, slice(None))
-    if issubclass(kind, list):
-        return lambda value: None if getattr(value, "__dict__", None) else list.copy(value)
-    if issubclass(kind, defaultdict):
-        return lambda value: None if getattr(value, "__dict__", None) else {"": value.default_factory, **value}
-    if issubclass(kind, OrderedDict):
-        return lambda value: None if getattr(value, "__dict__", None) else dict(OrderedDict.items(value))
-    if issubclass(kind, dict):
-        return lambda value: None if getattr(value, "__dict__", None) else dict.copy(value)
-    return None

@@ -21,12 +21,12 @@ from anygpu.array.core.traced_scalar import TracedScalar
 
 #: The modules whose functions are registered in FUNCTIONS when they are imported, those that most programs use first.
 MODULES = (
-    "elementwise",
-    "products",
     "reductions",
+    "elementwise",
     "manipulation",
     "selection",
     "creation",
+    "products",
     "metadata",
     "types",
     "ranges",
@@ -72,8 +72,11 @@ def load_functions(theirs: Any) -> None:
 
     A process traces with few of them, and the time to load all would be its user's.
     """
-    first = _OF_PACKAGE.get(getattr(theirs, "__module__", None) or "")
-    for name in (first, *MODULES) if first else MODULES:
+    if isinstance(theirs, np.ufunc):
+        first = "products" if theirs.signature else "elementwise"
+    else:
+        first = _OF_PACKAGE.get(getattr(theirs, "__module__", None) or "", MODULES[0])
+    for name in (first, *MODULES):
         if theirs in FUNCTIONS or theirs in UFUNCS:
             return
         importlib.import_module(f"anygpu.array.functions.{name}")

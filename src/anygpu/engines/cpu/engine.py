@@ -44,6 +44,11 @@ class CpuEngine(HostArrays):
             return [_without_llvm(error)]
         return [self._processor(f"LLVM {llvm} (llvmlite {version_of('llvmlite')})")]
 
+    @classmethod
+    def processor(cls) -> Device:
+        """The device as it would be, also where nothing compiles for it."""
+        return cls()._processor("LLVM")
+
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
         def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
             (result,) = self.execute(self.compile(_verification(dtype, len(values)), device), [values])

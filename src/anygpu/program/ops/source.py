@@ -87,7 +87,7 @@ class Constant(Source, frozen=True):
 
     def in_single_precision(self) -> Primitive:
         narrow = NARROWER.get(self.dtype)
-        return self if narrow is None else Constant(self.shape, narrow, _converted(self.data, self.dtype, narrow))
+        return self if narrow is None else Constant(self.shape, narrow, converted(self.data, self.dtype, narrow))
 
     def stretch(
         self, recorder: Recorder, inputs: Sequence[int], axis: int, start: int, stop: int, length: int
@@ -125,6 +125,7 @@ class Iota(Source, frozen=True):
 _FORMATS: dict[DType, str] = {
     "float64": "d",
     "float32": "f",
+    "float16": "e",
     "complex128": "d",
     "complex64": "f",
     "int64": "q",
@@ -134,15 +135,18 @@ _FORMATS: dict[DType, str] = {
 }
 
 
-def _converted(data: bytes, source: DType, target: DType) -> bytes:
-    wide, narrow = _FORMATS[source], _FORMATS[target]
-    count = len(data) // struct.calcsize(wide)
-    numbers = struct.unpack(f"<{count}{wide}", data)
-    if narrow == "f":
+def converted(data: bytes, source: DType, target: DType) -> bytes:
+    """The numbers in another type: floats rounded or widened, whole numbers kept inside its limits."""
+    given, wanted = _FORMATS[source], _FORMATS[target]
+    count = len(data) // struct.calcsize(given)
+    numbers = struct.unpack(f"<{count}{given}", data)
+    if wanted == "f":
         return struct.pack(f"<{count}f", *(_single(number) for number in numbers))
-    low, high = (-(1 << 31), (1 << 31) - 1) if narrow == "i" else (0, (1 << 32) - 1)
+    if wanted == "d":
+        return struct.pack(f"<{count}d", *numbers)
+    low, high = (-(1 << 31), (1 << 31) - 1) if wanted == "i" else (0, (1 << 32) - 1)
     # A limit such as the largest int64 stays a limit.
-    return struct.pack(f"<{count}{narrow}", *(min(max(number, low), high) for number in numbers))
+    return struct.pack(f"<{count}{wanted}", *(min(max(number, low), high) for number in numbers))
 
 
 def _single(number: float) -> float:

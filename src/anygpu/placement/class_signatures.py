@@ -1,0 +1,134 @@
+"""How objects of classes other than Python's and NumPy's own are described in keys of calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from anygpu.placement.signature import (
+    BUILTIN,
+    MOST_PARTS,
+    ByType,
+    Describe,
+    OwnArray,
+    Parts,
+    by_dtype,
+    describe,
+    dtype_of,
+    elements,
+    items,
+    shape_of,
+    way_of,
+)
+from anygpu.placement.tokens import token_of
+
+
+def way_for(kind: type, token: int) -> Describe:
+    """How objects of a class are described; what holds other values is taken apart as programs take it apart."""
+    # Where it is not loaded, there are none.
+    if (arrays := sys.modules.get("anygpu.array.core.array")) is not None and issubclass(kind, arrays.Array):
+        return of_array if kind is arrays.Array else _kind_of_array
+    if issubclass(kind, np.dtype):
+        return by_dtype
+    if issubclass(kind, np.ndarray):
+        return lambda value, parts, lifted: parts.extend((token, shape_of(value), dtype_of(value).num))
+    if issubclass(kind, type | ModuleType):
+        return lambda value, parts, lifted: parts.extend((token, token_of(value)))
+    if issubclass(kind, enum.Enum):
+        return lambda value, parts, lifted: _member(token, value, parts, lifted)
+    whole = _whole(token)
+    if dataclasses.is_dataclass(kind) and not issubclass(kind, tuple | list | dict):
+        return _dataclass(kind, token, whole)
+    take = _parts_of(kind)
+    if take is None:
+        return whole
+
+    def describe_container(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+        taken = take(value)
+        if taken is None:
+            whole(value, parts, lifted)
+        elif isinstance(taken, dict):
+            items(taken, parts, lifted, token)
+        else:
+            elements(taken, parts, lifted, token)
+
+    return describe_container
+
+
+def _kind_of_array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (OwnArray, value.device, value.shape, value.dtype.char)
+
+
+def of_array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    """The same of an `Array` itself, whose facts are with its value."""
+    device, shape, dtype = value._facts()
+    parts += (OwnArray, device, shape, _CHARACTERS[dtype])
+
+
+#: By the name of a type.
+_CHARACTERS = {name: np.dtype(name).char for name in (np.dtype(code).name for code in "?bBhHiIlLqQefdFD")}
+
+
+def _member(token: int, value: enum.Enum, parts: Parts, lifted: frozenset[type]) -> None:
+    name: str | None = value._name_  # that of no flag at all has none
+    parts.append(token)
+    describe(value._value_ if name is None else name, parts, frozenset())
+
+
+def _whole(token: int) -> Describe:
+    """An object that is not taken apart: its class is all that counts, as programs read what they depend on anew."""
+    return lambda value, parts, lifted: parts.append(token)
+
+
+def _dataclass(kind: type, token: int, whole: Describe) -> Describe:
+    fields = tuple(field.name for field in dataclasses.fields(kind))
+    count = len(fields)
+
+    def describe_dataclass(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+        attributes = getattr(value, "__dict__", fields)
+        begin = len(parts)
+        parts += (token, len(attributes))
+        if begin > MOST_PARTS:
+            parts.append(ByType)
+            return
+        try:
+            for name in fields if len(attributes) <= count else (*fields, *attributes):
+                each = getattr(value, name)
+                kind = type(each)
+                if kind is np.ndarray:
+                    dtype = each.dtype
+                    parts.append(each.shape)
+                    parts.append(dtype.num if dtype.isnative else -dtype.num)
+                elif kind in lifted:
+                    parts.append(kind)
+                else:
+                    (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
+        except Exception:  # noqa: BLE001 - an attribute that was never set, or that raises
+            del parts[begin:]
+            whole(value, parts, lifted)
+
+    return describe_dataclass
+
+
+def _parts_of(kind: type) -> Callable[[Any], Any] | None:
+    """What objects of a container's class are made of: a sequence or a dict; `None` for one that has to stay whole."""
+    if issubclass(kind, np.generic):
+        return None
+    if issubclass(kind, tuple):
+        return lambda value: None if getattr(value, "__dict__", None) else tuple.__getitem__(value, slice(None))
+    if issubclass(kind, list):
+        return lambda value: None if getattr(value, "__dict__", None) else list.copy(value)
+    if issubclass(kind, defaultdict):
+        return lambda value: None if getattr(value, "__dict__", None) else {"": value.default_factory, **value}
+    if issubclass(kind, OrderedDict):
+        return lambda value: None if getattr(value, "__dict__", None) else dict(OrderedDict.items(value))
+    if issubclass(kind, dict):
+        return lambda value: None if getattr(value, "__dict__", None) else dict.copy(value)
+    return None

@@ -1,0 +1,88 @@
+"""`explain`: where the next call would run, what is predicted for each device, and why. Nothing is computed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anygpu.engines.catalogue import why_cpu_is_numpy
+from anygpu.hardware.device import Device
+from anygpu.hardware.device_names import CPU
+from anygpu.placement.call import Call
+from anygpu.placement.native_calls import NativeCalls
+from anygpu.placement.native_site import NativeSite
+from anygpu.placement.place_call import choose, require_what_was_asked_for
+from anygpu.placement.strategies import SingleDevice
+from anygpu.plan.plan import Candidate, Plan
+from anygpu.units import readable_seconds
+from anygpu.workers.thread import ThreadWorker
+
+
+def explain(call: Call, native: NativeSite | None = None) -> Plan:
+    """The plan of the next such call; `native` is what is known of its native code."""
+    site = call.site
+    if not site.recorded:
+        call.record(raises=True)
+        site = call.site
+    require_what_was_asked_for(call)
+    if site.traced is not None:
+        if not site.options.preference.on:
+            # Whoever asks wants to know of every device, also of those that are used only when they are named.
+            call.planner.machine()
+        call.consider()
+    choice = choose(call)
+    with call.planner.lock:
+        plan = site.plan(choice.sentence, choice.candidate)
+    if site.options.allows_native and not site.has_anygpu_arrays and site.chooser.current == "numpy":
+        plan = _with_native(call, plan, native)
+    return msgspec.structs.replace(plan, nests=_listing(call, plan.chosen))
+
+
+def _with_native(call: Call, plan: Plan, native: NativeSite | None) -> Plan:
+    """The plan with native code among the candidates: measured where calls run as it, else predicted."""
+    candidates = [each for each in plan.candidates if each.device != CPU]
+    refused = tuple(each for each in plan.refused if each.device != CPU)
+    chosen, reason = plan.chosen, plan.reason
+    code = native.direct if native is not None else None
+    if isinstance(code, NativeCalls):
+        note = code.note
+        chosen, reason = CPU, note.reason
+        candidates.append(Candidate(device=CPU, seconds=note.predicted, basis="measured", sentence=note.reason))
+    elif (predicted := _predicted(call)) is not None:
+        candidates.append(predicted)
+        if native is not None and native.is_settled:
+            reason = native.note.reason
+        elif predicted.seconds < min((each.seconds for each in plan.candidates), default=0.0):
+            reason = f"the first calls run on numpy; {predicted.sentence}"
+    else:
+        refused = plan.refused
+    candidates.sort(key=lambda each: each.seconds)
+    return msgspec.structs.replace(plan, chosen=chosen, reason=reason, candidates=tuple(candidates), refused=refused)
+
+
+def _predicted(call: Call) -> Candidate | None:
+    """What native code is predicted to take; `None` where there would be none."""
+    planner, traced = call.planner, call.site.traced
+    if traced is None or why_cpu_is_numpy() is not None:
+        return None
+    found = [each for each in planner.places.of_engines((CPU,)) if isinstance(each, Device) and each.verified]
+    if not found:
+        return None
+    device = found[0]
+    plain, seconds = planner.expected(traced.program, device)
+    measured = planner.calibration(device).source == "measured"
+    return Candidate(
+        device=CPU,
+        seconds=seconds,
+        basis="predicted" if measured else "assumed",
+        phases=plain.phases,
+        sentence=f"native code is predicted to take {readable_seconds(seconds)}, and is compiled beside the calls.",
+    )
+
+
+def _listing(call: Call, name: str) -> str | None:
+    """What the chosen device makes of the program, where that is `cpu`."""
+    traced, prediction = call.site.traced, call.site.predictions.get(name)
+    if name != CPU or traced is None or (prediction is not None and not isinstance(prediction.way, SingleDevice)):
+        return None
+    worker = call.planner.worker(name, call.site.options)
+    return worker.listing(traced.program) if isinstance(worker, ThreadWorker) else None

@@ -1,0 +1,115 @@
+"""A call site for NumPy or native code, before there is reason to compile it: most are never more than this."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from anygpu.notes import HostNote
+from anygpu.placement import loading
+from anygpu.placement.known import Known
+
+if TYPE_CHECKING:
+    from anygpu.plan.choosing import DeviceChooser
+
+#: Native code is prepared for calls that take so long each, and have taken so long together. Preparing takes some 50 ms
+#: of Python's lock, and a fifth of a second of another processor.
+LEAST_FOR_NATIVE, BEFORE_NATIVE = 5e-6, 0.02
+#: What calls have to take before it is tried again in a process, where an earlier one has tried it in vain.
+BEFORE_ANOTHER_TRY = 2.0
+
+
+class NativeSite:
+    """A call site that is for NumPy or native code: its calls run as they are until there is reason to compile them."""
+
+    __slots__ = (
+        "_next_look",
+        "calls",
+        "changes",
+        "direct",
+        "key",
+        "known",
+        "least",
+        "note",
+        "paid",
+        "seconds",
+        "skip_planning",
+        "tries",
+    )
+
+    runs_as_is = True
+    looks_first = False
+
+    def __init__(self, known: Known, key: Hashable, note: HostNote) -> None:
+        """Where an earlier process has found native code to be faster, the first call tries it."""
+        self.known = known
+        self.key = key
+        self.note = note
+        #: What runs the next call in place of NumPy: native code, or a trial of it.
+        self.direct: Callable[..., Any] | None = None
+        self.skip_planning = sys.maxsize
+        #: Of calls on NumPy: how many, what they took together, and the quickest of them.
+        self.calls, self.seconds, self.least = 0, 0.0, math.inf
+        #: How often native code was tried, and how often something has changed that a program depends on.
+        self.tries = self.changes = 0
+        #: Seconds of calls that trials were allowed for.
+        self.paid = 0.0
+        self._next_look = 0.0 if known.is_marked else BEFORE_ANOTHER_TRY if known.was_in_vain else BEFORE_NATIVE
+        if known.is_marked:
+            self._look()
+
+    def add(self, seconds: float) -> None:
+        """A call ran on NumPy, and took so long."""
+        self.calls += 1
+        self.seconds += seconds
+        self.least = min(self.least, seconds)
+
+    def ran_on_host(self, seconds: float) -> None:
+        """A call ran on NumPy because there was nothing else, and took so long."""
+        self.add(seconds)
+        if self.seconds >= self._next_look:
+            self._look()
+
+    def use(self, native: Callable[..., Any]) -> None:
+        """This runs the calls from now on. Any thread may say so."""
+        self.direct, self.skip_planning = native, 0
+
+    def _look(self) -> None:
+        """Load what native code needs, and have the next call try it."""
+        if self.seconds < LEAST_FOR_NATIVE * self.calls and not self.known.is_marked:
+            self._next_look *= 4
+        elif not loading.native.is_ready:
+            from anygpu.placement.native_loading import begin_native
+
+            begin_native(compiles=not self.known.is_marked)
+        elif self.direct is None:
+            from anygpu.placement.native import NativeTrial
+
+            self.direct, self.skip_planning = NativeTrial(self), 0
+
+    def look_again(self, after: float) -> None:
+        """Calls run on NumPy, until they have taken so many times as long as so far."""
+        self._next_look = after * self.seconds
+        # In this order: a call on another thread that finds nothing to run it is not planned instead.
+        self.skip_planning, self.direct = sys.maxsize, None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known that calls stay on NumPy."""
+        return self._next_look == math.inf and self.tries > 0 and self.direct is None
+
+    def stay(self, reason: str) -> None:
+        """Calls run on NumPy from now on."""
+        self.look_again(math.inf)
+        self.say(reason)
+
+    def say(self, reason: str) -> None:
+        """What receipts of calls on NumPy say from now on."""
+        self.note = self.note._replace(reason=reason)
+
+    def report_to(self, chooser: DeviceChooser) -> float:
+        """Report all calls; what they took together."""
+        chooser.baseline_ran(self.calls, self.seconds)
+        return self.seconds
