@@ -110,6 +110,23 @@ def test_of_whole_numbers_not_even_a_few_may_be_undecided() -> None:
         assert judged(program, [x], [got]).verdict == "undecided"
 
 
+def test_a_program_of_another_function_is_not_a_right_answer() -> None:
+    """A function may compute in another order than its program, which is another thing than to compute something else.
+
+    Such a program agrees with itself wherever it runs.
+    """
+    for dtype in (np.float32, np.float64, np.int32):
+        x = np.arange(1, 7, dtype=dtype)
+        program, (twice,) = recorded(lambda x: x * 2, x)
+        assert judge(program, [x], (x * 3,), [twice], tuple).verdict == "differ"
+    x = np.random.default_rng(0).random(4000).astype(np.float32)
+    program, (total,) = recorded(lambda x: x.sum(), x)
+    in_turn = np.float32(0)
+    for each in x:
+        in_turn += each
+    assert judge(program, [x], (np.asarray(in_turn),), [total], tuple).verdict == "agree"
+
+
 def test_sums_that_cancel_are_as_wide_as_their_terms() -> None:
     x = np.array([1e8, 1.0, -1e8, 0.3] * 100, np.float32)
     program, (expected,) = recorded(lambda x: (x * 1.1).sum(), x)

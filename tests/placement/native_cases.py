@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anygpu as ag
@@ -31,22 +32,18 @@ def natively(function: Any, *arguments: Any, **keywords: Any) -> Offloaded[..., 
     return offloaded
 
 
-def compare(function: Any, *calls: Given, offloaded: Any = None, change: Callable[[], Any] | None = None) -> list[str]:
-    """Where calls ran, each of which did what it does on NumPy; `change` is called before each, on both sides."""
+def compare(function: Any, *calls: Given, offloaded: Any = None) -> list[str]:
+    """Where calls ran, each of which did what it does on NumPy."""
     expected = []
     for given in calls:
-        if change is not None:
-            change()
         arguments = given()
-        expected.append(outcome_of(lambda arguments=arguments: function(*arguments), arguments, lambda: None))
+        expected.append(outcome_of(partial(function, *arguments), arguments, lambda: None))
     offloaded = ag.offload(function) if offloaded is None else offloaded
     where = []
     for number, given in enumerate(calls):
-        if change is not None:
-            change()
         arguments = given()
         with ag.collect_receipts() as receipts:
-            got = outcome_of(lambda arguments=arguments: offloaded(*arguments), arguments, lambda: None)
+            got = outcome_of(partial(offloaded, *arguments), arguments, lambda: None)
         where.append(receipts[-1].device if receipts else "raised")
         settle()
         differs = difference(expected[number], got)

@@ -250,6 +250,18 @@ def test_layouts(name: str) -> None:
     assert ("cpu" in where) == (name not in ("itself", "view")), "what computes nothing stays as it is"
 
 
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (2, 0, 1)])
+def test_a_result_has_memory_of_its_own_in_every_order(axes: Any) -> None:
+    """As NumPy's has: only what owns its memory can be resized."""
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(axes)
+    offloaded = natively(smooth, x)
+    value = offloaded(x)
+    assert device() == "cpu"
+    assert value.strides == smooth(x).strides
+    assert value.flags.owndata
+    assert value.base is None
+
+
 def test_arrays_without_axes_and_without_elements() -> None:
     shapes: list[Any] = [(), (0,), (0, 4), (1,), (1, 1, 1), (3, 4)]
     given = [lambda shape=shape: (np.ones(shape, np.float32),) for shape in shapes for _ in range(4)]
@@ -292,7 +304,7 @@ def test_writing_to_an_argument() -> None:
 
 def test_random_numbers_and_printing() -> None:
     def noisy(x: Any) -> Any:
-        print("called")
+        print("called")  # noqa: T201
         return x + np.random.standard_normal(12)
 
     offloaded = ag.offload(noisy)
@@ -359,9 +371,11 @@ def test_whole_numbers_divided_by_zero() -> None:
     def quotient(x: Any, y: Any) -> Any:
         return x // y
 
-    whole, zero = np.arange(12), np.zeros(12, int)
-    where = compare(quotient, *[lambda: (whole, whole + 1)] * 4)
-    assert where[-1] == "cpu"
+    whole = np.arange(12)
+    where = compare(quotient, *[lambda: (whole, whole + 1)] * 4, *[lambda: (whole, whole)] * 2)
+    assert where[2:5] == ["cpu", "cpu", "numpy"]
+    where = compare(quotient, *[lambda: (whole, 3)] * 4, *[lambda: (whole, 0)] * 3)
+    assert where[2:5] == ["cpu", "cpu", "numpy"]
 
 
 # -- functions of all kinds
@@ -426,7 +440,7 @@ def test_defaults_and_keywords() -> None:
         arguments = () if "x" in keywords else (X,)
         for _ in range(3):
             try:
-                expected: Any = shifted(*arguments, **keywords)  # type: ignore[arg-type]
+                expected: Any = shifted(*arguments, **keywords)
             except TypeError as error:
                 expected = str(error)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,19 @@ def test_a_function_does_what_it_does_on_numpy(name: str) -> None:
         assert wrong is not None, f"{name} is right now: it is not a known failure any more."
         pytest.xfail(KNOWN_FAILURES[name])
     assert wrong is None, wrong
+
+
+@pytest.mark.sampled(gate=60, full=4)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in KNOWN_FAILURES])
+def test_a_function_does_so_too_where_an_earlier_process_has_compared_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("ANYGPU_HISTORY", "on")
+    case = CASES[name]
+    for _ in range(2):
+        wrong = complaint(case, run_natively(case))
+        assert wrong is None, wrong
 
 
 @pytest.mark.sampled(gate=10)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from anygpu.processors import ProcessorUse, usable_processors
 
@@ -20,9 +18,6 @@ NATIVE = "anygpu.placement.native"
 
 #: Whoever forks in the middle of an import of their own may keep the thread waiting.
 _PATIENCE = 5.0
-#: Python's lock goes back to the calls after so long, where 5 ms are usual: those with many short operations would
-#: otherwise wait 5 ms for each of them.
-_SWITCH_SECONDS = 2e-4
 
 _use = ProcessorUse(usable_processors())
 
@@ -51,7 +46,9 @@ class Loading:
         Whoever needs it before that is done waits for the rest, as for any import.
         """
         if self.thread is None:
-            _guard_forks()
+            from anygpu.placement.beside import guard_forks  # which few processes need, as all that is loaded here
+
+            guard_forks(_finish)
             self.thread = threading.Thread(target=self._load, args=(first, then), name="anygpu-loading", daemon=True)
             self.thread.start()
 
@@ -61,6 +58,8 @@ class Loading:
 
     def _load(self, first: Callable[[], None] | None, then: tuple[Callable[[], None], ...]) -> None:
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
+        from anygpu.placement.beside import yielding
+
         with contextlib.suppress(Exception), yielding():
             if first is not None:
                 first()
@@ -78,53 +77,6 @@ native = Loading(NATIVE, "prepare")
 is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_under_way
 
 
-class _Switching:
-    """Python's switch interval, which is the process's: the first block shortens it, and the last puts it back."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._blocks = 0
-        self._usual = self._ours = 0.0
-
-    def shorten(self) -> None:
-        with self._lock:
-            self._blocks += 1
-            if self._blocks == 1:
-                self._usual = sys.getswitchinterval()
-                sys.setswitchinterval(min(self._usual, _SWITCH_SECONDS))
-                self._ours = sys.getswitchinterval()
-
-    def put_back(self) -> None:
-        with self._lock:
-            self._blocks -= 1
-            if self._blocks == 0:
-                self.undo()
-
-    @property
-    def is_short(self) -> bool:
-        return self._blocks > 0
-
-    def undo(self) -> None:
-        """Not where somebody else has set it meanwhile."""
-        if sys.getswitchinterval() == self._ours:
-            # Python cuts it to whole microseconds, which floats rarely are.
-            sys.setswitchinterval(self._usual + 5e-7)
-
-
-_switching = _Switching()
-
-
-@contextlib.contextmanager
-def yielding() -> Iterator[None]:
-    """In a block that runs Python beside the user's calls: the calls get Python's lock soon when they want it."""
-    switching = _switching
-    switching.shorten()
-    try:
-        yield
-    finally:
-        switching.put_back()
-
-
 def costs_little() -> bool:
     """Whether a thread may load it.
 
@@ -138,23 +90,3 @@ def _finish() -> None:
     for each in (planning.thread, native.thread, native.beside):
         if each is not None and each.is_alive():
             each.join(_PATIENCE)
-
-
-def _in_child() -> None:
-    """Blocks on other threads never end in a child."""
-    global _switching
-    if _switching.is_short:
-        _switching.undo()
-    _switching = _Switching()
-
-
-@functools.cache
-def _guard_forks() -> None:
-    """Have forks wait for what is being loaded.
-
-    What is registered last is called first. `logging` takes its lock before a fork, and what is loaded makes loggers:
-    so it has to have registered that before.
-    """
-    importlib.import_module("logging")
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_finish, after_in_child=_in_child)

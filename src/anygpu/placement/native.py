@@ -30,6 +30,7 @@ from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import AnyGPUError, MissingExtra
 from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of
 from anygpu.placement import executing, loading
+from anygpu.placement.beside import yielding
 from anygpu.placement.comparing import learn_flags
 from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
 from anygpu.placement.known import Known
@@ -169,7 +170,7 @@ def _run_and_try(
 
 def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trust: Trust, tracing: float) -> None:
     """In the background: compile the program, run it on the sample, and use it if it is right and faster."""
-    with _reported(site), loading.yielding():
+    with _reported(site), yielding():
         begin = _clock()
         traced = sample.traced
         try:

@@ -25,6 +25,7 @@ from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, o
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
+from anygpu.placement.beside import yielding
 from anygpu.placement.comparing import compared, learn_flags, quiet_lines
 from anygpu.placement.known import PLAN
 from anygpu.placement.native_site import NativeSite
@@ -336,7 +337,7 @@ class NativeCalls:
     def _compare_again(self, function: Callable[..., Any], sample: Sample, kinds: tuple[Any, ...]) -> None:
         agreed = False
         try:
-            with contextlib.suppress(Exception), loading.yielding(), background.must_finish():
+            with contextlib.suppress(Exception), yielding(), background.must_finish():
                 learn_flags(self._trust, sample)
                 if self._trust.flags:
                     self._site.known.quick = None

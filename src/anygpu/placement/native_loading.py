@@ -6,7 +6,8 @@ import contextlib
 import importlib
 import threading
 
-from anygpu.placement.loading import native, yielding
+from anygpu.placement.beside import yielding
+from anygpu.placement.loading import native
 
 
 def begin_native(*, compiles: bool) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from anygpu._typing import HostArray
 from anygpu.agreement.analysis import Flag
 from anygpu.agreement.comparison import layout
+from anygpu.array.core.layouts import copy_in_order
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.array.trace.traced import Traced
 from anygpu.program.dtypes import is_inexact
@@ -193,10 +194,7 @@ def _ordered(leaf: Any, order: tuple[int, ...] | None) -> Any:
     """The array with its axes in that order of memory; `None` leaves it as it is."""
     if order is None or layout(leaf) == order:
         return leaf
-    axes = (*order, *(axis for axis in range(leaf.ndim) if axis not in order))
-    made = np.empty([leaf.shape[axis] for axis in axes], leaf.dtype).transpose(np.argsort(axes))
-    made[...] = leaf
-    return made
+    return copy_in_order(leaf, (*order, *(axis for axis in range(leaf.ndim) if axis not in order)))
 
 
 def sample_of(traced: Traced, inputs: Sequence[Any], value: Any, *, ours: bool) -> Sample:

@@ -79,6 +79,13 @@ def _without_memory(shape: Sequence[int], dtype: np.dtype[Any], strides: Sequenc
     return as_strided(np.empty(1, dtype), tuple(shape), tuple(strides))
 
 
+def copy_in_order(array: HostArray, axes: tuple[int, ...]) -> HostArray:
+    """A copy with its axes in that order of memory, the slowest first; as NumPy's own results, it is no view."""
+    made = np.empty_like(in_axis_order(array.shape, array.dtype, axes), order="K")
+    made[...] = array
+    return made
+
+
 def axis_order(layout: HostArray) -> tuple[int, ...]:
     """The axes in the order of memory, the slowest first."""
     return tuple(sorted(range(layout.ndim), key=lambda axis: -abs(layout.strides[axis])))

@@ -11,6 +11,7 @@ import numpy as np
 
 from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput
 from anygpu.array.core.device import to_numpy_dtype
+from anygpu.array.core.layouts import copy_in_order
 from anygpu.array.core.structure import LEAF, Structure, flatten, unflatten
 from anygpu.array.core.traced_scalar import evaluator, in_type
 from anygpu.array.core.views import follow_on_host
@@ -329,9 +330,7 @@ def _steps_to_watched(captures: tuple[Capture, ...]) -> list[_Step]:
 def _made(result: Any, leaf: ReturnedLeaf) -> Any:
     """A result of the program in the memory that it has for the user."""
     if leaf.order:
-        made = np.empty([result.shape[axis] for axis in leaf.order], result.dtype).transpose(np.argsort(leaf.order))
-        made[...] = result
-        return made
+        return copy_in_order(result, leaf.order)
     return result.copy() if leaf.own else result
 
 
