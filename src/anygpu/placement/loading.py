@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 from anygpu.processors import ProcessorUse, usable_processors
@@ -35,8 +34,6 @@ class Loading:
         #: Whether what was to be done after it has been done.
         self.is_ready = False
         self.thread: threading.Thread | None = None
-        #: What the import has taken, beside whatever else went on.
-        self.seconds = 0.0
 
     def is_done(self) -> bool:
         # It is among the modules as soon as its import has begun.
@@ -60,9 +57,7 @@ class Loading:
         with contextlib.suppress(Exception), yielding():
             if first is not None:
                 first()
-            begin = time.perf_counter()
             importlib.import_module(self._module)
-            self.seconds = time.perf_counter() - begin
             for each in then:
                 each()
                 self.is_ready = True
