@@ -129,19 +129,21 @@ def outcomes_on_numpy(case: Case, calls: int = CALLS) -> list[Outcome]:
     """What every call does as it is."""
     world = case.make()
     try:
-        _begin()
-        return [_one(world, call, world.function) for call in range(calls)]
+        begin_with_randomness()
+        return [called(world, call, world.function) for call in range(calls)]
     finally:
         world.undo()
 
 
-def _begin() -> None:
+def begin_with_randomness() -> None:
     random.seed(7)
     np.random.seed(7)
 
 
-def _one(world: World, call: int, function: Callable[..., Any]) -> Outcome:
-    world.change(call)
+def called(world: World, call: int, function: Callable[..., Any], *, again: bool = False) -> Outcome:
+    """What a call does; `again` if it is not the first with its number, so that nothing changes before it."""
+    if not again:
+        world.change(call)
     arguments, keywords = world.given(call)
     return outcome_of(lambda: function(*arguments, **keywords), (arguments, keywords), world.seen)
 
@@ -154,7 +156,7 @@ def run(case: Case, placement: Placement, calls: int = CALLS) -> Run:
     world = case.make()
     function = offloaded(world.function)
     try:
-        _begin()
+        begin_with_randomness()
         for call in range(calls):
             placement.turn = call
             receipts: list[Receipt] = []
@@ -169,7 +171,7 @@ def run(case: Case, placement: Placement, calls: int = CALLS) -> Run:
                     finally:
                         receipts.extend(collected)  # noqa: B023
 
-            got = _one(world, call, one)
+            got = called(world, call, one)
             where = receipts[-1].device if receipts else "raised"
             found.calls[engine_of(where)] += 1
             if receipts:

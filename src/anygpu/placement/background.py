@@ -29,6 +29,10 @@ class Background:
     def __init__(self, when_idle: Callable[[], None] = lambda: None) -> None:
         """`when_idle` is called on the thread when there was nothing to do for a while."""
         self._when_idle = when_idle
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Without a thread and without jobs: in a child that was forked off, which has neither."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)

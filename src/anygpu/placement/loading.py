@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from anygpu.processors import ProcessorUse, usable_processors
 
@@ -18,9 +19,6 @@ NATIVE = "anygpu.placement.native"
 
 #: Whoever forks in the middle of an import of their own may keep the thread waiting.
 _PATIENCE = 5.0
-#: Python's lock goes back to the calls after so long, where 5 ms are usual: those with many short operations would
-#: otherwise wait 5 ms for each of them.
-_SWITCH_SECONDS = 2e-4
 
 _use = ProcessorUse(usable_processors())
 
@@ -34,6 +32,8 @@ class Loading:
         #: Whether what was to be done after it has been done.
         self.is_ready = False
         self.thread: threading.Thread | None = None
+        #: What that thread starts beside itself.
+        self.beside: threading.Thread | None = None
 
     def is_done(self) -> bool:
         # It is among the modules as soon as its import has begun.
@@ -45,6 +45,7 @@ class Loading:
         Whoever needs it before that is done waits for the rest, as for any import.
         """
         if self.thread is None:
+            _guard_forks()
             self.thread = threading.Thread(target=self._load, args=(first, then), name="anygpu-loading", daemon=True)
             self.thread.start()
 
@@ -53,6 +54,8 @@ class Loading:
         return self.thread is not None and self.thread.is_alive()
 
     def _load(self, first: Callable[[], None] | None, then: tuple[Callable[[], None], ...]) -> None:
+        from anygpu.placement.switching import yielding
+
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
         with contextlib.suppress(Exception), yielding():
             if first is not None:
@@ -69,19 +72,6 @@ native = Loading(NATIVE, "prepare")
 is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_under_way
 
 
-@contextlib.contextmanager
-def yielding() -> Iterator[None]:
-    """In a block that runs Python beside the user's calls: the calls get Python's lock soon when they want it."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(min(usual, _SWITCH_SECONDS))
-    mine = sys.getswitchinterval()
-    try:
-        yield
-    finally:
-        if sys.getswitchinterval() == mine:
-            sys.setswitchinterval(usual)
-
-
 def costs_little() -> bool:
     """Whether a thread may load it.
 
@@ -92,10 +82,18 @@ def costs_little() -> bool:
 
 def _finish() -> None:
     """A child that is forked off in the middle of an import would wait for its end for ever."""
-    for each in (planning, native):
-        if each.thread is not None:
-            each.thread.join(_PATIENCE)
+    for each in (planning.thread, native.thread, native.beside):
+        if each is not None and each.is_alive():
+            each.join(_PATIENCE)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_finish)
+@functools.cache
+def _guard_forks() -> None:
+    """Have forks wait for what is being loaded.
+
+    What is registered last is called first. `logging` takes its lock before a fork, and what is loaded makes loggers:
+    so it has to have registered that before.
+    """
+    importlib.import_module("logging")
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_finish)

@@ -48,7 +48,8 @@ from anygpu.placement.native_calls import (
 )
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
-from anygpu.placement.trust import Sample, Trust, code_of, number_kinds, sample_of
+from anygpu.placement.switching import yielding
+from anygpu.placement.trust import Sample, Trust, code_of, loud, modes_now, number_kinds, sample_of
 from anygpu.units import readable_seconds
 
 #: A trace is given up after so long, or after such a share of what calls have taken.
@@ -105,12 +106,18 @@ def _traced(site: NativeSite, call: Called, seconds: float | None) -> Traced | N
     if why is not None:
         site.stay(why)
         return None
-    with executing.Executing():
+    modes = loud(modes_now())
+    if modes is not None:
+        # What the function itself does to NumPy's modes would not be seen.
+        site.stay(modes)
+        site.look_again(1.0)
+        return None
+    with _again_after_errors(site), executing.Executing():
         by_value = frozenset({float, int} - known.lifted)
         traced = trace(call.function, call.arguments, call.keywords, by_value=by_value, seconds=seconds)
     if isinstance(traced, NotTraceable):
         why = f"it cannot be traced: {traced.reason.rstrip('.')}."
-        if traced.for_now:
+        if traced.for_now or traced.error is not None:
             site.stay(why)
             site.look_again(2.0)
         else:
@@ -119,6 +126,16 @@ def _traced(site: NativeSite, call: Called, seconds: float | None) -> Traced | N
     if traced.by_value:
         _move(site, known, traced.by_value, call)
     return traced
+
+
+@contextlib.contextmanager
+def _again_after_errors(site: NativeSite) -> Iterator[None]:
+    """A trial that ends with an error of the user's own, or with an interrupt, is made again with another call."""
+    try:
+        yield
+    except BaseException:
+        site.look_again(1.0)
+        raise
 
 
 def _move(site: NativeSite, known: Known, types: frozenset[type], call: Called) -> None:
@@ -137,7 +154,8 @@ def _run_and_try(
 ) -> Any:
     """Run the call on NumPy, and have native code for it tried out with what went in and came out."""
     tracing = _clock() - begun
-    value = on_numpy(site, call)
+    with _again_after_errors(site):
+        value = on_numpy(site, call)
     since = _clock()
     trust = Trust()
     given = inputs_after(site, call, traced, trust, value)
@@ -152,7 +170,7 @@ def _run_and_try(
 
 def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trust: Trust, tracing: float) -> None:
     """In the background: compile the program, run it on the sample, and use it if it is right and faster."""
-    with _reported(site), loading.yielding():
+    with _reported(site), yielding():
         begin = _clock()
         traced = sample.traced
         try:

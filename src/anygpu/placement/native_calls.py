@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ from anygpu.placement.background import Background
 from anygpu.placement.comparing import compared, learn_flags, quiet_lines
 from anygpu.placement.known import PLAN
 from anygpu.placement.native_site import NativeSite
+from anygpu.placement.switching import yielding
 from anygpu.placement.trust import (
     USUAL_MODES,
     Filters,
@@ -70,6 +72,8 @@ _set_last = last_receipt.set
 _listening = listeners.get
 
 background = Background()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=background.begin_anew)
 #: By the code of a function: why it stays on NumPy, because native code was wrong.
 pinned: dict[Hashable, str] = {}
 
@@ -206,16 +210,17 @@ class NativeCalls:
         if found is None:
             return self._with_another_program(call)
         given, read = found
-        is_watched = self._may_warn
+        is_heard = True
         token = mode_token()
         if token is not self._usual_modes:
             modes = modes_now()
             if (why := loud(modes)) is not None:
                 return on_numpy(self._site, call, why)
-            is_watched = is_watched and warns(modes)
+            is_heard = warns(modes)
             if modes == USUAL_MODES:
                 self._usual_modes = token
-        if is_watched and trust.flags and is_shown(trust.flags, self._module, trust.heard):
+        # Also of what is no part of the result: a NaN that is masked, or cast to a whole number.
+        if is_heard and trust.flags and is_shown(trust.flags, self._module, trust.heard):
             flag = min(trust.flags)
             why = f'NumPy warns of "{flag.kind} encountered in {flag.operation}" here, and the warning filters show it.'
             return on_numpy(self._site, call, why)
@@ -228,8 +233,8 @@ class NativeCalls:
         except Exception as error:  # noqa: BLE001 - NumPy raises it with its own message, or does better
             why = f"native code met a {type(error).__name__}, which NumPy raises with its own message."
             return on_numpy(self._site, call, why)
-        is_odd = is_watched and not trust.flags and not (is_finite(results) if finite is None else finite)
-        if is_odd and not trust.is_usual(given):
+        is_watched = is_heard and self._may_warn and not trust.flags
+        if is_watched and not (is_finite(results) if finite is None else finite) and not trust.is_usual(given):
             why = "the result of native code is not finite; NumPy computes it again, so that its warnings appear."
             return self._compare(call, why)
         value = trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
@@ -270,6 +275,8 @@ class NativeCalls:
         self._looks += 1
         if self._looks % _LOOKS_FOR_A_SAMPLE and probes_by_itself():
             return self._plan()
+        if self._traced.read(call.function, call.arguments, call.keywords) is None:
+            return _GO_ON  # which finds that out again
         self._samples += 1
         return self._compare(call, "some calls run on numpy, to be compared with native code.")
 
@@ -321,16 +328,19 @@ class NativeCalls:
         if given is None:
             return value
         kinds = number_kinds(traced, given)
-        if trust.begin_comparing(traced.program.key, "cpu", kinds):
+        with contextlib.suppress(MemoryError):  # of copies: then it is not compared
             sample = sample_of(traced, given, value, ours=False)
-            background.submit(partial(self._compare_again, call.function, sample, kinds))
+            if trust.begin_comparing(traced.program.key, "cpu", kinds):
+                background.submit(partial(self._compare_again, call.function, sample, kinds))
         return value
 
     def _compare_again(self, function: Callable[..., Any], sample: Sample, kinds: tuple[Any, ...]) -> None:
         agreed = False
         try:
-            with contextlib.suppress(Exception), loading.yielding(), background.must_finish():
+            with contextlib.suppress(Exception), yielding(), background.must_finish():
                 learn_flags(self._trust, sample)
+                if self._trust.flags:
+                    self._site.known.quick = None
                 results = self._native(sample.inputs)
                 agreed = agrees(self._site, function, sample, results, self._trust, before_use=False)
         finally:

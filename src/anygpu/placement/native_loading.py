@@ -6,13 +6,15 @@ import contextlib
 import importlib
 import threading
 
-from anygpu.placement.loading import native, yielding
+from anygpu.placement.loading import native
+from anygpu.placement.switching import yielding
 
 
 def begin_native(*, compiles: bool) -> None:
     """Begin to load what places native code; with `compiles`, also what makes it."""
     if native.thread is None:
         runtime = threading.Thread(target=_start_runtime, args=(compiles,), name="anygpu-runtime", daemon=True)
+        native.beside = runtime
         native.begin(_trace_something, *([_load_compiler] if compiles else []), first=runtime.start)
 
 

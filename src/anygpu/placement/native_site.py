@@ -92,7 +92,8 @@ class NativeSite:
     def look_again(self, after: float) -> None:
         """Calls run on NumPy, until they have taken so many times as long as so far."""
         self._next_look = after * self.seconds
-        self.direct, self.skip_planning = None, sys.maxsize
+        # In this order: a call on another thread that finds nothing to run it is not planned instead.
+        self.skip_planning, self.direct = sys.maxsize, None
 
     @property
     def is_settled(self) -> bool:

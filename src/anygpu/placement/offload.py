@@ -210,8 +210,9 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     observe(left)
             return value
-        if site is not None and site.direct is not None:
-            value = site.direct(function, arguments, keywords, begin)
+        direct = None if site is None else site.direct  # read once: another thread may take it away
+        if direct is not None:
+            value = direct(function, arguments, keywords, begin)
             if value is not PLAN:
                 return value
         if _is_recorded(key):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, deliver, filled, to_array
 from anygpu.array.core.array import Array
-from anygpu.array.core.expression import Value
+from anygpu.array.core.expression import Value, active_tracer
 from anygpu.array.core.methods import Axis
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
@@ -256,6 +256,8 @@ def _divided(total: Value, count: int | float | Value) -> Value:
     """By a number that adapts to the type of the total. What is not floating point is divided in float64."""
     if isinstance(count, Value):
         count = cast(count, total.spec.dtype if is_inexact(total.spec.dtype) else "float64")
+    elif count <= 0 and (tracer := active_tracer.get()) is not None:
+        tracer.stop("it takes a mean of nothing, of which NumPy warns whatever its modes are")
     return cast(binary("divide", total, count), total.spec.dtype)
 
 

@@ -1,0 +1,72 @@
+"""How soon Python's lock goes back to the user's calls while other threads of ours run Python."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+#: Python's lock goes back to the calls after so long, where 5 ms are usual: those with many short operations would
+#: otherwise wait 5 ms for each of them.
+_SWITCH_SECONDS = 2e-4
+
+
+class _Switching:
+    """Python's switch interval, which is the process's: the first block shortens it, and the last puts it back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._usual = self._ours = 0.0
+
+    def shorten(self) -> None:
+        with self._lock:
+            self._blocks += 1
+            if self._blocks == 1:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._usual, _SWITCH_SECONDS))
+                self._ours = sys.getswitchinterval()
+
+    def put_back(self) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks == 0:
+                self.undo()
+
+    @property
+    def is_short(self) -> bool:
+        return self._blocks > 0
+
+    def undo(self) -> None:
+        """Not where somebody else has set it meanwhile."""
+        if sys.getswitchinterval() == self._ours:
+            # Python cuts it to whole microseconds, which floats rarely are.
+            sys.setswitchinterval(self._usual + 5e-7)
+
+
+_switching = _Switching()
+
+
+@contextlib.contextmanager
+def yielding() -> Iterator[None]:
+    """In a block that runs Python beside the user's calls: the calls get Python's lock soon when they want it."""
+    switching = _switching
+    switching.shorten()
+    try:
+        yield
+    finally:
+        switching.put_back()
+
+
+def _in_child() -> None:
+    """Blocks on other threads never end in a child."""
+    global _switching
+    if _switching.is_short:
+        _switching.undo()
+    _switching = _Switching()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

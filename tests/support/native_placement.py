@@ -1,0 +1,64 @@
+"""Native code in place of NumPy as soon as there is any, for tests of its answers.
+
+A call's own way is kept: signatures, tracing, guards, compiling, comparing, modes, filters, the order of memory. Only
+these answers are other ones: every call pays and every trial is afforded; code counts as faster, however long it takes;
+what usually comes after many calls comes after a few; and no call is planned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from unittest import mock
+
+from anygpu.placement import loading, native, native_calls, native_site
+
+#: Calls as native code until these may skip their keys, and then between two that are compared.
+CALLS_UNTIL_QUICK, CALLS_BETWEEN_SAMPLES = 1, 4
+
+
+@contextlib.contextmanager
+def native_at_once(*, history: str = "off") -> Iterator[None]:
+    """Within the block functions that are decorated run as native code from their third call on, once it has settled.
+
+    With `history="on"` what was compared is kept on disk, as between processes.
+    """
+    with (
+        mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on", "ANYGPU_HISTORY": history}),
+        mock.patch.object(loading.native, "is_ready", True),
+        mock.patch.multiple(native_site, LEAST_FOR_NATIVE=0.0, BEFORE_NATIVE=0.0, BEFORE_ANOTHER_TRY=0.0),
+        mock.patch.multiple(native, LEAST_GAIN=math.inf, OVERHEAD=-math.inf, _TRACE_SECONDS=math.inf),
+        mock.patch.multiple(
+            native_calls,
+            OVERHEAD=-math.inf,
+            _TRIAL_CALLS=CALLS_UNTIL_QUICK,
+            _MOST_CHANGES=math.inf,
+            probes_by_itself=lambda: False,
+            calls_between_samples=lambda *_, **__: CALLS_BETWEEN_SAMPLES,
+        ),
+        mock.patch.object(native_calls.Allowance, "affords_one", return_value=True),
+        mock.patch.object(native_site.NativeSite, "look_again", _at_once),
+    ):
+        yield
+
+
+def _at_once(site: native_site.NativeSite, after: float) -> None:
+    """As `NativeSite.look_again`; what would be tried later is tried with the next call but one."""
+    later(site, after if after == math.inf else 0.0)
+
+
+later = native_site.NativeSite.look_again
+
+
+def settle() -> None:
+    """Wait for what is compiled and compared in the background."""
+    assert native_calls.background.settle(120)
+
+
+def wrong_functions() -> list[str]:
+    """Why functions stay on NumPy that gave another result as native code; they are forgotten."""
+    found = list(native_calls.pinned.values())
+    native_calls.pinned.clear()
+    return found
