@@ -28,6 +28,7 @@ from anygpu.program.primitives import (
     Flip,
     Pad,
     Permute,
+    Primitive,
     Reduce,
     Reshape,
     Slice,
@@ -113,6 +114,11 @@ class TooMany(Exception):
         self.node = node
 
 
+def is_computed(op: Primitive) -> bool:
+    """Whether an operation computes its values: all others find them elsewhere."""
+    return op.is_elementwise or isinstance(op, Contract | Reduce)
+
+
 class NestLowering(Lowering):
     """The statements of one nest while they are being written."""
 
@@ -145,6 +151,7 @@ class NestLowering(Lowering):
         #: The most values that may be computed, where there is a limit, and how often each node was.
         self.most = 0
         self._times: dict[int, int] = {}
+        self._computed = 0
         #: Whether nobody prints this, and it only has to find out where loops are cut, and all that is read.
         self.only_for_cuts = False
         #: Stored values that were read, and where.
@@ -179,7 +186,9 @@ class NestLowering(Lowering):
             found, waiting = {node}, [node]
             while waiting:
                 for source in self.program.nodes[waiting.pop()].inputs:
-                    if self.program.nodes[source].op.is_elementwise and source not in found | self.stored.keys():
+                    if source in found or source in self.stored:
+                        continue
+                    if self.program.nodes[source].op.is_elementwise:
                         found.add(source)
                         waiting.append(source)
             chain = sorted(found, key=lambda each: self._ranks[each] if self._ranks else each)
@@ -188,9 +197,10 @@ class NestLowering(Lowering):
 
     def _compute(self, node: int, positions: Positions) -> Value:
         op = self.program.nodes[node].op
-        if self.most and (op.is_elementwise or isinstance(op, Contract | Reduce)):
+        if self.most and node not in self.stored and is_computed(op):
             self._times[node] = self._times.get(node, 0) + 1
-            if sum(self._times.values()) > self.most:
+            self._computed += 1
+            if self._computed > self.most:
                 raise TooMany(max(self._times, key=lambda each: self._times[each]))
         return super()._compute(node, positions)
 
@@ -548,4 +558,4 @@ def indices_in(statements: Sequence[Statement]) -> list[Index]:
     return found
 
 
-__all__ = ["SHORT", "Candidate", "Local", "NestLowering", "indices_in", "ranged", "written_out"]
+__all__ = ["SHORT", "Candidate", "Local", "NestLowering", "indices_in", "is_computed", "ranged", "written_out"]

@@ -20,6 +20,7 @@ from anygpu.codegen.nests.layout import (
     with_rows,
 )
 from anygpu.codegen.nests.lowering import TooMany
+from anygpu.codegen.nests.repeats import computed_too_often
 from anygpu.codegen.nests.roots import (
     FEW_ROWS,
     Root,
@@ -168,11 +169,12 @@ class _Planner:
             try:
                 self.roots[node] = examined(self.program, root, self.stored, self.ranks)
             except TooMany as error:
-                if error.node == node:
+                too_often = computed_too_often(self.program, self.order, root, self.stored) or {error.node}
+                if node in too_often:
                     self.roots[node] = examined(self.program, root, self.stored, self.ranks, limited=False)
                     continue
-                self.stored.add(error.node)
-                waiting = [error.node, node, *waiting]
+                self.stored |= too_often
+                waiting = [*sorted(too_often, key=lambda each: self.ranks[each]), node, *waiting]
         self.roots = {node: self.roots[node] for node in self.order if node in self.roots}
 
     def _is_root(self, node: int) -> bool:
