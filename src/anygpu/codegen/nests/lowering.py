@@ -16,6 +16,7 @@ from anygpu.codegen.index import ZERO, Clamped, Index, clamped, constant, flat, 
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import Apply, Choose, Expr, Let, Literal, Load, Loop, Name, Position, Statement, Store
 from anygpu.codegen.lower import Lowering, Positions, RuleOf, Scope, Stored, Value, contract_positions
+from anygpu.codegen.nests.limits import TooMany, Written
 from anygpu.codegen.nests.steps import Scratch
 from anygpu.codegen.types import COMPUTE, components, part_of
 from anygpu.program.dtypes import KIND, DType
@@ -106,14 +107,6 @@ class Spread:
         return [*self._filler.scopes[0].statements, filling]
 
 
-class TooMany(Exception):
-    """One loop would compute too many values: it names the node that is computed at most places."""
-
-    def __init__(self, node: int) -> None:
-        super().__init__(node)
-        self.node = node
-
-
 def is_computed(op: Primitive) -> bool:
     """Whether an operation computes its values: all others find them elsewhere."""
     return op.is_elementwise or isinstance(op, Contract | Reduce)
@@ -130,8 +123,10 @@ class NestLowering(Lowering):
         *,
         taken: Sequence[str] = (),
         ranks: Sequence[int] = (),
+        written: Written,
     ) -> None:
         super().__init__(program, stored, rule_of, taken=taken)
+        self._written = written
         #: What can be read: this is added to as passes are finished.
         self.stored: dict[int, Stored] = dict(stored)
         #: Where values go that are not in scratch.
@@ -196,6 +191,7 @@ class NestLowering(Lowering):
         return self._chains[node]
 
     def _compute(self, node: int, positions: Positions) -> Value:
+        self._written.add_one()
         op = self.program.nodes[node].op
         if self.most and node not in self.stored and is_computed(op):
             self._times[node] = self._times.get(node, 0) + 1
