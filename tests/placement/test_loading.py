@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.history.hints import change_marks
+from anygpu.history.hints import NATIVE, change_marks
 from anygpu.placement import loading
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.known import note_of_new
@@ -29,7 +29,7 @@ def test_a_process_that_needs_no_planning_loads_few_lines(
     device: str, seconds: float, elements: int, tmp_path: Path
 ) -> None:
     # Earlier processes have marked another function.
-    change_marks(str(tmp_path / "history" / "hints"), [b"0" * 32], [])
+    change_marks(str(tmp_path / "history" / NATIVE), [b"0" * 32], [])
     script = f"""
 import itertools, os, sys
 import numpy as np
@@ -53,7 +53,7 @@ print("anygpu.own_files" in sys.modules, loading.is_under_way())
 print(sum(len(open(file).readlines()) for file in files))
 print(ag.last_receipt().reason)
 """
-    environment = {**os.environ, "ANYGPU_DEVICE": device, "ANYGPU_CACHE_DIR": str(tmp_path)}
+    environment = {**os.environ, "ANYGPU_DEVICE": device, "ANYGPU_CACHE_DIR": str(tmp_path), "ANYGPU_NATIVE": "on"}
     environment.pop("ANYGPU_HISTORY", None)
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     loaded, lines, reason = done.stdout.splitlines()

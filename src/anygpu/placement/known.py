@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from anygpu.notes import HostNote
 from anygpu.placement.options import Options
-from anygpu.placement.signature import LIFTED, without
+from anygpu.placement.signature import LIFTED, OwnArray, without
 
 if TYPE_CHECKING:
     from anygpu.placement.call_site import CallSite
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from anygpu.placement.native_site import NativeSite
     from anygpu.placement.new_call_site import NewCallSite
     from anygpu.placement.opaque_form import OpaqueForm
-
-#: A first call with arguments this large is recorded before it runs: then it need not run on NumPy if that is hopeless.
-LARGE = 1 << 20
-#: `LARGE` while the machine has not been looked at, and recording may have to load its modules first.
-VERY_LARGE = 1 << 24
+    from anygpu.plan.choosing import DeviceChooser
 
 #: Kinds of arguments that are remembered for one function, and such that are new.
 _MOST_SITES, _MOST_NEW = 1024, 256
@@ -46,7 +42,7 @@ class Known:
         #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new
         #: with every call do not drive out what was learnt of others.
         self.sites: OrderedDict[Hashable, CallSite] = OrderedDict()
-        self.new: dict[Hashable, NewCallSite] = {}
+        self.new: dict[Hashable, NewCallSite | NumpySite] = {}
         #: Those that run on NumPy until native code is ready for them, and on that from then on.
         self.native: dict[Hashable, NativeSite] = {}
         #: Keys of calls that were native code and are planned now, because another device is faster still.
@@ -73,7 +69,7 @@ class Known:
         with contextlib.suppress(KeyError):  # forgotten since, by another thread
             self.sites.move_to_end(key)
 
-    def remember_new(self, key: Hashable, early: NewCallSite) -> None:
+    def remember_new(self, key: Hashable, early: NewCallSite | NumpySite) -> None:
         if len(self.new) >= _MOST_NEW:
             self.new.clear()  # which costs less than to look for the oldest one
         self.new[key] = early
@@ -93,6 +89,32 @@ class Known:
             if len(self.native) >= _MOST_SITES:
                 self.native.clear()
         self.native[key] = site
+
+
+class NumpySite:
+    """A call site whose calls may run on NumPy alone."""
+
+    __slots__ = ("_calls", "_seconds", "note")
+
+    runs_as_is, looks_first, direct, skip_planning = True, False, None, 1
+
+    def __init__(self, note: HostNote) -> None:
+        self.note = note
+        self._calls, self._seconds = 0, 0.0
+
+    def ran_on_host(self, seconds: float) -> None:
+        self._calls += 1
+        self._seconds += seconds
+
+    def report_to(self, chooser: DeviceChooser) -> float:
+        """Report all calls; what they took together."""
+        chooser.baseline_ran(self._calls, self._seconds)
+        return self._seconds
+
+
+def has_own_array(key: tuple[Hashable, ...]) -> bool:
+    """Whether there is an array of anygpu's own among the arguments of such calls."""
+    return any(part is OwnArray for part in key)
 
 
 def note_of_new(task: str, options: Options) -> HostNote:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 
 from anygpu.processors import ProcessorUse, usable_processors
@@ -33,8 +34,6 @@ class Loading:
         self.thread: threading.Thread | None = None
         #: What that thread starts beside itself.
         self.beside: threading.Thread | None = None
-        #: What the import has taken, beside whatever else went on.
-        self.seconds = 0.0
 
     def is_done(self) -> bool:
         # It is among the modules as soon as its import has begun.
@@ -46,9 +45,7 @@ class Loading:
         Whoever needs it before that is done waits for the rest, as for any import.
         """
         if self.thread is None:
-            from anygpu.placement.beside import guard_forks  # which few processes need, as all that is loaded here
-
-            guard_forks(_finish)
+            _guard_forks()
             self.thread = threading.Thread(target=self._load, args=(first, then), name="anygpu-loading", daemon=True)
             self.thread.start()
 
@@ -57,15 +54,13 @@ class Loading:
         return self.thread is not None and self.thread.is_alive()
 
     def _load(self, first: Callable[[], None] | None, then: tuple[Callable[[], None], ...]) -> None:
-        # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
-        from anygpu.placement.beside import yielding
+        from anygpu.placement.switching import yielding
 
+        # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
         with contextlib.suppress(Exception), yielding():
             if first is not None:
                 first()
-            begin = time.perf_counter()
             importlib.import_module(self._module)
-            self.seconds = time.perf_counter() - begin
             for each in then:
                 each()
                 self.is_ready = True
@@ -90,3 +85,15 @@ def _finish() -> None:
     for each in (planning.thread, native.thread, native.beside):
         if each is not None and each.is_alive():
             each.join(_PATIENCE)
+
+
+@functools.cache
+def _guard_forks() -> None:
+    """Have forks wait for what is being loaded.
+
+    What is registered last is called first. `logging` takes its lock before a fork, and what is loaded makes loggers:
+    so it has to have registered that before.
+    """
+    importlib.import_module("logging")
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_finish)

@@ -30,7 +30,6 @@ from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import AnyGPUError, MissingExtra
 from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of
 from anygpu.placement import executing, loading
-from anygpu.placement.beside import yielding
 from anygpu.placement.comparing import learn_flags
 from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
 from anygpu.placement.known import Known
@@ -49,6 +48,7 @@ from anygpu.placement.native_calls import (
 )
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
+from anygpu.placement.switching import yielding
 from anygpu.placement.trust import Sample, Trust, code_of, loud, modes_now, number_kinds, sample_of
 from anygpu.units import readable_seconds
 

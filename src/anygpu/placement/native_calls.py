@@ -25,10 +25,10 @@ from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, o
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
-from anygpu.placement.beside import yielding
 from anygpu.placement.comparing import compared, learn_flags, quiet_lines
 from anygpu.placement.known import PLAN
 from anygpu.placement.native_site import NativeSite
+from anygpu.placement.switching import yielding
 from anygpu.placement.trust import (
     USUAL_MODES,
     Filters,

@@ -6,8 +6,8 @@ import contextlib
 import importlib
 import threading
 
-from anygpu.placement.beside import yielding
 from anygpu.placement.loading import native
+from anygpu.placement.switching import yielding
 
 
 def begin_native(*, compiles: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import sys
 import time
 import types
@@ -19,7 +18,7 @@ from anygpu.errors import InvalidOption
 from anygpu.history.hints import NATIVE, NUMPY, is_marked
 from anygpu.notes import Failure, last, listeners, observe, observers, publish, witnesses
 from anygpu.placement import executing, loading
-from anygpu.placement.known import LARGE, PLAN, VERY_LARGE, Known, name_of, note_of_new
+from anygpu.placement.known import PLAN, Known, NumpySite, has_own_array, name_of, note_of_new
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.signature import BUILTIN, OwnArray, signature, way_of
 
@@ -174,8 +173,8 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
         key = tuple(parts)
-        site: CallSite | NewCallSite | NativeSite | None = known.native.get(key)
-        if site is None and (not self._may_be_native or key in known.planned or _has_own_array(key)):
+        site: CallSite | NumpySite | NewCallSite | NativeSite | None = known.native.get(key)
+        if site is None and (not self._may_be_native or key in known.planned or has_own_array(key)):
             site = known.sites.get(key)
             if site is None:
                 site = known.new.get(key)
@@ -223,18 +222,22 @@ class Offloaded(Calls, Generic[P, R]):
 
     def _first_site(
         self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> NativeSite | NewCallSite | None:
+    ) -> NativeSite | NumpySite | NewCallSite | None:
         """For calls that have not been met before; `None` where the first of them is to be planned."""
         known = self._known
-        if self._may_be_native and key not in known.planned and not _has_own_array(key):
+        if self._may_be_native and key not in known.planned and not has_own_array(key):
             return self._native_site(key)
-        if not self._may_begin_on_host or not self._may_begin_small(key, arguments, keywords):
+        if not self._may_begin_on_host:
             return None
-        from anygpu.placement.new_call_site import NewCallSite  # few functions have one
+        site: NumpySite | NewCallSite | None
+        if self._needs_no_planning:
+            site = None if has_own_array(key) else NumpySite(self._note_of_new)
+        else:
+            from anygpu.placement.new_call_site import new_call_site  # few functions have one
 
-        before = None if loading.is_loaded() else self._seconds_before_loading()
-        site = NewCallSite(self._note_of_new, before_loading=before)
-        known.remember_new(key, site)
+            site = new_call_site(self._function, known, self._note_of_new, key, arguments, keywords, self._find_planner)
+        if site is not None:
+            known.remember_new(key, site)
         return site
 
     def prepare(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
@@ -264,38 +267,6 @@ class Offloaded(Calls, Generic[P, R]):
         if known.options.warm:
             site.use(lambda function, arguments, keywords, begin: self._prepared(key, arguments, keywords))
         return site
-
-    def _may_begin_small(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-        """Whether a first such call is to run at once: without anygpu's own arrays, and without large ones."""
-        loaded = loading.is_loaded()
-        most = sys.maxsize if self._needs_no_planning else LARGE if loaded else VERY_LARGE
-        if not keywords:
-            for each in arguments:
-                kind = type(each)
-                if kind is _ndarray:
-                    if each.size >= most:
-                        return False
-                elif kind not in _SMALL:
-                    break
-            else:
-                return True
-        if _has_own_array(key):
-            return False
-        if not loaded:
-            # Arrays inside of other objects are not looked for: that alone would load most of anygpu.
-            return not _has_larger((arguments, keywords), most)
-        from anygpu.placement.values import largest_of
-
-        return largest_of(arguments, keywords) < most
-
-    def _seconds_before_loading(self) -> float:
-        """The seconds that calls take until what plans them is loaded: none if earlier processes say that it pays."""
-        if self._needs_no_planning:
-            return math.inf
-        if self._known.options.names_only_numpy or not is_marked(self._function):
-            return _BEFORE_LOADING
-        loading.begin(lambda: self._find_planner().wake(pays=True))
-        return 0.0
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return types.MethodType(self, instance) if instance is not None and self._binds else self
@@ -369,30 +340,9 @@ def _allows_numpy(options: Options) -> bool:
     return allows_numpy(options)
 
 
-def _has_own_array(key: tuple[Hashable, ...]) -> bool:
-    return any(part is OwnArray for part in key)
-
-
 def _is_recorded(key: tuple[Hashable, ...]) -> bool:
     """Whether it is called by `record`, with arrays that have no values: there is nothing to place."""
     return any(part is OwnArray and device == "abstract" for part, device in pairwise(key))
-
-
-def _has_larger(value: Any, size: int, depth: int = 4) -> bool:
-    """Whether there is an array of at least that size in tuples, lists and dicts."""
-    kind = type(value)
-    if kind is _ndarray:
-        found: bool = value.size >= size
-        return found
-    if not depth or kind not in (tuple, list, dict):
-        return False
-    return any(_has_larger(each, size, depth - 1) for each in (value.values() if kind is dict else value))
-
-
-#: Loading what plans calls takes some 0.1 s. Before that is begun, calls of one kind run for so long without planning.
-_BEFORE_LOADING = 0.3
-
-_SMALL = frozenset((int, float, str, bool, bytes, complex, type(None)))
 
 
 def check_callable(function: Any) -> None:

@@ -25,7 +25,8 @@ from anygpu.placement.check import check_now, hear_numpy, judge_returned
 from anygpu.placement.direct import direct_calls
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import await_early_trial, explore, why_not_elsewhere
-from anygpu.placement.known import LARGE, VERY_LARGE, Known
+from anygpu.placement.known import Known
+from anygpu.placement.new_call_site import LARGE, VERY_LARGE
 from anygpu.placement.opaque import place_opaque
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, lacking, no_device

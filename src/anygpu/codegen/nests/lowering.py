@@ -16,6 +16,7 @@ from anygpu.codegen.index import ZERO, Clamped, Index, clamped, constant, flat, 
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import Apply, Choose, Expr, Let, Literal, Load, Loop, Name, Position, Statement, Store
 from anygpu.codegen.lower import Lowering, Positions, RuleOf, Scope, Stored, Value, contract_positions
+from anygpu.codegen.nests.limits import TooMany, Written
 from anygpu.codegen.nests.steps import Scratch
 from anygpu.codegen.types import COMPUTE, components, part_of
 from anygpu.program.dtypes import KIND, DType
@@ -28,6 +29,7 @@ from anygpu.program.primitives import (
     Flip,
     Pad,
     Permute,
+    Primitive,
     Reduce,
     Reshape,
     Slice,
@@ -105,12 +107,9 @@ class Spread:
         return [*self._filler.scopes[0].statements, filling]
 
 
-class TooMany(Exception):
-    """One loop would compute too many values: it names the node that is computed at most places."""
-
-    def __init__(self, node: int) -> None:
-        super().__init__(node)
-        self.node = node
+def is_computed(op: Primitive) -> bool:
+    """Whether an operation computes its values: all others find them elsewhere."""
+    return op.is_elementwise or isinstance(op, Contract | Reduce)
 
 
 class NestLowering(Lowering):
@@ -124,8 +123,10 @@ class NestLowering(Lowering):
         *,
         taken: Sequence[str] = (),
         ranks: Sequence[int] = (),
+        written: Written,
     ) -> None:
         super().__init__(program, stored, rule_of, taken=taken)
+        self._written = written
         #: What can be read: this is added to as passes are finished.
         self.stored: dict[int, Stored] = dict(stored)
         #: Where values go that are not in scratch.
@@ -145,6 +146,7 @@ class NestLowering(Lowering):
         #: The most values that may be computed, where there is a limit, and how often each node was.
         self.most = 0
         self._times: dict[int, int] = {}
+        self._computed = 0
         #: Whether nobody prints this, and it only has to find out where loops are cut, and all that is read.
         self.only_for_cuts = False
         #: Stored values that were read, and where.
@@ -179,7 +181,9 @@ class NestLowering(Lowering):
             found, waiting = {node}, [node]
             while waiting:
                 for source in self.program.nodes[waiting.pop()].inputs:
-                    if self.program.nodes[source].op.is_elementwise and source not in found | self.stored.keys():
+                    if source in found or source in self.stored:
+                        continue
+                    if self.program.nodes[source].op.is_elementwise:
                         found.add(source)
                         waiting.append(source)
             chain = sorted(found, key=lambda each: self._ranks[each] if self._ranks else each)
@@ -187,10 +191,12 @@ class NestLowering(Lowering):
         return self._chains[node]
 
     def _compute(self, node: int, positions: Positions) -> Value:
+        self._written.add_one()
         op = self.program.nodes[node].op
-        if self.most and (op.is_elementwise or isinstance(op, Contract | Reduce)):
+        if self.most and node not in self.stored and is_computed(op):
             self._times[node] = self._times.get(node, 0) + 1
-            if sum(self._times.values()) > self.most:
+            self._computed += 1
+            if self._computed > self.most:
                 raise TooMany(max(self._times, key=lambda each: self._times[each]))
         return super()._compute(node, positions)
 
@@ -548,4 +554,4 @@ def indices_in(statements: Sequence[Statement]) -> list[Index]:
     return found
 
 
-__all__ = ["SHORT", "Candidate", "Local", "NestLowering", "indices_in", "ranged", "written_out"]
+__all__ = ["SHORT", "Candidate", "Local", "NestLowering", "indices_in", "is_computed", "ranged", "written_out"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -19,7 +19,8 @@ from anygpu.codegen.nests.layout import (
     is_small,
     with_rows,
 )
-from anygpu.codegen.nests.lowering import TooMany
+from anygpu.codegen.nests.limits import TooMany, Written
+from anygpu.codegen.nests.repeats import computed_too_often
 from anygpu.codegen.nests.roots import (
     FEW_ROWS,
     Root,
@@ -98,14 +99,15 @@ class Plan(msgspec.Struct, kw_only=True):
         return found
 
 
-def planned(program: Program, outputs: Sequence[int], *, apart: bool = False) -> Plan:
+def planned(program: Program, outputs: Sequence[int], written: Written, *, apart: bool = False) -> Plan:
     """`outputs` are the values that must be there in the end. `apart` gives every stored value a nest of its own."""
-    return _Planner(program, outputs, apart).plan()
+    return _Planner(program, outputs, written, apart).plan()
 
 
 class _Planner:
-    def __init__(self, program: Program, outputs: Sequence[int], apart: bool) -> None:
+    def __init__(self, program: Program, outputs: Sequence[int], written: Written, apart: bool) -> None:
         self.program = program
+        self.written = written
         self.apart = apart
         self.outputs = outputs
         self.order = needed_in_order(program, outputs)
@@ -123,7 +125,8 @@ class _Planner:
                 self.stored.add(node)
             if node in self.hosts:
                 self.stored.update(program.nodes[node].inputs)
-        self.stored |= between_stages(program, self.order, self.stored)
+        self.whole = updated_with(program, self.order)
+        self.stored |= between_stages(program, self.order, self.stored, self.whole)
         self.roots: dict[int, Root] = {}
         self.members: dict[int, Member] = {}
         self.levels: dict[int, int] = {}
@@ -166,14 +169,18 @@ class _Planner:
             node = waiting.pop(0)
             root = root_of(self.program, node)
             try:
-                self.roots[node] = examined(self.program, root, self.stored, self.ranks)
+                self.roots[node] = self._examined(root)
             except TooMany as error:
-                if error.node == node:
-                    self.roots[node] = examined(self.program, root, self.stored, self.ranks, limited=False)
+                too_often = computed_too_often(self.program, self.order, root, self.stored) or {error.node}
+                if node in too_often:
+                    self.roots[node] = self._examined(root, limited=False)
                     continue
-                self.stored.add(error.node)
-                waiting = [error.node, node, *waiting]
+                self.stored |= too_often
+                waiting = [*sorted(too_often, key=lambda each: self.ranks[each]), node, *waiting]
         self.roots = {node: self.roots[node] for node in self.order if node in self.roots}
+
+    def _examined(self, root: Root, *, limited: bool = True) -> Root:
+        return examined(self.program, root, self.stored, self.ranks, self.written, limited=limited)
 
     def _is_root(self, node: int) -> bool:
         if node not in self.stored or node in self.hosts or node in self.given:
@@ -212,9 +219,10 @@ class _Planner:
                     continue
                 if self.program.specs[node].size > 4 * root.size:
                     continue
+                whole = self.whole.get(node, node)
                 saved = (times - 1) * self._weight(node) - times - 2
-                if saved > best:
-                    best, found = saved, node
+                if saved > best and whole not in self.stored:
+                    best, found = saved, whole
         return found
 
     def _worth_keeping_for_passes(self) -> int | None:
@@ -411,8 +419,11 @@ def _span(offsets: Offsets) -> int:
     return max(offsets[1], 0) - min(offsets[0], 0)
 
 
-def between_stages(program: Program, order: Sequence[int], stored: set[int]) -> set[int]:
-    """Values to store between stencils that follow one another, so that no loop computes too many of them."""
+def between_stages(program: Program, order: Sequence[int], stored: set[int], whole: Mapping[int, int]) -> set[int]:
+    """Values to store between stencils that follow one another, so that no loop computes too many of them.
+
+    In place of a value that has a `whole`, that is stored.
+    """
     found: set[int] = set()
     stages: dict[int, int] = {}
     moved: dict[int, bool] = {}
@@ -431,7 +442,25 @@ def between_stages(program: Program, order: Sequence[int], stored: set[int]) -> 
             stages[node] += any(moved[each] for each in below)
             moved[node] = node in shifted_ones
             if stages[node] > _MOST_STAGES and node in shifted_ones:
-                found.add(node)
+                found.add(whole.get(node, node))
+    return found
+
+
+def updated_with(program: Program, order: Sequence[int]) -> dict[int, int]:
+    """For values that nothing but an update reads, and that are most of it: the whole, which is what is read next.
+
+    Reading a part and the edges around it would go through the updates of all stages before.
+    """
+    readers: dict[int, list[int]] = {}
+    for node in order:
+        for source in program.nodes[node].inputs:
+            readers.setdefault(source, []).append(node)
+    found: dict[int, int] = {}
+    for node, (reader, *others) in readers.items():
+        op, inputs = program.nodes[reader]
+        small = program.specs[reader].size <= 2 * program.specs[node].size
+        if not others and isinstance(op, Update) and inputs[1] == node and small:
+            found[node] = reader
     return found
 
 

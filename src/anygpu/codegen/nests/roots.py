@@ -12,6 +12,7 @@ from anygpu.codegen.index import Index
 from anygpu.codegen.lower import Positions, Scope, Stored, is_general_power, single_value
 from anygpu.codegen.nests.costs import Estimate, estimated
 from anygpu.codegen.nests.domains import axis_name, axis_variable, longest, pieces
+from anygpu.codegen.nests.limits import Written
 from anygpu.codegen.nests.lowering import SHORT, Candidate, NestLowering, indices_in, written_out
 from anygpu.codegen.types import part_of
 from anygpu.program.dtypes import KIND, DType
@@ -217,7 +218,13 @@ def _is_number(op: Constant) -> bool:
 
 
 def examined(
-    program: Program, root: Root, stored: Iterable[int], ranks: Sequence[int], *, limited: bool = True
+    program: Program,
+    root: Root,
+    stored: Iterable[int],
+    ranks: Sequence[int],
+    written: Written,
+    *,
+    limited: bool = True,
 ) -> Root:
     """The root with what its computing reads and repeats, in the longest piece of each of its loops.
 
@@ -227,12 +234,12 @@ def examined(
     places.pop(root.node, None)
     ranges = [(0, length) for length in root.shape]
     most = max(_MOST_VALUES, 2 * len(program.nodes)) if limited else 0
-    lowering, scopes = _tried(program, root, places, ranges, ranks, most, only_for_cuts=True)
+    lowering, scopes = _tried(program, root, places, ranges, ranks, written, most, only_for_cuts=True)
     cuts = {axis: lowering.cuts[axis_name(axis)] for axis in range(len(ranges)) if axis_name(axis) in lowering.cuts}
     if cuts:
         ranges = [longest(pieces(*each, cuts.get(axis, ()))) for axis, each in enumerate(ranges)]
         reads = lowering.reads
-        lowering, scopes = _tried(program, root, places, ranges, ranks, most)
+        lowering, scopes = _tried(program, root, places, ranges, ranks, written, most)
         lowering.reads += reads
     found: dict[int, set[Positions]] = {}
     for scope in scopes:
@@ -256,12 +263,13 @@ def _tried(
     stored: Mapping[int, Stored],
     ranges: Sequence[tuple[int, int]],
     ranks: Sequence[int],
+    written: Written,
     most: int,
     *,
     only_for_cuts: bool = False,
 ) -> tuple[NestLowering, list[Scope]]:
     """The root's value at variables of its axes, with the blocks that this was written to."""
-    lowering = NestLowering(program, stored, lambda node: None, ranks=ranks)
+    lowering = NestLowering(program, stored, lambda node: None, ranks=ranks, written=written)
     lowering.only_for_cuts = only_for_cuts
     lowering.most = most
     names = [axis_name(axis) for axis in range(len(ranges))]

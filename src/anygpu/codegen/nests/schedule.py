@@ -9,6 +9,7 @@ from anygpu.codegen.lower import NotInKernel
 from anygpu.codegen.nests.costs import host_cost
 from anygpu.codegen.nests.flat import flat_nest
 from anygpu.codegen.nests.layout import is_numpy_sum
+from anygpu.codegen.nests.limits import Written
 from anygpu.codegen.nests.plan import Group, Plan, planned
 from anygpu.codegen.nests.rewrites import rewritten
 from anygpu.codegen.nests.rows import rows_nest
@@ -21,19 +22,20 @@ from anygpu.program.primitives import Constant, Input, Reshape
 
 
 def nests(program: Program, *, vector_bytes: int = 64) -> NestProgram:
-    """The steps of a program, for registers of so many bytes."""
+    """The steps of a program, for registers of so many bytes. Raises `TooLarge` where they would be too long."""
+    written = Written(len(program.nodes))
     try:
-        return _scheduled(program, vector_bytes, apart=False)
+        return _scheduled(program, vector_bytes, written, apart=False)
     except (NotInKernel, RecursionError):
         # A value turned out not to be where its reader wanted it: then all of them go through memory.
-        return _scheduled(program, vector_bytes, apart=True)
+        return _scheduled(program, vector_bytes, written, apart=True)
 
 
-def _scheduled(program: Program, vector_bytes: int, *, apart: bool) -> NestProgram:
+def _scheduled(program: Program, vector_bytes: int, written: Written, *, apart: bool) -> NestProgram:
     program, results = _with_results(rewritten(program))
     bases = [_base(program, result) for result in results]
-    plan = planned(program, tuple(dict.fromkeys(bases)), apart=apart)
-    storage = Storage(program, plan.ranks)
+    plan = planned(program, tuple(dict.fromkeys(bases)), written, apart=apart)
+    storage = Storage(program, written, plan.ranks)
     for node in sorted(plan.in_memory()):
         storage.declare(node, "output" if node in bases else "temporary")
     steps = [made for step in plan.steps for made in _steps(storage, plan, step, vector_bytes)]

@@ -10,6 +10,7 @@ import msgspec
 from anygpu.codegen.kernel import Check, Slot
 from anygpu.codegen.kernel_ir import Buffer, Loop, Report, Statement, Store, names_used
 from anygpu.codegen.lower import Stored, buffer_names, single_value, spec_of_parts
+from anygpu.codegen.nests.limits import Written
 from anygpu.codegen.nests.lowering import NestLowering
 from anygpu.codegen.nests.steps import Cost, Nest, Scratch
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
@@ -25,8 +26,9 @@ _RESERVED = ("begin", "end", "part", "status", "row", "column")
 class Storage:
     """Buffers and checks of one program while it is scheduled."""
 
-    def __init__(self, program: Program, ranks: Sequence[int] = ()) -> None:
+    def __init__(self, program: Program, written: Written, ranks: Sequence[int] = ()) -> None:
         self.program = program
+        self.written = written
         self.ranks = ranks
         self.slots: list[Slot] = []
         self.slot_of: dict[int, int] = {}
@@ -92,7 +94,14 @@ class Storage:
     def lowering(self, without: Sequence[int] = ()) -> NestLowering:
         """For a nest that computes the nodes `without` itself."""
         stored = {node: where for node, where in self.stored.items() if node not in without}
-        result = NestLowering(self.program, stored, self.rule_of, taken=(*self.buffers, *_RESERVED), ranks=self.ranks)
+        result = NestLowering(
+            self.program,
+            stored,
+            self.rule_of,
+            taken=(*self.buffers, *_RESERVED),
+            ranks=self.ranks,
+            written=self.written,
+        )
         result.buffers = self.stored
         result.turned = self.turned
         return result

@@ -63,6 +63,7 @@ def _module(program: Program, processor: HostProcessor) -> tuple[RunPlan, str]:
     """How the program runs, and the text of its nests."""
     # Loaded late: most processes find what they need on disk.
     from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text
+    from anygpu.codegen.nests.limits import TooLarge
     from anygpu.codegen.nests.schedule import nests
     from anygpu.engines.cpu.planning import run_plan, with_scratch_in_slots
 
@@ -72,6 +73,8 @@ def _module(program: Program, processor: HostProcessor) -> tuple[RunPlan, str]:
         in_slots = with_scratch_in_slots(scheduled)
         plan = run_plan(in_slots, program.inputs, own=len(scheduled.slots))
         return plan, module_text(in_slots, target, unfinite=plan.unfinite)
+    except TooLarge as error:
+        raise CannotCompile("cpu", f"The program became too large for native code: {error}.") from error
     except Exception as error:
         # A mistake of ours, and not of whoever wrote the program: another device can run it.
         raise CannotCompile("cpu", f"{type(error).__name__}: {error}") from error

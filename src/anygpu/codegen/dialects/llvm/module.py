@@ -11,6 +11,7 @@ from anygpu.codegen.dialects.llvm.memory import Memory, Region, stored_type
 from anygpu.codegen.dialects.llvm.native import NativeTarget
 from anygpu.codegen.dialects.llvm.statements import Body, Unit, written_by
 from anygpu.codegen.dialects.llvm.values import I64, Value, Writer
+from anygpu.codegen.nests.limits import MOST_LINES, TooLarge
 from anygpu.codegen.nests.steps import Nest, NestProgram
 from anygpu.program.dtypes import is_floating
 
@@ -29,10 +30,17 @@ def module_text(nests: NestProgram, target: NativeTarget, *, unfinite: int | Non
 
     `buffers` is the table of the slots' addresses. `begin` is a multiple of the nest's grain, and `end` is one as well
     or the nest's count. A nest that stores a NaN or an infinity in a result makes entry `unfinite` of the table, if it
-    is given, another address than null.
+    is given, another address than null. Raises `TooLarge` where that is more than LLVM should be given.
     """
     declared: dict[str, str] = {}
-    defined = [_nest(step, nests, target, declared, unfinite) for step in nests.steps if isinstance(step, Nest)]
+    defined: list[str] = []
+    lines = 0
+    for step in nests.steps:
+        if isinstance(step, Nest):
+            defined.append(_nest(step, nests, target, declared, unfinite))
+            lines += defined[-1].count("\n")
+            if lines > MOST_LINES:
+                raise TooLarge(f"its loops have more than {MOST_LINES:,} instructions")
     head = f'target triple = "{target.triple}"\ntarget datalayout = "{target.data_layout}"\n'
     return "\n\n".join([head, *declared.values(), *defined, _NODES])
 

@@ -1,14 +1,12 @@
-"""What a thread beside the user's calls does to the whole process: to the switch interval, and to forks."""
+"""How soon Python's lock goes back to the user's calls while other threads of ours run Python."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging as logging  # which has to be registered before a fork; see `guard_forks`
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 #: Python's lock goes back to the calls after so long, where 5 ms are usual: those with many short operations would
 #: otherwise wait 5 ms for each of them.
@@ -70,12 +68,5 @@ def _in_child() -> None:
     _switching = _Switching()
 
 
-@functools.cache
-def guard_forks(finish: Callable[[], None]) -> None:
-    """Have forks wait for what is being loaded: `finish` waits for it.
-
-    What is registered last is called first. `logging` takes its lock before a fork, and what is loaded makes loggers:
-    so it must have registered that before.
-    """
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=finish, after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
