@@ -7,14 +7,17 @@ import sys
 import time
 from collections import Counter
 
+from tests.semantics import natively
 from tests.semantics.all_cases import CASES
 from tests.semantics.moving import ENGINES, complaint, moving, run
+from tests.support.native_placement import native_at_once
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.semantics")
     parser.add_argument("names", nargs="*", help="parts of names; all cases when there are none")
     parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--native", action="store_true", help="as native code in turn with NumPy, and nowhere else")
     parser.add_argument("--times", action="store_true", help="show the slowest cases")
     options = parser.parse_args()
     chosen = [case for name, case in CASES.items() if not options.names or any(each in name for each in options.names)]
@@ -22,12 +25,12 @@ def main() -> int:
     wrong = 0
     seconds = []
     begin = time.perf_counter()
-    with moving(tuple(options.engines.split(","))) as placement:
+    with native_at_once() if options.native else moving(tuple(options.engines.split(","))) as placement:
         for case in chosen:
-            found = run(case, placement)
+            found = natively.run_natively(case) if placement is None else run(case, placement)
             calls += found.calls
             seconds.append((found.seconds, case.name))
-            message = complaint(case, found)
+            message = complaint(case, found) if placement is not None else natively.complaint(case, found)
             if message:
                 wrong += 1
                 print(f"{case.name} {dict(found.calls)}\n  {message}", flush=True)
