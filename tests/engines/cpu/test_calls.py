@@ -18,10 +18,11 @@ import pytest
 
 from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
+from anygpu.codegen.nests import limits
 from anygpu.engines.cpu import executable as executable_module
 from anygpu.engines.cpu import numpy_abi
 from anygpu.engines.cpu.executable import CpuExecutable
-from anygpu.engines.cpu.host_steps import HostSteps
+from anygpu.engines.cpu.host_steps import HostSteps, first_positions, first_that_is_read
 from anygpu.engines.cpu.native_threads import HAS_NATIVE_THREADS
 from anygpu.engines.cpu.pool import wanted_threads
 from anygpu.engines.cpu.run_plan import layout_of
@@ -423,6 +424,54 @@ def test_rows_on_several_threads_are_the_same_rows(name: str) -> None:
         assert np.array_equal(steps.run(Node(op, (0,)), [x], spec, threads), expected)
 
 
+def rows_of(kind: str) -> Any:
+    """Rows whose first elements are to be found: all different, with equal ones, with NaN, of whole numbers."""
+    x = np.random.default_rng(1).standard_normal((60, 1200))
+    if kind == "equal":
+        return x.round(1)
+    if kind == "nan":
+        x[::3, 10:] = np.nan
+        x[1, :] = np.nan
+    return (x * 1e4).astype(np.int32) if kind == "whole" else x
+
+
+@pytest.mark.parametrize("kind", ["different", "equal", "nan", "whole"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_first_positions_are_those_of_a_stable_argsort(kind: str, axis: int) -> None:
+    x = rows_of(kind)
+    part = (slice(None),) * axis + (slice(5),)
+    expected = np.argsort(x, axis=axis, kind="stable")[part]
+    assert np.array_equal(first_positions(x, axis, 5), expected)
+    spec = Spec(x.shape, "int64")
+    for threads in (1, 3):
+        found = HostSteps().run(Node(Argsort(axis), (0,)), [x], spec, threads, first=5)
+        assert np.array_equal(found[part], expected)
+
+
+@pytest.mark.parametrize("kind", ["different", "equal", "nan"])
+def test_the_nearest_are_found_without_sorting_all(kind: str) -> None:
+    x = rows_of(kind)
+    program = record(lambda x: np.argsort(x, axis=1)[:, :4] * 2 + np.argsort(x, axis=1)[:, 3:7], x)
+    (node,) = [number for number, each in enumerate(program.nodes) if isinstance(each.op, Argsort)]
+    assert first_that_is_read(program, node) == 7
+    (got,) = executable_module.executable(program)([x])
+    order = np.argsort(x, axis=1, kind="stable")
+    assert np.array_equal(got, order[:, :4] * 2 + order[:, 3:7])
+
+
+def test_whoever_reads_more_than_the_first_positions_gets_all() -> None:
+    x = rows_of("different")
+    whole = [
+        record(lambda x: (np.argsort(x, axis=1)[:, :4] + 1, np.argsort(x, axis=1)), x),
+        record(lambda x: np.argsort(x, axis=1)[:, :4] + np.argsort(x, axis=1).max(axis=1, keepdims=True), x),
+        record(lambda x: np.argsort(x, axis=1)[:, -4:] + 1, x),
+        record(lambda x: np.argsort(x + 1j, axis=1)[:, :4] + 1, x),
+    ]
+    for program in whole:
+        nodes = [number for number, each in enumerate(program.nodes) if isinstance(each.op, Argsort)]
+        assert [first_that_is_read(program, node) for node in nodes] == [None] * len(nodes)
+
+
 def test_an_error_of_a_row_is_raised() -> None:
     steps = HostSteps()
     with pytest.raises(ValueError, match="shape"):
@@ -512,3 +561,10 @@ def test_a_mistake_while_nests_are_made_is_not_the_users(monkeypatch: pytest.Mon
     monkeypatch.setattr("anygpu.codegen.nests.schedule.nests", mistake)
     with pytest.raises(CannotCompile, match="IndexError: list index out of range"):
         executable_module.executable(record(lambda x: x - 12.5, np.ones(13)))
+
+
+def test_a_program_that_is_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FEWEST_VALUES", 5)
+    monkeypatch.setattr(limits, "VALUES_OF_NODE", 0)
+    with pytest.raises(CannotCompile, match="too large for native code: its loops compute more than 5 values"):
+        executable_module.executable(record(lambda x: x - 13.5, np.ones(13)))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -153,6 +154,21 @@ def test_a_child_is_killed_while_it_compiles(child: compiler.CompileChild, monke
             assert answer.startswith(b"-LLVM's process ended with code -9"), "it is given up at last"
         else:
             assert value(Image(answer[1:], {})) == number
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no limit of processor time")
+def test_a_compiler_that_takes_too_long_is_ended(
+    child: compiler.CompileChild, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    processor = host_processor().as_request()
+    hasty = tmp_path / "compile_child.py"
+    text = Path(compile_child.__file__).read_text()
+    hasty.write_text(text.replace("COMPILE_SECONDS = 120.0", "COMPILE_SECONDS = 0.02"))
+    monkeypatch.setattr(compile_child, "__file__", str(hasty))
+    steps = [f"  %x{n + 1} = mul i64 %x{n}, %x{n // 2}" for n in range(20_000)]
+    long = "\n".join([head(), "define i64 @number(i64 %x0) {", *steps, "  ret i64 %x20000", "}", ""])
+    answer = child.ask(compiler.encoded(text=long, target=processor, level=2, link=True))
+    assert answer == b"-LLVM was ended after 120 s of processor time."
 
 
 def test_an_interrupted_request_does_not_answer_the_next_one(

@@ -5,7 +5,7 @@ from __future__ import annotations
 #: Values that may be looked at and written for a program: so many for each node, and in any case so many. A thousand
 #: take 0.05 s. Programs that people wrote have 2 to 120 for a node.
 VALUES_OF_NODE = 500
-FEWEST_VALUES = 50_000
+FEWEST_VALUES = 100_000
 #: Lines of a module: LLVM takes a second for 20,000 of them.
 MOST_LINES = 200_000
 

@@ -170,8 +170,12 @@ class _Planner:
             root = root_of(self.program, node)
             try:
                 self.roots[node] = self._examined(root)
-            except TooMany as error:
-                too_often = computed_too_often(self.program, self.order, root, self.stored) or {error.node}
+            except (TooMany, RecursionError) as error:
+                too_often = computed_too_often(self.program, self.order, root, self.stored)
+                if not too_often:
+                    if isinstance(error, RecursionError):
+                        raise
+                    too_often = {error.node}
                 if node in too_often:
                     self.roots[node] = self._examined(root, limited=False)
                     continue

@@ -27,7 +27,7 @@ FORMAT = 2
 #: Seconds without a request after which the child ends.
 _IDLE_SECONDS = 60.0
 #: Processor seconds for one module: more than that is a compiler that hangs. The system ends the child then.
-_COMPILE_SECONDS = 120.0
+COMPILE_SECONDS = 120.0
 
 _ALLOCATED, _WRITABLE = 2, 1
 _SYMBOLS, _RELOCATIONS, _NO_BITS = 2, 4, 8
@@ -271,7 +271,7 @@ def main() -> None:
     host()
     while (request := _read(sys.stdin.buffer)) is not None:
         if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_PROF, _COMPILE_SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, COMPILE_SECONDS)
         try:
             reply = b"+" + answer(request)
         except Exception as error:  # noqa: BLE001 - all that LLVM may say is the caller's to hear

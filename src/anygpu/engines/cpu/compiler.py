@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _MOST_CRASHES, _MOST_KILLS = 2, 8
 _LAST_WORDS = 2000
 _KILLED = -getattr(signal, "SIGKILL", 9)
+#: How a child ends that takes too long: it would do so again.
+_OUT_OF_TIME = -getattr(signal, "SIGPROF", 27)
 
 
 def compiled(text: str, target: dict[str, str], *, level: int = 2, link: bool = True, idle: bool = False) -> bytes:
@@ -122,6 +124,9 @@ class CompileChild:
                 if reply is not None:
                     return reply
                 code, words = self._end()
+                if code == _OUT_OF_TIME:
+                    seconds = compile_child.COMPILE_SECONDS
+                    return f"-LLVM was ended after {seconds:g} s of processor time.".encode()
                 # Nothing was asked of one that had ended by itself because it was not needed.
                 crashes += code not in (_KILLED, 0)
                 kills += 1

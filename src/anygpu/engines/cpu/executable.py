@@ -18,6 +18,7 @@ from anygpu._typing import HostArray
 from anygpu.engines.broken_rules import raise_broken
 from anygpu.engines.cpu.calls import entry_text, exports_of, python_function
 from anygpu.engines.cpu.compiler import compiled, start_compiler
+from anygpu.engines.cpu.host_steps import first_that_is_read
 from anygpu.engines.cpu.loader import LOADS_IMAGES, loaded
 from anygpu.engines.cpu.object_cache import kept_program
 from anygpu.engines.cpu.run_plan import (
@@ -100,6 +101,10 @@ class CpuExecutable:
         }
         self._code = loaded(compiled.image, host_processor(), self._runtime.symbols, exports_of(self.plan))
         self._layout = layout_of(self.plan)
+        #: For each host step how much of its rows is read, where that is known.
+        self._first = {
+            step.node: first_that_is_read(program, step.node) for step in self.plan.steps if isinstance(step, HostRun)
+        }
         self._steps = self._prepared_steps()
         #: For arrays as the code reads them: the results, and behind them whether all are finite. `NotImplemented` for
         #: others, and where only the long way will do.
@@ -209,7 +214,8 @@ class CpuExecutable:
                 memory: Any = (ctypes.c_char * spec.nbytes).from_address(table[slot] or 0) if spec.nbytes else b""
                 given.append(np.ndarray(spec.shape, dtype, memory))
         spec = self.program.specs[step.node]
-        found = self._runtime.host_steps.run(node, given, spec, self._runtime.pool.threads_now, parts)
+        threads = self._runtime.pool.threads_now
+        found = self._runtime.host_steps.run(node, given, spec, threads, parts, self._first[step.node])
         return found if found.flags.c_contiguous and _is_fresh(found, given) else np.array(found, order="C")
 
     def _collected(self, values: dict[int, HostArray]) -> list[HostArray]:

@@ -16,14 +16,17 @@ import numpy as np
 from anygpu._typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.numpy.lowering import run_node
-from anygpu.program.graph import Node
-from anygpu.program.primitives import Argsort, Fourier, Primitive, Scan, Sort, Spec
+from anygpu.program.dtypes import KIND
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import Argsort, Fourier, Primitive, Scan, Slice, Sort, Spec
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 #: Fewer elements are not worth another thread.
 _MANY = 1 << 16
+#: The part of a row that is found faster than the row is sorted.
+_FEW_OF_ROW = 8
 
 
 def split_axis(op: Primitive, shape: Sequence[int], threads: int) -> int | None:
@@ -37,6 +40,44 @@ def split_axis(op: Primitive, shape: Sequence[int], threads: int) -> int | None:
     return max(axes, key=lambda axis: (min(shape[axis], threads), -axis), default=None)
 
 
+def first_that_is_read(program: Program, node: int) -> int | None:
+    """How many positions of each sorted row are read, from its first on; `None` for all of them, or nearly."""
+    op = program.nodes[node].op
+    spec = program.specs[node]
+    if not isinstance(op, Argsort) or node in program.outputs:
+        return None
+    if KIND[program.specs[program.nodes[node].inputs[0]].dtype] == "complex":
+        return None
+    axis = op.axis % len(spec.shape)
+    last = 0
+    for reader, inputs in program.nodes:
+        if node in inputs:
+            if not isinstance(reader, Slice):
+                return None
+            last = max(last, reader.stops[axis])
+    return last if 0 < last <= spec.shape[axis] // _FEW_OF_ROW else None
+
+
+def first_positions(x: HostArray, axis: int, count: int) -> HostArray:
+    """The first of the positions that a stable `argsort` along an axis returns, without sorting all of them."""
+    moved = np.moveaxis(x, axis, -1)
+    rows = moved.reshape(-1, moved.shape[-1])
+    limits = np.partition(rows, count - 1, axis=1)[:, count - 1 : count]
+    among = rows <= limits
+    # Several values may equal the last of the first ones, and NaN is not below itself.
+    alone = np.count_nonzero(among, axis=1) == count
+    if alone.all():
+        places = np.nonzero(among)[1].reshape(-1, count)
+        order = np.argsort(np.take_along_axis(rows, places, 1), axis=1, kind="stable")
+        found = np.take_along_axis(places, order, 1)
+    else:
+        found = np.empty((len(rows), count), np.int64)
+        found[~alone] = np.argsort(rows[~alone], axis=1, kind="stable")[:, :count]
+        if alone.any():
+            found[alone] = first_positions(rows[alone], 1, count)
+    return np.moveaxis(found.reshape(*moved.shape[:-1], count), -1, axis)
+
+
 class HostSteps:
     """Runs them, on so many threads."""
 
@@ -45,21 +86,36 @@ class HostSteps:
         self._threads: ThreadPoolExecutor | None = None
 
     def run(
-        self, node: Node, given: Sequence[HostArray], spec: Spec, threads: int, parts: dict[Any, Any] | None = None
+        self,
+        node: Node,
+        given: Sequence[HostArray],
+        spec: Spec,
+        threads: int,
+        parts: dict[Any, Any] | None = None,
+        first: int | None = None,
     ) -> HostArray:
-        """What NumPy computes for one node. Nodes of one run with the same `parts` share decompositions."""
+        """What NumPy computes for one node. Nodes of one run with the same `parts` share decompositions.
+
+        With `first`, only so many elements along the axis of an `Argsort` are made: nobody reads the others.
+        """
         op = node.op
         large = threads > 1 and bool(given) and given[0].size >= _MANY
         axis = split_axis(op, given[0].shape, threads) if large else None
-        if axis is None:
+        if axis is None and first is None:
             return np.asarray(run_node(op, given, node.inputs, parts), numpy_dtype(spec.dtype))
         (x,) = given
         result = np.empty(spec.shape, numpy_dtype(spec.dtype))
-        bounds = np.linspace(0, x.shape[axis], min(threads, x.shape[axis]) + 1, dtype=int).tolist()
-        cuts = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(bounds)]
+        cuts: list[tuple[slice, ...]] = [()]
+        if axis is not None:
+            bounds = np.linspace(0, x.shape[axis], min(threads, x.shape[axis]) + 1, dtype=int).tolist()
+            cuts = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(bounds)]
 
         def compute(cut: tuple[slice, ...]) -> None:
-            result[cut] = run_node(op, [x[cut]])
+            if first is not None and isinstance(op, Argsort):
+                along = op.axis % x.ndim
+                result[cut][(slice(None),) * along + (slice(first),)] = first_positions(x[cut], along, first)
+            else:
+                result[cut] = run_node(op, [x[cut]])
 
         others = [self._executor().submit(compute, cut) for cut in cuts[1:]]
         try:
