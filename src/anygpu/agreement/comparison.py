@@ -27,8 +27,9 @@ Verdict = Literal["agree", "differ", "undecided"]
 #: numbers are undecided where a cast leaves their range, and there the device has to do as NumPy does.
 MOST_UNDECIDED = 0.01
 
-#: Pieces of a large program that are analysed, and the share of elements that may differ by more than those did.
-_SAMPLED = 3
+#: Pieces of a large program that are analysed, a quarter of each, and the share of elements that may differ by more
+#: than those did.
+_SAMPLED, _PART_SAMPLED = 3, 4
 _MOST_APART = 0.1
 
 #: In epsilons: a difference that was right before is taken for granted up to this.
@@ -139,10 +140,11 @@ def _settled_in_pieces(
     pieces = Pieces.of(program, inputs)
     if pieces is None or any(_is_only_moved(each) for each in quick):
         return None
-    last = pieces.length - pieces.piece
+    sampled = max(1, pieces.piece // _PART_SAMPLED)
+    last = pieces.length - sampled
     usual = [0.0] * len(wanted)
     for start in dict.fromkeys(last * number // (_SAMPLED - 1) for number in range(_SAMPLED)):
-        piece = range(start, start + pieces.piece)
+        piece = range(start, start + sampled)
         if not _piece_agrees(pieces, wanted, got, piece):
             return None
         for number, (one, other) in enumerate(zip(wanted, got, strict=True)):

@@ -173,18 +173,22 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
     with _reported(site), yielding():
         begin = _clock()
         traced = sample.traced
+        # What NumPy warns of is found out meanwhile: this thread waits for the child.
+        warned = threading.Thread(target=learn_flags, args=(trust, sample), name="anygpu-warnings", daemon=True)
+        warned.start()
         try:
             native = _compiled(traced)
         except MissingExtra as error:
             _say_what_is_missing(site, function, traced, error)
             return
+        finally:
+            warned.join()
         compiled = _clock()
         with background.must_finish():
             seconds, results = _timed(native, sample.inputs, site.least)
             if seconds + OVERHEAD > site.least * LEAST_GAIN:
                 stay_because_slow(site, function, seconds)
             elif agrees(site, function, sample, results, trust, before_use=True):
-                learn_flags(trust, sample)
                 kinds = number_kinds(traced, sample.inputs)
                 trust.begin_with_numbers(traced.program.key, "cpu", kinds)
                 site.use(NativeCalls(site, function, traced, native, trust, seconds))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 
 from anygpu.placement.loading import native
@@ -40,5 +39,14 @@ def _trace_something() -> None:
 
 
 def _load_compiler() -> None:
-    importlib.import_module("anygpu.codegen.nests.schedule")
-    importlib.import_module("anygpu.codegen.dialects.llvm.module")
+    """The first text that is made reads the definitions of functions."""
+    import numpy as np
+
+    from anygpu.array.trace.traced import Traced
+    from anygpu.array.trace.tracing import trace
+    from anygpu.engines.cpu.executable import module_of
+    from anygpu.engines.cpu.target import host_processor
+
+    traced = trace(lambda x: np.exp(x) + x.sum(), (np.zeros(3),), {})
+    if isinstance(traced, Traced):
+        module_of(traced.program, host_processor())

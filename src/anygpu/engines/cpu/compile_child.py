@@ -16,10 +16,9 @@ import struct
 import sys
 from typing import Any, BinaryIO
 
-#: Passes for long texts: what the emitter writes is good code already. LLVM's own list of level 2 makes it 5 to 10 %
-#: faster and takes two to three times as long, which a short text is worth: it is compiled once for a machine.
+#: What the emitter writes is good code already: with LLVM's own list of level 2 it is as fast, and takes two to three
+#: times as long to compile.
 PASSES = ("sroa", "instruction_combine", "simplify_cfg")
-LONG_TEXT = 64 << 10
 
 #: Changes whenever the same text would become another image.
 FORMAT = 2
@@ -65,12 +64,9 @@ def compile_module(text: str, target: dict[str, str], level: int) -> bytes:
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    if len(text) < LONG_TEXT and level:
-        passes = builder.getModulePassManager()
-    else:
-        passes = llvm.create_new_module_pass_manager()
-        for name in PASSES:
-            getattr(passes, f"add_{name}_pass")()
+    passes = llvm.create_new_module_pass_manager()
+    for name in PASSES:
+        getattr(passes, f"add_{name}_pass")()
     passes.run(module, builder)
     emitted: bytes = machine.emit_object(module)
     return emitted

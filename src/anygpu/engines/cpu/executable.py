@@ -54,13 +54,13 @@ def executable(program: Program, *, idle: bool = False) -> CpuExecutable:
 
     def compile_program() -> CompiledProgram:
         start_compiler(idle=idle)
-        plan, text = _module(program, processor)
+        plan, text = module_of(program, processor)
         return compiled_program(plan, text, idle=idle)
 
     return CpuExecutable(program, kept_program(program, processor, CompiledProgram, compile_program))
 
 
-def _module(program: Program, processor: HostProcessor) -> tuple[RunPlan, str]:
+def module_of(program: Program, processor: HostProcessor) -> tuple[RunPlan, str]:
     """How the program runs, and the text of its nests."""
     # Loaded late: most processes find what they need on disk.
     from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text

@@ -85,6 +85,6 @@ def _sources() -> str:
 @cache
 def _kept(folder: str) -> DiskCache:
     numpy_abi = np._core._multiarray_umath._get_ndarray_c_version()  # type: ignore[attr-defined]
-    compiler = (mark_of_llvmlite(), compile_child.PASSES, compile_child.LONG_TEXT, compile_child.FORMAT)
+    compiler = (mark_of_llvmlite(), compile_child.PASSES, compile_child.FORMAT)
     stamp = msgspec.json.encode((__version__, compiler, numpy_abi, object.__basicsize__))
     return DiskCache(os.path.join(folder, "native"), stamp.decode())
