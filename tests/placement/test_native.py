@@ -31,7 +31,7 @@ def on_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(native_site, "BEFORE_NATIVE", 0.0)
     monkeypatch.setattr(native_site, "LEAST_FOR_NATIVE", 0.0)
     monkeypatch.setattr(native, "LEAST_GAIN", math.inf)
-    monkeypatch.setattr(native, "_TRACE_SECONDS", 60.0)
+    monkeypatch.setattr(native, "_trace_seconds", lambda called: 60.0)
     monkeypatch.setattr(native_calls, "OVERHEAD", -math.inf)
     monkeypatch.setattr(native_calls.Allowance, "AT_FIRST", math.inf)
     for module in (native, native_calls):

@@ -52,14 +52,15 @@ from anygpu.placement.switching import yielding
 from anygpu.placement.trust import Sample, Trust, code_of, loud, modes_now, number_kinds, sample_of
 from anygpu.units import readable_seconds
 
-#: A trace is given up after so long, or after such a share of what calls have taken.
-_TRACE_SECONDS, _TRACE_SHARE = 0.02, 0.05
+#: A trace is given up after so long, with a quarter of what calls have taken as long as that is little, or after such a
+#: share of it.
+_TRACE_SECONDS, _MOST_AT_FIRST, _TRACE_SHARE = 0.02, 0.04, 0.05
 #: Native code is used where it takes at most so much of NumPy's time.
 LEAST_GAIN = 0.9
 #: Programs of more operations are compiled when nobody else wants the processor.
 _LARGE_PROGRAM = 1000
-#: Runs of native code in a trial, of which the best counts.
-_MOST_RUNS = 6
+#: Runs of native code in a trial, of which the best counts, and seconds that they may take in any case.
+_MOST_RUNS, _SHORT_RUNS = 8, 2e-3
 
 _clock = time.perf_counter
 _log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class NativeTrial:
         # Until the trial has ended, other calls run as they are.
         site.look_again(math.inf)
         site.tries += 1
-        seconds = None if site.known.is_marked else max(_TRACE_SECONDS, _TRACE_SHARE * site.seconds)
+        seconds = None if site.known.is_marked else _trace_seconds(site.seconds)
         begun = _clock()
         traced = _traced(site, call, seconds)
         allowance.spend(_clock() - begun)
@@ -98,6 +99,11 @@ class NativeTrial:
             return _run_and_try(site, call, traced, background.submit, begun)
         site.use(recalled)
         return recalled(*call)
+
+
+def _trace_seconds(called: float) -> float:
+    """How long a trace may take, after calls that took so long."""
+    return max(min(_TRACE_SECONDS + called / 4, _MOST_AT_FIRST), _TRACE_SHARE * called)
 
 
 def _traced(site: NativeSite, call: Called, seconds: float | None) -> Traced | None:
@@ -230,7 +236,10 @@ def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[
         results = native(inputs)
         now = _clock()
         best = min(best, now - since)
-        if (number and (now - begin > 4 * numpy or best < 0.25 * numpy)) or best > 3 * numpy:
+        # The first run of short code meets cold caches; that of long code tells enough if it is much slower.
+        if now - begin > max(4 * numpy, _SHORT_RUNS) and (number or best > 3 * numpy):
+            break
+        if number and best < 0.25 * numpy:
             break
     return best, results
 

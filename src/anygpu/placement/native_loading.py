@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
+from typing import Any
 
 from anygpu.placement.loading import native
 from anygpu.placement.switching import yielding
@@ -14,7 +16,8 @@ def begin_native(*, compiles: bool) -> None:
     if native.thread is None:
         runtime = threading.Thread(target=_start_runtime, args=(compiles,), name="anygpu-runtime", daemon=True)
         native.beside = runtime
-        native.begin(_trace_something, *([_load_compiler] if compiles else []), first=runtime.start)
+        later = [_load_compiler, _trace_more] if compiles else []
+        native.begin(_trace_something, *later, first=runtime.start)
 
 
 def _start_runtime(compiles: bool) -> None:
@@ -38,15 +41,19 @@ def _trace_something() -> None:
     trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
 
 
-def _load_compiler() -> None:
-    """The first text that is made reads the definitions of functions."""
+def _trace_more() -> None:
+    """The same for functions that are not in every program."""
     import numpy as np
 
-    from anygpu.array.trace.traced import Traced
     from anygpu.array.trace.tracing import trace
-    from anygpu.engines.cpu.executable import module_of
-    from anygpu.engines.cpu.target import host_processor
 
-    traced = trace(lambda x: np.exp(x) + x.sum(), (np.zeros(3),), {})
-    if isinstance(traced, Traced):
-        module_of(traced.program, host_processor())
+    def usual(x: Any) -> Any:
+        y = np.where(x > 0, np.tanh(x) * 2, x @ x) + x.mean(axis=0)
+        return np.clip(np.pad(y, 1, mode="edge")[:-2, 1:-1], 0, 1)
+
+    trace(usual, (np.zeros((2, 2), np.float32),), {})
+
+
+def _load_compiler() -> None:
+    importlib.import_module("anygpu.codegen.nests.schedule")
+    importlib.import_module("anygpu.codegen.dialects.llvm.module")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: Native code is prepared for calls that take so long each, and have taken so long together. Preparing takes some 50 ms
 #: of Python's lock, and a fifth of a second of another processor.
 LEAST_FOR_NATIVE, BEFORE_NATIVE = 5e-6, 0.02
+#: Calls of less than this wait for all that is loaded.
+_SHORT = 5e-3
 #: What calls have to take before it is tried again in a process, where an earlier one has tried it in vain.
 BEFORE_ANOTHER_TRY = 2.0
 
@@ -84,6 +86,8 @@ class NativeSite:
             from anygpu.placement.native_loading import begin_native
 
             begin_native(compiles=not self.known.is_marked)
+        elif self.least < _SHORT and loading.native.is_under_way() and not self.known.is_marked:
+            pass  # tracing beside that would take twice as long, and the next calls will come soon
         elif self.direct is None:
             from anygpu.placement.native import NativeTrial
 
