@@ -25,8 +25,8 @@ from anygpu.program.ops.custom import Custom, with_references
 
 #: Elements of a piece.
 _PIECE = 1 << 16
-#: Programs of more pieces than this are large.
-_LARGE = 8
+#: Programs on more elements than this are large.
+_LARGE = 1 << 15
 #: What an analysis may hold at a time.
 MOST_BYTES = 2 << 30
 
@@ -118,23 +118,28 @@ class Pieces:
     @classmethod
     def of(cls, program: Program, inputs: Sequence[HostArray]) -> Pieces | None:
         """`None` for a program that cannot be cut, or is so small that all of it may be analysed."""
-        if max(spec.size for spec in program.specs) <= _LARGE * _PIECE:
+        if max(spec.size for spec in program.specs) <= _LARGE:
             return None
         found = _way_of_cutting(program)
         return None if found is None else cls(program, inputs, *found)
 
-    def analyse(self, positions: Positions) -> Analysis | None:
-        """The piece that is made of these positions, no more of them than a piece has.
+    def analyses(self, positions: Positions) -> bool:
+        """Whether there is a piece of these positions: of others than consecutive ones only where the program does the
+        same at each."""
+        return self._cut(positions) is not None
 
-        `None` if it cannot be made: the program says something else at each position, and these are not consecutive.
-        """
+    def _cut(self, positions: Positions) -> Program | None:
         count = len(positions)
         if isinstance(positions, range):
-            first = cut(self._program, self._way, positions.start, positions.stop)
-        else:
-            first = cut(self._program, self._way, 0, count)
-            if first.key != cut(self._program, self._way, self.length - count, self.length).key:
-                return None
+            return cut(self._program, self._way, positions.start, positions.stop)
+        first = cut(self._program, self._way, 0, count)
+        return first if first.key == cut(self._program, self._way, self.length - count, self.length).key else None
+
+    def analyse(self, positions: Positions) -> Analysis | None:
+        """The piece that is made of these positions, no more of them than a piece has; `None` if it cannot be made."""
+        first = self._cut(positions)
+        if first is None:
+            return None
         given = [
             each if axis is None else _taken(each, axis, positions)
             for each, axis in zip(self._inputs, self._way.inputs, strict=True)

@@ -27,10 +27,8 @@ Verdict = Literal["agree", "differ", "undecided"]
 #: numbers are undecided where a cast leaves their range, and there the device has to do as NumPy does.
 MOST_UNDECIDED = 0.01
 
-#: Pieces of a large program that are analysed, a quarter of each, and the share of elements that may differ by more
-#: than those did.
-_SAMPLED, _PART_SAMPLED = 3, 4
-_MOST_APART = 0.1
+#: The part of a piece that is analysed of a large program, and the share of elements that may differ by more than that.
+_SAMPLED, _MOST_APART = 16, 0.1
 
 #: In epsilons: a difference that was right before is taken for granted up to this.
 MOST_USUAL = 64.0
@@ -134,22 +132,23 @@ def _settled_in_pieces(
 ) -> tuple[float, ...] | None:
     """What is usual, if a large program agrees; `None` when the whole has to be analysed to know.
 
-    A few pieces show by how much results differ that are right. Elements that differ by more are then analysed by
+    A few elements show by how much results differ that are right. Those that differ by more are then analysed by
     themselves: those near a zero of a function, for example. It takes a tenth of the time that analysing all takes.
     """
     pieces = Pieces.of(program, inputs)
     if pieces is None or any(_is_only_moved(each) for each in quick):
         return None
-    sampled = max(1, pieces.piece // _PART_SAMPLED)
-    last = pieces.length - sampled
-    usual = [0.0] * len(wanted)
-    for start in dict.fromkeys(last * number // (_SAMPLED - 1) for number in range(_SAMPLED)):
-        piece = range(start, start + sampled)
-        if not _piece_agrees(pieces, wanted, got, piece):
-            return None
-        for number, (one, other) in enumerate(zip(wanted, got, strict=True)):
-            both = (pieces.of_output(number, np.asarray(each), piece) for each in (one, other))
-            usual[number] = max(usual[number], _relative(*both))
+    count = min(pieces.length, max(1, pieces.piece // _SAMPLED))
+    middle = (pieces.length - count) // 2
+    # From everywhere, where the program does the same at each position.
+    spread = np.linspace(0, pieces.length - 1, count).astype(np.int64)
+    sample: Positions = spread if pieces.analyses(spread) else range(middle, middle + count)
+    if not _piece_agrees(pieces, wanted, got, sample):
+        return None
+    usual = [
+        _relative(*(pieces.of_output(number, np.asarray(each), sample) for each in pair))
+        for number, pair in enumerate(zip(wanted, got, strict=True))
+    ]
     apart = [
         pieces.positions(number, ~_near(one, other, relative, usual[number]))
         for number, (one, other, relative) in enumerate(zip(wanted, got, quick, strict=True))

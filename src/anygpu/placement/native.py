@@ -54,7 +54,7 @@ from anygpu.units import readable_seconds
 
 #: A trace is given up after so long, with a quarter of what calls have taken as long as that is little, or after such a
 #: share of it.
-_TRACE_SECONDS, _MOST_AT_FIRST, _TRACE_SHARE = 0.02, 0.04, 0.05
+_TRACE_SECONDS, _MOST_AT_FIRST, _TRACE_SHARE = 0.02, 0.06, 0.05
 #: Native code is used where it takes at most so much of NumPy's time.
 LEAST_GAIN = 0.9
 #: Programs of more operations are compiled when nobody else wants the processor.
@@ -224,7 +224,8 @@ def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced:
 
 
 def _compiled(traced: Traced) -> CpuExecutable:
-    return executable(traced.program, idle=len(traced.program.nodes) > _LARGE_PROGRAM)
+    # Where calls use every processor, whatever else runs makes them wait.
+    return executable(traced.program, idle=len(traced.program.nodes) > _LARGE_PROGRAM or not loading.costs_little())
 
 
 def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[float, list[Any]]:

@@ -91,7 +91,7 @@ class Allowance:
     """What trials may take of the callers' time: a little at first, and a share of what calls have taken."""
 
     #: Seconds at first, the share, and what a trial takes before any was measured.
-    AT_FIRST, SHARE, ONE = 0.04, 0.04, 5e-3
+    AT_FIRST, SHARE, ONE = 0.06, 0.04, 5e-3
 
     def __init__(self) -> None:
         self._earned = self.AT_FIRST
