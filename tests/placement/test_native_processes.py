@@ -63,7 +63,7 @@ print(loading.native.thread.is_alive(), os.waitpid(child, 0)[1])
 def test_a_forked_child_goes_on_with_native_code_and_makes_more(tmp_path: Path) -> None:
     script = """
 from anygpu.placement import native, native_calls
-native.LEAST_GAIN, native.OVERHEAD, native_calls.OVERHEAD = 1e9, 0, -1e9
+native.WORTH_TRYING, native.OVERHEAD, native_calls.OVERHEAD = 1e9, 0, -1e9
 smooth.prepare(x)
 
 @ag.offload
@@ -107,7 +107,7 @@ print(ag.last_receipt().device)
 def test_the_next_process_begins_with_what_was_compared(tmp_path: Path) -> None:
     script = """
 from anygpu.placement import native, native_calls
-native.LEAST_GAIN, native.OVERHEAD, native_calls.OVERHEAD = 1e9, 0, -1e9
+native.WORTH_TRYING, native.OVERHEAD, native_calls.OVERHEAD = 1e9, 0, -1e9
 loading.native.is_ready = True
 with ag.collect_receipts() as receipts:
     for value in (smooth(x), smooth.prepare(x), smooth(x), smooth(np.zeros(20_000)), smooth(x[::-1].copy()[::-1])):

@@ -55,8 +55,9 @@ from anygpu.units import readable_seconds
 #: A trace is given up after so long, with a quarter of what calls have taken as long as that is little, or after such a
 #: share of it.
 _TRACE_SECONDS, _MOST_AT_FIRST, _TRACE_SHARE = 0.02, 0.06, 0.05
-#: Native code is used where it takes at most so much of NumPy's time.
-LEAST_GAIN = 0.9
+#: Native code gets real calls where it takes at most so many times NumPy's time beside them: these have the processors
+#: to themselves, and decide.
+WORTH_TRYING = 1.5
 #: Programs of more operations are compiled when nobody else wants the processor.
 _LARGE_PROGRAM = 1000
 #: Runs of native code in a trial, of which the best counts, and seconds that they may take in any case.
@@ -192,7 +193,7 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
         compiled = _clock()
         with background.must_finish():
             seconds, results = _timed(native, sample.inputs, site.least)
-            if seconds + OVERHEAD > site.least * LEAST_GAIN:
+            if seconds + OVERHEAD > site.least * WORTH_TRYING:
                 stay_because_slow(site, function, seconds)
             elif agrees(site, function, sample, results, trust, before_use=True):
                 kinds = number_kinds(traced, sample.inputs)
@@ -224,8 +225,7 @@ def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced:
 
 
 def _compiled(traced: Traced) -> CpuExecutable:
-    # Where calls use every processor, whatever else runs makes them wait.
-    return executable(traced.program, idle=len(traced.program.nodes) > _LARGE_PROGRAM or not loading.costs_little())
+    return executable(traced.program, idle=len(traced.program.nodes) > _LARGE_PROGRAM)
 
 
 def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[float, list[Any]]:

@@ -51,10 +51,12 @@ from anygpu.units import readable_seconds
 
 #: What a call takes beside the code itself.
 OVERHEAD = 2e-6
+#: Native code is used where it takes at most so much of NumPy's time.
+LEAST_GAIN = 0.95
 #: Native code that takes so many times as long as NumPy is not tried again.
 _MUCH_SLOWER = 1.5
 #: Calls after which the time of the code is known.
-_TRIAL_CALLS = 8
+_TRIAL_CALLS = 3
 #: A sample costs a hand-over to the background, and copies.
 _HANDING_OVER, _COPIED_PER_SECOND = 1e-4, 4e9
 #: What planning calls may cost, as a share of what calls take, where there may be a GPU; and how many of the calls that
@@ -262,7 +264,7 @@ class NativeCalls:
         """After some calls: see whether they were faster, or compare one with NumPy, or have one planned."""
         site = self._site
         if not self._proved:
-            if self._seconds + OVERHEAD > site.least:
+            if self._seconds + OVERHEAD > site.least * LEAST_GAIN:
                 stay_because_slow(site, call.function, self._seconds)
                 return on_numpy(site, call)
             self._proved = True

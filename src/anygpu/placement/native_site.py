@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: of Python's lock, and a fifth of a second of another processor.
 LEAST_FOR_NATIVE, BEFORE_NATIVE = 5e-6, 0.02
 #: Calls of less than this wait for all that is loaded.
-_SHORT = 5e-3
+_SHORT = 0.1
 #: What calls have to take before it is tried again in a process, where an earlier one has tried it in vain.
 BEFORE_ANOTHER_TRY = 2.0
 
