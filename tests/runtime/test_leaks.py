@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.placement import signature
+from anygpu.placement import class_signatures
 from anygpu.placement.planner import default
 
 MANY = 10_000
@@ -102,7 +102,7 @@ def test_the_check_finds_memory_that_grows() -> None:
 
 
 def test_the_check_finds_keys_that_hold_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signature, "_whole", lambda token: lambda value, parts, lifted: parts.append(value))
+    monkeypatch.setattr(class_signatures, "_whole", lambda token: lambda value, parts, lifted: parts.append(value))
     function = ag.offload(lambda x, thing: x)
 
     class Fresh:

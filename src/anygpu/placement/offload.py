@@ -359,16 +359,15 @@ def check_function(function: Any) -> None:
         called = called.func if isinstance(called, functools.partial) else called.__func__
     if not isinstance(called, types.FunctionType):
         called = type(called).__call__
-    name = name_of(function)
     if inspect.iscoroutinefunction(called):
         raise InvalidOption(
-            f"{name} is an async function, which anygpu cannot run: offload the function that computes, and call it "
-            "there, or `await anygpu.submit(function, …)` to let it run beside the event loop."
+            f"{name_of(function)} is an async function, which anygpu cannot run: offload the function that computes, and "
+            "call it there, or `await anygpu.submit(function, …)` to let it run beside the event loop."
         )
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise InvalidOption(
-            f"{name} is a generator function, which anygpu cannot run: offload the function that computes one item, "
-            "and call it in the generator."
+            f"{name_of(function)} is a generator function, which anygpu cannot run: offload the function that computes "
+            "one item, and call it in the generator."
         )
 
 
