@@ -361,8 +361,8 @@ def check_function(function: Any) -> None:
         called = type(called).__call__
     if inspect.iscoroutinefunction(called):
         raise InvalidOption(
-            f"{name_of(function)} is an async function, which anygpu cannot run: offload the function that computes, and "
-            "call it there, or `await anygpu.submit(function, …)` to let it run beside the event loop."
+            f"{name_of(function)} is an async function, which anygpu cannot run: offload the function that computes, "
+            "and call it there, or `await anygpu.submit(function, …)` to let it run beside the event loop."
         )
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise InvalidOption(
