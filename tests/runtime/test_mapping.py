@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import itertools
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -257,7 +258,8 @@ def test_results_of_a_launch_do_not_share_memory(known: DeviceRegistry) -> None:
     with Runtime(known=known, max_latency=1000.0) as runtime:
         told_to_batch(runtime, "opencl", ROWS[0])
         values = [each.unwrap() for each in runtime.map(chain, ROWS, [W] * 100, on="opencl", fallback="raise")]
-        assert all(value.base is None for value in values)
+        # One that ran alone, on a busy machine, may be a view of memory that is its own.
+        assert not any(np.may_share_memory(one, other) for one, other in combinations(values, 2))
         values[0][:] = 7
         np.testing.assert_allclose(values[1], chain(ROWS[1], W), rtol=1e-4, atol=1e-5)
 

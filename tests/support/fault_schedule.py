@@ -175,7 +175,8 @@ class Schedule:
         return int(np.count_nonzero(self.rows["kind"][self.runs :]))
 
     def times_injected(self, *kinds: Kind) -> int:
-        done = self._story[self._story["done"] != 0]
+        story = self._story  # once: another run may begin at any moment
+        done = story[story["done"] != 0]
         return int(np.isin(done["kind"], kinds).sum())
 
     def without_memory(self) -> int:
