@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from anygpu.cache_location import cache_location
+from anygpu.digest import blake2b
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +57,8 @@ def write_file(path: str | os.PathLike[str], content: bytes) -> bool:
 
 def sealed(content: bytes, purpose: bytes) -> bytes:
     """With a checksum before it of what it is and of what it is for."""
-    import hashlib
-
-    return hashlib.sha256(hashlib.sha256(purpose).digest() + content).hexdigest().encode() + b"\n" + content
+    checksum = blake2b(blake2b(purpose).digest() + content, digest_size=32)
+    return checksum.hexdigest().encode() + b"\n" + content
 
 
 def unsealed(content: bytes | None, purpose: bytes) -> bytes | None:

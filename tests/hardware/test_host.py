@@ -19,5 +19,5 @@ def test_linux_tells_what_psutil_does() -> None:
 @pytest.mark.parametrize("content", ["", "MemTotal: much", "MemTotal:\nMemAvailable:", "MemTotal: 5 kB"])
 def test_a_system_that_tells_nothing_is_asked_through_psutil(tmp_path: Path, content: str) -> None:
     (tmp_path / "meminfo").write_text(content)
-    assert host._host_memory(tmp_path / "meminfo")[0] == psutil.virtual_memory().total
-    assert host._host_memory(tmp_path / "nothing")[0] == psutil.virtual_memory().total
+    assert host._host_memory(str(tmp_path / "meminfo"))[0] == psutil.virtual_memory().total
+    assert host._host_memory(str(tmp_path / "nothing"))[0] == psutil.virtual_memory().total

@@ -8,7 +8,6 @@ is the time to do the work again.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import platform
 import re
@@ -21,6 +20,7 @@ import msgspec
 
 from anygpu._version import __version__
 from anygpu.cache_folder import TEMPORARY, decoded, sealed, unsealed, write_file
+from anygpu.digest import blake2b
 from anygpu.engines.distributions import version_of
 from anygpu.errors import InvalidOption
 from anygpu.own_files import read_file
@@ -117,7 +117,7 @@ class DiskCache:
                 f"{kind!r} is not a kind of cached file: use lowercase letters, digits and single hyphens."
             )
         # Encoded as a whole, so that no two of them run together into a third.
-        return hashlib.sha256(msgspec.msgpack.encode((_FORMAT, kind, key, self._stamp))).digest()
+        return blake2b(msgspec.msgpack.encode((_FORMAT, kind, key, self._stamp)), digest_size=32).digest()
 
     def _path(self, kind: str, identity: bytes) -> str:
         return os.path.join(self._directory, f"{kind}-{identity.hex()}")

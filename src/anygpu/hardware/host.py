@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 from collections.abc import Iterator
-from pathlib import Path
 
 from anygpu.hardware.device import unknown_facts
 
@@ -16,10 +15,10 @@ NOT_NVIDIA = "only NVIDIA cards have a compute capability"
 LOAD_NOT_SAMPLED = "the processor's load is not sampled by a probe"
 
 
-def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def processor_name(cpuinfo: str = "/proc/cpuinfo") -> str:
     """The processor's name as its maker gives it; `platform.processor()` is empty or just "x86_64" on Linux."""
     try:
-        lines = cpuinfo.read_text().splitlines()
+        lines = _text(cpuinfo).splitlines()
     except OSError:
         return platform.processor() or platform.machine() or "CPU"
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -61,14 +60,14 @@ def own_processes(program: str) -> Iterator[tuple[int, list[str]]]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # it has ended meanwhile, or is closed to us
             # A program that runs with its owner's rights has arguments of whoever has started it; the real user tells.
-            if set(process.uids()) == {os.geteuid()} and Path(process.exe()).name == program:
+            if set(process.uids()) == {os.geteuid()} and os.path.basename(process.exe()) == program:
                 yield process.pid, process.cmdline()
 
 
-def _host_memory(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int]:
+def _host_memory(meminfo: str = "/proc/meminfo") -> tuple[int, int]:
     """In all, and available."""
     with contextlib.suppress(OSError, KeyError, ValueError, IndexError):  # elsewhere than on Linux
-        lines = (line.partition(":") for line in meminfo.read_text().splitlines())
+        lines = (line.partition(":") for line in _text(meminfo).splitlines())
         kilobytes = {name: int(value.split()[0]) for name, _, value in lines}
         return kilobytes["MemTotal"] * 1024, kilobytes["MemAvailable"] * 1024
     import psutil  # here, because it takes 15 ms to load, and most processes do without it
@@ -77,13 +76,18 @@ def _host_memory(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int]:
     return memory.total, memory.available
 
 
-def _container_limit(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+def _container_limit(cgroup: str = "/sys/fs/cgroup/memory.max") -> int:
     unlimited = 1 << 62
     try:
-        text = cgroup.read_text().strip()
+        text = _text(cgroup).strip()
     except OSError:
         return unlimited
     return int(text) if text.isdigit() else unlimited
+
+
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read()
 
 
 def processor_unknowns() -> dict[str, str]:

@@ -47,9 +47,9 @@ def mark_of(function: Callable[..., Any]) -> bytes | None:
         content = b"\0".join((inner.__qualname__.encode(), code.co_code, repr(code.co_names).encode()))
     except Exception:  # noqa: BLE001 - an object of the user's may raise anything when it is looked at
         return None
-    import hashlib  # late, as all that few processes need
+    from anygpu.digest import blake2b  # late, as all that few processes need
 
-    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest().encode()
+    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest().encode()
 
 
 def is_marked(function: Callable[..., Any], name: str = "hints") -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from anygpu.digest import blake2b
 from anygpu.engines.disk_cache import stamp_of
 from anygpu.hardware.device import Device
 from anygpu.history.records import plain_name
@@ -71,7 +71,7 @@ def device_stamp(device: Device, libraries: Iterable[str], isolation: str | None
 
 
 def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 # -- values, each as bytes that begin with what it is and how long it is, so that no two run together

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 
 Job = Callable[[], None]
-
-_log = logging.getLogger(__name__)
 
 #: How long the end of Python waits for a library that must not be interrupted.
 _PATIENCE = 30.0
@@ -33,8 +30,9 @@ class Background:
 
     def begin_anew(self) -> None:
         """Without a thread and without jobs: in a child that was forked off, which has neither."""
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: deque[Job] = deque()
         self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
         self._idle = threading.Condition(self._lock)
         self._waiting = 0
         self._thread: threading.Thread | None = None
@@ -47,12 +45,13 @@ class Background:
             if self._closed:
                 return
             self._waiting += 1
+            self._jobs.append(job)
+            self._arrived.notify()
             if self._thread is None:
                 # A daemon, because Python waits for others before it calls what was registered with atexit.
                 self._thread = threading.Thread(target=self._work, name="anygpu-background", daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
-        self._jobs.put(job)
 
     @property
     def busy(self) -> bool:
@@ -85,27 +84,36 @@ class Background:
             self._closed = True
             thread = self._thread
             self._idle.notify_all()
-        self._jobs.put(None)
+            self._arrived.notify_all()
         if thread is not None:
             atexit.unregister(self.close)
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=_PATIENCE if self._holding else 0.0)
 
     def _work(self) -> None:
-        while True:
-            try:
-                job = self._jobs.get(timeout=_IDLE_SECONDS)
-            except queue.Empty:
-                self._when_idle()
-                job = self._jobs.get()
-            if job is None or self._closed:
-                return
+        while (job := self._next()) is not None:
             try:
                 job()
-            except Exception:  # noqa: BLE001 - one job must not cost the others their thread
-                _log.exception("a job in the background failed")
+            except Exception:
+                import logging  # late: it takes 5 ms, and jobs do not fail
+
+                logging.getLogger(__name__).exception("a job in the background failed")
             finally:
                 with self._idle:
                     self._waiting -= 1
                     if self._waiting == 0:
                         self._idle.notify_all()
+
+    def _next(self) -> Job | None:
+        """The next job, when there is one; `None` when there are to be no more."""
+
+        def is_there() -> bool:
+            return bool(self._jobs) or self._closed
+
+        with self._lock:
+            arrived = self._arrived.wait_for(is_there, _IDLE_SECONDS)
+        if not arrived:
+            self._when_idle()
+        with self._lock:
+            self._arrived.wait_for(is_there)
+            return None if self._closed else self._jobs.popleft()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +20,9 @@ from anygpu.plan.calibration import Calibration
 from anygpu.processors import usable_processors
 from anygpu.workers.open import isolation_of
 from anygpu.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: What a device may take, unless the caller says otherwise.
 SECONDS = 3.0

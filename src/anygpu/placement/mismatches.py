@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import platform
 import time
 import warnings
@@ -17,6 +16,7 @@ import numpy as np
 from anygpu._version import __version__
 from anygpu.agreement.comparison import Difference
 from anygpu.cache_folder import cache_folder, decoded, write_file
+from anygpu.digest import blake2b
 from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch
 from anygpu.hardware.device import Device
@@ -91,9 +91,9 @@ def mismatch(
 ) -> Mismatch:
     """All that a report needs; the inputs themselves are the user's and stay here."""
     wire = to_bytes(program)
-    digest = hashlib.blake2b(wire + device.encode() + repr(found.index).encode(), digest_size=4).hexdigest()
+    digest = blake2b(wire + device.encode() + repr(found.index).encode(), digest_size=4).hexdigest()
     described = tuple(
-        f"{each.dtype.name}{list(each.shape)} {hashlib.blake2b(each.tobytes(), digest_size=8).hexdigest()}"
+        f"{each.dtype.name}{list(each.shape)} {blake2b(each.tobytes(), digest_size=8).hexdigest()}"
         for each in map(np.asarray, inputs)
     )
     return Mismatch(

@@ -14,7 +14,6 @@ Nothing of this needs a device to be opened or a call to be planned.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import sys
 import threading
@@ -64,7 +63,6 @@ _LARGE_PROGRAM = 1000
 _MOST_RUNS, _SHORT_RUNS = 8, 2e-3
 
 _clock = time.perf_counter
-_log = logging.getLogger(__name__)
 
 #: What preparing took, by task: seconds of tracing, compiling and comparing. For benchmarks.
 history: deque[tuple[str, dict[str, float]]] = deque(maxlen=256)
@@ -211,8 +209,10 @@ def _reported(site: NativeSite) -> Iterator[None]:
         yield
     except AnyGPUError as error:
         site.stay(f"native code for it could not be made: {error}")
-    except Exception as error:  # noqa: BLE001
-        _log.exception("native code could not be tried")
+    except Exception as error:
+        import logging  # late: it takes 5 ms
+
+        logging.getLogger(__name__).exception("native code could not be tried")
         site.stay(f"native code for it failed in a trial: {type(error).__name__}: {error}")
 
 

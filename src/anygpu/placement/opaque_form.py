@@ -6,7 +6,6 @@ What such calls take of memory is learnt for the form, in this process and in ea
 from __future__ import annotations
 
 import functools
-import statistics
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -105,7 +104,7 @@ class OpaqueForm:
             last = self._last.setdefault((device, number), deque(earlier, FIRST))
             last.append(peak)
             # Of two the lower one: the first call of a process takes more.
-            peaks[number] = peak = statistics.median_low(last)
+            peaks[number] = peak = sorted(last)[(len(last) - 1) // 2]
             program = self.program
         if program is not None:
             call.planner.recall.peaked(program, device, number, peak)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -181,6 +180,8 @@ def _split(workers: Sequence[Worker], split: Split, arguments: Sequence[Argument
         if beside is None:
             done = [(first, run(first))]
         else:
+            from concurrent.futures import ThreadPoolExecutor  # late: it loads 5 ms, and few calls are split
+
             with ThreadPoolExecutor(1, thread_name_prefix="anygpu-part") as other:
                 later = other.submit(run, beside)
                 done = [(first, run(first)), (beside, later.result())]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
 
+from anygpu.digest import blake2b
 from anygpu.display import drawn
 from anygpu.errors import InvalidProgram
 from anygpu.program.ops.source import Input
@@ -80,7 +80,7 @@ class Program:
     @cached_property
     def key(self) -> str:
         """A hash of the content, the same in every process and on every machine."""
-        return hashlib.blake2b(msgspec.msgpack.encode((self.nodes, self.outputs)), digest_size=16).hexdigest()
+        return blake2b(msgspec.msgpack.encode((self.nodes, self.outputs)), digest_size=16).hexdigest()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Program):

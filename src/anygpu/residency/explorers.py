@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.hardware.device import Device
 from anygpu.workers import priority
-from anygpu.workers.child_process import Child
 
 if TYPE_CHECKING:
+    from anygpu.workers.child_process import Child
     from anygpu.workers.process import ProcessWorker
 
 
@@ -38,6 +38,7 @@ class Explorers:
         started.
         """
         # Most processes explore nothing.
+        from anygpu.workers.child_process import Child
         from anygpu.workers.probe_messages import ServeRequest
         from anygpu.workers.process import ProcessWorker
 

@@ -38,12 +38,12 @@ from anygpu.residency.lineage import Evicted, HostCopyCache, Loss
 from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.residency.spares import Spares
 from anygpu.residency.worker_events import WorkerEvent, tell
-from anygpu.workers.child_process import Child
 from anygpu.workers.open import ISOLATION, default_budget, isolation_of, open_worker
 from anygpu.workers.worker import Overlapping, Worker
 
 if TYPE_CHECKING:
     from anygpu.plan.calibration import Calibration
+    from anygpu.workers.child_process import Child
 
 __all__ = ["DeviceHandle", "DeviceRegistry", "registry"]
 

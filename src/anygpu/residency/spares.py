@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.workers.child_process import Child
 
 if TYPE_CHECKING:
+    from anygpu.workers.child_process import Child
     from anygpu.workers.spare import Spare
 
 #: How long a spare is kept after the last loss. It takes 30 MB of memory.

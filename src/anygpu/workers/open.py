@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.units import bytes_from
-from anygpu.workers.child_process import Child
 from anygpu.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from anygpu.workers.child_process import Child
 
 ISOLATION = "ANYGPU_ISOLATION"
 MEMORY = "ANYGPU_MEMORY"

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 
 #: macOS: throttles the processor time, disk and network of a thread, or of a whole process.
 _DARWIN_THREAD, _DARWIN_PROCESS, _DARWIN_BACKGROUND = 3, 4, 0x1000
@@ -26,9 +25,9 @@ def lower_this_process() -> None:
     """Run this process when nobody else wants the processor. Threads that it starts later inherit that."""
     with contextlib.suppress(OSError, AttributeError):
         if sys.platform == "linux":
-            for thread in Path("/proc/self/task").iterdir():
+            for thread in os.listdir("/proc/self/task"):
                 with contextlib.suppress(ProcessLookupError):
-                    os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
+                    os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
         elif sys.platform == "darwin":
             os.setpriority(_DARWIN_PROCESS, 0, _DARWIN_BACKGROUND)
         elif sys.platform == "win32":
@@ -58,27 +57,29 @@ def seconds_without_processor(process: int) -> float:
     """How long the thread of a process that waited longest for a processor has done so; 0 where that is not known."""
     longest = 0.0
     with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{process}/task").iterdir():
-            longest = max(longest, _seconds_waited(thread))
+        for thread in os.listdir(f"/proc/{process}/task"):
+            longest = max(longest, _seconds_waited(process, thread))
     return longest
 
 
 def thread_seconds_without_processor(thread: int) -> float:
     """How long a thread of this process, by its native id, has waited for a processor; 0 where that is not known."""
-    return _seconds_waited(Path(f"/proc/self/task/{thread}"))
+    return _seconds_waited("self", thread)
 
 
-def _seconds_waited(thread: Path) -> float:
-    with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended since, or the system does not tell
-        return int((thread / "schedstat").read_text().split()[1]) / 1e9
+def _seconds_waited(process: int | str, thread: int | str) -> float:
+    path = f"/proc/{process}/task/{thread}/schedstat"
+    with contextlib.suppress(OSError, ValueError, IndexError), open(path) as file:
+        # It may have ended since, or the system does not tell.
+        return int(file.read().split()[1]) / 1e9
     return 0.0
 
 
 def waits_for_processor(process: int) -> bool:
     """Whether a process would go on at once if it had a processor; `False` where that is not known."""
-    with contextlib.suppress(OSError, IndexError):
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{process}/stat") as file:
         # The name, which comes before the state, may have spaces and brackets of its own.
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "R"
+        return file.read().rpartition(")")[2].split()[0] == "R"
     return False
 
 

@@ -6,7 +6,6 @@ a day at most, and only when the probe ended well: a device that hung yesterday 
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from anygpu.cache_folder import decoded, sealed, unsealed, write_file
+from anygpu.digest import blake2b
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.distributions import version_of
 from anygpu.hardware import host
@@ -47,7 +47,7 @@ def fingerprint(entry: EngineEntry, evidence: Evidence) -> str:
     # Other engines' libraries do not matter to this one; anygpu's own version stands for the code of the probe.
     machine = msgspec.structs.replace(evidence, libraries={"anygpu": evidence.libraries.get("anygpu", "")}, user="")
     identity = (entry, versions, machine, sys.executable)
-    return hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()
+    return blake2b(msgspec.json.encode(identity, order="sorted"), digest_size=32).hexdigest()
 
 
 def read_cached(path: Path, fingerprints: Mapping[str, str], now: float) -> dict[str, CachedProbe]:

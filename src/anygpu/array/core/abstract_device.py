@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -14,6 +13,7 @@ from anygpu._typing import HostArray
 from anygpu.array.core.device import Buffer
 from anygpu.array.core.expression import Value, active_tracer, nearest_line
 from anygpu.array.core.recording import ABSTRACT, MAX_CONSTANT_BYTES, dtype_name, literal
+from anygpu.digest import blake2b
 from anygpu.errors import VALUE_NEEDED, ValueNeeded
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
@@ -169,7 +169,7 @@ class AbstractDevice:
                 self.unordered[id(made)] = made
             return made
         copied = np.array(values, values.dtype.newbyteorder("="), order="C")
-        digest = hashlib.blake2b(copied.data.cast("B"), digest_size=16).digest()
+        digest = blake2b(copied.data.cast("B"), digest_size=16).digest()
         return self._once((digest, spec, ordered), CapturedConstant(copied, digest), spec, ordered=ordered)
 
     def _once(self, key: tuple[Any, ...], buffer: Buffer, spec: Spec, *, ordered: bool = True) -> Value:

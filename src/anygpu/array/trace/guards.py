@@ -6,7 +6,6 @@ asked before every call on a device; so each is short.
 
 from __future__ import annotations
 
-import hashlib
 import operator
 import types
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.layouts import is_in_order as is_layout_in_order
+from anygpu.digest import blake2b
 
 #: Numbers and texts: compared by type and bits.
 PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
@@ -127,7 +127,7 @@ def digest(array: Any) -> bytes:
     """The hash of an array's values, which have become constants of a program."""
     if isinstance(array, Array):  # it is replaced, not changed, when something is written to it
         return id(array._value).to_bytes(8, "little")
-    return hashlib.blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=16).digest()
+    return blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=16).digest()
 
 
 STEPS: dict[str, Callable[[Any, Any], Any]] = {

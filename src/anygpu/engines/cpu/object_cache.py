@@ -7,7 +7,6 @@ truncated, swapped with another or made for another processor is as good as none
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from functools import cache
@@ -18,6 +17,7 @@ import numpy as np
 
 from anygpu._version import __version__
 from anygpu.cache_location import cache_location
+from anygpu.digest import blake2b
 from anygpu.engines.cpu import compile_child
 from anygpu.engines.cpu.compiler import compiled
 from anygpu.engines.cpu.target import HostProcessor, host_processor
@@ -72,7 +72,7 @@ def _fact_key(program: Program, about: tuple[Any, ...]) -> bytes:
 def _sources() -> str:
     """By which a change of the code that compiles is noticed, as Python notices that its own files are out of date."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-    digest = hashlib.blake2b(digest_size=16)
+    digest = blake2b(digest_size=16)
     for part in ("codegen", "engines/cpu", "program"):
         for folder, below, names in os.walk(os.path.join(package, part)):
             below[:] = sorted(name for name in below if name != "__pycache__")

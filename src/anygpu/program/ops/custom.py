@@ -6,13 +6,13 @@ engine computes the reference instead.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from anygpu.digest import blake2b
 from anygpu.errors import InvalidProgram
 from anygpu.printable import printable
 from anygpu.program.costs import program_cost
@@ -154,7 +154,7 @@ class Custom(Primitive, frozen=True):
         """A hash of the user's text, and how it is launched."""
         numbers = "".join(f", {each.name} = {each.value}" for each in self.scalars)
         which = f", result {printable(self.written[self.result].name)}" if len(self.shapes) > 1 else ""
-        digest = hashlib.blake2b(self.source.encode(), digest_size=4).hexdigest()
+        digest = blake2b(self.source.encode(), digest_size=4).hexdigest()
         launch = f"{listed(self.groups)} groups of {listed(self.group)}"
         return f"{self.language} {digest}, {launch}{printable(numbers)}{which}"
 
