@@ -14,13 +14,12 @@ from anygpu.placement.known import Known
 if TYPE_CHECKING:
     from anygpu.plan.choosing import DeviceChooser
 
-#: Native code is prepared for calls that take so long each, and have taken so long together. Preparing takes some 50 ms
-#: of Python's lock, and a fifth of a second of another processor.
-LEAST_FOR_NATIVE, BEFORE_NATIVE = 5e-6, 0.02
+#: Native code is prepared for calls that take so long each and together: it takes 0.1 s of Python beside them.
+LEAST_FOR_NATIVE, BEFORE_NATIVE = 5e-6, 0.05
 #: Calls of less than this wait for all that is loaded.
 _SHORT = 0.1
-#: What calls have to take before it is tried again in a process, where an earlier one has tried it in vain.
-BEFORE_ANOTHER_TRY = 2.0
+#: What calls have to take where an earlier process has tried it in vain, or has ended before it was ready.
+BEFORE_ANOTHER_TRY = 1.0
 
 
 class NativeSite:
