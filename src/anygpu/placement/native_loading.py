@@ -5,9 +5,25 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
+import time
 
 from anygpu.placement.loading import native
+from anygpu.placement.native_site import NativeSite
 from anygpu.placement.switching import yielding
+from anygpu.processors import usable_processors
+
+#: Calls that leave less of a processor idle lose as much time as is spent beside them: they have to take so long.
+_SPARE, BEFORE_WITHOUT_SPARE = 0.75, 1.0
+
+
+def begin_for(site: NativeSite) -> None:
+    """Begin to load what native code needs, or have the site ask again later."""
+    clock, processor_clock = site.began
+    used = (time.process_time() - processor_clock) / max(time.perf_counter() - clock, 1e-9)
+    if site.known.is_marked or site.seconds >= BEFORE_WITHOUT_SPARE or usable_processors() - used >= _SPARE:
+        begin_native(compiles=not site.known.is_marked)
+    else:
+        site.look_again(1.5)
 
 
 def begin_native(*, compiles: bool) -> None:

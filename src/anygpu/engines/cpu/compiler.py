@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MOST_CRASHES, _MOST_KILLS = 2, 8
 _LAST_WORDS = 2000
 #: How much nicer the child is than this process.
-_NICER = 10
+_NICER = 5
 _KILLED = -getattr(signal, "SIGKILL", 9)
 #: How a child ends that takes too long: it would do so again.
 _OUT_OF_TIME = -getattr(signal, "SIGPROF", 27)
