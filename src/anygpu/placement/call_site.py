@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +27,7 @@ from anygpu.plan.corrections import doubt_about
 from anygpu.plan.fusion_estimate import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, predict
-from anygpu.plan.renting import CALLS_WAITED, Remembered
+from anygpu.plan.renting import Remembered
 from anygpu.plan.splitting import split
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
@@ -65,14 +64,6 @@ class Prediction(NamedTuple):
     doubt: str | None = None
     #: Whether its calibration was measured on a busy machine.
     doubtful: bool = False
-
-
-class EarlyTrial:
-    """How far a trial is that began at once."""
-
-    def __init__(self) -> None:
-        self.compiled = threading.Event()
-        self.ended = threading.Event()
 
 
 #: Calls that may run without planning when there is nothing to find out. There are more of short ones, so that planning
@@ -135,8 +126,6 @@ class CallSite:
         #: Whether a calibration of its devices was disturbed, and from which call on that is looked at again.
         self._has_doubtful_calibration = False
         self._doubting_from = 0
-        #: A trial that began at once; `None` without one, or when a call has waited for it.
-        self.early_trial: EarlyTrial | None = None
         #: Calls that need no planning, where one device is all that is allowed.
         self.direct: DirectCalls | None = None
         self._plans_every_call = False
@@ -592,16 +581,6 @@ class CallSite:
         if self.may_doubt_calibrations:
             self._doubting_from = self.chooser.calls + CALLS_BETWEEN_DOUBTS
             self.calibrated = not repeat
-
-    def begin_early_trial(self) -> EarlyTrial:
-        """A trial begins at once, on a device that is open."""
-        self.early_trial = EarlyTrial()
-        return self.early_trial
-
-    def await_early_trial(self, seconds: float) -> bool:
-        """Wait for its end, so long at most; whether it has come. Only one call waits, and hardly for a compiler."""
-        trial, self.early_trial = self.early_trial, None
-        return trial is not None and trial.compiled.wait(seconds / CALLS_WAITED) and trial.ended.wait(seconds)
 
     def use_chunks(self, name: str, chunks: Chunks) -> None:
         """Calls run there in chunks from now on. It is a new table: other threads may be reading the old one."""

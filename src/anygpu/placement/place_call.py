@@ -24,7 +24,7 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import check_now, hear_numpy, judge_returned
 from anygpu.placement.direct import direct_calls
 from anygpu.placement.executing import Executing
-from anygpu.placement.explore import await_early_trial, explore, why_not_elsewhere
+from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.known import Known
 from anygpu.placement.new_call_site import LARGE, VERY_LARGE
 from anygpu.placement.opaque import place_opaque
@@ -87,8 +87,6 @@ def place(
                     planner.add_seconds(call.site.flush_timings(planner))
                     trace_and_predict(call, timer)
                     choice = choose(call)
-                    if choice.kind in ("baseline", "known") and await_early_trial(call):
-                        choice = choose(call)
                     if choice.checks is not None:
                         call.site.begin_sample(choice.checks)
                 outcome = run_with_retries(call, choice, timer)

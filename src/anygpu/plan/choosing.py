@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
 from anygpu.disturbance import RecentTimes
-from anygpu.plan.renting import LEAST_GAIN, Remembered, is_clear, is_worth_opening, is_wrong
+from anygpu.plan.renting import LEAST_GAIN, Remembered, is_worth_opening, is_wrong
 from anygpu.plan.sampling import calls_between_samples
 from anygpu.units import readable_seconds
 
@@ -561,19 +561,6 @@ class DeviceChooser:
             if memory is None or track is None or track.agreed or track.suspended or self.calls < track.due:
                 continue
             if is_worth_opening(memory, best[1], self.once.get(name, 0.0), self.calls):
-                return name
-        return None
-
-    def clearly_better(self, is_open: Callable[[str], bool]) -> str | None:
-        """The candidate that is tried at once: its device is open, and it promises much for long calls."""
-        best = self._best_known()
-        if best is None or self.pinned is not None or self.trying or self.choose().candidate != self.baseline:
-            return None
-        for name in self._by_promise():
-            track = self.tracks[name]
-            if name == self.baseline or track.suspended or track.rough is not None or track.known:
-                continue
-            if self.calls >= track.due and is_clear(self.expected.get(name, float("inf")), best[1]) and is_open(name):
                 return name
         return None
 
