@@ -38,7 +38,6 @@ from anygpu.placement import loading, offload
 
 # Each of the two readings that are taken around a call is later by its time.
 offload._clock = itertools.count(0.0, {seconds}).__next__
-loading.costs_little = lambda: True
 
 @ag.offload
 def double(x, *, by=2):
@@ -69,9 +68,8 @@ import anygpu as ag
 from anygpu.placement import loading, offload
 from anygpu.testing.clock import ManualClock
 
-# On a busy machine calls may take any time, and a thread may cost too much.
+# On a busy machine calls may take any time.
 offload._clock = clock = ManualClock()
-loading.costs_little = lambda: True
 seconds = 0.001
 
 @ag.offload
@@ -123,14 +121,13 @@ def test_python_may_end_meanwhile() -> None:
 
 
 def test_no_call_imports_it() -> None:
-    """Also where calls leave no processor idle: they go on as they are until it is loaded."""
+    """They go on as they are until it is loaded."""
     script = """
 import sys, threading
 import numpy as np
 import anygpu as ag
 from anygpu.placement import loading
 
-loading.costs_little = lambda: False
 imported = []
 
 def hear(event, arguments):

@@ -246,7 +246,7 @@ def _affords_calibration(planner: Planner, site: CallSite) -> bool:
 
 
 def _affords(planner: Planner, device: Device) -> bool:
-    return planner.pace.affords(CALIBRATION_SECONDS + planner.calibration(device).open, planner.seconds)
+    return not planner.pace.missing(CALIBRATION_SECONDS + planner.calibration(device).open, planner.seconds)
 
 
 def _calibrate(planner: Planner, site: CallSite) -> None:
@@ -338,7 +338,7 @@ def _run_trial(
     sample: Sample,
 ) -> tuple[float, list[list[Any]]] | None:
     """The best time of several runs on explorers, and their results; `None` if Python ends meanwhile."""
-    chooser, explorers, find = site.chooser, planner.places.explorers, planner.explorer
+    chooser, find = site.chooser, planner.explorer
     # A short process is over before sizes of kernels are found.
     has_time = planner.pace.allowance(planner.seconds) > facts.once + 2 * facts.tuning
     with tuning_limited_to(None if has_time else 0.0):
@@ -348,11 +348,11 @@ def _run_trial(
     for number in range(_RUNS):
         if planner.background.closed:
             return None
-        begin, pauses = planner.clock(), explorers.pauses
+        begin = planner.clock()
         ran = execute(facts.way, sample.traced.program, sample.inputs, find, timeout=site.options.timeout)
         seconds = planner.clock() - begin
         first = first or ran.results
-        if number and (pauses == explorers.pauses or number == _RUNS - 1):
+        if number:
             best = min(best, seconds)
             if seconds > _LONG or seconds > DOUBT * 2 * (chooser.estimate(chooser.baseline or name) or seconds):
                 break

@@ -149,8 +149,7 @@ class NewCallSite:
 
     def _load(self) -> None:
         self._until_loading = math.inf
-        if loading.costs_little():
-            loading.begin()
+        loading.begin()
 
     def report_to(self, chooser: DeviceChooser) -> float:
         """Report all calls; what they took together."""

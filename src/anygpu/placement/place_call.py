@@ -81,19 +81,15 @@ def place(
             warning = call.site.take_warning()
             if warning is not None:
                 raise warning
-            begun = planner.pace.begin_call()
-            try:
-                with timer.phase("plan"):
-                    planner.add_seconds(call.site.flush_timings(planner))
-                    trace_and_predict(call, timer)
-                    choice = choose(call)
-                    if choice.checks is not None:
-                        call.site.begin_sample(choice.checks)
-                outcome = run_with_retries(call, choice, timer)
-                if outcome[1].device == "numpy":
-                    call.site.planned(outcome[1].phases.plan + outcome[1].phases.other)
-            finally:
-                planner.pace.end_call(begun)
+            with timer.phase("plan"):
+                planner.add_seconds(call.site.flush_timings(planner))
+                trace_and_predict(call, timer)
+                choice = choose(call)
+                if choice.checks is not None:
+                    call.site.begin_sample(choice.checks)
+            outcome = run_with_retries(call, choice, timer)
+            if outcome[1].device == "numpy":
+                call.site.planned(outcome[1].phases.plan + outcome[1].phases.other)
     except BaseException as error:
         if observers:
             device = getattr(error, "device", None) or "numpy"

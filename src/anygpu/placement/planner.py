@@ -36,7 +36,6 @@ from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections
 from anygpu.plan.fusion_estimate import structure_of
 from anygpu.plan.predicting import Expected, predict
-from anygpu.processors import ProcessorUse, usable_processors
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.open import default_budget
@@ -102,7 +101,7 @@ class Planner:
         self.background = Background(when_idle=self._rest)
         self._open_history = history
         self._recalled: Recall | None = None
-        self.pace = Pace(clock, known.explorers, ProcessorUse(usable_processors()).has_spare)
+        self.pace = Pace(clock)
         #: Whether something else has the processors while calls are measured.
         self.watch = DisturbanceWatch(read_processors)
         self.corrections = Corrections()
@@ -491,11 +490,7 @@ class Planner:
 
     def settle(self, timeout: float | None = None) -> bool:
         """Wait until nothing is being tried in the background; whether that was so in time."""
-        self.pace.await_end()
-        try:
-            return self.background.settle(timeout)
-        finally:
-            self.pace.stop_awaiting()
+        return self.background.settle(timeout)
 
     def close(self) -> None:
         self.background.close()
@@ -623,7 +618,7 @@ def default() -> Planner:
 def _forked() -> None:
     """In a child that was forked off, nothing is explored: the threads for it are the parent's."""
     if _default is not None:
-        _default.pace.forked()
+        _default.pace.exploring = False
 
 
 if hasattr(os, "register_at_fork"):
