@@ -26,7 +26,6 @@ from anygpu.placement.direct import direct_calls
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.known import Known
-from anygpu.placement.new_call_site import LARGE, VERY_LARGE
 from anygpu.placement.opaque import place_opaque
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, lacking, no_device
@@ -43,17 +42,15 @@ from anygpu.placement.trust import (
     sample_of,
     warns,
 )
-from anygpu.placement.values import anygpu_arrays_in, largest_of, to_anygpu
+from anygpu.placement.values import anygpu_arrays_in, to_anygpu
 from anygpu.plan.choosing import Choice, WaitingTimes
 from anygpu.program.graph import Program
 from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.tasks.machine import Fail, Requeue, Started
 from anygpu.workers.worker import Ran, Worker
 
-#: What recording may take then.
-_AT_FIRST = 0.03
-#: Calls with anygpu's own arrays on the host before that is done for them.
-_CALLS_BEFORE_RECORDING = 2
+#: Calls with anygpu's own arrays on the host before recording is tried for them, and what it may take.
+_CALLS_BEFORE_RECORDING, _AT_FIRST = 2, 0.03
 
 
 def place(
@@ -139,12 +136,8 @@ def _seconds_for_recording(call: Call) -> float | None:
     chooser = call.site.chooser
     if chooser.baseline != "numpy":
         return None
-    if not call.cacheable:
+    if not call.cacheable or not chooser.calls:
         return 0.0
-    awake = call.planner.awake
-    if not chooser.calls:
-        size = largest_of(call.arguments, call.keywords)
-        return _AT_FIRST if size >= (LARGE if awake else VERY_LARGE) else 0.0
     if call.site.has_anygpu_arrays:
         # Once it is recorded it can run on NumPy's arrays, which takes a part of what lazy ones take.
         return _AT_FIRST if chooser.calls >= _CALLS_BEFORE_RECORDING else 0.0

@@ -26,7 +26,6 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.device_names import CPU
 from anygpu.hardware.gpu_presence import probes_by_itself, software_devices_are_automatic
 from anygpu.hardware.selection import matches_name, meant, require
-from anygpu.history.hints import hints_path
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.mismatches import Mismatch
@@ -86,14 +85,9 @@ class Planner:
         known: DeviceRegistry = registry,
         clock: Callable[[], float] = time.perf_counter,
         history: Callable[[], CallHistory] | None = None,
-        hints: str | None = None,
         read_processors: Callable[[], Reading] = read_processors,
     ) -> None:
-        """`history` opens that of the user. Without it nothing is known of earlier processes, or kept for later.
-
-        `hints` is the file of functions for which a look at the machine pays from the first call on.
-        """
-        self._hints = hints
+        """`history` opens that of the user. Without it nothing is known of earlier processes, or kept for later."""
         self.places = known
         self.clock = clock
         #: Held around every change of choosers and tables; never while a program runs.
@@ -141,7 +135,7 @@ class Planner:
 
                 keeps = self._open_history is not None
                 history = self._open_history() if self._open_history is not None else History(None)
-                self._recalled = Recall(history, self._find_device, hints=self._hints)
+                self._recalled = Recall(history, self._find_device)
                 if keeps:
                     atexit.register(self._recalled.save)
             return self._recalled
@@ -611,7 +605,7 @@ def default() -> Planner:
     if _default is None:
         with _making:
             if _default is None:
-                _default = Planner(history=_users_history, hints=hints_path())
+                _default = Planner(history=_users_history)
     return _default
 
 
