@@ -72,7 +72,6 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
     if site.calibrating:
         _skip_while_calibrating(site)
         return
-    site.doubt_calibrations(bool(_to_calibrate(planner, site)) if site.may_doubt_calibrations else False)
     with planner.lock:
         name = site.next_trial()
     if name is not None:

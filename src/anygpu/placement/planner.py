@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 #: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
 CALIBRATION_SECONDS = 2.0
-#: Calibrations of a device in one process, if those before were disturbed.
-_MOST_CALIBRATIONS = 4
 #: Assumed for a device that is busy with a trial: its end is not known.
 _TRIAL_SECONDS = 1.0
 #: Disagreements that are remembered.
@@ -114,8 +112,8 @@ class Planner:
         self._looking = self._ready = False
         self._is_probing = False
         self._calibrations: dict[str, Calibration] = {}
-        #: How often each was measured by this process.
-        self._calibrated: dict[str, int] = {}
+        #: Devices that were calibrated by this process.
+        self._calibrated: set[str] = set()
         #: By call, the devices that it uses and the seconds that it is expected to take.
         self._in_flight: dict[object, tuple[tuple[str, ...], float]] = {}
         #: The same calls by device; some of them may have ended.
@@ -369,11 +367,9 @@ class Planner:
         return known
 
     def should_calibrate(self, device: Device) -> bool:
-        """Whether it was never calibrated; or on a busy machine, which is calm now. That is repeated a few times."""
+        """Whether it was never calibrated, or by an earlier process on a busy machine."""
         known = self.calibration(device)
-        if known.source != "measured":
-            return True
-        return known.disturbed and self.watch.is_calm and self._calibrated.get(device.id, 0) < _MOST_CALIBRATIONS
+        return known.source != "measured" or (known.disturbed and device.id not in self._calibrated)
 
     def calibrate(self, device: Device, *, seconds: float = CALIBRATION_SECONDS) -> Calibration:
         """Measure, and keep it for the next process."""
@@ -384,7 +380,7 @@ class Planner:
             # The way to another machine may be another one the next time.
             remember(measured, device)
         with self.lock:
-            self._calibrated[device.id] = self._calibrated.get(device.id, 0) + 1
+            self._calibrated.add(device.id)
             self._calibrations[device.id] = measured
             self.corrections.forget(device.id)
         return measured

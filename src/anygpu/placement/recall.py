@@ -224,14 +224,12 @@ class Recall:
             return
         for device, track in list(chooser.tracks.items()):
             took = track.estimate if track.estimate is not None else track.rough
-            is_doubtful = track.doubtful
-            beside_trials = track.disturbed and not is_doubtful
-            if not track.calls or took is None or (beside_trials and device != chooser.current):
+            if not track.calls or took is None:
                 continue
             stamp = self._stamp(device)
             if stamp is None:  # two devices at once, of which nothing is kept
                 continue
-            self._history.ran(program, device, stamp, took, track.calls, disturbed=is_doubtful)
+            self._history.ran(program, device, stamp, took, track.calls, disturbed=track.disturbed)
             track.calls = 0
             if track.agreed:
                 self._history.agreed(program, device, stamp)
