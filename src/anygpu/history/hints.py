@@ -1,4 +1,4 @@
-"""Functions of which earlier processes say that a look at the machine pays: a list that the first call can read.
+"""Functions of which earlier processes know whether native code pays: lists that the first call can read.
 
 The history itself is too much to load before it is known to be of use. A mark that is missing, or there in vain, costs
 some milliseconds and nothing else.
@@ -21,7 +21,7 @@ _DIGEST_BYTES = 16
 _MOST_BYTES = _MOST_MARKS * (2 * _DIGEST_BYTES + 1)
 
 
-def hints_path(name: str = "hints") -> str | None:
+def hints_path(name: str) -> str | None:
     """The file; `None` if the user wants nothing to be kept."""
     # A setting that is none of these is reported where the history is opened, and nothing is kept then.
     is_kept = os.environ.get("ANYGPU_HISTORY", "") in ("", "on", "anonymous")
@@ -30,7 +30,7 @@ def hints_path(name: str = "hints") -> str | None:
 
 def forget_marks() -> None:
     """With the history."""
-    for name in ("hints", NATIVE, NUMPY):
+    for name in (NATIVE, NUMPY):
         with contextlib.suppress(OSError):
             os.unlink(_path(name))
 
@@ -52,8 +52,8 @@ def mark_of(function: Callable[..., Any]) -> bytes | None:
     return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest().encode()
 
 
-def is_marked(function: Callable[..., Any], name: str = "hints") -> bool:
-    """Whether earlier processes of this user have marked it."""
+def is_marked(function: Callable[..., Any], name: str) -> bool:
+    """Whether earlier processes of this user have marked it on that list."""
     path = hints_path(name)
     if path is None or not os.path.exists(path):
         return False

@@ -10,8 +10,6 @@ import sys
 import threading
 from collections.abc import Callable
 
-from anygpu.processors import ProcessorUse, usable_processors
-
 #: The module that plans calls; importing it loads everything that planning needs.
 PLANNING = "anygpu.placement.place_call"
 #: The module that places native code, which needs neither devices nor plans.
@@ -19,8 +17,6 @@ NATIVE = "anygpu.placement.native"
 
 #: Whoever forks in the middle of an import of their own may keep the thread waiting.
 _PATIENCE = 5.0
-
-_use = ProcessorUse(usable_processors())
 
 
 class Loading:
@@ -67,14 +63,6 @@ planning = Loading(PLANNING, "place")
 native = Loading(NATIVE, "prepare")
 
 is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_under_way
-
-
-def costs_little() -> bool:
-    """Whether a thread may load it.
-
-    Calls that use every processor wait for the slowest one, so there it would cost several times what it takes.
-    """
-    return _use.has_spare()
 
 
 def _finish() -> None:
