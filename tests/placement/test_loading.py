@@ -166,7 +166,8 @@ def test_what_cannot_be_loaded_is_raised_where_it_is_needed(monkeypatch: pytest.
     assert _after_a_call(10.0).skip_planning, "the next call runs as it is, however long it takes"
 
 
-def test_short_calls_are_planned_after_more_of_them() -> None:
+def test_short_calls_are_planned_after_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "is_loaded", lambda: True)
     assert not _after_a_call(2e-3).skip_planning
     site = _after_a_call(1e-5)
     while site.skip_planning:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection
+from types import CodeType
 from typing import Any
 
 from anygpu.cache_location import cache_location
@@ -41,14 +42,25 @@ def _path(name: str) -> str:
 
 def mark_of(function: Callable[..., Any]) -> bytes | None:
     """A hash of its name and bytecode; `None` for what is no function of Python."""
+    code = code_of(function)
+    return None if code is None else mark_of_code(code)
+
+
+def code_of(function: Callable[..., Any]) -> CodeType | None:
+    """The code of a function or a method of Python; `None` for anything else."""
     try:
         inner: Any = getattr(function, "__func__", function)
         code = inner.__code__
-        content = b"\0".join((inner.__qualname__.encode(), code.co_code, repr(code.co_names).encode()))
     except Exception:  # noqa: BLE001 - an object of the user's may raise anything when it is looked at
         return None
+    return code if isinstance(code, CodeType) else None
+
+
+def mark_of_code(code: CodeType) -> bytes:
+    """The mark of a function with this code."""
     from anygpu.digest import blake2b  # late, as all that few processes need
 
+    content = b"\0".join((code.co_qualname.encode(), code.co_code, repr(code.co_names).encode()))
     return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest().encode()
 
 

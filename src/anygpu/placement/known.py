@@ -9,6 +9,7 @@ import contextlib
 import functools
 from collections import OrderedDict
 from collections.abc import Hashable
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from anygpu.notes import HostNote
@@ -32,10 +33,23 @@ NEW = "it is new, and its first calls are measured on numpy."
 class Known:
     """The call sites of one function with some options."""
 
-    __slots__ = ("forms", "is_marked", "lifted", "native", "new", "options", "planned", "quick", "sites", "was_in_vain")
+    __slots__ = (
+        "code",
+        "forms",
+        "is_marked",
+        "lifted",
+        "native",
+        "new",
+        "options",
+        "planned",
+        "quick",
+        "sites",
+        "was_in_vain",
+    )
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, code: CodeType | None = None) -> None:
         self.options = options
+        self.code = code
         #: Types of numbers whose values are no part of a key.
         self.lifted = LIFTED
         #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new

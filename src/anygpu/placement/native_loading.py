@@ -6,7 +6,10 @@ import contextlib
 import importlib
 import threading
 import time
+from functools import partial
+from types import CodeType
 
+from anygpu.history.hints import NUMPY, change_marks, hints_path, mark_of_code
 from anygpu.placement.loading import native
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.switching import yielding
@@ -21,27 +24,31 @@ def begin_for(site: NativeSite) -> None:
     clock, processor_clock = site.began
     used = (time.process_time() - processor_clock) / max(time.perf_counter() - clock, 1e-9)
     if site.known.is_marked or site.seconds >= BEFORE_WITHOUT_SPARE or usable_processors() - used >= _SPARE:
-        begin_native(compiles=not site.known.is_marked)
+        begin_native(compiles=not site.known.is_marked, code=site.known.code)
     else:
         site.look_again(1.5)
 
 
-def begin_native(*, compiles: bool) -> None:
-    """Begin to load what places native code; with `compiles`, also what makes it.
+def begin_native(*, compiles: bool, code: CodeType | None = None) -> None:
+    """Begin to load what places native code, for a function with this code; with `compiles`, also what makes it.
 
     One after the other: two threads that load Python beside the calls take more from them than one that takes longer.
     """
     if compiles:
-        native.begin(_trace_something, _load_compiler, _begin_runtime, first=_start_compiler)
+        native.begin(_trace_something, _load_compiler, _begin_runtime, first=partial(_start_compiler, code))
     else:
         native.begin(_make_runtime, _trace_something)
 
 
-def _start_compiler() -> None:
+def _start_compiler(code: CodeType | None) -> None:
     """First, because a child takes its time to load LLVM, on another processor."""
     from anygpu.engines.cpu.compiler import start_compiler
 
     start_compiler()
+    path = hints_path(NUMPY)
+    if code is not None and path is not None:
+        # Until there is native code for it: the next process may be as short as this one.
+        change_marks(path, [mark_of_code(code)], [])
 
 
 def _make_runtime() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from anygpu.display import drawn
 from anygpu.errors import InvalidOption
-from anygpu.history.hints import NATIVE, NUMPY, is_marked
+from anygpu.history.hints import NATIVE, NUMPY, code_of, is_marked
 from anygpu.notes import Failure, last, listeners, observe, observers, publish, witnesses
 from anygpu.placement import executing, loading
 from anygpu.placement.known import PLAN, Known, NumpySite, has_own_array, name_of, note_of_new
@@ -117,7 +117,7 @@ class Offloaded(Calls, Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
         check_function(function)
-        super().__init__(function, Known(options), planner)
+        super().__init__(function, Known(options, code_of(function)), planner)
         self._task = name_of(function)
         self._note_of_new = note_of_new(self._task, options)
         functools.update_wrapper(self, function)
