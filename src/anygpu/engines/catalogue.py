@@ -60,9 +60,9 @@ _JAX_CPU_RATES = msgspec.structs.replace(
     _NUMPY_RATES, launch=6e-5, kernel=5e-6, latency=3e-5, bytes_per_second=8e9, functions=1e9, sorting=2e8,
     compile=0.1, open=2.0,
 )  # fmt: skip
-#: Native code for the processor: no transfers, fused passes on all cores, and what NumPy does for the rest.
+#: Native code for the processor: no transfers, and what NumPy does for what is no loop nest.
 _CPU_RATES = msgspec.structs.replace(
-    _NUMPY_RATES, launch=2e-6, latency=0.0, memory=2e10, functions=3e9, compile=0.05, open=0.05
+    _NUMPY_RATES, launch=7e-6, latency=0.0, compile=0.05, open=0.05
 )
 #: Libraries of the vendors of GPUs: their own products, and no child process in between.
 _NATIVE_INTEGRATED = msgspec.structs.replace(INTEGRATED, launch=6e-5, latency=2e-5)

@@ -11,6 +11,7 @@ from anygpu._typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AllocationError, Unsupported
+from anygpu.hardware.device_names import CPU
 from anygpu.plan.calibration import assumed
 from anygpu.plan.microbenchmarks import Measurement, Trial, values
 from anygpu.program.graph import Program
@@ -91,7 +92,8 @@ class Bench:
         #: Trials whose runs took so different times that none of them is believed. Others were in the way, and may be
         #: gone when everything else has been measured.
         self.doubtful: list[Trial] = []
-        self._is_numpy = worker.device.id == "numpy"
+        # What native code leaves to NumPy is measured here; its own speed is measured by itself.
+        self._is_numpy = worker.device.engine in ("numpy", CPU)
         self._subject: _Subject = _Interpreted() if self._is_numpy else _OnWorker(worker)
         self._clock = clock
         self._end = clock() + seconds

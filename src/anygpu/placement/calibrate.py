@@ -16,7 +16,8 @@ from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.isolation import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
-from anygpu.plan.calibration import Calibration
+from anygpu.hardware.device_names import CPU
+from anygpu.plan.calibration import Calibration, assumed
 from anygpu.processors import usable_processors
 from anygpu.workers.open import isolation_of
 from anygpu.workers.worker import Worker
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 SECONDS = 3.0
 
 #: Counts up when measurements change their meaning, so that what an earlier version kept is not taken for one.
-_VERSION = 1
+_VERSION = 2
 _KIND = "calibration"
 
 #: How often a trial is tried again, at the end, whose runs were too different.
@@ -75,6 +76,10 @@ def calibrate(
             if len(bench.measurements) == known:  # there was no time for it
                 bench.doubtful.append(trial)
     found = fit(worker.device, bench.measurements, opening=opening)
+    if worker.device.engine == CPU:
+        from anygpu.placement.native_speed import with_native_speed
+
+        found = with_native_speed(found, assumed(worker.device), clock)
     disturbed = conditions(before, read()).disturbed or len(bench.doubtful) > _MOST_DOUBTFUL * len(bench.measurements)
     return msgspec.structs.replace(found, disturbed=disturbed) if bench.measurements else found
 

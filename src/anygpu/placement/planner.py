@@ -373,7 +373,9 @@ class Planner:
 
     def calibrate(self, device: Device, *, seconds: float = CALIBRATION_SECONDS) -> Calibration:
         """Measure, and keep it for the next process."""
-        measured = calibrate(self.explorer(device.id), seconds=seconds)
+        # What runs in this process is measured here, at the priority that calls have.
+        worker = self.worker(device.id) if device.engine == CPU else self.explorer(device.id)
+        measured = calibrate(worker, seconds=seconds)
         if (known := self.calibration(device)).network is not None:
             measured = msgspec.structs.replace(measured, network=known.network)
         if device.node is None:

@@ -9,13 +9,18 @@ axis, `sort` of rows, `fft` of rows, `solve`. What fused operations cost is foun
 from __future__ import annotations
 
 import math
+import os
+from contextlib import suppress
 from itertools import pairwise
 from typing import Literal
 
 import msgspec
 
 from anygpu.engines.catalogue import traits_of
+from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device
+from anygpu.hardware.device_names import CPU
+from anygpu.processors import usable_processors
 from anygpu.program.costs import Cost, OperationClass
 
 #: Classes whose time goes with the operations that they do. That of all others goes with the bytes that they move.
@@ -67,6 +72,17 @@ class Network(msgspec.Struct, frozen=True):
         return self.latency + bytes_sent / self.sent_per_second + bytes_received / self.received_per_second
 
 
+class NativeSpeed(msgspec.Struct, frozen=True):
+    """How fast the loop nests of native code are."""
+
+    #: How much faster all threads are than one.
+    threads: float
+    vector_bytes: int
+    #: Seconds of an instruction on one thread, as `anygpu.codegen.nests.work` counts them, and of bytes on all.
+    instruction: float
+    bytes_per_second: float
+
+
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """One device's speed. All times are what a caller waits for, through the home that its worker has by default."""
 
@@ -100,6 +116,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     disturbed: bool = False
     #: The way to its machine and back, which is a part of the times above; `None` for this one.
     network: Network | None = None
+    #: For native code: then `rates` are those of NumPy, which computes what is no nest; `None` for other devices.
+    native: NativeSpeed | None = None
 
     @property
     def is_plausible(self) -> bool:
@@ -108,6 +126,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         times = [self.launch, self.kernel, self.wide, self.compile, self.open, self.addition, self.function or 0.0]
         times += [self.write.latency, self.read.latency, *(seconds for _, seconds in curves)]
         amounts = [self.write.bytes_per_second, self.read.bytes_per_second, *(amount for amount, _ in curves)]
+        if (native := self.native) is not None:
+            amounts += [native.threads, native.vector_bytes, native.instruction, native.bytes_per_second]
         rising = all(
             curve.points and all(low < high for (low, _), (high, _) in pairwise(curve.points))
             for curve in self.rates.values()
@@ -163,7 +183,20 @@ def assumed(device: Device) -> Calibration:
         compile=guess.compile,
         fuses=traits.fuses,
         open=guess.open,
+        native=assumed_speed() if device.engine == CPU else None,
     )
+
+
+def assumed_speed() -> NativeSpeed:
+    """The likely speed of native code on this machine, until it has been measured."""
+    from anygpu.engines.cpu.pool import wanted_threads
+    from anygpu.engines.cpu.target import host_processor
+
+    vector_bytes = 32
+    # Nothing says which processor it is where there is no LLVM.
+    with suppress(AnyGPUError):
+        vector_bytes = host_processor().vector_bytes
+    return NativeSpeed(wanted_threads(usable_processors(), os.environ), vector_bytes, 5e-10, 2e10)
 
 
 def _straight(per_second: float) -> Curve:

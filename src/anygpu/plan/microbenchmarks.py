@@ -50,6 +50,9 @@ Aspect = Literal["launch", "steps", "kernels", "write", "read", "rate", "wide", 
 #: well conditioned.
 Fill = Literal["numbers", "positions", "matrix"]
 
+#: How many operations are in a chain for native code, which computes longer than it reads.
+_LONG_CHAIN = 64
+
 #: How many operations are in a chain, how many functions in one of functions, and how many kernels in what has several.
 CHAIN = 8
 FUNCTIONS = 3
@@ -154,6 +157,16 @@ def trials(number: float = 1.0) -> list[Trial]:
         _rate("linear", 16),
         _rate("creation", _SMALL),
     ]
+
+
+def native_trials() -> tuple[Trial, Trial, Trial]:
+    """What tells the speed of native code: arithmetic on one thread and on all, and an addition of large arrays."""
+
+    def arithmetic(size: int) -> Trial:
+        program = _steps(size, _LONG_CHAIN)
+        return Trial(name=f"arithmetic {size}", aspect="chain", program=program, fills=_NUMBERS * 2)
+
+    return arithmetic(_LESS), arithmetic(_MUCH), _rate("elementwise", _LARGE)
 
 
 def values(trial: Trial) -> list[HostArray]:

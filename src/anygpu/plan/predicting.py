@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anygpu.plan.calibration import ARITHMETIC, Calibration
+from anygpu.plan.calibration import ARITHMETIC, Calibration, NativeSpeed
 from anygpu.plan.fusion_estimate import structure_of
 from anygpu.plan.kernel_work import Kernel
 from anygpu.program.costs import OperationClass
@@ -41,6 +41,8 @@ def predict(
     compiled: bool = True,
 ) -> Expected:
     """One call of the program. Of its inputs `resident_bytes` are on the device; with `keep` its results stay there."""
+    if calibration.native is not None:
+        return _native(program, calibration, calibration.native, compiled=compiled)
     structure = structure_of(program, fuses=calibration.fuses)
     kernels = structure.kernels
     phases = Phases(
@@ -54,6 +56,17 @@ def predict(
         sent = max(structure.bytes_in - resident_bytes, 0)
         network = min(phases.total, calibration.network.seconds(sent, 0 if keep else structure.bytes_out))
     return Expected(phases=phases, seconds=phases.total, peak_bytes=structure.peak_bytes, network=network)
+
+
+def _native(program: Program, calibration: Calibration, speed: NativeSpeed, *, compiled: bool) -> Expected:
+    """One call of native code: nothing is moved to it, and nothing back."""
+    # It needs code generation, which a process without native code never loads.
+    from anygpu.plan.native_estimate import native_seconds, native_steps
+
+    steps = native_steps(program, speed.vector_bytes)
+    compiling = 0.0 if compiled else calibration.compile * max(1, len(steps.nests))
+    phases = Phases(compile=compiling, run=native_seconds(steps, calibration, speed))
+    return Expected(phases=phases, seconds=phases.total, peak_bytes=steps.peak_bytes)
 
 
 def seconds_of(kernel: Kernel, calibration: Calibration) -> float:

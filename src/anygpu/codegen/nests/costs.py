@@ -117,7 +117,7 @@ def estimated(statements: Sequence[Statement]) -> Estimate:
         match expr:
             case Apply():
                 types.add(expr.type)
-                weight = _weight(expr)
+                weight = weight_of(expr)
                 totals[weight >= _CALL] += times * weight
                 for each in expr.args:
                     look(each, times)
@@ -149,7 +149,7 @@ def estimated(statements: Sequence[Statement]) -> Estimate:
     return Estimate(totals[0], totals[1], _width(types), _live(statements))
 
 
-def _weight(expr: Apply) -> float:
+def weight_of(expr: Apply) -> float:
     if expr.fn == "opaque":
         return 0.0
     if expr.fn == "power" and isinstance(expr.args[1], Literal) and expr.args[1].value in _ROOTS:

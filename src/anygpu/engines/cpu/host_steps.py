@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,12 @@ def split_axis(op: Primitive, shape: Sequence[int], threads: int) -> int | None:
         return None
     axes = [axis for axis, length in enumerate(shape) if axis != op.axis % len(shape) and length > 1]
     return max(axes, key=lambda axis: (min(shape[axis], threads), -axis), default=None)
+
+
+def threads_for(op: Primitive, shape: Sequence[int], threads: int) -> int:
+    """How many of so many threads share a step whose first operand has this shape."""
+    axis = split_axis(op, shape, threads) if prod(shape) >= _MANY else None
+    return 1 if axis is None else min(threads, shape[axis])
 
 
 def first_that_is_read(program: Program, node: int) -> int | None:
@@ -99,8 +106,8 @@ class HostSteps:
         With `first`, only so many elements along the axis of an `Argsort` are made: nobody reads the others.
         """
         op = node.op
-        large = threads > 1 and bool(given) and given[0].size >= _MANY
-        axis = split_axis(op, given[0].shape, threads) if large else None
+        several = bool(given) and threads_for(op, given[0].shape, threads) > 1
+        axis = split_axis(op, given[0].shape, threads) if several else None
         if axis is None and first is None:
             return np.asarray(run_node(op, given, node.inputs, parts), numpy_dtype(spec.dtype))
         (x,) = given

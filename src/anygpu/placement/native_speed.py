@@ -1,0 +1,69 @@
+"""How fast native code is on this machine: three programs, run in this process as calls run it, in some milliseconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from anygpu.codegen.nests.schedule import nests
+from anygpu.codegen.nests.steps import Nest
+from anygpu.codegen.nests.work import work_of
+from anygpu.engines.cpu.executable import executable
+from anygpu.errors import CannotCompile, MissingExtra
+from anygpu.plan.calibration import Calibration, NativeSpeed, assumed_speed
+from anygpu.plan.microbenchmarks import Trial, native_trials, values
+
+#: Of so many runs the best counts.
+_RUNS = 12
+#: A call through Python takes so many times what NumPy's interpreter takes for the smallest program.
+_CALL = 1.5
+
+
+def with_native_speed(
+    numpy: Calibration, before: Calibration, clock: Callable[[], float] = time.perf_counter
+) -> Calibration:
+    """The speed of native code, of which NumPy does a part: as it was measured, and as it was assumed `before`."""
+    return msgspec.structs.replace(
+        before,
+        source=numpy.source,
+        launch=_CALL * numpy.launch,
+        kernel=numpy.kernel,
+        rates=numpy.rates,
+        wide=numpy.wide,
+        measured=numpy.measured,
+        native=measured_speed(clock),
+    )
+
+
+def measured_speed(clock: Callable[[], float] = time.perf_counter) -> NativeSpeed:
+    """The speed of nests; what is assumed where nothing can be compiled."""
+    assumed = assumed_speed()
+    alone, together, moving = native_trials()
+    try:
+        one, several = (_seconds(each, clock) / _work(each, assumed)[0] for each in (alone, together))
+        bandwidth = _work(moving, assumed)[1] / _seconds(moving, clock)
+    except (CannotCompile, MissingExtra):
+        return assumed
+    # A second thread of one core is less than another core; and none makes anything slower, as far as can be helped.
+    threads = min(max(one / several, 1.0), float(assumed.threads))
+    return NativeSpeed(threads, assumed.vector_bytes, one, bandwidth)
+
+
+def _seconds(trial: Trial, clock: Callable[[], float]) -> float:
+    """The best run."""
+    run, arrays = executable(trial.program), values(trial)
+    times = []
+    for _ in range(_RUNS):
+        begin = clock()
+        run(arrays)
+        times.append(clock() - begin)
+    return max(min(times), 1e-9)
+
+
+def _work(trial: Trial, speed: NativeSpeed) -> tuple[float, float]:
+    """Instructions and bytes of its nests."""
+    steps = nests(trial.program, vector_bytes=speed.vector_bytes).steps
+    works = [work_of(step, speed.vector_bytes) for step in steps if isinstance(step, Nest)]
+    return sum(work.instructions for work in works), sum(work.bytes for work in works)
