@@ -402,6 +402,9 @@ class Planner:
         # What was predicted before the device was calibrated says nothing about predictions since.
         if plain is None or known is None or predicted.calibrated != (known.source == "measured"):
             return
+        # Native code is predicted as it runs without planning. A planned call takes many times as long as a short one.
+        if known.native is not None:
+            return
         with self.lock:
             self.corrections.learn(candidate, plain.seconds, seconds, program=program, is_rough=is_rough)
 

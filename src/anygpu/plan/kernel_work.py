@@ -28,6 +28,8 @@ _WEIGHTS: dict[str, float] = {
 _MOST_OF_INTEGERS = 3.0
 #: Choosing one of two values by itself, element by element, is hard to foresee for a processor.
 WEIGHT_OF_A_SELECTION = 4.0
+#: Transforms whose length has a large prime factor are convolutions of more than twice that length.
+_LARGE_PRIME, _WEIGHT_OF_A_PRIME = 50, 4.0
 
 
 class Kernel(NamedTuple):
@@ -55,7 +57,17 @@ def weight_of(op: Primitive, spec: p.Spec, of_a_selection: float = 1.0) -> float
     if isinstance(op, p.Unary | p.Binary):
         weight = _WEIGHTS.get(op.fn, 1.0)
         return weight if KIND[spec.dtype] in ("float", "complex") else min(weight, _MOST_OF_INTEGERS)
+    if isinstance(op, p.Fourier):
+        return _WEIGHT_OF_A_PRIME if _largest_prime(op.length) > _LARGE_PRIME else 1.0
     return of_a_selection if isinstance(op, p.Select) else 1.0
+
+
+def _largest_prime(number: int) -> int:
+    """The largest prime factor."""
+    factor = 2
+    while factor * factor <= number:
+        number, factor = (number // factor, factor) if number % factor == 0 else (number, factor + 1)
+    return number
 
 
 def is_wide(program: Program, position: int) -> bool:

@@ -166,7 +166,7 @@ def native_trials() -> tuple[Trial, Trial, Trial]:
         program = _steps(size, _LONG_CHAIN)
         return Trial(name=f"arithmetic {size}", aspect="chain", program=program, fills=_NUMBERS * 2)
 
-    return arithmetic(_LESS), arithmetic(_MUCH), _rate("elementwise", _LARGE)
+    return arithmetic(_LESS), arithmetic(_MUCH), _rate("elementwise", _MUCH)
 
 
 def values(trial: Trial) -> list[HostArray]:

@@ -25,7 +25,7 @@ MOST_NODES = 1000
 
 #: What Python does takes so many times what a call of the smallest program takes: for each argument and result more
 #: than one, around host steps, for each of these, and for each of its operands.
-_ARGUMENT, _STEP_BY_STEP, _HOST_STEP, _OPERAND = 0.25, 6.0, 2.0, 0.3
+_ARGUMENT, _STEP_BY_STEP, _HOST_STEP, _OPERAND = 0.25, 8.0, 3.0, 0.3
 #: Seconds of a nest beside its work, and of waking other threads.
 _NEST, _THREADS = 3e-7, 5e-6
 
@@ -82,8 +82,9 @@ def native_seconds(steps: NativeSteps, calibration: Calibration, speed: NativeSp
     if steps.host:
         seconds += calibration.launch * _STEP_BY_STEP
     for step in steps.host:
-        threads = threads_for(step.op, step.shape, math.ceil(speed.threads))
-        seconds += seconds_of(step.kernel, calibration) / min(speed.threads, threads)
+        # What threads have computed apart is copied to one place.
+        threads = min(speed.threads, threads_for(step.op, step.shape, math.ceil(speed.threads)))
+        seconds += seconds_of(step.kernel, calibration) * 2 / (1 + threads)
         seconds += calibration.launch * (_HOST_STEP + _OPERAND * step.operands)
     return seconds
 

@@ -29,6 +29,8 @@ from anygpu.codegen.nests.costs import weight_of
 from anygpu.codegen.nests.steps import Nest
 
 _BYTES = {"f64": 8, "i64": 8, "u64": 8}
+#: How much longer functions of 64-bit numbers are.
+_LONGER = 1.5
 #: Instructions for each element that is not beside the one before.
 _APART = 1.0
 
@@ -80,7 +82,10 @@ class _Counted:
     def _expr(self, expr: Expr, times: float, lane: str | None, lanes: int) -> None:
         match expr:
             case Apply():
-                self.instructions += times * weight_of(expr) * self._registers(expr.type, lanes)
+                weight = weight_of(expr)
+                if weight > 1 and expr.type == "f64":
+                    weight *= _LONGER
+                self.instructions += times * weight * self._registers(expr.type, lanes)
                 for each in expr.args:
                     self._expr(each, times, lane, lanes)
             case Choose():
