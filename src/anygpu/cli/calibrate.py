@@ -142,6 +142,12 @@ def _show(console: Console, calibration: Calibration) -> None:
     facts.add_row("to the host", _way(calibration.read))
     facts.add_row("64-bit numbers", f"{calibration.wide:.1f} times slower")
     facts.add_row("compiling a kernel", readable_seconds(calibration.compile) if calibration.compile else "nothing")
+    if (native := calibration.native) is not None:
+        loops = f"{_number(native.instruction * 1e9)} ns for an instruction, {_number(native.threads)} times as fast on"
+        loops += (
+            f" all threads, {_number(native.bytes_per_second / 1e9)} GB/s; the table is what NumPy does for the rest"
+        )
+        facts.add_row("loops of native code", loops)
     facts.add_row("opening it", readable_seconds(calibration.open) if calibration.open else "nothing")
     console.print(Padding(facts, (0, 0, 0, 2)))
     rates = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")

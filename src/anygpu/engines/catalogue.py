@@ -62,7 +62,7 @@ _JAX_CPU_RATES = msgspec.structs.replace(
 )  # fmt: skip
 #: Native code for the processor: no transfers, and what NumPy does for what is no loop nest.
 _CPU_RATES = msgspec.structs.replace(
-    _NUMPY_RATES, launch=7e-6, latency=0.0, compile=0.05, open=0.05
+    _NUMPY_RATES, launch=7e-6, latency=0.0, bytes_per_second=1e15, compile=0.05, open=0.05
 )
 #: Libraries of the vendors of GPUs: their own products, and no child process in between.
 _NATIVE_INTEGRATED = msgspec.structs.replace(INTEGRATED, launch=6e-5, latency=2e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -62,11 +63,10 @@ class NativeSteps(NamedTuple):
 def native_steps(program: Program, vector_bytes: int) -> NativeSteps:
     """The nests and host steps of a program, on a processor with registers of so many bytes."""
     if len(program.nodes) <= MOST_NODES:
-        try:
+        # What cannot be made into nests cannot be compiled either: the engine says so when it is to.
+        with suppress(Exception):
             simple = simplified(with_references(program, None), evaluate_constant)
             return _scheduled(simple, nests(simple, vector_bytes=vector_bytes), vector_bytes)
-        except Exception:  # noqa: BLE001 - it cannot be compiled either, which the engine says when it is to
-            pass
     return _one_by_one(program, vector_bytes)
 
 
