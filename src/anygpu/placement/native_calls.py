@@ -65,6 +65,8 @@ _PLANNED_SHARE, _LOOKS_FOR_A_SAMPLE = 0.03, 3
 #: How often a function may need another program because something that it depends on has changed.
 _MOST_CHANGES = 12
 
+#: The module of functions that are segments of deferred calls.
+SEGMENT = "anygpu.segment"
 _NO_KEYWORDS: dict[str, Any] = {}
 #: In place of a value: the call goes on as native code.
 _GO_ON: Any = object()
@@ -363,7 +365,10 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
     ready = _clock()
     try:
         with executing.Executing():
-            value = call.function(*call.arguments, **call.keywords)
+            if site.runs_as_is:
+                value = call.function(*call.arguments, **call.keywords)
+            else:
+                value = site.call_on_host(call.function, call.arguments, call.keywords)  # type: ignore[attr-defined]
     except BaseException as error:
         if observers:
             observe(Failure(note.task, "numpy", type(error).__name__, call.begin, _clock()))
@@ -375,7 +380,9 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
 
 
 def published(note: Note, call: Called, value: Any) -> None:
-    """Leave the note of a call, or its receipt where somebody listens."""
+    """Leave the note of a call, or its receipt where somebody listens; segments of a call leave none."""
+    if call.function.__module__ == SEGMENT:
+        return
     if observers or _listening():
         publish(made(note), (call.function, call.arguments, call.keywords, value))
     else:

@@ -322,6 +322,10 @@ def _found(module: str | None, name: str) -> Any:
 
 
 def _restored(function: Callable[..., Any], options: Options) -> Offloaded[..., Any]:
+    if options.deferred:
+        from anygpu.placement.deferred import Deferred
+
+        return Deferred(function, options, default_planner)
     return Offloaded(function, options, default_planner)
 
 
@@ -375,7 +379,7 @@ def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
     """The function with these options, as a caller has written them."""
     if isinstance(function, Offloaded):
         function = function.function
-    return Offloaded(function, options(**given), default_planner)
+    return _restored(function, options(**given))
 
 
 def decorated(function: Any, given: CallOptions) -> Any:

@@ -41,6 +41,8 @@ class Options(NamedTuple):
     engine: str | None = None
     #: Whether the first call of a kind compiles before it returns.
     warm: bool = False
+    #: Whether the function itself runs at every call, and its arrays wait.
+    deferred: bool = False
     #: The sentence for receipts where NumPy takes the place of "cpu".
     cpu_is_numpy: str | None = None
 
@@ -97,6 +99,8 @@ class CallOptions(TypedDict, total=False):
     engine: str | None
     #: Whether the first call of a kind compiles native code before it returns, instead of beside the calls after it.
     warm: bool | None
+    #: Whether the function itself runs at every call, with arrays that are computed when a value is needed.
+    deferred: bool | None
 
 
 class TaskOptions(CallOptions, total=False):
@@ -140,6 +144,7 @@ def options(**given: Unpack[CallOptions]) -> Options:
         check=_one_of("check", given.get("check") or os.environ.get(CHECK) or "sample", get_args(Check)),
         engine=engine,
         warm=bool(given.get("warm")),
+        deferred=bool(given.get("deferred")),
     )
 
 

@@ -1,0 +1,185 @@
+"""The segments of deferred calls as native code.
+
+A segment is a script of NumPy's calls, known by its structure. It is written down as a function of Python, and that is
+traced, compiled in the child, compared with what NumPy gave, sampled and kept on disk by what does so for users'
+functions (see `native`). Until then, and wherever NumPy's word is needed, the script runs on NumPy, each call as if it
+stood on the user's own line.
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.deferred.layouts import Layout
+from anygpu.array.deferred.recorder import Script
+from anygpu.digest import blake2b
+from anygpu.history.hints import NATIVE, NUMPY, is_marked
+from anygpu.notes import HostNote
+from anygpu.placement.known import PLAN, Known
+from anygpu.placement.native_site import NativeSite
+from anygpu.placement.options import Options
+
+#: Structures that are remembered for a function, and calls in one that is compiled.
+_MOST, _MOST_CALLS = 256, 400
+#: Numbers that are constants of a program as long as they stay the same.
+_NUMBERS = (bool, int, float, complex)
+
+_clock = time.perf_counter
+
+
+class SegmentSite(NativeSite):
+    """A segment with some constants: on NumPy until native code for it is ready."""
+
+    __slots__ = ("_scripts", "function", "runs", "task")
+
+    runs_as_is = False
+
+    def __init__(self, task: str, function: FunctionType, options: Options) -> None:
+        known = Known(options)
+        if options.allows_native:
+            known.is_marked = is_marked(function, NATIVE)
+            known.was_in_vain = not known.is_marked and is_marked(function, NUMPY)
+        self.function = function
+        self.task = task
+        #: Runs as native code.
+        self.runs = 0
+        #: What a thread computes.
+        self._scripts = threading.local()
+        super().__init__(known, (), HostNote(f"a segment of {task}", "it is new.", None))
+
+    def call_on_host(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """What NumPy gives, for what native code would return."""
+        results = self._scripts.now.run()
+        return tuple(results) if len(results) != 1 else results[0]
+
+    def compute(self, script: Script, arguments: tuple[Any, ...]) -> tuple[Any, bool]:
+        """What the function of the segment returns, and whether native code computed it."""
+        begin = _clock()
+        direct = self.direct  # read once: another thread may take it away
+        self._scripts.now = script
+        try:
+            if direct is not None:
+                before = self.calls
+                value = direct(self.function, arguments, {}, begin)
+                if value is not PLAN:
+                    is_native = self.calls == before
+                    self.runs += is_native
+                    return value, is_native
+            value = self.call_on_host(None, (), {})
+        finally:
+            del self._scripts.now
+        self.ran_on_host(_clock() - begin)
+        return value, False
+
+
+class Segment:
+    """Scripts of one structure. Numbers in it that change from one to the next are inputs, others are constants."""
+
+    def __init__(self, task: str, script: Script, options: Options) -> None:
+        self._task, self._options = task, options
+        self._numbers = [place for place, entry in enumerate(script.entries) if entry in _NUMBERS]
+        self._arrays = [place for place, entry in enumerate(script.entries) if type(entry) is Layout]
+        self._constants = {place: script.values[place] for place in self._numbers}
+        self._site: SegmentSite | None = None
+        self.calls = sum(type(entry) is tuple for entry in script.entries)
+        #: How often it ran.
+        self.count = 0
+        self.may_be_native = bool(script.outputs) and self.calls <= _MOST_CALLS and options.allows_native
+
+    @property
+    def site(self) -> SegmentSite | None:
+        return self._site
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known if native code runs it."""
+        site = self._site
+        return not self.may_be_native or (site is not None and (site.is_settled or site.runs > 3))
+
+    def run(self, script: Script) -> tuple[list[Any], bool]:
+        """The results, and whether native code computed them."""
+        self.count += 1
+        if not self.may_be_native:
+            return script.run(), False
+        changed = [
+            place for place in self._constants if not _is_same(self._constants[place], script.values[place])
+        ]
+        if changed or self._site is None:
+            for place in changed:
+                del self._constants[place]
+            inputs = sorted((*self._arrays, *(place for place in self._numbers if place not in self._constants)))
+            self._site = SegmentSite(self._task, written(script, inputs, self._constants), self._options)
+            self._inputs = inputs
+        value, is_native = self._site.compute(script, tuple([script.values[place] for place in self._inputs]))
+        return (list(value) if len(script.outputs) != 1 else [value]), is_native
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (one == other and repr(one) == repr(other))
+
+
+def written(script: Script, inputs: Sequence[int], constants: dict[int, Any]) -> FunctionType:
+    """The script as a function of Python: of its arrays, and of the numbers that are no constants."""
+    names = {place: f"a{place}" for place in inputs}
+    lines = []
+    for place, entry in enumerate(script.entries):
+        if place in constants:
+            names[place] = f"({constants[place]!r})"
+        elif type(entry) is tuple:
+            fact, operands = entry
+            text = fact.op.text.format(*[names[each] for each in operands])
+            if fact.op.writes:
+                names[place] = names[operands[0]]
+                lines.append(text)
+            else:
+                names[place] = f"v{place}"
+                lines.append(f"v{place} = {text}")
+    lines.append(f"return {', '.join([names[place] for place in script.outputs])}")
+    head = ", ".join([names[place] for place in inputs])
+    body = "\n    ".join(lines)
+    # What the code is kept by on disk is its name and its bytecode, without constants.
+    shapes = repr([(entry.shape, entry.dtype.str) for entry in script.entries if type(entry) is Layout])
+    name = "segment_" + blake2b(f"{head}\n{body}\n{shapes}".encode(), digest_size=12).hexdigest()
+    source = f"def {name}({head}):\n    {body}\n"
+    space: dict[str, Any] = {"np": np, "nan": np.nan, "inf": np.inf, "__name__": "anygpu.segment"}
+    space["__builtins__"] = builtins
+    exec(compile(source, f"<{name}>", "exec"), space)  # noqa: S102 - text of our own, of plain values
+    made: FunctionType = space.pop(name)
+    made.__doc__ = source
+    return made
+
+
+class Segments:
+    """The segments of one function."""
+
+    def __init__(self, task: str, options: Options) -> None:
+        self._task, self._options = task, options
+        self._known: dict[Any, Segment] = {}
+
+    def __iter__(self) -> Any:
+        return iter(list(self._known.values()))
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether it is known for each that comes often if it runs as native code."""
+        return all(each.is_settled for each in self if each.count > 2)
+
+    def run(self, script: Script) -> tuple[list[Any], bool]:
+        """The results of a script, and whether native code computed them."""
+        key = script.key
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST:
+                return script.run(), False
+            found = self._known[key] = Segment(self._task, script, self._options)
+        return found.run(script)
+
+
+Compute = Callable[[Script], tuple[list[Any], bool]]
