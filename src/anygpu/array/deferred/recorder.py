@@ -20,7 +20,7 @@ from weakref import ref
 
 import numpy as np
 
-from anygpu.array.deferred.layouts import Fact, Layout, Op, Outcome, can_stand_for, layout_of, number_key
+from anygpu.array.deferred.layouts import Fact, Op, Outcome, can_stand_for, layout_of, number_key
 
 if TYPE_CHECKING:
     from anygpu.array.deferred.standing_in import StandIn
@@ -35,7 +35,9 @@ _MODES: Any = getattr(np._core.umath, "_extobj_contextvar", None)  # type: ignor
 #: Modes that only NumPy can honour at the line where it happens.
 _LOUD = frozenset(("raise", "call", "print", "log"))
 
+NEW, VIEW, ITSELF, AT_ONCE = Outcome.NEW, Outcome.VIEW, Outcome.ITSELF, Outcome.AT_ONCE
 _frame = sys._getframe
+_ident = threading.get_ident
 _refcount = sys.getrefcount
 
 
@@ -108,7 +110,7 @@ class Script(NamedTuple):
     #: For each entry: the array or number that goes in; `None` for calls.
     values: list[Any]
     #: For each entry: where the call was made.
-    places: list[Place | None]
+    places: list[tuple[CodeType, int, dict[str, Any]] | None]
     is_quiet: bool
 
     @property
@@ -127,8 +129,8 @@ class Script(NamedTuple):
             op = fact.op
             given = op.arranged(tuple([values[each] for each in operands]))
             place = None if self.is_quiet else self.places[number]
-            result = op.call(*given) if place is None else called_from(place)(op.call, given)
-            values[number] = values[operands[0]] if fact.outcome is Outcome.ITSELF else result
+            result = op.call(*given) if place is None else called_from(Place(*place))(op.call, given)
+            values[number] = values[operands[0]] if fact.outcome is ITSELF else result
             given = result = None  # type: ignore[assignment]
             for each in last[number]:
                 values[each] = None
@@ -179,7 +181,7 @@ class Recorder:
         self._is_loud = self._is_quiet = False
         self._entries: list[Any] = []
         self._values: list[Any] = []
-        self._places: list[Place | None] = []
+        self._places: list[tuple[CodeType, int, dict[str, Any]] | None] = []
         self._made: list[tuple[ref[StandIn], int]] = []
         #: Every array that was made, to see which of them outlive the call.
         self.all: list[ref[StandIn]] = []
@@ -199,7 +201,7 @@ class Recorder:
                 layout = each._layout
                 if each._value is None:
                     is_waiting = True
-                if layout.size > size:
+                elif layout.size > size:
                     size = layout.size
             elif (layout := number_key(each)) is None:
                 if not (can_stand_for(each) or isinstance(each, np.generic)):
@@ -217,14 +219,14 @@ class Recorder:
             if fact is None:
                 return self._learn(op, layouts, operands, depth + 1)
         outcome = fact.outcome
-        if outcome is Outcome.ITSELF and not op.writes:
+        if outcome is ITSELF and not op.writes:
             return operands[0]
         first = operands[0]
-        if outcome is Outcome.VIEW and type(first) is StandIn_ and first._value is not None:
+        if outcome is VIEW and type(first) is StandIn_ and first._value is not None:
             return self._view(fact, first)
         if (
-            outcome is Outcome.AT_ONCE
-            or threading.get_ident() != self.thread
+            outcome is AT_ONCE
+            or _ident() != self.thread
             or (not self._may_wait())
             or (op.writes and not self._can_write(first))
         ):
@@ -239,13 +241,15 @@ class Recorder:
         number = len(self._entries)
         self._entries.append((fact, tuple(references)))
         self._values.append(None)
-        self._places.append(Place(frame.f_code, frame.f_lasti, frame.f_globals))
+        self._places.append((frame.f_code, frame.f_lasti, frame.f_globals))
         self.recorded += 1
         if op.writes:
             return first
         assert fact.layout is not None
-        made = StandIn_(self, fact.layout, None, number, first if outcome is Outcome.VIEW else None, fact)
-        self._made.append((ref(made), number))
+        made = StandIn_(self, fact.layout, None, number, first if outcome is VIEW else None, fact)
+        held = ref(made)
+        self._made.append((held, number))
+        self.all.append(held)
         if number > MOST_ENTRIES:
             self.compute("it is long", depth + 1)
         return made
@@ -350,7 +354,7 @@ class Recorder:
         # A copy that is written to takes its place: what is computed never changes what went in.
         value = root._value
         source = self._input(root._layout, value)
-        fact = _COPY.facts.get((root._layout,)) or _COPY.remember((root._layout,), Outcome.NEW, root._layout)
+        fact = _COPY.facts.get((root._layout,)) or _COPY.remember((root._layout,), NEW, root._layout)
         self._entries.append((fact, (source,)))
         self._values.append(None)
         self._places.append(None)
@@ -378,7 +382,7 @@ class Recorder:
         fact = op.facts.get(key) if key is not None else None
         if fact is None and key is not None:
             fact = op.learn(key, real, result)
-        return self._given(Outcome.AT_ONCE if fact is None else fact.outcome, fact, operands, result)
+        return self._given(AT_ONCE if fact is None else fact.outcome, fact, operands, result)
 
     def _all_real(self, operands: tuple[Any, ...], why: str, depth: int) -> tuple[Any, ...]:
         real = []
@@ -394,9 +398,9 @@ class Recorder:
     def _given(self, outcome: Outcome, fact: Fact | None, operands: tuple[Any, ...], result: Any) -> Any:
         """What the user's code gets for a result of NumPy's."""
         first = operands[0]
-        if outcome is Outcome.ITSELF:
+        if outcome is ITSELF:
             return first
-        if outcome is Outcome.VIEW and fact is not None and type(first) is StandIn_ and first._recorder is self:
+        if outcome is VIEW and fact is not None and type(first) is StandIn_ and first._recorder is self:
             return self._view_of(fact, first, result)
         return self.stand_in(result)
 
@@ -405,11 +409,13 @@ class Recorder:
 
     def _view_of(self, fact: Fact, array: StandIn, value: Any) -> StandIn:
         made = StandIn_(self, layout_of(value), value, -1, array, fact)
+        held = ref(made)
+        self.all.append(held)
         root = array
         while root._parent is not None:
             root = root._parent
         if not root._is_argument:
-            root._views.append(ref(made))
+            root._views = (*(each for each in root._views if each() is not None), held)
         return made
 
     def stand_in(self, value: Any, *, is_argument: bool = False) -> Any:
@@ -418,6 +424,7 @@ class Recorder:
             return value
         made = StandIn_(self, layout_of(value), value, -1, None, None)
         made._is_argument = is_argument
+        self.all.append(ref(made))
         return made
 
     def real(self, value: Any, why: str, depth: int) -> Any:
@@ -459,15 +466,19 @@ class Recorder:
             self._entries, self._values, self._places, self._made = waiting
             raise
         self.ended.append(Ended(why, place, calls))
+        if len(self.all) > MOST_ENTRIES:
+            self.all = [each for each in self.all if each() is not None]
         for (array, _), result in zip(own, results, strict=True):
             array._value, array._segment = result, -1
+            if type(result) is np.ndarray and result.strides != array._layout.strides:
+                array._layout = layout_of(result)
         for array, _ in wanted:
             if array._parent is not None:
                 array._value, array._segment = array._fact.op.call(array._parent._value), -1
                 root = array._parent
                 while root._parent is not None:
                     root = root._parent
-                root._views.append(ref(array))
+                root._views = (*root._views, ref(array))
 
     def close(self) -> list[StandIn]:
         """End the call, after all was computed; the arrays that are still referred to."""
@@ -494,7 +505,13 @@ def _as_recorded(filters: Any, modes: object, found: dict[str, Any]) -> Iterator
 
 def _raises_warnings() -> bool:
     """Whether a filter makes errors of NumPy's warnings."""
-    return any(each[0] == "error" and issubclass(RuntimeWarning, each[2]) for each in warnings.filters)
+    for action, message, category, module, line in warnings.filters:
+        if issubclass(RuntimeWarning, category):
+            if action == "error":
+                return True
+            if message is None and module is None and not line:
+                return False  # which hides those behind it
+    return False
 
 
 def _has_layout(value: Any) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.array.deferred import calls, recorder
+from anygpu.array.deferred.buffers import give_buffers
 from anygpu.array.deferred.layouts import Fact, Layout, layout_of
 from anygpu.array.deferred.recorder import Recorder
 
@@ -54,10 +55,9 @@ class StandIn:
         #: What it is a view of, and how.
         self._parent, self._fact = parent, fact
         #: Views of it, if it is none itself.
-        self._views: list[ref[StandIn]] = []
+        self._views: tuple[ref[StandIn], ...] = ()
         #: Whether its memory is an argument's, and whether somebody may have a way to it that keeps no reference.
         self._is_argument = self._is_exposed = False
-        recorder.all.append(ref(self))
 
     def compute(self, why: str, depth: int = 2) -> Any:
         """NumPy's own array or number."""
@@ -168,12 +168,6 @@ class StandIn:
             root._is_exposed = True
         return found
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("real", "imag", "flat"):
-            setattr(self._handed_out(f"its {name} is set"), name, calls.plain(value, f"its {name} is set"))
-        else:
-            object.__setattr__(self, name, value)
-
     def __dir__(self) -> list[str]:
         return dir(self._layout.kind)
 
@@ -211,9 +205,25 @@ class StandIn:
     def real(self) -> Any:
         return self._recorder.record(calls.REAL, (self,))
 
+    @real.setter
+    def real(self, value: Any) -> None:
+        self._handed_out("its real part is set").real = calls.plain(value, "it is assigned")
+
     @property
     def imag(self) -> Any:
         return self._recorder.record(calls.IMAG, (self,))
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        self._handed_out("its imaginary part is set").imag = calls.plain(value, "it is assigned")
+
+    @property
+    def flat(self) -> Any:
+        return self._handed_out("its flat is needed").flat
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        self._handed_out("its elements are set").flat = calls.plain(value, "it is assigned")
 
     def __copy__(self) -> Any:
         return self._recorder.record(calls.COPIED, (self,))
@@ -354,3 +364,4 @@ StandIn.__rpow__ = _power_of  # type: ignore[attr-defined]
 StandIn.__ipow__ = _power_in_place  # type: ignore[attr-defined]
 StandIn.__divmod__ = _divmod  # type: ignore[attr-defined]
 recorder.StandIn_ = calls.StandIn_ = StandIn
+give_buffers(StandIn)
