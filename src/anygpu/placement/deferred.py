@@ -106,7 +106,7 @@ class Deferred(Offloaded[P, R]):
         self._sites: dict[Hashable, DeferredSite] = {}
         #: Why calls are plain ones; by kind of arguments, and for all of them.
         self._back: dict[Hashable, str] = {}
-        self._segments = Segments(self._task, options)
+        self._segments = Segments(self._task, function, options)
         self._last: Receipt | None = None
         why = why_not_deferred(function)
         if why is not None:
@@ -168,6 +168,8 @@ class Deferred(Offloaded[P, R]):
         except BaseException as error:
             if observers:
                 observe(Failure(self._task, "numpy", type(error).__name__, begin, _clock()))
+            if _may_be_ours(error, self._function):
+                self._back[None] = f"a deferred call raised a {type(error).__name__} in a library."
             raise
         end = _clock()
         why = run.escaped or site.ran(end - begin, run.operations, is_settled=self._segments.are_settled)
@@ -207,6 +209,16 @@ def _are_plain(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         can_stand_for(each) or each is None or isinstance(each, bool | int | float | complex | str | np.generic)
         for each in (*arguments, *keywords.values())
     )
+
+
+def _may_be_ours(error: BaseException, function: Callable[..., Any]) -> bool:
+    """Whether a library may have refused an array because it is not NumPy's: then no other call shall meet that."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    is_own = last is not None and code is not None and last.tb_frame.f_code.co_filename == code.co_filename
+    return isinstance(error, TypeError | ValueError | AttributeError) and not (is_own and "StandIn" not in str(error))
 
 
 class _Run:
@@ -308,11 +320,3 @@ def _standing_in(recorder: Recorder, value: Any, made: dict[int, Any]) -> Any:
     if id(value) not in made:
         made[id(value)] = recorder.stand_in(value, is_argument=True)
     return made[id(value)]
-
-
-def deferred_or_plain(function: Callable[..., Any], options: Options, planner: Callable[[], Planner]) -> Any:
-    """The offloaded form of a function with the option `deferred`."""
-    return Deferred(function, options, planner)
-
-
-__all__ = ["Deferred", "deferred_or_plain"]

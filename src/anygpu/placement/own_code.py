@@ -10,6 +10,8 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
+import sys
+import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,12 +32,46 @@ _LEADS_ELSEWHERE = frozenset(("frombuffer", "memmap", "from_dlpack", "fromfile",
 
 
 def why_not_deferred(function: Callable[..., Any]) -> str | None:
-    """Why a function cannot run deferred: a clause that goes on after its name; `None` where nothing is against it."""
+    """Why a function cannot run deferred: a clause that goes on after its name; `None` where nothing is against it.
+
+    Its own code is looked at, and that of functions it names, but for installed libraries: most of what these ask for
+    types is never of an array.
+    """
+    own = getattr(getattr(function, "__func__", function), "__code__", None)
     for code, _ in _codes(function):
-        for instruction in dis.get_instructions(code):
-            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and instruction.argval == "type":
-                return f"it asks for the type of an object ({code.co_filename}:{code.co_firstlineno})"
+        if code is not own and ("site-packages" in code.co_filename or code.co_filename.startswith(_STANDARD)):
+            continue
+        line = _asks_for_type(code)
+        if line is not None:
+            return f"it asks for the type of an object ({code.co_filename}:{line})"
     return None
+
+
+_STANDARD = sysconfig.get_path("stdlib")
+_BETWEEN = frozenset(("CACHE", "PRECALL", "PUSH_NULL", "NOT_TAKEN"))
+
+
+def _asks_for_type(code: types.CodeType) -> int | None:
+    """The line of a call of `type`, unless all that is done with it is to name it."""
+    line = code.co_firstlineno
+    is_asked = False
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        if instruction.starts_line:
+            line = instruction.line_number if sys.version_info >= (3, 13) else instruction.starts_line
+        if name in _BETWEEN:
+            continue
+        if name == "LOAD_GLOBAL" and instruction.argval == "type":
+            is_asked = True
+        elif is_asked and name == "LOAD_ATTR":
+            if instruction.argval not in ("__name__", "__qualname__", "__module__"):
+                return line
+            is_asked = False
+        elif is_asked and name.startswith(("LOAD_FAST", "LOAD_DEREF", "CALL")):
+            continue
+        elif is_asked:
+            return line
+    return line if is_asked else None
 
 
 class Reach:

@@ -9,6 +9,7 @@ stood on the user's own line.
 from __future__ import annotations
 
 import builtins
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 from anygpu.array.deferred.layouts import Layout
 from anygpu.array.deferred.recorder import Script
 from anygpu.digest import blake2b
-from anygpu.history.hints import NATIVE, NUMPY, is_marked
+from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, is_marked, mark_of
 from anygpu.notes import HostNote
 from anygpu.placement.known import PLAN, Known
 from anygpu.placement.native_site import NativeSite
@@ -159,9 +160,10 @@ def written(script: Script, inputs: Sequence[int], constants: dict[int, Any]) ->
 class Segments:
     """The segments of one function."""
 
-    def __init__(self, task: str, options: Options) -> None:
-        self._task, self._options = task, options
+    def __init__(self, task: str, function: Callable[..., Any], options: Options) -> None:
+        self._task, self._function, self._options = task, function, options
         self._known: dict[Any, Segment] = {}
+        self._is_marked = False
 
     def __iter__(self) -> Any:
         return iter(list(self._known.values()))
@@ -179,7 +181,16 @@ class Segments:
             if len(self._known) >= _MOST:
                 return script.run(), False
             found = self._known[key] = Segment(self._task, script, self._options)
-        return found.run(script)
+        results, is_native = found.run(script)
+        if is_native and not self._is_marked:
+            self._is_marked = True
+            self._mark()
+        return results, is_native
 
+    def _mark(self) -> None:
+        """Let the next process load what native code needs before the first call."""
+        from anygpu.placement.native_calls import background
 
-Compute = Callable[[Script], tuple[list[Any], bool]]
+        path, mark = hints_path(NATIVE), mark_of(self._function)
+        if path is not None and mark is not None:
+            background.submit(functools.partial(change_marks, path, [mark], []))

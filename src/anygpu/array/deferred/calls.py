@@ -205,7 +205,7 @@ def _form(
             _forms.clear()
         made = functools.partial(call, **options) if options else call
         arranged = (lambda *given: (*given, *rest)) if rest else None
-        found = _forms[text] = Op(made, text, arranged=arranged, only_view=only_view and not rest)
+        found = _forms[text] = Op(made, text, arranged=arranged, only_view=only_view)
     return found
 
 

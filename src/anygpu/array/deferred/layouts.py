@@ -111,6 +111,10 @@ class Op:
         """The arguments of `call`."""
         return operands if self._arranged is None else self._arranged(*operands)
 
+    def apply(self, *operands: Any) -> Any:
+        """Call NumPy with these operands."""
+        return self.call(*self.arranged(operands))
+
     def remember(self, key: tuple[Any, ...], outcome: Outcome, layout: Layout | None) -> Fact:
         if len(self.facts) >= _MOST:
             self.facts.clear()
@@ -143,7 +147,7 @@ class Op:
         """For what can only be a view: NumPy makes it of an array without memory. `None` where that tells nothing."""
         if not self.only_view or layout.is_number:
             return None
-        view = self.call(layout.dummy)
+        view = self.apply(layout.dummy)
         if view is layout.dummy:
             return self.remember(key, Outcome.ITSELF, layout)
         if type(view) is not np.ndarray:

@@ -405,7 +405,7 @@ class Recorder:
         return self.stand_in(result)
 
     def _view(self, fact: Fact, array: StandIn) -> StandIn:
-        return self._view_of(fact, array, fact.op.call(array._value))
+        return self._view_of(fact, array, fact.op.apply(array._value))
 
     def _view_of(self, fact: Fact, array: StandIn, value: Any) -> StandIn:
         made = StandIn_(self, layout_of(value), value, -1, array, fact)
@@ -474,7 +474,7 @@ class Recorder:
                 array._layout = layout_of(result)
         for array, _ in wanted:
             if array._parent is not None:
-                array._value, array._segment = array._fact.op.call(array._parent._value), -1
+                array._value, array._segment = array._fact.op.apply(array._parent._value), -1
                 root = array._parent
                 while root._parent is not None:
                     root = root._parent
