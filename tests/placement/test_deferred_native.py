@@ -53,7 +53,9 @@ def _settled(function: Deferred[..., Any], *arguments: Any) -> Any:
         assert receipt is not None
         if receipt.device == "cpu":
             return value
-    raise AssertionError(f"no segment became native code: {[each.site and each.site.note for each in function._segments]}")
+    raise AssertionError(
+        f"no segment became native code: {[each.site and each.site.note for each in function._segments]}"
+    )
 
 
 def test_an_iteration_is_one_segment_again_and_again() -> None:
@@ -73,7 +75,8 @@ def test_an_iteration_is_one_segment_again_and_again() -> None:
     for seed in range(10):
         x = np.random.default_rng(seed).random(N) + 1 + seed
         (y, rounds), (expected, wanted) = ours(x, 1e-8), heron(x, 1e-8)
-        assert rounds == wanted and np.allclose(y, expected, rtol=1e-14)
+        assert rounds == wanted
+        assert np.allclose(y, expected, rtol=1e-14)
     # The first round, the others, and those of the first calls, which learn what NumPy gives.
     assert len(list(ours._segments)) <= 4
 
@@ -92,9 +95,14 @@ def test_views_and_writes_are_as_numpys() -> None:
     for weight in (0.25, 0.5, -1.5, 0.0):
         y, inner, total = ours(x, weight)
         expected = smooth(x, weight)
-        assert inner.base is y and np.shares_memory(y, inner) and type(total) is np.float64
-        assert np.array_equal(y, expected[0]) and np.array_equal(inner, expected[1]) and np.isclose(total, expected[2])
-        assert y.flags.writeable and y.strides == expected[0].strides
+        assert inner.base is y
+        assert np.shares_memory(y, inner)
+        assert type(total) is np.float64
+        assert np.array_equal(y, expected[0])
+        assert np.array_equal(inner, expected[1])
+        assert np.isclose(total, expected[2])
+        assert y.flags.writeable
+        assert y.strides == expected[0].strides
 
 
 def test_numpy_warns_where_native_code_would_not() -> None:
@@ -109,16 +117,15 @@ def test_numpy_warns_where_native_code_would_not() -> None:
         warnings.simplefilter("always")
         result = ours(x)
     assert [str(each.message) for each in heard] == ["divide by zero encountered in log"]
-    assert heard[0].filename == __file__ and np.isneginf(result[5])
+    assert heard[0].filename == __file__
+    assert np.isneginf(result[5])
 
 
 def test_results_that_differ_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     from anygpu.engines.cpu.executable import CpuExecutable
 
     right = CpuExecutable.__call__
-    monkeypatch.setattr(
-        CpuExecutable, "__call__", lambda self, arrays: [each + 1 for each in right(self, arrays)]
-    )
+    monkeypatch.setattr(CpuExecutable, "__call__", lambda self, arrays: [each + 1 for each in right(self, arrays)])
 
     @ag.offload(deferred=True)
     def shifted(x: Any) -> Any:
@@ -131,7 +138,8 @@ def test_results_that_differ_are_not_used(monkeypatch: pytest.MonkeyPatch) -> No
             assert np.array_equal(shifted(x), np.sqrt(x) * 3)
             native_calls.background.settle(60)
     receipt = ag.last_receipt()
-    assert receipt is not None and receipt.device == "numpy"
+    assert receipt is not None
+    assert receipt.device == "numpy"
 
 
 _SCRIPT = """
@@ -175,5 +183,6 @@ def test_the_next_process_starts_with_native_code(tmp_path: Path) -> None:
         return done.stdout.split()
 
     is_native, trials = run(60, waits=True)
-    assert is_native == "True" and int(trials) > 0
+    assert is_native == "True"
+    assert int(trials) > 0
     assert run(60, waits=False) == ["True", "0"], "nothing is compiled or compared before it is used"

@@ -43,7 +43,11 @@ R = TypeVar("R")
 #: Seconds of NumPy for each recorded operation, below which recording does not pay.
 LEAST_PER_OPERATION = 6e-6
 #: Deferred calls may take at most this much of a plain call's time; and how many are made before that is judged.
-LEAST_GAIN, CALLS_BEFORE_JUDGING, MOST_TRIAL_CALLS = 0.97, 6, 60
+LEAST_GAIN, CALLS_BEFORE_JUDGING = 0.97, 6
+#: Where it is not known yet whether segments become native code, it is judged after so many calls and seconds.
+MOST_TRIAL_CALLS, MOST_TRIAL_SECONDS = 60, 1.0
+#: After so many plain calls of a function that has gone back, it is looked whether its arguments are of a new kind.
+_LOOK_EVERY = 64
 #: One call of so many is a plain one, to know what these take.
 PLAIN_EVERY = 24
 #: Kinds of arguments that are remembered for one function.
@@ -66,7 +70,8 @@ class DeferredSite:
 
     def __init__(self) -> None:
         self.calls = self.plain_calls = 0
-        self.plain = self.least = math.inf
+        self.plain = math.inf
+        self.seconds = 0.0
         #: Of the last deferred calls.
         self.recent: list[float] = []
         #: Operations in a call.
@@ -84,12 +89,13 @@ class DeferredSite:
         """A deferred call took so long. Returns why calls go back to plain ones, if they do."""
         self.calls += 1
         self.operations = max(self.operations, operations)
-        self.least = min(self.least, seconds)
+        self.seconds += seconds
         self.recent = [*self.recent[-4:], seconds]
         if self.calls >= 2 and self.plain < LEAST_PER_OPERATION * self.operations:
             each = readable_seconds(self.plain / max(self.operations, 1))
             return f"its {self.operations} operations take numpy {each} each, which is too little to record them"
-        judged = self.calls >= CALLS_BEFORE_JUDGING and (is_settled or self.calls >= MOST_TRIAL_CALLS)
+        is_known = is_settled or (self.calls >= MOST_TRIAL_CALLS and self.seconds >= MOST_TRIAL_SECONDS)
+        judged = self.calls >= CALLS_BEFORE_JUDGING and is_known
         if judged and min(self.recent) > LEAST_GAIN * self.plain:
             took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
             return f"deferred calls are not faster: they take {took}"
@@ -99,7 +105,7 @@ class DeferredSite:
 class Deferred(Offloaded[P, R]):
     """A function whose calls are deferred. Made by `offload(deferred=True)`."""
 
-    __slots__ = ("_back", "_last", "_reach", "_segments", "_sites")
+    __slots__ = ("_back", "_last", "_left", "_reach", "_segments", "_sites")
 
     def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
         super().__init__(function, options, planner)
@@ -108,6 +114,8 @@ class Deferred(Offloaded[P, R]):
         self._back: dict[Hashable, str] = {}
         self._segments = Segments(self._task, function, options)
         self._last: Receipt | None = None
+        #: Plain calls that are made without a look at their arguments.
+        self._left = 0
         why = why_not_deferred(function)
         if why is not None:
             self._back[None] = why
@@ -115,12 +123,19 @@ class Deferred(Offloaded[P, R]):
         self._reach: Reach | None = None
 
     def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+        if self._left > 0:
+            self._left -= 1
+            return super().__call__(*arguments, **keywords)
         if _active.get() is not None:
-            return self._function(*arguments, **keywords)
+            plain: R = self._function(*arguments, **keywords)
+            return plain
         key = signature(arguments, keywords, self._known.lifted)
         if None in self._back or key in self._back:
+            if len(self._back) >= len(self._sites) or None in self._back:
+                self._left = _LOOK_EVERY
             return super().__call__(*arguments, **keywords)
-        return self._deferred(key, arguments, keywords)[0]  # type: ignore[no-any-return]
+        value: R = self._deferred(key, arguments, keywords)[0]
+        return value
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """Call the function, and return the value with its receipt."""
@@ -152,9 +167,7 @@ class Deferred(Offloaded[P, R]):
             found = self._sites[key] = DeferredSite()
         return found
 
-    def _deferred(
-        self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> tuple[Any, Receipt]:
+    def _deferred(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
         site = self._site(key)
         begin = _clock()
         if site.is_next_plain():

@@ -321,7 +321,7 @@ def _found(module: str | None, name: str) -> Any:
     return found
 
 
-def _restored(function: Callable[..., Any], options: Options) -> Offloaded[..., Any]:
+def _restored(function: Callable[..., Any], options: Options) -> Any:
     if options.deferred:
         from anygpu.placement.deferred import Deferred
 
@@ -379,7 +379,8 @@ def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
     """The function with these options, as a caller has written them."""
     if isinstance(function, Offloaded):
         function = function.function
-    return _restored(function, options(**given))
+    made: Offloaded[P, R] = _restored(function, options(**given))
+    return made
 
 
 def decorated(function: Any, given: CallOptions) -> Any:

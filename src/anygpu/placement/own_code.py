@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
-import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterator
@@ -22,10 +21,50 @@ import numpy as np
 _MOST_FUNCTIONS = 64
 #: Builtins that neither lead to other objects nor write to arrays.
 _HARMLESS = frozenset(
-    """abs all any bool complex dict divmod enumerate float format frozenset int isinstance len list max min print
-    range repr reversed round set slice sorted str sum tuple zip ValueError TypeError RuntimeError IndexError KeyError
-    ArithmeticError ZeroDivisionError OverflowError Exception NotImplementedError AssertionError StopIteration
-    callable""".split()
+    [
+        "abs",
+        "all",
+        "any",
+        "bool",
+        "complex",
+        "dict",
+        "divmod",
+        "enumerate",
+        "float",
+        "format",
+        "frozenset",
+        "int",
+        "isinstance",
+        "len",
+        "list",
+        "max",
+        "min",
+        "print",
+        "range",
+        "repr",
+        "reversed",
+        "round",
+        "set",
+        "slice",
+        "sorted",
+        "str",
+        "sum",
+        "tuple",
+        "zip",
+        "ValueError",
+        "TypeError",
+        "RuntimeError",
+        "IndexError",
+        "KeyError",
+        "ArithmeticError",
+        "ZeroDivisionError",
+        "OverflowError",
+        "Exception",
+        "NotImplementedError",
+        "AssertionError",
+        "StopIteration",
+        "callable",
+    ]
 )
 #: NumPy's functions that give memory that somebody else has.
 _LEADS_ELSEWHERE = frozenset(("frombuffer", "memmap", "from_dlpack", "fromfile", "load", "nditer", "save", "savez"))
@@ -58,7 +97,7 @@ def _asks_for_type(code: types.CodeType) -> int | None:
     for instruction in dis.get_instructions(code):
         name = instruction.opname
         if instruction.starts_line:
-            line = instruction.line_number if sys.version_info >= (3, 13) else instruction.starts_line
+            line = instruction.positions.lineno or line if instruction.positions is not None else line
         if name in _BETWEEN:
             continue
         if name == "LOAD_GLOBAL" and instruction.argval == "type":
@@ -138,9 +177,7 @@ def _is_followed(value: Any) -> bool:
     return isinstance(value, types.FunctionType) and not str(value.__module__).startswith("numpy")
 
 
-def _reached(
-    code: types.CodeType, function: types.FunctionType
-) -> Iterator[tuple[Callable[[], Any] | None, Any]]:
+def _reached(code: types.CodeType, function: types.FunctionType) -> Iterator[tuple[Callable[[], Any] | None, Any]]:
     """Everything outside that the code names: globals, with the attributes of modules, and variables of closures.
 
     With each comes what reads it again, unless it is NumPy's.
@@ -203,7 +240,7 @@ def _is_harmless(value: Any) -> bool:
     if isinstance(value, types.BuiltinFunctionType):
         if module.startswith("numpy"):
             return name not in _LEADS_ELSEWHERE
-        return module == "math" or getattr(builtins, name, None) is value and name in _HARMLESS
+        return module == "math" or (getattr(builtins, name, None) is value and name in _HARMLESS)
     if isinstance(value, type):
         return (getattr(builtins, name, None) is value and name in _HARMLESS) or value is np.errstate
     if callable(value) and module.startswith("numpy"):

@@ -87,8 +87,8 @@ class Segment:
         self._task, self._options = task, options
         self._numbers = [place for place, entry in enumerate(script.entries) if entry in _NUMBERS]
         self._arrays = [place for place, entry in enumerate(script.entries) if type(entry) is Layout]
-        self._constants = {place: script.values[place] for place in self._numbers}
-        self._site: SegmentSite | None = None
+        #: What runs it: the numbers that are constants, the entries that go in, and the code. Replaced as a whole.
+        self._form: tuple[dict[int, Any], list[int], SegmentSite] | None = None
         self.calls = sum(type(entry) is tuple for entry in script.entries)
         #: How often it ran.
         self.count = 0
@@ -96,12 +96,12 @@ class Segment:
 
     @property
     def site(self) -> SegmentSite | None:
-        return self._site
+        return None if self._form is None else self._form[2]
 
     @property
     def is_settled(self) -> bool:
         """Whether it is known if native code runs it."""
-        site = self._site
+        site = self.site
         return not self.may_be_native or (site is not None and (site.is_settled or site.runs > 3))
 
     def run(self, script: Script) -> tuple[list[Any], bool]:
@@ -109,17 +109,23 @@ class Segment:
         self.count += 1
         if not self.may_be_native:
             return script.run(), False
-        changed = [
-            place for place in self._constants if not _is_same(self._constants[place], script.values[place])
-        ]
-        if changed or self._site is None:
-            for place in changed:
-                del self._constants[place]
-            inputs = sorted((*self._arrays, *(place for place in self._numbers if place not in self._constants)))
-            self._site = SegmentSite(self._task, written(script, inputs, self._constants), self._options)
-            self._inputs = inputs
-        value, is_native = self._site.compute(script, tuple([script.values[place] for place in self._inputs]))
+        form = self._form
+        if form is None:
+            form = self._formed(script, {place: script.values[place] for place in self._numbers})
+        constants, inputs, site = form
+        values = script.values
+        if not all(_is_same(value, values[place]) for place, value in constants.items()):
+            same = {place: value for place, value in constants.items() if _is_same(value, values[place])}
+            _, inputs, site = self._formed(script, same)
+        value, is_native = site.compute(script, tuple([values[place] for place in inputs]))
         return (list(value) if len(script.outputs) != 1 else [value]), is_native
+
+    def _formed(self, script: Script, constants: dict[int, Any]) -> tuple[dict[int, Any], list[int], SegmentSite]:
+        """The segment with these constants; other numbers go in."""
+        inputs = sorted((*self._arrays, *(place for place in self._numbers if place not in constants)))
+        site = SegmentSite(self._task, written(script, inputs, constants), self._options)
+        self._form = form = (constants, inputs, site)
+        return form
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -151,7 +157,7 @@ def written(script: Script, inputs: Sequence[int], constants: dict[int, Any]) ->
     source = f"def {name}({head}):\n    {body}\n"
     space: dict[str, Any] = {"np": np, "nan": np.nan, "inf": np.inf, "__name__": "anygpu.segment"}
     space["__builtins__"] = builtins
-    exec(compile(source, f"<{name}>", "exec"), space)  # noqa: S102 - text of our own, of plain values
+    exec(compile(source, f"<{name}>", "exec"), space)
     made: FunctionType = space.pop(name)
     made.__doc__ = source
     return made

@@ -51,7 +51,7 @@ def _tuple(value: tuple[Any, ...], seen: set[int]) -> tuple[Any, ...]:
     if all(new is each for new, each in zip(parts, value, strict=True)):
         return value
     make = getattr(type(value), "_make", None)
-    return tuple(parts) if make is None else make(parts)  # type: ignore[no-any-return]
+    return tuple(parts) if make is None else make(parts)
 
 
 def replace_everywhere(arrays: Sequence[StandIn]) -> int:

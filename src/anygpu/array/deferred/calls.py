@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.deferred.layouts import Layout, Op
-from anygpu.array.deferred.recorder import Place, Recorder, called_from, _frame
+from anygpu.array.deferred.recorder import Place, Recorder, _frame, called_from
 
 _MOST_FORMS = 4096
 _PLAIN = frozenset((bool, int, str, type(None)))
@@ -147,21 +147,19 @@ _SEQUENCES = "concatenate stack hstack vstack dstack column_stack"
 #: What is asked of arrays without looking at their values.
 _META = "shape ndim size result_type can_cast common_type iscomplexobj isrealobj"
 #: A view of it, whatever its layout is.
-_VIEWS = frozenset("transpose swapaxes moveaxis rollaxis squeeze expand_dims".split())
+_VIEWS = frozenset(["transpose", "swapaxes", "moveaxis", "rollaxis", "squeeze", "expand_dims"])
 
 
 def _named(names: str) -> dict[Any, str]:
     return {getattr(np, name): name for name in names.split() if hasattr(np, name)}
 
 
-_FUNCTIONS = {
-    function: (name, count) for count, names in _OPERANDS.items() for function, name in _named(names).items()
-}
+_FUNCTIONS = {function: (name, count) for count, names in _OPERANDS.items() for function, name in _named(names).items()}
 _OF_SEQUENCES = _named(_SEQUENCES)
 _ABOUT = frozenset(_named(_META))
 
 
-def call_function(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def call_function(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """A call of one of NumPy's functions with an array that stands for NumPy's among its arguments."""
     recorder = _recorder_of((*arguments, *options.values()))
     if function in _ABOUT:
@@ -181,13 +179,15 @@ def call_function(function: Any, arguments: tuple[Any, ...], options: dict[str, 
             op = _sequence_form(function, len(operands), arguments[1:], given)
     if op is not None and all(map(is_operand, operands)):
         return recorder.record(op, operands, 3)
-    return _at_once(recorder, function, arguments, options, function.__name__, options.get("out"), 3)
+    return _at_once(recorder, function, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
 
 
 def is_operand(value: Any) -> bool:
     """Whether a value is an array or a number that can be an operand of what is recorded."""
     kind = type(value)
-    return kind is StandIn_ or kind is float or kind is int or kind is np.ndarray or isinstance(value, np.generic | bool)
+    return (
+        kind is StandIn_ or kind is float or kind is int or kind is np.ndarray or isinstance(value, np.generic | bool)
+    )
 
 
 def _form(
@@ -254,16 +254,45 @@ def _text(value: Any) -> str | None:
     if isinstance(value, type):
         if value in _TYPES:
             return _TYPES[value]
-        if issubclass(value, np.generic) and getattr(np, value.__name__, None) is value:
-            return f"np.{value.__name__}"
+        name: str = value.__name__
+        if issubclass(value, np.generic) and getattr(np, name, None) is value:
+            return f"np.{name}"
     return None
 
 
 #: Methods that are recorded: how many of their first arguments are operands.
 METHODS = {
     **dict.fromkeys(
-        """sum prod mean std var max min any all argmax argmin cumsum cumprod astype copy reshape transpose swapaxes
-        ravel flatten squeeze round conj conjugate repeat trace diagonal argsort""".split(),
+        [
+            "sum",
+            "prod",
+            "mean",
+            "std",
+            "var",
+            "max",
+            "min",
+            "any",
+            "all",
+            "argmax",
+            "argmin",
+            "cumsum",
+            "cumprod",
+            "astype",
+            "copy",
+            "reshape",
+            "transpose",
+            "swapaxes",
+            "ravel",
+            "flatten",
+            "squeeze",
+            "round",
+            "conj",
+            "conjugate",
+            "repeat",
+            "trace",
+            "diagonal",
+            "argsort",
+        ],
         0,
     ),
     "dot": 1,
@@ -285,9 +314,7 @@ def call_method(array: Any, name: str, arguments: tuple[Any, ...], options: dict
     return _at_once(recorder, getattr(value, name), arguments, options, name, options.get("out"), 3)
 
 
-def _method_form(
-    name: str, operands: int, rest: tuple[Any, ...], options: dict[str, Any], layout: Layout
-) -> Op | None:
+def _method_form(name: str, operands: int, rest: tuple[Any, ...], options: dict[str, Any], layout: Layout) -> Op | None:
     shown = _shown(rest, options)
     if shown is None:
         return None

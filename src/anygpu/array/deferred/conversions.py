@@ -51,7 +51,7 @@ def _converter(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.wraps(np.array)
-def _array(object: Any, /, *arguments: Any, **options: Any) -> Any:  # noqa: A002 - NumPy's name
+def _array(object: Any, /, *arguments: Any, **options: Any) -> Any:
     if type(object) is StandIn and not arguments and object._recorder.is_open and not object._layout.is_number:
         copies = options.get("copy", True) is True
         if copies and options.keys() <= {"copy", "dtype"} and _type_is(object, options.get("dtype")):

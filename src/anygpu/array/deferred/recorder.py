@@ -131,7 +131,7 @@ class Script(NamedTuple):
             place = None if self.is_quiet else self.places[number]
             result = op.call(*given) if place is None else called_from(Place(*place))(op.call, given)
             values[number] = values[operands[0]] if fact.outcome is ITSELF else result
-            given = result = None  # type: ignore[assignment]
+            given = result = None
             for each in last[number]:
                 values[each] = None
         return [values[each] for each in self.outputs]
@@ -271,34 +271,33 @@ class Recorder:
     def _entry_of(self, operand: Any) -> int | None:
         """The entry of an operand; `None` for memory that can be neither trusted nor copied."""
         if type(operand) is not StandIn_:
-            if number_key(operand) is not None:
-                return self._input(type(operand), operand)
-            if isinstance(operand, np.ndarray):
-                if not operand.flags.forc:
-                    return None
-                self.copied += operand.nbytes
-                operand = operand.copy("K")
-            return self._input(layout_of(operand), operand)
-        if operand._segment == self.segment:
-            return operand._entry
-        if operand._recorder is not self:
-            operand.compute("another deferred call reads it")
-            return self._entry_of(operand._value)
-        if operand._layout.is_number:
-            return self._input(operand._layout, operand._value)
-        # Before a name here refers to the memory too: references are counted.
-        is_safe = self._is_safe(operand)
-        value = operand._value
-        if not is_safe:
+            return self._input(type(operand), operand) if number_key(operand) is not None else self._copied(operand)
+        array: StandIn = operand
+        if array._segment == self.segment and array._recorder is self:
+            return array._entry
+        if array._recorder is not self:
+            return self._copied(array.compute("another deferred call reads it"))
+        if array._layout.is_number:
+            return self._input(array._layout, array._value)
+        if not self._is_safe(array):
+            return self._copied(array._value)
+        if array._parent is None:
+            number: int | None = self._input(array._layout, array._value)
+        else:
+            assert array._fact is not None
+            number = self._view_entry(array._parent, array._fact)
+        if number is not None:
+            array._segment, array._entry = self.segment, number
+        return number
+
+    def _copied(self, value: Any) -> int | None:
+        """The entry of memory that others can write to; `None` where a copy would lie differently."""
+        if isinstance(value, np.ndarray):
             if not value.flags.forc:
                 return None
             self.copied += value.nbytes
-            return self._input(operand._layout, value.copy("K"))
-        parent = operand._parent
-        number = self._input(operand._layout, value) if parent is None else self._view_entry(parent, operand._fact)
-        if number is not None:
-            operand._segment, operand._entry = self.segment, number
-        return number
+            value = value.copy("K")
+        return self._input(layout_of(value), value)
 
     def _view_entry(self, parent: StandIn, fact: Fact) -> int | None:
         source = self._entry_of(parent)
@@ -328,13 +327,10 @@ class Recorder:
             return self.trusts_arguments
         if root._segment == self.segment:
             return True  # since it was seen to be, nothing was handed out without ending the segment
-        value = root._value
-        if value is None or value.base is not None:
+        if root._value is None or root._value.base is not None or not _COUNTS:
             return False
         views = sum(1 for each in root._views if (view := each()) is not None and view._value is not None)
-        view = None
-        # Here, as an argument, and in the array itself.
-        return _refcount(value) == 3 + views
+        return _references(root) == _NO_OTHERS + views
 
     def _can_write(self, array: Any) -> bool:
         """Whether a write can be recorded: nobody else sees the memory, or only arrays that wait too."""
@@ -347,19 +343,18 @@ class Recorder:
             return True
         if array is not root or root._is_argument or root._layout.is_number or not root._value.flags.forc:
             return False
-        if any((view := each()) is not None for each in root._views) or root._segment == self.segment:
-            return False
-        if not self._is_safe(root):
+        if any(each() is not None for each in root._views) or not self._is_safe(root):
             return False
         # A copy that is written to takes its place: what is computed never changes what went in.
-        value = root._value
-        source = self._input(root._layout, value)
+        source = self._entry_of(root)
+        assert source is not None
         fact = _COPY.facts.get((root._layout,)) or _COPY.remember((root._layout,), NEW, root._layout)
+        number = len(self._entries)
         self._entries.append((fact, (source,)))
         self._values.append(None)
         self._places.append(None)
-        root._value, root._segment, root._entry = None, self.segment, source + 1
-        self._made.append((ref(root), source + 1))
+        root._value, root._segment, root._entry = None, self.segment, number
+        self._made.append((ref(root), number))
         return True
 
     # -- at once
@@ -408,7 +403,7 @@ class Recorder:
         return self._view_of(fact, array, fact.op.apply(array._value))
 
     def _view_of(self, fact: Fact, array: StandIn, value: Any) -> StandIn:
-        made = StandIn_(self, layout_of(value), value, -1, array, fact)
+        made: StandIn = StandIn_(self, layout_of(value), value, -1, array, fact)
         held = ref(made)
         self.all.append(held)
         root = array
@@ -439,6 +434,8 @@ class Recorder:
 
     def compute(self, why: str, depth: int = 2) -> None:
         """Compute what was recorded; arrays that are still referred to have their values then."""
+        if not len(self._entries) == len(self._values) == len(self._places):
+            raise RuntimeError("an operation was interrupted while it was recorded")
         if not self._entries:
             return
         frame = _frame(depth)
@@ -474,6 +471,7 @@ class Recorder:
                 array._layout = layout_of(result)
         for array, _ in wanted:
             if array._parent is not None:
+                assert array._fact is not None
                 array._value, array._segment = array._fact.op.apply(array._parent._value), -1
                 root = array._parent
                 while root._parent is not None:
@@ -519,6 +517,24 @@ def _has_layout(value: Any) -> bool:
 
 
 _COPY = Op(lambda x: x.copy("K"), "{0}.copy()")
+
+
+def _references(array: Any) -> int:
+    """How many refer to the memory of an array, with those that are only here."""
+    value = array._value
+    return _refcount(value)
+
+
+class _Held:
+    __slots__ = ("_value",)
+
+    def __init__(self) -> None:
+        self._value = np.empty(1)
+
+
+#: What that is for memory that nobody else refers to; and whether references are counted at once.
+_NO_OTHERS = _references(_Held())
+_COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 _WRITES = "it writes to memory that others can see"
 

@@ -335,7 +335,7 @@ def _power_of(self: StandIn, base: Any) -> Any:
     return self._recorder.record(calls.POWER, (base, self))
 
 
-def _power_in_place(self: StandIn, exponent: Any) -> Any:
+def _power_in_place(self: Any, exponent: Any) -> Any:
     if self._layout.is_number:
         return self**exponent
     value = self._handed_out("it is raised in place")
@@ -355,13 +355,11 @@ for _name in calls.METHODS:
     _method(_name)
 
 
-def _divmod(self: StandIn, other: Any) -> Any:
+def _divmod(self: Any, other: Any) -> Any:
     return self // other, self % other
 
 
-StandIn.__pow__ = _power  # type: ignore[attr-defined]
-StandIn.__rpow__ = _power_of  # type: ignore[attr-defined]
-StandIn.__ipow__ = _power_in_place  # type: ignore[attr-defined]
-StandIn.__divmod__ = _divmod  # type: ignore[attr-defined]
+for _name, _function in (("pow", _power), ("rpow", _power_of), ("ipow", _power_in_place), ("divmod", _divmod)):
+    setattr(StandIn, f"__{_name}__", _function)
 recorder.StandIn_ = calls.StandIn_ = StandIn
 give_buffers(StandIn)
