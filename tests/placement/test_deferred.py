@@ -244,6 +244,31 @@ def test_writes_through_another_name_are_seen_in_their_order(block: int, monkeyp
     _BUFFERS[0] = None
 
 
+def test_a_view_that_was_handed_out_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_NATIVE", "off")
+
+    def writes(x: Any) -> Any:
+        y = x * 2
+        if y.max() < 0:
+            return y
+        view = y[10:]
+        held = view.__array__()
+        z = y + 1
+        held[0] = 50.0
+        view += 1
+        held[1] = 60.0
+        w = y * 3
+        part = y[::2]
+        q = part - 1
+        part[:5] = 7.0
+        return y, view, z, w, q, part
+
+    ours = _deferred(writes)
+    for seed in range(4):
+        (x,) = _arrays(seed, 1)
+        assert _same(ours(x), writes(x))
+
+
 # -- arrays that outlive the call
 
 

@@ -329,7 +329,13 @@ class Recorder:
             return True  # since it was seen to be, nothing was handed out without ending the segment
         if root._value is None or root._value.base is not None or not _COUNTS:
             return False
-        views = sum(1 for each in root._views if (view := each()) is not None and view._value is not None)
+        views = 0
+        for each in root._views:
+            view = each()
+            if view is not None and view._value is not None:
+                views += 1
+                if _references(view) != _NO_OTHERS:
+                    return False
         return _references(root) == _NO_OTHERS + views
 
     def _can_write(self, array: Any) -> bool:
@@ -341,9 +347,9 @@ class Recorder:
             root = root._parent
         if root._value is None:
             return True
-        if array is not root or root._is_argument or root._layout.is_number or not root._value.flags.forc:
+        if root._is_argument or root._layout.is_number or not root._value.flags.forc:
             return False
-        if any(each() is not None for each in root._views) or not self._is_safe(root):
+        if root._segment != self.segment and not self._is_safe(root):
             return False
         # A copy that is written to takes its place: what is computed never changes what went in.
         source = self._entry_of(root)
@@ -355,6 +361,16 @@ class Recorder:
         self._places.append(None)
         root._value, root._segment, root._entry = None, self.segment, number
         self._made.append((ref(root), number))
+        for each in root._views:
+            view = each()
+            if view is not None and view._parent is not None and view._fact is not None:
+                number = len(self._entries)
+                self._entries.append((view._fact, (view._parent._entry,)))
+                self._values.append(None)
+                self._places.append(None)
+                view._value, view._segment, view._entry = None, self.segment, number
+                self._made.append((each, number))
+        root._views = ()
         return True
 
     # -- at once
