@@ -1,6 +1,6 @@
 """Deferred calls beside plain ones: functions as libraries have them, in turns, with the reason where none is gained.
 
-    python -m benchmarks.deferred [--side 40] [--only NAME …] [--json FILE] [--check]
+    python -m benchmarks.deferred [--side 40] [--only NAME …] [--json] [--check]
 
 `--check` fails if a result is not NumPy's, or if a function is slower than 0.9 of NumPy once it has settled.
 """
@@ -70,31 +70,36 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def main() -> int:
-    """Run them, print a table, and return whether a check failed."""
+    """Run them, print a table or JSON, and return whether a check failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", type=int, default=40)
     parser.add_argument("--only", nargs="+", choices=sorted(FUNCTIONS))
-    parser.add_argument("--json")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     found = {}
     for name in given.only or FUNCTIONS:
         each = found[name] = measured(name, given.side)
-        mark = "" if each["same"] else "  DIFFERS"
-        times = f"{each['numpy'] * 1e3:9.3f} ms {each['deferred'] * 1e3:9.3f} ms"
-        print(f"{name:20} {times} {each['ratio']:7.2f} ×  {each['reason']}{mark}", flush=True)
+        if not given.json:
+            times = f"{each['numpy'] * 1e3:9.3f} ms {each['deferred'] * 1e3:9.3f} ms {each['ratio']:7.2f} ×"
+            _say(f"{name:20} {times}  {each['reason']}{'' if each['same'] else '  DIFFERS'}")
     ratios = [each["ratio"] for each in found.values()]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    print(f"geometric mean {mean:.2f} × NumPy over {len(ratios)}, at worst {min(ratios):.2f} ×")
     if given.json:
-        with open(given.json, "w") as file:
-            json.dump({"side": given.side, "mean": mean, "functions": found}, file, indent=1)
+        _say(json.dumps({"side": given.side, "mean": mean, "functions": found}, indent=1))
+    else:
+        _say(f"geometric mean {mean:.2f} × NumPy over {len(ratios)}, at worst {min(ratios):.2f} ×")
     wrong = [name for name, each in found.items() if not each["same"] or each["ratio"] < LEAST_RATIO]
     if given.check and wrong:
-        print("failed:", ", ".join(wrong), file=sys.stderr)
+        sys.stderr.write(f"failed: {', '.join(wrong)}\n")
         return 1
     return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
