@@ -14,6 +14,7 @@ import anygpu as ag
 from anygpu.array.deferred.standing_in import StandIn
 from anygpu.placement import deferred
 from anygpu.placement.deferred import Deferred
+from anygpu.placement.own_code import Reach, why_not_deferred
 
 N = 3000
 
@@ -528,3 +529,48 @@ def test_what_is_returned_is_never_ours() -> None:
     for _ in range(3):
         assert type(ours(np.ones(N))) is np.float64
     assert StandIn.__array_priority__ > 0
+
+
+# -- what the code of a function says
+
+_FACTOR = 2.0
+_SHARED = np.zeros(3)
+
+
+def _helps(x: Any) -> Any:
+    return np.sqrt(x * _FACTOR)
+
+
+def test_arguments_are_read_without_a_copy_where_nothing_else_leads_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(x: Any) -> Any:
+        total = 0.0
+        for row in (x, _helps(x)):
+            total += float(row.sum())
+        return total
+
+    def with_others(x: Any) -> Any:
+        return x.sum() + _SHARED[0]
+
+    def by_default(x: Any, buffer: Any = _SHARED) -> Any:
+        return x + 1
+
+    def imports(x: Any) -> Any:
+        import math
+
+        return x * math.pi
+
+    reach = Reach(alone)
+    assert reach.holds()
+    assert not any(Reach(each).holds() for each in (with_others, by_default, imports, len))
+    monkeypatch.setitem(globals(), "_helps", lambda x: _SHARED)
+    assert not reach.holds(), "a name means something else now"
+
+
+def test_naming_a_type_is_no_reason_to_stay_on_numpy() -> None:
+    def names(x: Any) -> Any:
+        if x.ndim != 1:
+            raise ValueError(f"not for a {type(x).__name__}")
+        return isinstance(x, type)
+
+    assert why_not_deferred(names) is None
+    assert why_not_deferred(lambda x: type(x)(3)) is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
+import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterator
@@ -77,12 +78,26 @@ def why_not_deferred(function: Callable[..., Any]) -> str | None:
     types is never of an array.
     """
     own = getattr(getattr(function, "__func__", function), "__code__", None)
-    for code, _ in _codes(function):
+    for code, source in _codes(function):
+        if source is not None:
+            for _, value in _reached(code, source):
+                if (insists := _insists_on_numpys(value)) is not None:
+                    return insists
         if code is not own and ("site-packages" in code.co_filename or code.co_filename.startswith(_STANDARD)):
             continue
         line = _asks_for_type(code)
         if line is not None:
             return f"it asks for the type of an object ({code.co_filename}:{line})"
+    return None
+
+
+def _insists_on_numpys(value: Any) -> str | None:
+    """Why a function that was named takes no arrays but NumPy's own."""
+    module = str(getattr(value, "__module__", ""))
+    if "array_api_extra" in module and getattr(value, "__name__", "") == "at":
+        return f"it uses {module}, which asks for the types of arrays"
+    if isinstance(value, types.BuiltinFunctionType) and hasattr(sys.modules.get(module), "__pythran__"):
+        return f"it calls {value.__name__}, which Pythran has compiled for NumPy's own arrays"
     return None
 
 
@@ -100,8 +115,8 @@ def _asks_for_type(code: types.CodeType) -> int | None:
             line = instruction.positions.lineno or line if instruction.positions is not None else line
         if name in _BETWEEN:
             continue
-        if name == "LOAD_GLOBAL" and instruction.argval == "type":
-            is_asked = True
+        if name == "LOAD_GLOBAL" and instruction.argval == "type" and "NULL" in instruction.argrepr:
+            is_asked = True  # it is called, and not only named
         elif is_asked and name == "LOAD_ATTR":
             if instruction.argval not in ("__name__", "__qualname__", "__module__"):
                 return line
