@@ -15,7 +15,7 @@ import numpy as np
 
 from anygpu.display import drawn
 from anygpu.errors import InvalidOption
-from anygpu.history.hints import NATIVE, NUMPY, code_of, is_marked
+from anygpu.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
 from anygpu.notes import Failure, last, listeners, observe, observers, publish, witnesses
 from anygpu.placement import executing, loading
 from anygpu.placement.known import PLAN, Known, NumpySite, has_own_array, name_of, note_of_new
@@ -128,9 +128,9 @@ class Offloaded(Calls, Generic[P, R]):
         # Another planner has other machines to choose from.
         self._may_be_native = options.allows_native and planner is default_planner
         if self._may_be_native:
-            self._known.is_marked = is_marked(function, NATIVE)
-            self._known.was_in_vain = not self._known.is_marked and is_marked(function, NUMPY)
-            if self._known.is_marked:
+            self._known.numpy_marks = marks_on(NUMPY)
+            if is_marked(function, NATIVE):
+                self._known.native_marks = marks_on(NATIVE)
                 from anygpu.placement.native_loading import begin_native
 
                 begin_native(compiles=False)
