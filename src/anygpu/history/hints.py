@@ -1,4 +1,4 @@
-"""Functions of which earlier processes say that a look at the machine pays: a list that the first call can read.
+"""Functions of which earlier processes know whether native code pays: lists that the first call can read.
 
 The history itself is too much to load before it is known to be of use. A mark that is missing, or there in vain, costs
 some milliseconds and nothing else.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from anygpu.cache_location import cache_location
@@ -16,12 +18,12 @@ from anygpu.cache_location import cache_location
 #: The lists of functions that were faster as native code, and of those for which that was tried in vain.
 NATIVE, NUMPY = "native", "numpy"
 
-_MOST_MARKS = 256
+_MOST_MARKS = 1024
 _DIGEST_BYTES = 16
 _MOST_BYTES = _MOST_MARKS * (2 * _DIGEST_BYTES + 1)
 
 
-def hints_path(name: str = "hints") -> str | None:
+def hints_path(name: str) -> str | None:
     """The file; `None` if the user wants nothing to be kept."""
     # A setting that is none of these is reported where the history is opened, and nothing is kept then.
     is_kept = os.environ.get("ANYGPU_HISTORY", "") in ("", "on", "anonymous")
@@ -30,7 +32,7 @@ def hints_path(name: str = "hints") -> str | None:
 
 def forget_marks() -> None:
     """With the history."""
-    for name in ("hints", NATIVE, NUMPY):
+    for name in (NATIVE, NUMPY):
         with contextlib.suppress(OSError):
             os.unlink(_path(name))
 
@@ -41,24 +43,47 @@ def _path(name: str) -> str:
 
 def mark_of(function: Callable[..., Any]) -> bytes | None:
     """A hash of its name and bytecode; `None` for what is no function of Python."""
+    code = code_of(function)
+    return None if code is None else mark_of_code(code)
+
+
+def code_of(function: Callable[..., Any]) -> CodeType | None:
+    """The code of a function or a method of Python; `None` for anything else."""
     try:
         inner: Any = getattr(function, "__func__", function)
         code = inner.__code__
-        content = b"\0".join((inner.__qualname__.encode(), code.co_code, repr(code.co_names).encode()))
     except Exception:  # noqa: BLE001 - an object of the user's may raise anything when it is looked at
         return None
+    return code if isinstance(code, CodeType) else None
+
+
+def mark_of_code(code: CodeType, key: Iterable[Hashable] = ()) -> bytes:
+    """The mark of a function with this code, or of its calls with such a key, whatever the numbers in it are."""
     from anygpu.digest import blake2b  # late, as all that few processes need
 
+    parts = [part if isinstance(part, tuple | str) else getattr(part, "__name__", type(part).__name__) for part in key]
+    content = b"\0".join((code.co_qualname.encode(), code.co_code, repr((code.co_names, parts)).encode()))
     return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest().encode()
 
 
-def is_marked(function: Callable[..., Any], name: str = "hints") -> bool:
-    """Whether earlier processes of this user have marked it."""
-    path = hints_path(name)
-    if path is None or not os.path.exists(path):
-        return False
-    marks = _read(path)
+def is_marked(function: Callable[..., Any], name: str) -> bool:
+    """Whether earlier processes of this user have marked it on that list."""
+    marks = marks_on(name)
     return bool(marks) and mark_of(function) in marks
+
+
+def marks_on(name: str) -> frozenset[bytes]:
+    """All marks of earlier processes of this user on that list."""
+    path = hints_path(name)
+    try:
+        return frozenset() if path is None else _marks_in(path, os.stat(path).st_mtime_ns)
+    except OSError:
+        return frozenset()
+
+
+@lru_cache(maxsize=4)
+def _marks_in(path: str, changed: int) -> frozenset[bytes]:
+    return frozenset(_read(path))
 
 
 def change_marks(path: str, marked: Collection[bytes], unmarked: Collection[bytes]) -> None:

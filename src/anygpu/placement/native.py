@@ -27,7 +27,7 @@ from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import AnyGPUError, MissingExtra
-from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of
+from anygpu.history.hints import NATIVE, hints_path, mark_of
 from anygpu.placement import executing, loading
 from anygpu.placement.comparing import learn_flags
 from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
@@ -45,6 +45,7 @@ from anygpu.placement.native_calls import (
     stay,
     stay_because_slow,
 )
+from anygpu.placement.native_marks import mark_native, mark_tried, unmark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
 from anygpu.placement.switching import yielding
@@ -57,8 +58,6 @@ _TRACE_SECONDS, _MOST_AT_FIRST, _TRACE_SHARE = 0.02, 0.06, 0.05
 #: Native code gets real calls where it takes at most so many times NumPy's time beside them: these have the processors
 #: to themselves, and decide.
 WORTH_TRYING = 1.5
-#: Programs of more operations are compiled when nobody else wants the processor.
-_LARGE_PROGRAM = 1000
 #: Runs of native code in a trial, of which the best counts, and seconds that they may take in any case.
 _MOST_RUNS, _SHORT_RUNS = 8, 2e-3
 
@@ -81,19 +80,19 @@ class NativeTrial:
         call = Called(function, arguments, keywords, begin)
         allowance.earn(site.seconds - site.paid)
         site.paid = site.seconds
-        if not site.known.is_marked and not allowance.affords_one():
+        if not site.is_marked and not allowance.affords_one():
             site.look_again(1.5)
             return on_numpy(site, call)
         # Until the trial has ended, other calls run as they are.
         site.look_again(math.inf)
         site.tries += 1
-        seconds = None if site.known.is_marked else _trace_seconds(site.seconds)
+        seconds = None if site.is_marked else _trace_seconds(site.seconds)
         begun = _clock()
         traced = _traced(site, call, seconds)
         allowance.spend(_clock() - begun)
         if traced is None:
             return on_numpy(site, call)
-        recalled = _recalled(site, function, traced) if site.known.is_marked else None
+        recalled = _recalled(site, function, traced) if site.is_marked else None
         if recalled is None:
             return _run_and_try(site, call, traced, background.submit, begun)
         site.use(recalled)
@@ -126,7 +125,7 @@ def _traced(site: NativeSite, call: Called, seconds: float | None) -> Traced | N
             site.stay(why)
             site.look_again(2.0)
         else:
-            stay(site, call.function, why)
+            stay(site, why)
         return None
     if traced.by_value:
         _move(site, known, traced.by_value, call)
@@ -178,26 +177,24 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
     with _reported(site), yielding():
         begin = _clock()
         traced = sample.traced
-        # What NumPy warns of is found out meanwhile: this thread waits for the child.
-        warned = threading.Thread(target=learn_flags, args=(trust, sample), name="anygpu-warnings", daemon=True)
-        warned.start()
+        mark_tried(site)  # until it is ready: the next process may be as short as this one
         try:
-            native = _compiled(traced)
+            native = executable(traced.program)
         except MissingExtra as error:
             _say_what_is_missing(site, function, traced, error)
             return
-        finally:
-            warned.join()
         compiled = _clock()
+        # Not meanwhile: calls and the compiler keep two processors busy.
+        learn_flags(trust, sample)
         with background.must_finish():
             seconds, results = _timed(native, sample.inputs, site.least)
-            if seconds + OVERHEAD > site.least * WORTH_TRYING:
-                stay_because_slow(site, function, seconds)
-            elif agrees(site, function, sample, results, trust, before_use=True):
-                kinds = number_kinds(traced, sample.inputs)
-                trust.begin_with_numbers(traced.program.key, "cpu", kinds)
-                site.use(NativeCalls(site, function, traced, native, trust, seconds))
-                _keep(site, function, traced, kinds, trust, seconds)
+        if seconds + OVERHEAD > site.least * WORTH_TRYING:
+            stay_because_slow(site, seconds)
+        elif agrees(site, function, sample, results, trust, before_use=True):
+            kinds = number_kinds(traced, sample.inputs)
+            trust.begin_with_numbers(traced.program.key, "cpu", kinds)
+            site.use(NativeCalls(site, function, traced, native, trust, seconds))
+            _keep(site, function, traced, kinds, trust, seconds)
         spent = {"tracing": tracing, "compiling": compiled - begin, "comparing": _clock() - compiled}
         history.append((site.note.task, spent))
 
@@ -222,10 +219,6 @@ def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced:
 
     site.stay(f"numpy runs it, because {error}")
     warn_once(site.note.task, function, traced.program, error)
-
-
-def _compiled(traced: Traced) -> CpuExecutable:
-    return executable(traced.program, idle=len(traced.program.nodes) > _LARGE_PROGRAM)
 
 
 def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[float, list[Any]]:
@@ -257,11 +250,11 @@ def _keep(
     seconds: float,
 ) -> None:
     """For the next process, which then begins with native code. What NumPy warns of is found out anew each time."""
-    path, mark = hints_path(NATIVE), mark_of(function)
-    if path is not None and mark is not None and not trust.flags:
+    mark = mark_of(function)
+    if hints_path(NATIVE) is not None and mark is not None and not trust.flags:
         keep_agreement(traced.program, mark, kinds, trust, numpy=site.least, native=seconds)
-        change_marks(path, [mark], [])
-        change_marks(hints_path(NUMPY) or path, [], [mark])
+        mark_native(site)
+    unmark_tried(site)
 
 
 def _recalled(site: NativeSite, function: Callable[..., Any], traced: Traced) -> NativeCalls | None:
@@ -271,7 +264,7 @@ def _recalled(site: NativeSite, function: Callable[..., Any], traced: Traced) ->
         kept = kept_agreement(traced.program, mark) if mark is not None else None
         if kept is not None:
             site.least = min(site.least, kept.numpy)
-            native = _compiled(traced)
+            native = executable(traced.program)
             return NativeCalls(site, function, traced, native, kept.trust(traced.program.key), kept.native)
     return None
 

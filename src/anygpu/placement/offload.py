@@ -15,8 +15,8 @@ import numpy as np
 
 from anygpu.display import drawn
 from anygpu.errors import InvalidOption
-from anygpu.history.hints import NATIVE, NUMPY, is_marked
-from anygpu.notes import Failure, last, listeners, observe, observers, publish, witnesses
+from anygpu.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
+from anygpu.notes import Failure, last, listeners, made, observe, observers, publish, witnesses
 from anygpu.placement import executing, loading
 from anygpu.placement.known import PLAN, Known, NumpySite, has_own_array, name_of, note_of_new
 from anygpu.placement.options import CallOptions, Options, options
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from anygpu.placement.call import Call
     from anygpu.placement.call_site import CallSite
     from anygpu.placement.native_site import NativeSite
-    from anygpu.placement.new_call_site import NewCallSite
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
     from anygpu.receipts import Receipt
@@ -116,9 +115,11 @@ class Offloaded(Calls, Generic[P, R]):
     __qualname__: str
     __wrapped__: Callable[P, R]
 
-    def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
+    def __init__(
+        self, function: Callable[P, R], options: Options, planner: Callable[[], Planner], known: Known | None = None
+    ) -> None:
         check_function(function)
-        super().__init__(function, Known(options), planner)
+        super().__init__(function, known or Known(options, code_of(function)), planner)
         self._task = name_of(function)
         self._note_of_new = note_of_new(self._task, options)
         functools.update_wrapper(self, function)
@@ -128,10 +129,10 @@ class Offloaded(Calls, Generic[P, R]):
         self._needs_no_planning = options.needs_no_planning
         # Another planner has other machines to choose from.
         self._may_be_native = options.allows_native and planner is default_planner
-        if self._may_be_native:
-            self._known.is_marked = is_marked(function, NATIVE)
-            self._known.was_in_vain = not self._known.is_marked and is_marked(function, NUMPY)
-            if self._known.is_marked:
+        if self._may_be_native and known is None:
+            self._known.numpy_marks = marks_on(NUMPY)
+            if is_marked(function, NATIVE):
+                self._known.native_marks = marks_on(NATIVE)
                 from anygpu.placement.native_loading import begin_native
 
                 begin_native(compiles=False)
@@ -173,13 +174,13 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
         key = tuple(parts)
-        site: CallSite | NumpySite | NewCallSite | NativeSite | None = known.native.get(key)
+        site: CallSite | NumpySite | NativeSite | None = known.native.get(key)
         if site is None and (not self._may_be_native or key in known.planned or has_own_array(key)):
             site = known.sites.get(key)
             if site is None:
                 site = known.new.get(key)
         if site is None:
-            site = self._first_site(key, arguments, keywords)
+            site = self._first_site(key)
         function: Callable[..., R] = self._function
         if (
             site is not None
@@ -220,25 +221,27 @@ class Offloaded(Calls, Generic[P, R]):
         placed: R = self._place(key, arguments, keywords)[0]
         return placed
 
-    def _first_site(
-        self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> NativeSite | NumpySite | NewCallSite | None:
+    def _first_site(self, key: tuple[Hashable, ...]) -> NativeSite | NumpySite | None:
         """For calls that have not been met before; `None` where the first of them is to be planned."""
         known = self._known
         if self._may_be_native and key not in known.planned and not has_own_array(key):
             return self._native_site(key)
-        if not self._may_begin_on_host:
+        if not self._may_begin_on_host or has_own_array(key):
             return None
-        site: NumpySite | NewCallSite | None
         if self._needs_no_planning:
-            site = None if has_own_array(key) else NumpySite(self._note_of_new)
+            site = NumpySite(self._note_of_new)
         else:
-            from anygpu.placement.new_call_site import new_call_site  # few functions have one
+            from anygpu.placement.new_call_site import NewCallSite  # few functions have one
 
-            site = new_call_site(self._function, known, self._note_of_new, key, arguments, keywords, self._find_planner)
-        if site is not None:
-            known.remember_new(key, site)
+            site = NewCallSite(self._note_of_new)
+        known.remember_new(key, site)
         return site
+
+    def run(self, /, *arguments: Any, **keywords: Any) -> Result:
+        """Call the function, and return the value with its receipt."""
+        if not self._may_be_native or has_own_array(signature(arguments, keywords, self._known.lifted)):
+            return super().run(*arguments, **keywords)
+        return Result(self(*arguments, **keywords), made(last.get()))  # type: ignore[arg-type]
 
     def prepare(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         """Call the function, and compile it for such arguments before this returns; what it returns.
