@@ -302,10 +302,7 @@ class Offloaded(Calls, Generic[P, R]):
         return self
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
-        """By its name, if that is what the name means where it was defined; else as the function and the options.
-
-        cloudpickle sends functions of `__main__` and of modules that others do not have by value.
-        """
+        """By its name, if that is what it means where it was defined, but for cloudpickle; else function and options."""
         name: str = getattr(self, "__qualname__", self._task)
         pickler = sys._getframe(1).f_globals.get("__name__", "").split(".")
         if "cloudpickle" not in pickler and _found(getattr(self, "__module__", None), name) is self:
@@ -382,8 +379,7 @@ def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
     """The function with these options, as a caller has written them."""
     if isinstance(function, Offloaded):
         function = function.function
-    made: Offloaded[P, R] = _restored(function, options(**given))
-    return made
+    return _restored(function, options(**given))  # type: ignore[no-any-return]
 
 
 def decorated(function: Any, given: CallOptions) -> Any:

@@ -21,7 +21,7 @@ import numpy as np
 from anygpu.array.deferred.layouts import Layout
 from anygpu.array.deferred.recorder import Script
 from anygpu.digest import blake2b
-from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, is_marked, mark_of
+from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of, marks_on
 from anygpu.notes import HostNote
 from anygpu.placement.known import PLAN, Known
 from anygpu.placement.native_site import NativeSite
@@ -43,10 +43,9 @@ class SegmentSite(NativeSite):
     runs_as_is = False
 
     def __init__(self, task: str, function: FunctionType, options: Options) -> None:
-        known = Known(options)
+        known = Known(options, function.__code__)
         if options.allows_native:
-            known.is_marked = is_marked(function, NATIVE)
-            known.was_in_vain = not known.is_marked and is_marked(function, NUMPY)
+            known.native_marks, known.numpy_marks = marks_on(NATIVE), marks_on(NUMPY)
         self.function = function
         self.task = task
         #: Runs as native code.
