@@ -302,7 +302,7 @@ class Offloaded(Calls, Generic[P, R]):
         return self
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
-        """By its name, if that is what it means where it was defined, but for cloudpickle; else function and options."""
+        """By its name, if it means that where it was defined, but for cloudpickle; else the function and options."""
         name: str = getattr(self, "__qualname__", self._task)
         pickler = sys._getframe(1).f_globals.get("__name__", "").split(".")
         if "cloudpickle" not in pickler and _found(getattr(self, "__module__", None), name) is self:
