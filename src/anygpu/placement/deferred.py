@@ -45,7 +45,9 @@ LEAST_PER_OPERATION = 6e-6
 #: Deferred calls may take at most this much of a plain call's time; and how many are made before that is judged.
 LEAST_GAIN, CALLS_BEFORE_JUDGING = 0.97, 6
 #: Where it is not known yet whether segments become native code, it is judged after so many calls and seconds.
-MOST_TRIAL_CALLS, MOST_TRIAL_SECONDS = 60, 1.0
+MOST_TRIAL_CALLS, MOST_TRIAL_SECONDS = 40, 1.0
+#: Deferred calls that take so many times as long as plain ones, after so many, are given up in any case.
+MOST_LOSS = 1.2
 #: After so many plain calls of a function that has gone back, it is looked whether its arguments are of a new kind.
 _LOOK_EVERY = 64
 #: One call of so many is a plain one, to know what these take.
@@ -95,6 +97,8 @@ class DeferredSite:
             each = readable_seconds(self.plain / max(self.operations, 1))
             return f"its {self.operations} operations take numpy {each} each, which is too little to record them"
         is_known = is_settled or (self.calls >= MOST_TRIAL_CALLS and self.seconds >= MOST_TRIAL_SECONDS)
+        if self.calls >= MOST_TRIAL_CALLS and min(self.recent) > MOST_LOSS * self.plain:
+            is_known = True  # what native code might gain later is not worth that
         judged = self.calls >= CALLS_BEFORE_JUDGING and is_known
         if judged and min(self.recent) > LEAST_GAIN * self.plain:
             took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
