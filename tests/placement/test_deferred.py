@@ -12,6 +12,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.deferred.standing_in import StandIn
+from anygpu.errors import InvalidOption
 from anygpu.placement import deferred
 from anygpu.placement.deferred import Deferred
 from anygpu.placement.own_code import Reach, why_not_deferred
@@ -520,7 +521,18 @@ def test_the_receipt_says_why_each_segment_ended() -> None:
     assert "its truth is needed" in receipt.how
     assert "test_deferred.py:" in receipt.how
     assert set(receipt.parts) == {"segments", "python"}
-    assert ag.run(steps.function, x, deferred=True).receipt.task.endswith("steps")
+    plan = str(steps.explain(x))
+    assert "segment 0: " in plan
+    assert "its truth is needed" in plan
+    for _ in range(3):
+        done = ag.run(steps.function, x, deferred=True)
+    assert done.receipt.reason.startswith("deferred: ")
+    assert done.receipt.parts
+
+
+def test_tasks_are_not_deferred() -> None:
+    with pytest.raises(InvalidOption, match="tasks are not deferred"):
+        ag.submit(_helps, np.ones(3), deferred=True)
 
 
 def test_what_is_returned_is_never_ours() -> None:
