@@ -31,8 +31,8 @@ LARGE = 1 << 15
 MOST_BYTES = 2 << 30
 
 
-#: Smaller arrays are looked at as a whole, and of the rows of others one in so many.
-_SMALL, _ONE_ROW_IN = 1 << 13, 16
+#: Smaller arrays are looked at as a whole; of the rows of others one in so many, in so many stretches.
+_SMALL, _ONE_ROW_IN, _STRETCHES = 1 << 13, 16, 8
 
 
 class TooLarge(Exception):
@@ -192,12 +192,17 @@ def _in_pieces(program: Program, inputs: Sequence[HostArray], most_bytes: int) -
 
 
 class Rows:
-    """Which positions along the longest axis of a large array are looked at: some from everywhere, and chosen ones."""
+    """Which positions along the longest axis of a large array are looked at: a few stretches, and what was added.
 
-    def __init__(self, chosen: Sequence[tuple[int, HostArray]]) -> None:
-        """`chosen` has lengths of axes, and positions along them."""
-        self._chosen = chosen
+    Most pages of memory lie outside of the stretches, and of a bound they are never written.
+    """
+
+    def __init__(self) -> None:
         self._known: dict[int, HostArray] = {}
+
+    def add(self, length: int, positions: HostArray) -> None:
+        """Look at these too, of axes of this length."""
+        self._known[length] = np.union1d(self._along(length), positions)
 
     def place(self, shape: tuple[int, ...]) -> tuple[Any, ...]:
         """The index of these rows in an array of this shape; of all where it is small."""
@@ -208,9 +213,9 @@ class Rows:
 
     def _along(self, length: int) -> HostArray:
         if length not in self._known:
-            spread = np.linspace(0, length - 1, -(-length // _ONE_ROW_IN)).astype(np.int64)
-            chosen = [positions for axis, positions in self._chosen if axis == length]
-            self._known[length] = np.unique(np.concatenate([spread, *chosen]))
+            stretch = -(-length // (_ONE_ROW_IN * _STRETCHES))
+            starts = np.linspace(0, length - stretch, _STRETCHES).astype(np.int64)
+            self._known[length] = np.unique(starts[:, None] + np.arange(stretch))
         return self._known[length]
 
 

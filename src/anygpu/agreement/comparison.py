@@ -199,8 +199,7 @@ def _settled_by_rows(
 ) -> tuple[float, ...] | None:
     """The same for a large program that has no pieces, as it sums over its rows, for example.
 
-    Its results are analysed in some rows from everywhere, and in those that differ the most. What lies elsewhere may
-    differ by no more than these do.
+    Its results are analysed in some rows from everywhere, and in those that differ by more than these do.
     """
     if max(spec.size for spec in program.specs) <= LARGE or any(_is_only_moved(each) for each in quick):
         return None
@@ -208,7 +207,10 @@ def _settled_by_rows(
     if None in different:
         return None
     found = [each for each in different if each is not None]
-    rows = Rows([each.most_apart() for each in found if each.one.size > 1])
+    rows = Rows()
+    for each in found:
+        if not each.adds_to(rows):
+            return None
     try:
         values, bounds, _ = analyse_rows(program, inputs, rows)
     except TooLarge:
@@ -247,12 +249,17 @@ class _Different(NamedTuple):
         relative[unknown] = np.where(_equal(one[unknown], other[unknown]), 0.0, np.inf)
         return cls(one, other, relative)
 
-    def most_apart(self) -> tuple[int, HostArray]:
-        """The length of the longest axis, and the positions along it that differ the most."""
+    def adds_to(self, rows: Rows) -> bool:
+        """Have the rows looked at that differ by more than others show to be usual; `False` if these are many."""
+        place = rows.place(self.one.shape)
+        usual = _relative(self.one[place], self.other[place])
+        if place[0] is ...:
+            return True
         axis = longest_axis(self.one.shape)
         worst = self.relative.max(axis=tuple(each for each in range(self.one.ndim) if each != axis))
-        most = max(1, len(worst) // _SAMPLED)
-        return len(worst), np.argpartition(worst, -most)[-most:]
+        positions = np.flatnonzero(worst > usual)
+        rows.add(len(worst), positions)
+        return len(positions) <= _MOST_APART * len(worst)
 
     def usual(self, bound: HostArray, reference: HostArray, rows: Rows) -> float | None:
         """The largest relative difference in these rows, if all is right there and no element elsewhere exceeds it."""

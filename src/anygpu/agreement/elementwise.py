@@ -6,7 +6,7 @@ element is undecided: nothing can be said about it. NumPy's warnings are off whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu._typing import HostArray
+from anygpu.agreement.tiles import Bound as Bound
+from anygpu.agreement.tiles import in_tiles
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
 from anygpu.program.functions import COMPARISONS
 from anygpu.program.rule_table import RuleTable
-
-#: `None` where there is one right answer.
-Bound = npt.NDArray[np.float64] | None
 
 #: The bound after each primitive that is no movement, from its type, what it was given, the bounds of that, and its
 #: result.
@@ -94,49 +93,6 @@ def settled(
     return or_none(np.where(finite, bound, np.where(uncertain, np.inf, 0.0)))
 
 
-# In tiles -----------------------------------------------------------------------------------------------------------
-
-#: Elements that a rule looks at at once: the dozens of arrays that it makes of them stay in the processor's cache.
-_TILE = 1 << 13
-
-
-def _in_tiles(
-    rule: Callable[[Sequence[HostArray], Sequence[Bound], HostArray], Bound],
-    xs: Sequence[HostArray],
-    bounds: Sequence[Bound],
-    v: HostArray,
-) -> Bound:
-    """The bound by a rule that looks at each element by itself; of large arrays in a fifth of the time."""
-    if v.size <= _TILE:
-        return rule(xs, bounds, v)
-    found: Bound = None
-    for place in _tiles(v.shape):
-        # In a line: short inner axes and those that are repeated take many times as long.
-        given = [None if bound is None else bound[place].ravel() for bound in bounds]
-        result = v[place]
-        part = rule([x[place].ravel() for x in xs], given, result.ravel())
-        if part is not None:
-            if found is None:
-                found = np.zeros(v.shape)
-            found[place] = part.reshape(result.shape)
-    return found
-
-
-def _tiles(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Parts of an array that have `_TILE` elements or fewer, cut along its longest axes."""
-    size = p.product(shape)
-    if size <= _TILE:
-        yield (slice(None),) * len(shape)
-        return
-    axis = max(range(len(shape)), key=shape.__getitem__)
-    step = max(1, _TILE * shape[axis] // size)
-    for start in range(0, shape[axis], step):
-        stop = min(start + step, shape[axis])
-        for inner in _tiles((*shape[:axis], stop - start, *shape[axis + 1 :])):
-            within = inner[axis]
-            yield (*inner[:axis], slice(start + (within.start or 0), start + (within.stop or stop - start)), *inner[axis + 1 :])
-
-
 # One value ----------------------------------------------------------------------------------------------------------
 
 _SAME = ("negative", "conj", "real", "imag", "abs")
@@ -167,7 +123,7 @@ _COMPLEX = {
 @BOUNDS.rule(p.Unary)
 def unary(op: p.Unary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     largest = 0.0 if op.fn in _SAME + _STEPS + _WITHOUT_ZERO else min(_largest(v), 1.0)
-    return _in_tiles(partial(_unary, op, dtype, largest), xs, bounds, v)
+    return in_tiles(partial(_unary, op, dtype, largest), xs, bounds, v)
 
 
 def _largest(v: HostArray) -> float:
@@ -265,7 +221,7 @@ def _carried_complex(fn: str, x: HostArray, bound: npt.NDArray[np.float64]) -> n
 
 @BOUNDS.rule(p.Binary)
 def binary(op: p.Binary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
-    return _in_tiles(partial(_binary, op, dtype), xs, bounds, v)
+    return in_tiles(partial(_binary, op, dtype), xs, bounds, v)
 
 
 def _binary(op: p.Binary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
@@ -364,8 +320,7 @@ def _rounds(fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray) -> 
         np.subtract(b, other, out=other)
         error += other
         return np.asarray(error != 0)
-    high_a, low_a = _halves(a)
-    high_b, low_b = (high_a, low_a) if b is a else _halves(b)
+    (high_a, low_a), (high_b, low_b) = _halves(a), _halves(b)
     error = np.asarray(high_a * high_b)
     error -= v
     for one, another in ((high_a, low_b), (low_a, high_b), (low_a, low_b)):
@@ -458,7 +413,7 @@ def _binary_whole(
 
 @BOUNDS.rule(p.Select)
 def select(op: p.Primitive, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
-    return None if all(each is None for each in bounds) else _in_tiles(_select, xs, bounds, v)
+    return None if all(each is None for each in bounds) else in_tiles(_select, xs, bounds, v)
 
 
 def _select(xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
