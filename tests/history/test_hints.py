@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anygpu.history import hints
-from anygpu.history.hints import change_marks, forget_marks, hints_path, is_marked, mark_of
+from anygpu.history.hints import NATIVE, change_marks, forget_marks, hints_path, is_marked, mark_of
 
 
 def double(x: Any) -> Any:
@@ -32,7 +32,7 @@ class Model:
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("ANYGPU_HISTORY", "on")
-    found = hints_path()
+    found = hints_path(NATIVE)
     assert found is not None
     return Path(found)
 
@@ -44,13 +44,13 @@ def mark(function: Any) -> bytes:
 
 
 def test_marks_come_and_go(path: Path) -> None:
-    assert not is_marked(double)
+    assert not is_marked(double, NATIVE)
     change_marks(str(path), [mark(double), mark(triple)], [])
-    assert is_marked(double)
-    assert is_marked(triple)
+    assert is_marked(double, NATIVE)
+    assert is_marked(triple, NATIVE)
     change_marks(str(path), [], [mark(double)])
-    assert not is_marked(double)
-    assert is_marked(triple)
+    assert not is_marked(double, NATIVE)
+    assert is_marked(triple, NATIVE)
     assert path.stat().st_mode & 0o777 == 0o600
     forget_marks()
     assert not path.exists()
@@ -70,8 +70,8 @@ def test_nothing_is_kept_or_read_unless_the_user_wants_it(
 ) -> None:
     change_marks(str(path), [mark(double)], [])
     monkeypatch.setenv("ANYGPU_HISTORY", setting)
-    assert hints_path() is None
-    assert not is_marked(double)
+    assert hints_path(NATIVE) is None
+    assert not is_marked(double, NATIVE)
 
 
 def test_the_oldest_marks_go_first(path: Path) -> None:
@@ -87,6 +87,6 @@ def test_the_oldest_marks_go_first(path: Path) -> None:
 def test_whatever_is_in_the_file_does_no_harm(path: Path, content: bytes) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
-    assert not is_marked(double)
+    assert not is_marked(double, NATIVE)
     change_marks(str(path), [mark(double)], [])
-    assert is_marked(double)
+    assert is_marked(double, NATIVE)

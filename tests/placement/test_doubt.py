@@ -121,8 +121,9 @@ def test_predictions_that_were_made_before_are_made_again(hurried: Planner) -> N
     assert found is not None
     for number in range(3):
         hurried.corrections.learn(DEVICE, found.seconds, 15 * found.seconds, program=str(number))
+    version = hurried.corrections.version
     call(x)
     assert hurried.settle(120)
     (site,) = call._known.sites.values()
-    assert site.corrected == hurried.corrections.version
+    assert site.corrected >= version, "a trial may have taught more since"
     assert site.predictions[DEVICE].doubt is not None

@@ -38,7 +38,6 @@ from anygpu.placement import loading, offload
 
 # Each of the two readings that are taken around a call is later by its time.
 offload._clock = itertools.count(0.0, {seconds}).__next__
-loading.costs_little = lambda: True
 
 @ag.offload
 def double(x, *, by=2):
@@ -69,9 +68,8 @@ import anygpu as ag
 from anygpu.placement import loading, offload
 from anygpu.testing.clock import ManualClock
 
-# On a busy machine calls may take any time, and a thread may cost too much.
+# On a busy machine calls may take any time.
 offload._clock = clock = ManualClock()
-loading.costs_little = lambda: True
 seconds = 0.001
 
 @ag.offload
@@ -123,14 +121,13 @@ def test_python_may_end_meanwhile() -> None:
 
 
 def test_no_call_imports_it() -> None:
-    """Also where calls leave no processor idle: they go on as they are until it is loaded."""
+    """They go on as they are until it is loaded."""
     script = """
 import sys, threading
 import numpy as np
 import anygpu as ag
 from anygpu.placement import loading
 
-loading.costs_little = lambda: False
 imported = []
 
 def hear(event, arguments):
@@ -153,8 +150,8 @@ double(x)
     assert done.stdout.split() == ["False"], done.stderr
 
 
-def _after_a_call(seconds: float, before_loading: float | None = None) -> NewCallSite:
-    site = NewCallSite(note_of_new("f", options()), before_loading=before_loading)
+def _after_a_call(seconds: float) -> NewCallSite:
+    site = NewCallSite(note_of_new("f", options()))
     site.ran_on_host(seconds)
     return site
 
@@ -163,20 +160,22 @@ def test_what_cannot_be_loaded_is_raised_where_it_is_needed(monkeypatch: pytest.
     monkeypatch.setattr(loading, "is_loaded", lambda: False)
     monkeypatch.setattr(loading, "begin", lambda: None)
     monkeypatch.setattr(loading, "is_under_way", lambda: False)
-    site = _after_a_call(0.1, before_loading=0.3)
-    for _ in range(site.skip_planning):
-        site.ran_on_host(0.1)
-    assert not site.skip_planning, "the next call is planned, and imports it"
+    assert _after_a_call(0.1).skip_planning
+    assert not _after_a_call(0.4).skip_planning, "the next call is planned, and imports it"
     monkeypatch.setattr(loading, "is_under_way", lambda: True)
-    site = _after_a_call(10.0, before_loading=0.3)
-    assert site.skip_planning == 1, "the next call runs as it is, however long it takes"
+    assert _after_a_call(10.0).skip_planning, "the next call runs as it is, however long it takes"
+
+
+def test_short_calls_are_planned_after_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "is_loaded", lambda: True)
+    assert not _after_a_call(2e-3).skip_planning
+    site = _after_a_call(1e-5)
+    while site.skip_planning:
+        site.ran_on_host(1e-5)
+    assert site.calls == pytest.approx(100, abs=1)
 
 
 def test_the_reason_of_calls_without_planning_holds_for_the_last_of_them() -> None:
-    site = _after_a_call(1e-5)
-    assert site.note.reason == "it is new, and its first calls are measured on numpy."
-    site.ran_on_host(1e-5)
-    assert site.note.reason == "it took 10 µs at first: 1,024 calls run on numpy before it is planned."
     planned = CallSite("f", options(), "numpy", has_anygpu_arrays=False)
     planned.skip_planning_for(1000, "numpy takes 10 µs per call.")
     assert planned.note.reason == "numpy takes 10 µs per call (decided at call 0 for the next 1,000 calls)."

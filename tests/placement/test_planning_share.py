@@ -39,13 +39,6 @@ def test_long_calls_are_planned_as_often_as_there_may_be_something_to_find_out()
     assert granted(site) == MOST_SKIPPED
 
 
-def test_a_calibration_that_cannot_be_afforded_is_not_asked_for_again_and_again() -> None:
-    site = settled(SHORT)
-    site._has_doubtful_calibration = True  # an earlier process has measured it on a busy machine
-    assert not site.calibrated
-    assert granted(site) > MOST_SKIPPED
-
-
 def test_planning_that_took_very_long_once_is_not_believed() -> None:
     site = settled(SHORT)
     before = site.calls_for_planning

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import anygpu as ag
 from anygpu.placement.signature import LIFTED, function_key, signature, without
-from anygpu.placement.values import largest_of
+from anygpu.placement.values import bytes_of
 
 
 def key(*arguments: Any, **keywords: Any) -> Any:
@@ -352,7 +352,7 @@ def test_objects_that_raise_or_lie_do_not_disturb_a_call(make: Any) -> None:
             np.testing.assert_array_equal(ag.run(function, x, each).value, x + 1)
             np.testing.assert_array_equal(ag.submit(function, x, each).result(60), x + 1)
     assert all(each is thing for each in seen[:9])
-    largest_of((thing, [thing]), {})
+    bytes_of((thing, [thing]), {})
 
 
 def test_containers_that_hold_themselves_or_a_great_deal() -> None:
@@ -367,7 +367,7 @@ def test_containers_that_hold_themselves_or_a_great_deal() -> None:
         deep = (deep,)
     for each in (itself, loop, point, deep, list(range(10**6)), {str(n): n for n in range(10**5)}):
         assert len(key(each)) < 1000
-        largest_of((each,), {})
+        bytes_of((each,), {})
         assert ag.offload(lambda given: 1)(each) == 1
 
 

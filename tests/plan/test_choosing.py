@@ -329,36 +329,6 @@ def test_an_offered_candidate_takes_over_only_by_the_margin() -> None:
     assert chooser.choose().candidate == "numpy"
 
 
-def chooser_after(seconds: float, expected: dict[str, float]) -> DeviceChooser:
-    chooser = DeviceChooser("numpy")
-    chooser.consider({"numpy": seconds, **expected})
-    chooser.measured("numpy", seconds)
-    return chooser
-
-
-def test_a_device_is_tried_at_once_if_it_is_open_and_clearly_better() -> None:
-    chooser = chooser_after(0.02, {"gpu": 0.01, "other": 0.005})
-    assert chooser.clearly_better(lambda name: True) == "other", "the most promising one"
-    assert chooser.clearly_better(lambda name: name == "gpu") == "gpu"
-    assert chooser.clearly_better(lambda name: False) is None
-    assert chooser_after(0.02, {"gpu": 0.011}).clearly_better(lambda name: True) is None, "less than twice as fast"
-    assert chooser_after(0.019, {"gpu": 0.001}).clearly_better(lambda name: True) is None, "a short call"
-
-
-def test_one_trial_at_once_is_enough() -> None:
-    chooser = chooser_after(0.1, {"gpu": 0.01, "other": 0.02})
-    chooser.begin_trial("gpu")
-    assert chooser.clearly_better(lambda name: True) is None, "one is going on"
-    chooser.tried("gpu", 0.01)
-    assert chooser.clearly_better(lambda name: True) is None, "its first real call comes first"
-    chooser = chooser_after(0.1, {"gpu": 0.01})
-    chooser.failed("gpu", "it is broken.")
-    assert chooser.clearly_better(lambda name: True) is None
-    chooser = chooser_after(0.1, {"gpu": 0.01})
-    chooser.pin("gpu was wrong.")
-    assert chooser.clearly_better(lambda name: True) is None
-
-
 def test_one_that_is_nearly_as_good_and_loses_again_waits_for_its_next_turn() -> None:
     """It was measured again at each call from then on, which cost a sixth of the time for good."""
     gpu = 1.1567405384985716

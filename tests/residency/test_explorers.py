@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import select
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +13,6 @@ from anygpu.errors import DeviceLost
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.workers.process import ProcessWorker
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @pytest.fixture
@@ -34,10 +28,6 @@ def explorer_of(known: DeviceRegistry, device: str) -> ProcessWorker:
     return worker
 
 
-def policies(process: int) -> set[int]:
-    return {os.sched_getscheduler(int(thread.name)) for thread in Path(f"/proc/{process}/task").iterdir()}
-
-
 def doubled() -> Program:
     traced = trace(lambda x: x * 2, (np.zeros(1000, np.float32),), {})
     program: Program = traced.program  # type: ignore[union-attr]
@@ -45,34 +35,26 @@ def doubled() -> Program:
 
 
 @pytest.mark.sampled(gate=3)
-@linux
 @pytest.mark.parametrize("device", ["opencl:0", "webgpu:0", "torch:cpu"])
-def test_all_threads_of_an_explorer_are_idle_and_none_of_a_worker(known: DeviceRegistry, device: str) -> None:
+def test_an_explorer_has_a_lower_priority_than_a_worker(known: DeviceRegistry, device: str) -> None:
     explorer = explorer_of(known, device)
     x = np.arange(1000, dtype=np.float32)
     np.testing.assert_array_equal(explorer.run(doubled(), [x]).results[0], 2 * x)
-    # Mesa makes a thread for its cache, now and then, whose policy it chooses itself.
-    assert policies(explorer.process_id) - {os.SCHED_BATCH} == {os.SCHED_IDLE}
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, explorer.process_id) > ours or ours > 9
     assert not known.is_open(device), "it is not open for callers"
     worker = known.worker(device)
     assert worker is not explorer
     np.testing.assert_array_equal(worker.run(doubled(), [x]).results[0], 2 * x)
     if isinstance(worker, ProcessWorker):
-        assert os.SCHED_IDLE not in policies(worker.process_id)
-        assert os.getpriority(os.PRIO_PROCESS, worker.process_id) == os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, worker.process_id) == ours
 
 
-@linux
-def test_a_paused_explorer_takes_no_time_and_goes_on(known: DeviceRegistry) -> None:
-    explorer = explorer_of(known, "opencl:0")
-    known.explorers.pause()
-    stopped = os.waitid(os.P_PID, explorer.process_id, os.WSTOPPED | os.WNOWAIT)
-    assert stopped is not None
-    assert stopped.si_code == os.CLD_STOPPED
-    known.explorers.resume()
-    x = np.arange(1000, dtype=np.float32)
-    np.testing.assert_array_equal(explorer.run(doubled(), [x]).results[0], 2 * x)
-    assert known.explorers.pauses == 1
+def test_there_is_one_explorer_at_a_time(known: DeviceRegistry) -> None:
+    first = explorer_of(known, "opencl:0")
+    second = explorer_of(known, "webgpu:0")
+    assert (first.alive, second.alive) == (False, True)
+    assert known.explorer("webgpu:0") is second
 
 
 def test_an_explorer_that_died_is_replaced_and_closing_ends_it(known: DeviceRegistry) -> None:
@@ -93,29 +75,3 @@ def test_the_worker_itself_explores_where_two_would_take_too_much(
     assert known.explorer("numpy") is known.worker("numpy")
     monkeypatch.setenv("ANYGPU_MEMORY", "1GB")
     assert known.explorer("opencl:0") is known.worker("opencl:0")
-
-
-@linux
-def test_a_paused_explorer_dies_with_its_parent() -> None:
-    script = """
-import sys
-from anygpu.residency.registry import registry
-explorer = registry.explorer("opencl:0")
-registry.explorers.pause()
-print(explorer.process_id, flush=True)
-sys.stdin.read()
-"""
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "ANYGPU_ENGINES": "opencl"},
-    )
-    with parent:
-        assert parent.stdout is not None
-        child = os.pidfd_open(int(parent.stdout.readline()))
-        parent.kill()
-        parent.wait()
-        ended, _, _ = select.select([child], [], [], 120)
-        os.close(child)
-    assert ended, "it is left behind, stopped"

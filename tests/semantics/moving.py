@@ -79,7 +79,6 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
         mock.patch.object(catalogue, "BUILT_IN", tuple(map(_automatic, catalogue.BUILT_IN))),
         mock.patch.object(DeviceChooser, "choose", lambda chooser, waiting=None: placement.choose(chooser, waiting)),
         mock.patch.object(DeviceChooser, "to_try", return_value=None),
-        mock.patch.object(DeviceChooser, "clearly_better", return_value=None),
         mock.patch.object(DeviceChooser, "affords", return_value=True),
         mock.patch.object(Trust, "agreed", return_value=True),
         mock.patch.object(place_call, "explore", _learn),

@@ -1,4 +1,4 @@
-"""Functions of which earlier processes say that a look at the machine pays: a list that the first call can read.
+"""Functions of which earlier processes know whether native code pays: lists that the first call can read.
 
 The history itself is too much to load before it is known to be of use. A mark that is missing, or there in vain, costs
 some milliseconds and nothing else.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection
+from types import CodeType
 from typing import Any
 
 from anygpu.cache_location import cache_location
@@ -21,7 +22,7 @@ _DIGEST_BYTES = 16
 _MOST_BYTES = _MOST_MARKS * (2 * _DIGEST_BYTES + 1)
 
 
-def hints_path(name: str = "hints") -> str | None:
+def hints_path(name: str) -> str | None:
     """The file; `None` if the user wants nothing to be kept."""
     # A setting that is none of these is reported where the history is opened, and nothing is kept then.
     is_kept = os.environ.get("ANYGPU_HISTORY", "") in ("", "on", "anonymous")
@@ -30,7 +31,7 @@ def hints_path(name: str = "hints") -> str | None:
 
 def forget_marks() -> None:
     """With the history."""
-    for name in ("hints", NATIVE, NUMPY):
+    for name in (NATIVE, NUMPY):
         with contextlib.suppress(OSError):
             os.unlink(_path(name))
 
@@ -41,19 +42,30 @@ def _path(name: str) -> str:
 
 def mark_of(function: Callable[..., Any]) -> bytes | None:
     """A hash of its name and bytecode; `None` for what is no function of Python."""
+    code = code_of(function)
+    return None if code is None else mark_of_code(code)
+
+
+def code_of(function: Callable[..., Any]) -> CodeType | None:
+    """The code of a function or a method of Python; `None` for anything else."""
     try:
         inner: Any = getattr(function, "__func__", function)
         code = inner.__code__
-        content = b"\0".join((inner.__qualname__.encode(), code.co_code, repr(code.co_names).encode()))
     except Exception:  # noqa: BLE001 - an object of the user's may raise anything when it is looked at
         return None
+    return code if isinstance(code, CodeType) else None
+
+
+def mark_of_code(code: CodeType) -> bytes:
+    """The mark of a function with this code."""
     from anygpu.digest import blake2b  # late, as all that few processes need
 
+    content = b"\0".join((code.co_qualname.encode(), code.co_code, repr(code.co_names).encode()))
     return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest().encode()
 
 
-def is_marked(function: Callable[..., Any], name: str = "hints") -> bool:
-    """Whether earlier processes of this user have marked it."""
+def is_marked(function: Callable[..., Any], name: str) -> bool:
+    """Whether earlier processes of this user have marked it on that list."""
     path = hints_path(name)
     if path is None or not os.path.exists(path):
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +27,7 @@ from anygpu.plan.corrections import doubt_about
 from anygpu.plan.fusion_estimate import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, predict
-from anygpu.plan.renting import CALLS_WAITED, Remembered
+from anygpu.plan.renting import Remembered
 from anygpu.plan.splitting import split
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
@@ -63,16 +62,6 @@ class Prediction(NamedTuple):
     kind: DeviceKind
     #: How far predictions for the device were off so far, if that was far.
     doubt: str | None = None
-    #: Whether its calibration was measured on a busy machine.
-    doubtful: bool = False
-
-
-class EarlyTrial:
-    """How far a trial is that began at once."""
-
-    def __init__(self) -> None:
-        self.compiled = threading.Event()
-        self.ended = threading.Event()
 
 
 #: Calls that may run without planning when there is nothing to find out. There are more of short ones, so that planning
@@ -83,8 +72,6 @@ MOST_SKIPPED, MOST_SHORT, PLANNING_SHARE = 64, 1024, 0.025
 _LEAST_PLANNING, _MOST_PLANNING = 6e-5, 2e-3
 #: From so many calls without planning on, their receipts say when that was decided.
 _MANY = 100
-#: Calls between two looks whether a calibration that was disturbed can be repeated.
-CALLS_BETWEEN_DOUBTS = 16
 #: When calls without planning have taken so many times as long as they should, and so many seconds, one is planned.
 _PATIENCE, _PATIENCE_SECONDS = 10, 0.1
 
@@ -132,11 +119,6 @@ class CallSite:
         #: Whether calibrations and two devices at once have been looked at.
         self.calibrated = False
         self.calibrating = False
-        #: Whether a calibration of its devices was disturbed, and from which call on that is looked at again.
-        self._has_doubtful_calibration = False
-        self._doubting_from = 0
-        #: A trial that began at once; `None` without one, or when a call has waited for it.
-        self.early_trial: EarlyTrial | None = None
         #: Calls that need no planning, where one device is all that is allowed.
         self.direct: DirectCalls | None = None
         self._plans_every_call = False
@@ -395,9 +377,7 @@ class CallSite:
         tuning = tuning_budget() if traits_of(device.engine).tunes and not is_baseline else 0.0
         doubt = doubt_about(device.id, seconds / plain.seconds) if plain.seconds else None
         is_measured = calibration.source == "measured"
-        return Prediction(
-            way, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt, calibration.disturbed
-        )
+        return Prediction(way, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt)
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
         return chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
@@ -492,19 +472,12 @@ class CallSite:
         chooser = self.chooser
         name = chooser.to_try()
         if name is None and chooser.baseline == "numpy" and chooser.current == "numpy":
-            look = chooser.next_look
-            if self._has_doubtful_calibration and self.calibrated:
-                look = min(look, max(self._doubting_from, chooser.calls + 1))
-            self.rest(0 if chooser.trying else look - chooser.calls)
+            self.rest(0 if chooser.trying else chooser.next_look - chooser.calls)
         return name
 
     def has_something_to_explore(self) -> bool:
         """Whether anything is to be started in the background after a call on a device."""
-        return (
-            not (self.traced is not None and self.evaluated and self.calibrated)
-            or self.may_doubt_calibrations
-            or self.next_trial() is not None
-        )
+        return not (self.traced is not None and self.evaluated and self.calibrated) or self.next_trial() is not None
 
     def rest(self, calls: int) -> None:
         """There is nothing to find out for so many calls: they skip planning, if they run on the host anyway.
@@ -580,28 +553,6 @@ class CallSite:
 
     def end_calibrating(self) -> None:
         self.calibrating, self.calibrated = False, True
-        self._doubting_from = self.chooser.calls + CALLS_BETWEEN_DOUBTS
-
-    @property
-    def may_doubt_calibrations(self) -> bool:
-        """Whether it is time to see if a calibration that was disturbed can be repeated."""
-        return self._has_doubtful_calibration and self.calibrated and self.chooser.calls >= self._doubting_from
-
-    def doubt_calibrations(self, repeat: bool) -> None:
-        """Have the devices calibrated again, if the machine is calm now."""
-        if self.may_doubt_calibrations:
-            self._doubting_from = self.chooser.calls + CALLS_BETWEEN_DOUBTS
-            self.calibrated = not repeat
-
-    def begin_early_trial(self) -> EarlyTrial:
-        """A trial begins at once, on a device that is open."""
-        self.early_trial = EarlyTrial()
-        return self.early_trial
-
-    def await_early_trial(self, seconds: float) -> bool:
-        """Wait for its end, so long at most; whether it has come. Only one call waits, and hardly for a compiler."""
-        trial, self.early_trial = self.early_trial, None
-        return trial is not None and trial.compiled.wait(seconds / CALLS_WAITED) and trial.ended.wait(seconds)
 
     def use_chunks(self, name: str, chunks: Chunks) -> None:
         """Calls run there in chunks from now on. It is a new table: other threads may be reading the old one."""
@@ -622,11 +573,7 @@ class CallSite:
         moved = sum(spec.nbytes for spec in (*self.program.inputs, *self.program.results))
         # Copied once by the caller; read four times in the background, to be compared.
         self.chooser.copying = 5 * moved / COPIED_PER_SECOND
-        doubtful = frozenset(name for name, each in facts if each.doubtful)
-        self._has_doubtful_calibration = bool(doubtful)
-        self.chooser.consider(
-            {name: each.seconds for name, each in facts}, {name: each.once for name, each in facts}, doubtful
-        )
+        self.chooser.consider({name: each.seconds for name, each in facts}, {name: each.once for name, each in facts})
 
     def plan(self, reason: str, chosen: str) -> Plan:
         """The plan that `explain` shows."""
@@ -689,16 +636,16 @@ class CallSite:
         )
 
     def _sentence(self, name: str, facts: Prediction, basis: Basis, seconds: float) -> str:
-        doubtful = (track := self.chooser.tracks.get(name)) is not None and track.doubtful
+        disturbed = (track := self.chooser.tracks.get(name)) is not None and track.disturbed
         if basis == "measured":
-            return f"earlier calls took {readable_seconds(seconds)}{', on a busy machine' if doubtful else ''}."
+            return f"earlier calls took {readable_seconds(seconds)}{', on a busy machine' if disturbed else ''}."
         if basis == "remembered":
             return f"it was {self.chooser.remembered[name].source}, in earlier processes."
         if facts.plain is None:
             return "each device does what it is faster at."
         rough = track.rough if track is not None else None
         if rough is not None:
-            after = "the machine was busy, so it is tried again." if doubtful else "it was not better."
+            after = "the machine was busy." if disturbed else "it was not better."
             return f"a trial in the background took {readable_seconds(rough)}; {after}"
         phases = facts.plain.phases
         if facts.doubt is not None:
@@ -708,8 +655,6 @@ class CallSite:
         moving = phases.write + phases.read
         if moving > phases.run:
             return f"transfers take {readable_seconds(moving)} of that."
-        if facts.doubtful:
-            return "it was calibrated on a busy machine, and will be again when that is calm."
         if not facts.calibrated:
             return "it is not calibrated yet: run `anygpu calibrate` for a better prediction."
         return f"computing takes {readable_seconds(phases.run)} of that."

@@ -17,7 +17,6 @@ from anygpu.placement.call_site import (
     MOST_SHORT,
     MOST_SKIPPED,
     CallSite,
-    EarlyTrial,
     Prediction,
 )
 from anygpu.placement.check import pin
@@ -26,7 +25,6 @@ from anygpu.placement.planner import CALIBRATION_SECONDS, NO_GPU, Planner, lacki
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import Sample, number_kinds, peculiarity, sample_of
 from anygpu.plan.choosing import DOUBT
-from anygpu.plan.renting import CALLS_BESIDE, CALLS_WAITED
 from anygpu.program.graph import Program
 from anygpu.units import readable_seconds
 from anygpu.workers.open import default_budget
@@ -71,12 +69,9 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
     if remembered is not None:
         _start_trial(call, remembered, value)
         return
-    if _try_at_once(call, value):
-        return
     if site.calibrating:
         _skip_while_calibrating(site)
         return
-    site.doubt_calibrations(bool(_to_calibrate(planner, site)) if site.may_doubt_calibrations else False)
     with planner.lock:
         name = site.next_trial()
     if name is not None:
@@ -141,49 +136,6 @@ def _is_ordinary(call: Call, value: Any) -> bool:
     with call.planner.lock:
         site.refuse(why)
     return False
-
-
-def _try_at_once(call: Call, value: Any) -> bool:
-    """Begin a trial on a device that is open already, if it promises much; whether that was so."""
-    planner, site, chooser = call.planner, call.site, call.site.chooser
-    if chooser.baseline != "numpy" or site.options.isolation is not None:
-        return False
-
-    def is_open(name: str) -> bool:
-        return isinstance(site.predictions[name].way, SingleDevice) and planner.is_open(name)
-
-    with planner.lock:
-        name = chooser.clearly_better(is_open)
-    if name is None:
-        return False
-    begin = planner.clock()
-    sample = _sample(call, value)
-    if sample is None:
-        return True
-    with planner.lock:
-        chooser.spend(planner.clock() - begin)
-        chooser.begin_trial(name)
-    early = site.begin_early_trial()
-
-    def trial() -> None:
-        try:
-            _try_out(planner, site, call.function, name, sample, early)
-        finally:
-            early.ended.set()
-
-    planner.background.submit(trial)
-    return True
-
-
-def await_early_trial(call: Call) -> bool:
-    """Before a call: wait for a trial that began at once, if enough calls have run beside it; whether it has ended."""
-    site, chooser = call.site, call.site.chooser
-    if site.early_trial is None or chooser.calls < CALLS_BESIDE:
-        return False
-    begin = call.planner.clock()
-    has_ended = site.await_early_trial(CALLS_WAITED * (chooser.estimate("numpy") or 0.0))
-    chooser.spend(call.planner.clock() - begin)
-    return has_ended
 
 
 def _start_trial(call: Call, name: str, value: Any) -> None:
@@ -293,7 +245,7 @@ def _affords_calibration(planner: Planner, site: CallSite) -> bool:
 
 
 def _affords(planner: Planner, device: Device) -> bool:
-    return planner.pace.affords(CALIBRATION_SECONDS + planner.calibration(device).open, planner.seconds)
+    return not planner.pace.missing(CALIBRATION_SECONDS + planner.calibration(device).open, planner.seconds)
 
 
 def _calibrate(planner: Planner, site: CallSite) -> None:
@@ -320,11 +272,10 @@ def _try_out(
     function: Callable[..., Any],
     name: str,
     sample: Sample,
-    early: EarlyTrial | None = None,
 ) -> None:
     """Run it there, compare what comes out with NumPy's, and only then let real calls go there.
 
-    An explorer runs it first, and the worker that serves callers only if that looked good; at once, only the worker.
+    An explorer runs it first, and the worker that serves callers only if that looked good.
     """
     chooser = site.chooser
     facts = site.predictions.get(name)
@@ -339,7 +290,7 @@ def _try_out(
         busy = False
         if memory is not None:
             best = memory.seconds
-        elif early is None:
+        else:
             with planner.pace:
                 for device in devices:
                     lack = lacking(planner.explorer, device, program) if device != "numpy" else None
@@ -364,18 +315,8 @@ def _try_out(
         with planner.pace, planner.trying(devices), tuning_limited_to(0.0):
             workers = [planner.worker(device, site.options) for device in devices]
             _prepare(facts.way, program, planner.worker_of(site.options))
-            if early is not None:
-                early.compiled.set()
             find = dict(zip(devices, workers, strict=True)).__getitem__
             ran = execute(facts.way, program, sample.inputs, find, timeout=site.options.timeout)
-            if early is not None:
-                runs = [ran.results]
-                begin = planner.clock()
-                ran = execute(facts.way, program, sample.inputs, find, timeout=site.options.timeout)
-                best = planner.clock() - begin
-                busy = planner.watch.end(conditions, planner.clock())
-        if early is not None and chooser.checked and not _agrees(planner, site, function, name, sample, *runs):
-            return
         is_known = any(_same_bits(each, ran.results) for each in runs)
         if chooser.checked and not is_known and not _agrees(planner, site, function, name, sample, ran.results):
             return
@@ -396,7 +337,7 @@ def _run_trial(
     sample: Sample,
 ) -> tuple[float, list[list[Any]]] | None:
     """The best time of several runs on explorers, and their results; `None` if Python ends meanwhile."""
-    chooser, explorers, find = site.chooser, planner.places.explorers, planner.explorer
+    chooser, find = site.chooser, planner.explorer
     # A short process is over before sizes of kernels are found.
     has_time = planner.pace.allowance(planner.seconds) > facts.once + 2 * facts.tuning
     with tuning_limited_to(None if has_time else 0.0):
@@ -406,11 +347,11 @@ def _run_trial(
     for number in range(_RUNS):
         if planner.background.closed:
             return None
-        begin, pauses = planner.clock(), explorers.pauses
+        begin = planner.clock()
         ran = execute(facts.way, sample.traced.program, sample.inputs, find, timeout=site.options.timeout)
         seconds = planner.clock() - begin
         first = first or ran.results
-        if number and (pauses == explorers.pauses or number == _RUNS - 1):
+        if number:
             best = min(best, seconds)
             if seconds > _LONG or seconds > DOUBT * 2 * (chooser.estimate(chooser.baseline or name) or seconds):
                 break

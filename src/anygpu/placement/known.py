@@ -9,6 +9,7 @@ import contextlib
 import functools
 from collections import OrderedDict
 from collections.abc import Hashable
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from anygpu.notes import HostNote
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from anygpu.placement.call_site import CallSite
     from anygpu.placement.native_calls import NativeCalls
     from anygpu.placement.native_site import NativeSite
-    from anygpu.placement.new_call_site import NewCallSite
     from anygpu.placement.opaque_form import OpaqueForm
     from anygpu.plan.choosing import DeviceChooser
 
@@ -33,16 +33,29 @@ NEW = "it is new, and its first calls are measured on numpy."
 class Known:
     """The call sites of one function with some options."""
 
-    __slots__ = ("forms", "is_marked", "lifted", "native", "new", "options", "planned", "quick", "sites", "was_in_vain")
+    __slots__ = (
+        "code",
+        "forms",
+        "is_marked",
+        "lifted",
+        "native",
+        "new",
+        "options",
+        "planned",
+        "quick",
+        "sites",
+        "was_in_vain",
+    )
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, code: CodeType | None = None) -> None:
         self.options = options
+        self.code = code
         #: Types of numbers whose values are no part of a key.
         self.lifted = LIFTED
         #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new
         #: with every call do not drive out what was learnt of others.
         self.sites: OrderedDict[Hashable, CallSite] = OrderedDict()
-        self.new: dict[Hashable, NewCallSite | NumpySite] = {}
+        self.new: dict[Hashable, NumpySite] = {}
         #: Those that run on NumPy until native code is ready for them, and on that from then on.
         self.native: dict[Hashable, NativeSite] = {}
         #: Keys of calls that were native code and are planned now, because another device is faster still.
@@ -69,7 +82,7 @@ class Known:
         with contextlib.suppress(KeyError):  # forgotten since, by another thread
             self.sites.move_to_end(key)
 
-    def remember_new(self, key: Hashable, early: NewCallSite | NumpySite) -> None:
+    def remember_new(self, key: Hashable, early: NumpySite) -> None:
         if len(self.new) >= _MOST_NEW:
             self.new.clear()  # which costs less than to look for the oldest one
         self.new[key] = early
@@ -94,22 +107,22 @@ class Known:
 class NumpySite:
     """A call site whose calls may run on NumPy alone."""
 
-    __slots__ = ("_calls", "_seconds", "note")
+    __slots__ = ("calls", "note", "seconds")
 
     runs_as_is, looks_first, direct, skip_planning = True, False, None, 1
 
     def __init__(self, note: HostNote) -> None:
         self.note = note
-        self._calls, self._seconds = 0, 0.0
+        self.calls, self.seconds = 0, 0.0
 
     def ran_on_host(self, seconds: float) -> None:
-        self._calls += 1
-        self._seconds += seconds
+        self.calls += 1
+        self.seconds += seconds
 
     def report_to(self, chooser: DeviceChooser) -> float:
         """Report all calls; what they took together."""
-        chooser.baseline_ran(self._calls, self._seconds)
-        return self._seconds
+        chooser.baseline_ran(self.calls, self.seconds)
+        return self.seconds
 
 
 def has_own_array(key: tuple[Hashable, ...]) -> bool:

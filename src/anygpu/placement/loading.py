@@ -10,8 +10,6 @@ import sys
 import threading
 from collections.abc import Callable
 
-from anygpu.processors import ProcessorUse, usable_processors
-
 #: The module that plans calls; importing it loads everything that planning needs.
 PLANNING = "anygpu.placement.place_call"
 #: The module that places native code, which needs neither devices nor plans.
@@ -19,8 +17,6 @@ NATIVE = "anygpu.placement.native"
 
 #: Whoever forks in the middle of an import of their own may keep the thread waiting.
 _PATIENCE = 5.0
-
-_use = ProcessorUse(usable_processors())
 
 
 class Loading:
@@ -32,21 +28,18 @@ class Loading:
         #: Whether what was to be done after it has been done.
         self.is_ready = False
         self.thread: threading.Thread | None = None
-        #: What that thread starts beside itself.
-        self.beside: threading.Thread | None = None
+        self.threads: list[threading.Thread] = []
 
     def is_done(self) -> bool:
         # It is among the modules as soon as its import has begun.
         return hasattr(sys.modules.get(self._module), self._last_name)
 
     def begin(self, *then: Callable[[], None], first: Callable[[], None] | None = None) -> None:
-        """Begin, unless it has begun; do something `first`, and `then` what it is needed for.
-
-        Whoever needs it before that is done waits for the rest, as for any import.
-        """
+        """Begin, unless it has begun; do something `first`, and `then` what it is needed for."""
         if self.thread is None:
-            _guard_forks()
+            _guard_forks(self._module)
             self.thread = threading.Thread(target=self._load, args=(first, then), name="anygpu-loading", daemon=True)
+            self.threads.append(self.thread)
             self.thread.start()
 
     def is_under_way(self) -> bool:
@@ -72,28 +65,18 @@ native = Loading(NATIVE, "prepare")
 is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_under_way
 
 
-def costs_little() -> bool:
-    """Whether a thread may load it.
-
-    Calls that use every processor wait for the slowest one, so there it would cost several times what it takes.
-    """
-    return _use.has_spare()
-
-
 def _finish() -> None:
     """A child that is forked off in the middle of an import would wait for its end for ever."""
-    for each in (planning.thread, native.thread, native.beside):
-        if each is not None and each.is_alive():
+    for which in (planning, native):
+        for each in which.threads:  # which may become more meanwhile
             each.join(_PATIENCE)
 
 
 @functools.cache
-def _guard_forks() -> None:
-    """Have forks wait for what is being loaded.
-
-    What is registered last is called first. `logging` takes its lock before a fork, and what is loaded makes loggers:
-    so it has to have registered that before.
-    """
-    importlib.import_module("logging")
+def _guard_forks(module: str) -> None:
+    """Have forks wait for what is being loaded."""
+    if module == PLANNING:
+        # It takes its lock before a fork, and planning makes loggers: what is registered last is called first.
+        importlib.import_module("logging")
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_finish)

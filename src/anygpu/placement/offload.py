@@ -15,7 +15,7 @@ import numpy as np
 
 from anygpu.display import drawn
 from anygpu.errors import InvalidOption
-from anygpu.history.hints import NATIVE, NUMPY, is_marked
+from anygpu.history.hints import NATIVE, NUMPY, code_of, is_marked
 from anygpu.notes import Failure, last, listeners, observe, observers, publish, witnesses
 from anygpu.placement import executing, loading
 from anygpu.placement.known import PLAN, Known, NumpySite, has_own_array, name_of, note_of_new
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from anygpu.placement.call import Call
     from anygpu.placement.call_site import CallSite
     from anygpu.placement.native_site import NativeSite
-    from anygpu.placement.new_call_site import NewCallSite
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
     from anygpu.receipts import Receipt
@@ -118,7 +117,7 @@ class Offloaded(Calls, Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
         check_function(function)
-        super().__init__(function, Known(options), planner)
+        super().__init__(function, Known(options, code_of(function)), planner)
         self._task = name_of(function)
         self._note_of_new = note_of_new(self._task, options)
         functools.update_wrapper(self, function)
@@ -173,13 +172,13 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
         key = tuple(parts)
-        site: CallSite | NumpySite | NewCallSite | NativeSite | None = known.native.get(key)
+        site: CallSite | NumpySite | NativeSite | None = known.native.get(key)
         if site is None and (not self._may_be_native or key in known.planned or has_own_array(key)):
             site = known.sites.get(key)
             if site is None:
                 site = known.new.get(key)
         if site is None:
-            site = self._first_site(key, arguments, keywords)
+            site = self._first_site(key)
         function: Callable[..., R] = self._function
         if (
             site is not None
@@ -220,24 +219,20 @@ class Offloaded(Calls, Generic[P, R]):
         placed: R = self._place(key, arguments, keywords)[0]
         return placed
 
-    def _first_site(
-        self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> NativeSite | NumpySite | NewCallSite | None:
+    def _first_site(self, key: tuple[Hashable, ...]) -> NativeSite | NumpySite | None:
         """For calls that have not been met before; `None` where the first of them is to be planned."""
         known = self._known
         if self._may_be_native and key not in known.planned and not has_own_array(key):
             return self._native_site(key)
-        if not self._may_begin_on_host:
+        if not self._may_begin_on_host or has_own_array(key):
             return None
-        site: NumpySite | NewCallSite | None
         if self._needs_no_planning:
-            site = None if has_own_array(key) else NumpySite(self._note_of_new)
+            site = NumpySite(self._note_of_new)
         else:
-            from anygpu.placement.new_call_site import new_call_site  # few functions have one
+            from anygpu.placement.new_call_site import NewCallSite  # few functions have one
 
-            site = new_call_site(self._function, known, self._note_of_new, key, arguments, keywords, self._find_planner)
-        if site is not None:
-            known.remember_new(key, site)
+            site = NewCallSite(self._note_of_new)
+        known.remember_new(key, site)
         return site
 
     def prepare(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:

@@ -24,9 +24,8 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import check_now, hear_numpy, judge_returned
 from anygpu.placement.direct import direct_calls
 from anygpu.placement.executing import Executing
-from anygpu.placement.explore import await_early_trial, explore, why_not_elsewhere
+from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.known import Known
-from anygpu.placement.new_call_site import LARGE, VERY_LARGE
 from anygpu.placement.opaque import place_opaque
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, lacking, no_device
@@ -43,17 +42,15 @@ from anygpu.placement.trust import (
     sample_of,
     warns,
 )
-from anygpu.placement.values import anygpu_arrays_in, largest_of, to_anygpu
+from anygpu.placement.values import anygpu_arrays_in, to_anygpu
 from anygpu.plan.choosing import Choice, WaitingTimes
 from anygpu.program.graph import Program
 from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.tasks.machine import Fail, Requeue, Started
 from anygpu.workers.worker import Ran, Worker
 
-#: What recording may take then.
-_AT_FIRST = 0.03
-#: Calls with anygpu's own arrays on the host before that is done for them.
-_CALLS_BEFORE_RECORDING = 2
+#: Calls with anygpu's own arrays on the host before recording is tried for them, and what it may take.
+_CALLS_BEFORE_RECORDING, _AT_FIRST = 2, 0.03
 
 
 def place(
@@ -81,21 +78,15 @@ def place(
             warning = call.site.take_warning()
             if warning is not None:
                 raise warning
-            begun = planner.pace.begin_call()
-            try:
-                with timer.phase("plan"):
-                    planner.add_seconds(call.site.flush_timings(planner))
-                    trace_and_predict(call, timer)
-                    choice = choose(call)
-                    if choice.kind in ("baseline", "known") and await_early_trial(call):
-                        choice = choose(call)
-                    if choice.checks is not None:
-                        call.site.begin_sample(choice.checks)
-                outcome = run_with_retries(call, choice, timer)
-                if outcome[1].device == "numpy":
-                    call.site.planned(outcome[1].phases.plan + outcome[1].phases.other)
-            finally:
-                planner.pace.end_call(begun)
+            with timer.phase("plan"):
+                planner.add_seconds(call.site.flush_timings(planner))
+                trace_and_predict(call, timer)
+                choice = choose(call)
+                if choice.checks is not None:
+                    call.site.begin_sample(choice.checks)
+            outcome = run_with_retries(call, choice, timer)
+            if outcome[1].device == "numpy":
+                call.site.planned(outcome[1].phases.plan + outcome[1].phases.other)
     except BaseException as error:
         if observers:
             device = getattr(error, "device", None) or "numpy"
@@ -145,12 +136,8 @@ def _seconds_for_recording(call: Call) -> float | None:
     chooser = call.site.chooser
     if chooser.baseline != "numpy":
         return None
-    if not call.cacheable:
+    if not call.cacheable or not chooser.calls:
         return 0.0
-    awake = call.planner.awake
-    if not chooser.calls:
-        size = largest_of(call.arguments, call.keywords)
-        return _AT_FIRST if size >= (LARGE if awake else VERY_LARGE) else 0.0
     if call.site.has_anygpu_arrays:
         # Once it is recorded it can run on NumPy's arrays, which takes a part of what lazy ones take.
         return _AT_FIRST if chooser.calls >= _CALLS_BEFORE_RECORDING else 0.0

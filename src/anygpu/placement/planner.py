@@ -26,7 +26,6 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.device_names import CPU
 from anygpu.hardware.gpu_presence import probes_by_itself, software_devices_are_automatic
 from anygpu.hardware.selection import matches_name, meant, require
-from anygpu.history.hints import hints_path
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.mismatches import Mismatch
@@ -36,7 +35,6 @@ from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections
 from anygpu.plan.fusion_estimate import structure_of
 from anygpu.plan.predicting import Expected, predict
-from anygpu.processors import ProcessorUse, usable_processors
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.open import default_budget
@@ -49,8 +47,6 @@ if TYPE_CHECKING:
 
 #: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
 CALIBRATION_SECONDS = 2.0
-#: Calibrations of a device in one process, if those before were disturbed.
-_MOST_CALIBRATIONS = 4
 #: Assumed for a device that is busy with a trial: its end is not known.
 _TRIAL_SECONDS = 1.0
 #: Disagreements that are remembered.
@@ -87,14 +83,9 @@ class Planner:
         known: DeviceRegistry = registry,
         clock: Callable[[], float] = time.perf_counter,
         history: Callable[[], CallHistory] | None = None,
-        hints: str | None = None,
         read_processors: Callable[[], Reading] = read_processors,
     ) -> None:
-        """`history` opens that of the user. Without it nothing is known of earlier processes, or kept for later.
-
-        `hints` is the file of functions for which a look at the machine pays from the first call on.
-        """
-        self._hints = hints
+        """`history` opens that of the user. Without it nothing is known of earlier processes, or kept for later."""
         self.places = known
         self.clock = clock
         #: Held around every change of choosers and tables; never while a program runs.
@@ -102,7 +93,7 @@ class Planner:
         self.background = Background(when_idle=self._rest)
         self._open_history = history
         self._recalled: Recall | None = None
-        self.pace = Pace(clock, known.explorers, ProcessorUse(usable_processors()).has_spare)
+        self.pace = Pace(clock)
         #: Whether something else has the processors while calls are measured.
         self.watch = DisturbanceWatch(read_processors)
         self.corrections = Corrections()
@@ -121,8 +112,8 @@ class Planner:
         self._looking = self._ready = False
         self._is_probing = False
         self._calibrations: dict[str, Calibration] = {}
-        #: How often each was measured by this process.
-        self._calibrated: dict[str, int] = {}
+        #: Devices that were calibrated by this process.
+        self._calibrated: set[str] = set()
         #: By call, the devices that it uses and the seconds that it is expected to take.
         self._in_flight: dict[object, tuple[tuple[str, ...], float]] = {}
         #: The same calls by device; some of them may have ended.
@@ -142,7 +133,7 @@ class Planner:
 
                 keeps = self._open_history is not None
                 history = self._open_history() if self._open_history is not None else History(None)
-                self._recalled = Recall(history, self._find_device, hints=self._hints)
+                self._recalled = Recall(history, self._find_device)
                 if keeps:
                     atexit.register(self._recalled.save)
             return self._recalled
@@ -376,11 +367,9 @@ class Planner:
         return known
 
     def should_calibrate(self, device: Device) -> bool:
-        """Whether it was never calibrated; or on a busy machine, which is calm now. That is repeated a few times."""
+        """Whether it was never calibrated, or by an earlier process on a busy machine."""
         known = self.calibration(device)
-        if known.source != "measured":
-            return True
-        return known.disturbed and self.watch.is_calm and self._calibrated.get(device.id, 0) < _MOST_CALIBRATIONS
+        return known.source != "measured" or (known.disturbed and device.id not in self._calibrated)
 
     def calibrate(self, device: Device, *, seconds: float = CALIBRATION_SECONDS) -> Calibration:
         """Measure, and keep it for the next process."""
@@ -391,7 +380,7 @@ class Planner:
             # The way to another machine may be another one the next time.
             remember(measured, device)
         with self.lock:
-            self._calibrated[device.id] = self._calibrated.get(device.id, 0) + 1
+            self._calibrated.add(device.id)
             self._calibrations[device.id] = measured
             self.corrections.forget(device.id)
         return measured
@@ -491,11 +480,7 @@ class Planner:
 
     def settle(self, timeout: float | None = None) -> bool:
         """Wait until nothing is being tried in the background; whether that was so in time."""
-        self.pace.await_end()
-        try:
-            return self.background.settle(timeout)
-        finally:
-            self.pace.stop_awaiting()
+        return self.background.settle(timeout)
 
     def close(self) -> None:
         self.background.close()
@@ -616,14 +601,14 @@ def default() -> Planner:
     if _default is None:
         with _making:
             if _default is None:
-                _default = Planner(history=_users_history, hints=hints_path())
+                _default = Planner(history=_users_history)
     return _default
 
 
 def _forked() -> None:
     """In a child that was forked off, nothing is explored: the threads for it are the parent's."""
     if _default is not None:
-        _default.pace.forked()
+        _default.pace.exploring = False
 
 
 if hasattr(os, "register_at_fork"):

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 
 from anygpu.engines.catalogue import entry_of, is_automatic
 from anygpu.hardware.device import Device
-from anygpu.history.hints import change_marks, mark_of
 from anygpu.history.history import CallHistory
 from anygpu.history.keys import device_stamp, function_hash, function_name, signature_hash
 from anygpu.history.records import Habit
@@ -53,7 +52,6 @@ class _Site(NamedTuple):
     signature: str
     name: str
     habit: Habit | None
-    mark: bytes | None
 
     @property
     def earlier(self) -> float:
@@ -69,13 +67,8 @@ class Recall:
         history: CallHistory,
         find_device: Callable[[str], Device | None],
         clock: Callable[[], float] = time.time,
-        hints: str | None = None,
     ) -> None:
-        """`find_device` finds a device of this machine by its id, if the machine has been looked at.
-
-        `hints` is the file of functions for which that pays from the first call on.
-        """
-        self._hints = hints
+        """`find_device` finds a device of this machine by its id, if the machine has been looked at."""
         self._history = history
         self._find_device = find_device
         self._clock = clock
@@ -178,7 +171,7 @@ class Recall:
                 return None
             signature = signature_hash(key)
             habit = self._history.habit(hashed, signature)
-            found = _Site(hashed, signature, function_name(function), habit, mark_of(function))
+            found = _Site(hashed, signature, function_name(function), habit)
             self._sites[site] = found
         return found
 
@@ -204,17 +197,8 @@ class Recall:
 
     def save(self, seconds: float | None = None) -> None:
         """Tell the history what has happened since the last time, and have it written."""
-        sites = list(self._sites.items())
-        for site, found in sites:
+        for site, found in list(self._sites.items()):
             self._tell(site, found)
-        if self._hints is not None:
-            pay = {
-                each.mark: pays
-                for site, each in sites
-                if site not in self._opaque and (pays := _pays_at_once(site, each.earlier)) is not None and each.mark
-            }
-            marked = [mark for mark, pays in pay.items() if pays and mark]
-            change_marks(self._hints, marked, [mark for mark, pays in pay.items() if not pays and mark])
         if seconds is None:
             self._history.flush()
         else:
@@ -240,27 +224,12 @@ class Recall:
             return
         for device, track in list(chooser.tracks.items()):
             took = track.estimate if track.estimate is not None else track.rough
-            is_doubtful = track.doubtful
-            beside_trials = track.disturbed and not is_doubtful
-            if not track.calls or took is None or (beside_trials and device != chooser.current):
+            if not track.calls or took is None:
                 continue
             stamp = self._stamp(device)
             if stamp is None:  # two devices at once, of which nothing is kept
                 continue
-            self._history.ran(program, device, stamp, took, track.calls, disturbed=is_doubtful)
+            self._history.ran(program, device, stamp, took, track.calls, disturbed=track.disturbed)
             track.calls = 0
             if track.agreed:
                 self._history.agreed(program, device, stamp)
-
-
-def _pays_at_once(site: RecallingSite, earlier: float) -> bool | None:
-    """Whether the next process should look at the machine with the first such call; `None` if there is no telling.
-
-    That is so if calls have moved, or have taken long, here and in `earlier` seconds, and no device is known.
-    """
-    chooser = site.chooser
-    if chooser.current != chooser.baseline:
-        return True
-    if any(name != chooser.baseline and track.is_tried for name, track in chooser.tracks.items()):
-        return False
-    return True if earlier + site.totals[1] > looking_at_once() else None

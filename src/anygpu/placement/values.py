@@ -45,12 +45,6 @@ def anygpu_arrays_in(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> It
             yield each
 
 
-def largest_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
-    """The elements of the largest array of a call."""
-    arrays = (each for each in leaves_among(arguments, keywords) if issubclass(type(each), np.ndarray | Array))
-    return max((each.size for each in arrays), default=0)
-
-
 _WITHOUT_BYTES = frozenset((float, int, str))
 
 

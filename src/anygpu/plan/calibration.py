@@ -95,7 +95,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     addition: float = 0.05
     #: The classes of which something was measured; the others are assumed, and scaled by these.
     measured: tuple[OperationClass, ...] = ()
-    #: Whether something else had the processors meanwhile: it may be faster than this says, and is measured again.
+    #: Whether something else had the processors meanwhile: it may be faster than this says, and the next
+    #: process measures it again.
     disturbed: bool = False
     #: The way to its machine and back, which is a part of the times above; `None` for this one.
     network: Network | None = None

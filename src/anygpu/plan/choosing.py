@@ -11,20 +11,19 @@ next one should run and what should be tried in the background meanwhile. It kee
   arguments. That time is rough, because the machine was busy with the calls as well; so a candidate that looks good
   gets two real calls, and these decide.
 - **Nothing is for ever.** A candidate that became slow, or failed, loses its work as soon as its recent calls say so,
-  and is tried again later: in the background, at growing intervals. One that lost while something else had the
-  processors is *doubtful*, and tried again soon after the machine is calm.
+  and is tried again later: in the background, at growing intervals.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
 from anygpu.disturbance import RecentTimes
-from anygpu.plan.renting import LEAST_GAIN, Remembered, is_clear, is_worth_opening, is_wrong
+from anygpu.plan.renting import LEAST_GAIN, Remembered, is_worth_opening, is_wrong
 from anygpu.plan.sampling import calls_between_samples
 from anygpu.units import readable_seconds
 
@@ -48,8 +47,8 @@ SMALL_SHARE = 0.02
 FIRST_INTERVAL, SOON = 16, 5
 LONGEST_INTERVAL = 1024
 LONGEST_FOR_A_WINNER = 24
-#: Calls on a calm machine until a candidate is tried again that lost on a busy one; doubled each time, so many times.
-AFTER_DOUBT, MOST_DOUBTS = 4, 3
+#: Of one that lost while something else had the processors.
+LONGEST_IN_DOUBT = 96
 #: One that is nearly as good is measured again by a real call, which then costs little more than it should.
 NEARLY = 1.3
 
@@ -74,8 +73,6 @@ class CandidateHistory(RecentTimes):
     __slots__ = (
         "agreed",
         "calls",
-        "doubtful",
-        "doubts",
         "due",
         "failures",
         "interval",
@@ -92,9 +89,6 @@ class CandidateHistory(RecentTimes):
         super().__init__()
         #: Calls and trials that the history has not been told of.
         self.calls = 0
-        #: Whether something else had the processors when it was last measured, and how often that was looked at again.
-        self.doubtful = False
-        self.doubts = 0
         #: Of its last background run.
         self.rough: float | None = None
         self.trying = False
@@ -120,12 +114,6 @@ class CandidateHistory(RecentTimes):
         """Whether it has been run, or could not be."""
         return bool(self.recent) or self.rough is not None or self.suspended
 
-    def judged(self, *, busy: bool) -> None:
-        """It was measured, or tried: whether something else had the processors meanwhile."""
-        self.doubtful = busy
-        if not busy:
-            self.doubts = 0
-
 
 class WaitingTimes(ABC):
     """How long candidates are busy, where there are too many to list: it is asked, and knows who is free soonest."""
@@ -140,10 +128,6 @@ class WaitingTimes(ABC):
     @abstractmethod
     def soonest(self, most: int) -> Iterable[str]:
         """At most so many that are free now, or so many that will be first if none is."""
-
-
-#: Said of times that rest on a busy machine.
-_BUSY = ", measured on a busy machine"
 
 
 class Choice(NamedTuple):
@@ -183,14 +167,12 @@ class DeviceChooser:
         self._current: str | None = baseline
         #: What a candidate has to beat where calls take less than on the baseline already.
         self._bar = float("inf")
-        self._badly_predicted: frozenset[str] = frozenset()
         #: The candidates that have been measured, by what a call takes there; and where each of them is in that order.
         self._ranked: list[tuple[float, str]] = []
         self._ranks: dict[str, float] = {}
-        #: Those that wait for real calls after a background run, those being tried, and those measured in doubt.
+        #: Those that wait for real calls after a background run, and those being tried.
         self._on_trial: set[str] = set()
         self._trying: set[str] = set()
-        self._doubtful: set[str] = set()
         #: All of them by promise; `None` when that has to be sorted again.
         self._promising: list[str] | None = None
         #: The call from which on all candidates are looked at again for one to try.
@@ -198,17 +180,8 @@ class DeviceChooser:
 
     # -- events
 
-    def consider(
-        self,
-        expected: Mapping[str, float],
-        once: Mapping[str, float] | None = None,
-        doubtful: frozenset[str] = frozenset(),
-    ) -> None:
-        """Candidates and what is predicted for each, always and once; those that are gone are forgotten.
-
-        `doubtful` are those whose predictions rest on a busy machine: they may be faster than predicted.
-        """
-        self._badly_predicted = doubtful
+    def consider(self, expected: Mapping[str, float], once: Mapping[str, float] | None = None) -> None:
+        """Candidates and what is predicted for each, always and once; those that are gone are forgotten."""
         known = {name: each.seconds for name, each in self.remembered.items() if name in expected}
         self.expected = {**expected, **known}
         self.once = dict(once or {})
@@ -259,7 +232,6 @@ class DeviceChooser:
             # It was away, and what it took long ago says little about now.
             track.recent.clear()
         track.add(seconds, disturbed=disturbed or busy, passing=disturbed)
-        track.judged(busy=busy and track.disturbed)
         track.calls += 1
         track.unchecked += 1
         track.failures, track.suspended = 0, False
@@ -278,19 +250,16 @@ class DeviceChooser:
             self._later(track)
         elif track.known or candidate == self.baseline:
             self._settle(candidate)
-        self._doubt(busy=busy)
 
     def baseline_ran(self, calls: int, seconds: float, *, disturbed: bool = False, busy: bool = False) -> None:
         """So many calls ran on the baseline without being planned, and took so long together."""
         if self.baseline is not None and calls > 0:
             track = self.tracks[self.baseline]
             track.add(seconds / calls, disturbed=disturbed or busy, passing=disturbed)
-            track.judged(busy=busy and track.disturbed)
             track.calls += calls
             self.calls += calls
             self.seconds += seconds
             self._file(self.baseline)
-            self._doubt(busy=busy)
 
     def tried(self, candidate: str, seconds: float, *, busy: bool = False) -> None:
         """A background run of it took so long, beside whatever else we were doing; its results agreed.
@@ -304,7 +273,8 @@ class DeviceChooser:
         track.agreed = True
         track.unchecked = 0
         track.rough = seconds
-        track.judged(busy=busy)
+        if not track.recent:
+            track.disturbed = busy
         if candidate not in self.remembered:  # else it is what the history itself has said
             track.calls += 1
         track.suspended = False
@@ -479,7 +449,7 @@ class DeviceChooser:
             if waiting and waiting.get(name):
                 continue
             theirs = track.estimate or 0.0
-            if track.doubtful and theirs < mine * CONTENTION * NEARLY and self.affords(max(0.0, theirs - mine)):
+            if track.disturbed and theirs < mine * CONTENTION * NEARLY and self.affords(max(0.0, theirs - mine)):
                 return Choice(name, "trial", f"{name} was measured on a busy machine; this call measures it again.")
             if theirs < mine * NEARLY and self.affords(max(0.0, theirs - mine)):
                 return Choice(name, "trial", f"{name} was nearly as fast; this call measures it again.")
@@ -500,12 +470,7 @@ class DeviceChooser:
         others = [each for each in self._ranked[:2] if each[1] != name]
         if others:
             seconds, other = others[0]
-            # What else had the processors might have doubled the other's time, but hardly more.
-            in_doubt = self.tracks[other].doubtful and seconds < (track.estimate or 0.0) * CONTENTION * NEARLY
-            doubt = _BUSY if track.doubtful or in_doubt else ""
-            sentence = (
-                f"{name} takes {mine} per call, {other} {readable_seconds(seconds)}{doubt}{self._under_way(name)}."
-            )
+            sentence = f"{name} takes {mine} per call, {other} {readable_seconds(seconds)}{self._under_way(name)}."
             return Choice(name, "known", sentence)
         other = next((each for each in self._by_promise() if each != name and each in self.expected), "")
         if other:
@@ -564,19 +529,6 @@ class DeviceChooser:
                 return name
         return None
 
-    def clearly_better(self, is_open: Callable[[str], bool]) -> str | None:
-        """The candidate that is tried at once: its device is open, and it promises much for long calls."""
-        best = self._best_known()
-        if best is None or self.pinned is not None or self.trying or self.choose().candidate != self.baseline:
-            return None
-        for name in self._by_promise():
-            track = self.tracks[name]
-            if name == self.baseline or track.suspended or track.rough is not None or track.known:
-                continue
-            if self.calls >= track.due and is_clear(self.expected.get(name, float("inf")), best[1]) and is_open(name):
-                return name
-        return None
-
     def begin_trial(self, candidate: str) -> None:
         track = self.tracks[candidate]
         track.trying = True
@@ -593,8 +545,6 @@ class DeviceChooser:
             if name not in (self._current, self.baseline)
             and (track.suspended or (best is not None and self._may_be_better(name, best[1])))
         ]
-        if any(track.doubtful for track in self.tracks.values()):
-            dues.append(self.calls + FIRST_INTERVAL)  # the machine may be calm by then
         return max(self.calls + 1, min(dues, default=self.calls + LONGEST_INTERVAL))
 
     def estimate(self, candidate: str) -> float | None:
@@ -628,14 +578,13 @@ class DeviceChooser:
 
     def _may_be_better(self, name: str, best: float) -> bool:
         track = self.tracks[name]
-        if track.won or (track.doubtful and track.doubts <= MOST_DOUBTS):
+        if track.won:
             return True
         memory = self.remembered.get(name)
         if memory is not None:
             return memory.seconds < best * LEAST_GAIN
         expected = self.expected.get(name)
-        doubt = DOUBT * CONTENTION if name in self._badly_predicted else DOUBT
-        return expected is not None and expected < best * doubt
+        return expected is not None and expected < best * DOUBT
 
     def _settle(self, candidate: str) -> None:
         """A candidate was measured: decide which one has the work from now on."""
@@ -662,23 +611,10 @@ class DeviceChooser:
         if candidate != self._current:
             self._later(self.tracks[candidate])
 
-    def _doubt(self, *, busy: bool) -> None:
-        """A call was measured. If that was calm, what lost on a busy machine is tried again soon, a few times."""
-        for name in self._doubtful:
-            track = self.tracks[name]
-            if name == self._current:
-                continue
-            if busy:
-                track.doubts = 0
-            elif track.doubts < MOST_DOUBTS and track.due > (soon := self.calls + (AFTER_DOUBT << track.doubts)):
-                track.due = soon
-                track.doubts += 1
-                self._search_from = 0
-
     def _later(self, track: CandidateHistory) -> None:
         track.due = self.calls + track.interval
-        longest = LONGEST_FOR_A_WINNER if track.won else LONGEST_INTERVAL
-        track.interval = min(track.interval * 2, longest)
+        longest = LONGEST_IN_DOUBT if track.disturbed else LONGEST_INTERVAL
+        track.interval = min(track.interval * 2, LONGEST_FOR_A_WINNER if track.won else longest)
 
     def _current_or(self, best: tuple[str, float]) -> str:
         current = self._current
@@ -718,7 +654,6 @@ class DeviceChooser:
         on_trial = track is not None and not (track.known or track.trying or track.rough is None)
         _keep(self._on_trial, name, on_trial and name != self.baseline)
         _keep(self._trying, name, track is not None and track.trying)
-        _keep(self._doubtful, name, track is not None and track.doubtful)
 
 
 def _keep(names: set[str], name: str, wanted: bool) -> None:

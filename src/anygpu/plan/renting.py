@@ -22,12 +22,6 @@ from typing import NamedTuple
 WRONG = 2.0
 #: Less of a gain than this is noise.
 LEAST_GAIN = 0.95
-#: A device that is open already is tried at once for calls of so many seconds, if it is predicted to be so many times
-#: as fast.
-CLEAR_SECONDS, CLEAR_GAIN = 0.02, 2.0
-#: So many calls run on the baseline beside that trial. Then one waits for its end, for as long as so many calls take:
-#: with the least gain that is clear, twice as many calls make up for the wait.
-CALLS_BESIDE, CALLS_WAITED = 3, 5
 
 
 class Remembered(NamedTuple):
@@ -59,11 +53,6 @@ def is_worth_opening(remembered: Remembered, baseline: float, opening: float, ma
         return False
     gain = (baseline - remembered.seconds) * remaining_calls(remembered.calls, made)
     return gain > opening + remembered.compile
-
-
-def is_clear(expected: float, baseline: float) -> bool:
-    """Whether a device that is open already promises enough to be tried at once."""
-    return baseline >= CLEAR_SECONDS and expected * CLEAR_GAIN <= baseline
 
 
 def is_wrong(remembered: float, seconds: float, baseline: float) -> bool:

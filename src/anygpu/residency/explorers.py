@@ -1,7 +1,7 @@
-"""Explorers: workers at low or idle priority, in which devices are tried out while callers compute elsewhere.
+"""Explorers: children at low priority, in which devices are tried out while callers compute elsewhere.
 
-No caller ever waits for an explorer, and none of its arrays outlives a trial. So it can be paused at any moment, and
-ended when there is nothing more to find out.
+No caller ever waits for an explorer, and none of its arrays outlives a trial. There is one at a time, so that no more
+than one takes memory of a card beside the workers that serve callers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.hardware.device import Device
-from anygpu.workers import priority
 
 if TYPE_CHECKING:
     from anygpu.workers.child_process import Child
@@ -19,20 +18,17 @@ if TYPE_CHECKING:
 
 
 class Explorers:
-    """The explorers of one process, by device."""
+    """The explorer that this process has, if it has one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._workers: dict[str, ProcessWorker] = {}
-        #: Every child that is or becomes an explorer.
-        self._children: dict[str, Child] = {}
+        self._worker: ProcessWorker | None = None
+        #: Its child, also while it opens its device.
+        self._child: Child | None = None
         self._generation = 0
-        self._paused = False
-        #: How often they were paused: a time that was taken across a pause means nothing.
-        self.pauses = 0
 
     def worker(self, entry: EngineEntry, device: Device, adopted: Child | None = None) -> ProcessWorker:
-        """The open explorer of a device; one that has died is replaced. `adopted` is a child that may become one.
+        """The open explorer of a device, in place of that of another. `adopted` is a child that may become one.
 
         Only one thread opens explorers. Raises what opening a device raises, and `OSError` where no child can be
         started.
@@ -42,62 +38,37 @@ class Explorers:
         from anygpu.workers.probe_messages import ServeRequest
         from anygpu.workers.process import ProcessWorker
 
-        known = self._workers.get(device.id)
-        if known is not None and known.alive:
+        known = self._worker
+        if known is not None and known.alive and known.device.id == device.id:
             return known
+        self.close()
         if adopted is None or adopted.link is None or adopted.process.poll() is not None:
             adopted = Child(ServeRequest(low_priority=True), serves=True)
         with self._lock:
             self._generation += 1
-            self._children[device.id] = adopted
-            if self._paused:
-                priority.pause(adopted.process.pid)
-        # A graphics card needs the processor for little, which it should get on a busy machine, too.
-        is_processor = device.form in ("host", "software")
-        opened = ProcessWorker(adopted, entry, device, generation=self._generation, idle=is_processor)
-        self._workers[device.id] = opened
-        return opened
-
-    def pause(self) -> None:
-        """Stop them until `resume`, also in the middle of a run."""
-        with self._lock:
-            if not self._paused:
-                self._paused = True
-                self.pauses += 1
-                for child in self._children.values():
-                    priority.pause(child.process.pid)
-
-    def resume(self) -> None:
-        with self._lock:
-            if self._paused:
-                self._paused = False
-                for child in self._children.values():
-                    priority.resume(child.process.pid)
+            self._child = adopted
+        self._worker = ProcessWorker(adopted, entry, device, generation=self._generation)
+        return self._worker
 
     def close(self) -> None:
-        """End them. They save what they have compiled first."""
-        self.resume()
-        workers = self._forget()
-        for worker in workers:
+        """End it. It saves what it has compiled first."""
+        worker = self._forget()
+        if worker is not None:
             worker.close()
 
     def kill(self) -> None:
-        """End them at once. A run that is under way raises `DeviceLost`."""
+        """End it at once. A run that is under way raises `DeviceLost`."""
         with self._lock:
-            for child in self._children.values():
-                child.process.kill()
-        for worker in self._forget():
-            worker.close()
+            if self._child is not None:
+                self._child.process.kill()
+        self.close()
 
-    def _forget(self) -> list[ProcessWorker]:
+    def _forget(self) -> ProcessWorker | None:
         with self._lock:
-            workers = list(self._workers.values())
-            self._workers.clear()
-            self._children.clear()
-        return workers
+            worker, self._worker, self._child = self._worker, None, None
+        return worker
 
     def forked(self) -> None:
-        """Called in a forked child: the explorers belong to the parent."""
+        """Called in a forked child: the explorer belongs to the parent."""
         self._lock = threading.Lock()
-        self._workers, self._children = {}, {}
-        self._paused = False
+        self._worker = self._child = None

@@ -213,7 +213,7 @@ class DeviceRegistry:
         raise DeviceUnavailable(f'on="{device_id}"', reasons, device=device_id)
 
     def explorer(self, device_id: str) -> Worker:
-        """The worker in which a device is explored in the background: at idle priority, in a child of its own.
+        """The worker in which a device is explored in the background: at low priority, in a child of its own.
 
         It is the worker that serves callers where memory is limited, which two would take, and where the user wants no
         children.

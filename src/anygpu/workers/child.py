@@ -22,7 +22,6 @@ from anygpu.hardware import nvidia, sysfs
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.workers.orphans import end_with_parent
-from anygpu.workers.priority import die_with_parent
 from anygpu.workers.probe_messages import (
     Discovered,
     Message,
@@ -51,8 +50,6 @@ def main() -> None:
     is_spare = isinstance(request, ServeRequest) and request.spare_for is not None
     # A spare can copy itself only as long as it has one thread.
     end_with_parent(watch=not is_spare)
-    if request.low_priority:
-        die_with_parent()
     # Without it Mesa prints a warning for every adapter that it lists.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     if (request.low_priority or not request.serve_at) and hasattr(os, "nice"):

@@ -28,7 +28,6 @@ from anygpu.workers.child_segments import AttachedSegments
 from anygpu.workers.error_transport import written
 from anygpu.workers.executor import Executor, Resident, open_engine, prepare_device
 from anygpu.workers.link import Link, LinkClosed
-from anygpu.workers.priority import lower_this_process
 from anygpu.workers.task_messages import ChildTask, Envelope, InSegment, TaskOutcome
 
 #: More than the worker's side expects to be here, so that it is seldom told otherwise.
@@ -134,8 +133,6 @@ class Server:
                 return task_messages.TaskDone()
 
     def _open(self, task: task_messages.Open) -> TaskOutcome:
-        if task.idle:
-            lower_this_process()
         if self._engine is None:
             self._engine = open_engine(task.entry, task.device, task.budget)
         else:

@@ -1,42 +1,17 @@
-"""Idle priority, for work that no caller waits for: it takes only the processor time that nobody else wants.
-
-A child stays at the priority that it was given, because most systems let nobody but root raise one again. So a device
-that is explored in the background is open in an explorer, a child apart from the worker that serves callers.
-"""
+"""Low priority, for work that no caller waits for, and how long others have waited for a processor."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 
-#: macOS: throttles the processor time, disk and network of a thread, or of a whole process.
-_DARWIN_THREAD, _DARWIN_PROCESS, _DARWIN_BACKGROUND = 3, 4, 0x1000
-_WINDOWS_IDLE_PRIORITY_CLASS, _WINDOWS_THREAD_LOWEST = 0x40, -2
+#: macOS: throttles the processor time, disk and network of a thread.
+_DARWIN_THREAD, _DARWIN_BACKGROUND = 3, 0x1000
+_WINDOWS_THREAD_LOWEST = -2
 #: On Linux, where 19 is the lowest.
 _LOW_NICENESS = 10
-#: Of prctl, on Linux.
-_SET_PARENT_DEATH_SIGNAL = 1
-
-
-def lower_this_process() -> None:
-    """Run this process when nobody else wants the processor. Threads that it starts later inherit that."""
-    with contextlib.suppress(OSError, AttributeError):
-        if sys.platform == "linux":
-            for thread in os.listdir("/proc/self/task"):
-                with contextlib.suppress(ProcessLookupError):
-                    os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
-        elif sys.platform == "darwin":
-            os.setpriority(_DARWIN_PROCESS, 0, _DARWIN_BACKGROUND)
-        elif sys.platform == "win32":
-            import ctypes
-
-            kernel = ctypes.windll.kernel32
-            kernel.SetPriorityClass(kernel.GetCurrentProcess(), _WINDOWS_IDLE_PRIORITY_CLASS)
-        else:
-            os.nice(19)
 
 
 def lower_this_thread() -> None:
@@ -81,32 +56,3 @@ def waits_for_processor(process: int) -> bool:
         # The name, which comes before the state, may have spaces and brackets of its own.
         return file.read().rpartition(")")[2].split()[0] == "R"
     return False
-
-
-def die_with_parent() -> None:
-    """Have this process killed when the thread ends that has started it, however that ends, and even while paused.
-
-    A child that is paused does not notice that its parent was killed. Only Linux kills it then.
-    """
-    if sys.platform == "linux":
-        import ctypes
-
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-
-
-def pause(process: int) -> None:
-    """Stop a child until `resume`. Elsewhere than on Linux it goes on: see `die_with_parent`."""
-    if sys.platform == "linux":
-        _send(process, signal.SIGSTOP)
-
-
-def resume(process: int) -> None:
-    """Let a child go on that `pause` has stopped."""
-    if sys.platform == "linux":
-        _send(process, signal.SIGCONT)
-
-
-def _send(process: int, number: signal.Signals) -> None:
-    with contextlib.suppress(OSError):  # it has ended
-        os.kill(process, number)

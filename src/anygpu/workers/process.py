@@ -94,11 +94,10 @@ class ProcessWorker:
         *,
         generation: int = 1,
         budget: int | None = None,
-        idle: bool = False,
         memory_kind: SegmentKind | None = None,
         there: Device | None = None,
     ) -> None:
-        """Takes the child over, and waits until it has opened the device, with `idle` at idle priority, for good.
+        """Takes the child over, and waits until it has opened the device.
 
         `there` is the device as the child knows it, if it has another name there.
         """
@@ -111,7 +110,7 @@ class ProcessWorker:
         self._lacks: LRUCache[list[Lack]] = LRUCache()
         try:
             with self._connection.use():
-                task = task_messages.Open(entry, there or device, budget, idle)
+                task = task_messages.Open(entry, there or device, budget)
                 timeout = OPEN_COPY_SECONDS if child.is_copy else OPEN_SECONDS
                 opened = self._connection.unwrap(
                     self._connection.request(task, timeout=timeout, doing="it was opened"), task_messages.Opened

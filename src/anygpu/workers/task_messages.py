@@ -34,8 +34,6 @@ class Open(WireRecord, frozen=True, tag="open"):
     entry: EngineEntry
     device: Device
     budget: int | None
-    #: At idle priority from now on, for good.
-    idle: bool = False
 
 
 class Supports(WireRecord, frozen=True, tag="supports"):
