@@ -7,6 +7,8 @@ sums and products of NumPy's scalars, which have no axes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anygpu.codegen.elementwise import converted
 from anygpu.codegen.kernel_ir import Apply, Expr, Literal
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
@@ -25,49 +27,76 @@ from anygpu.program.primitives import (
     Reduce,
     Reshape,
     Scan,
-    Select,
     Unary,
 )
 
-#: Of NaN and infinities they give NaN or an infinity.
+#: Of NaN they give NaN, of infinities NaN or infinities.
 _CARRY: frozenset[UnaryFunction] = frozenset(
     ("negative", "abs", "floor", "ceil", "trunc", "rint", "sqrt", "cbrt", "log", "log2", "log10", "log1p", "sin", "cos",
      "tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "conj")
 )  # fmt: skip
-#: The same for both operands, and for the first one.
+#: The same of both operands, and of the first one.
 _CARRY_BOTH: frozenset[BinaryFunction] = frozenset(("add", "subtract", "multiply", "hypot", "complex"))
-_CARRY_FIRST: frozenset[BinaryFunction] = frozenset(
-    ("divide", "floor_divide", "remainder", "fmod", "copysign", "ldexp")
-)
+_CARRY_FIRST: frozenset[BinaryFunction] = frozenset(("divide", "floor_divide", "remainder", "fmod"))
+#: Of NaN they give NaN, but infinities get lost.
+_CARRY_NAN: frozenset[UnaryFunction] = frozenset(("exp", "exp2", "expm1", "tanh", "atan", "erf", "reciprocal", "sign"))
+_CARRY_NAN_OF_BOTH: frozenset[BinaryFunction] = frozenset(("minimum", "maximum", "atan2", *_CARRY_FIRST))
 _ALL_ARE_THERE = (Reshape, Broadcast, Permute, Flip, Concatenate)
+
+#: Of finite numbers they may give NaN, or infinities. Sums and products do as well, of numbers that hardly anybody has:
+#: to look at all of them would cost every call more than their warnings are worth.
+_MAKE_NAN: frozenset[UnaryFunction | BinaryFunction] = frozenset(
+    ("sqrt", "asin", "acos", "acosh", "log", "log2", "log10", "log1p", "atanh", "divide", "floor_divide", "remainder",
+     "fmod", "power")
+)  # fmt: skip
+_MAKE_INFINITY: frozenset[UnaryFunction | BinaryFunction] = frozenset(
+    ("exp", "exp2", "expm1", "sinh", "cosh", "log", "log2", "log10", "log1p", "atanh", "reciprocal", "divide",
+     "floor_divide", "power", "ldexp")
+)  # fmt: skip
+
 _WRAP: frozenset[BinaryFunction] = frozenset(("add", "subtract", "multiply"))
 _INTEGERS = ("signed", "unsigned")
 #: Near the largest numbers of 64 bits a float is less exact than this.
 _NEARLY = 1.0 - 2.0**-50
 
 
-def noted_nodes(program: Program) -> frozenset[int]:
-    """The nodes that are to be looked at: results of floats, and casts and sums of whole numbers."""
-    specs = program.specs
-    may_raise: list[bool] = []
-    for position, (op, inputs) in enumerate(program.nodes):
-        carried = any(may_raise[each] and _carries(op, number) for number, each in enumerate(inputs))
-        may_raise.append(is_inexact(specs[position].dtype) and (op.may_raise_flags or carried))
-    is_seen = [False] * len(program.nodes)
-    for output in program.outputs:
-        is_seen[output] = True
+def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
+    """The nodes that are to be looked at: functions of floats, and casts and sums of whole numbers.
+
+    Nodes can be computed in the order of their ranks; without these in that of their numbers.
+    """
+    count = len(program.nodes)
+    order = sorted(range(count), key=ranks.__getitem__) if ranks else list(range(count))
+    outputs = set(program.outputs)
+    #: Whether a NaN, or an infinity, surely reaches a result or a node that is looked at.
+    nan_is_seen, infinity_is_seen = ([node in outputs for node in range(count)] for _ in range(2))
     found = set()
-    for position in range(len(program.nodes) - 1, -1, -1):
-        op, inputs = program.nodes[position]
-        if isinstance(op, Unary | Binary | Select | Cast):
-            unseen = may_raise[position] and not is_seen[position]
-            if unseen or _may_not_fit(program, position):
-                found.add(position)
-            is_seen[position] |= unseen
-        if is_seen[position]:
-            for number, each in enumerate(inputs):
-                is_seen[each] |= _carries(op, number)
+    for node in reversed(order):
+        op, inputs = program.nodes[node]
+        makes_nan, makes_infinity = _makes(program, node)
+        if (makes_nan and not nan_is_seen[node]) or (makes_infinity and not infinity_is_seen[node]):
+            found.add(node)
+            nan_is_seen[node] = infinity_is_seen[node] = True
+        elif _may_not_fit(program, node):
+            found.add(node)
+        for number, each in enumerate(inputs):
+            carries = _carries(op, number)
+            infinity_is_seen[each] |= infinity_is_seen[node] and carries
+            nan_is_seen[each] |= nan_is_seen[node] and (carries or _carries_nan(op))
     return frozenset(found)
+
+
+def _makes(program: Program, node: int) -> tuple[bool, bool]:
+    """Whether an operation may give a NaN, and whether it may give an infinity, of finite numbers."""
+    op, inputs = program.nodes[node]
+    dtype = program.specs[node].dtype
+    if not is_inexact(dtype):
+        return False, False
+    if isinstance(op, Cast):
+        return False, ITEMSIZE[dtype] < ITEMSIZE[program.specs[inputs[0]].dtype]
+    if isinstance(op, Unary | Binary):
+        return op.fn in _MAKE_NAN, op.fn in _MAKE_INFINITY
+    return False, False
 
 
 def _carries(op: Primitive, operand: int) -> bool:
@@ -84,6 +113,16 @@ def _carries(op: Primitive, operand: int) -> bool:
         case Pad():
             return operand == 0
     return isinstance(op, (*_ALL_ARE_THERE, Contract))
+
+
+def _carries_nan(op: Primitive) -> bool:
+    """Whether a NaN in any operand surely gives one in the result."""
+    match op:
+        case Unary():
+            return op.fn in _CARRY_NAN
+        case Binary():
+            return op.fn in _CARRY_NAN_OF_BOTH
+    return isinstance(op, Reduce | Scan) and op.fn in ("max", "min")
 
 
 def _may_not_fit(program: Program, position: int) -> bool:

@@ -31,7 +31,7 @@ class Storage:
         self.program = program
         self.written = written
         self.ranks = ranks
-        self.noted = noted_nodes(program)
+        self.noted = noted_nodes(program, ranks)
         self.slots: list[Slot] = []
         self.slot_of: dict[int, int] = {}
         self.stored: dict[int, Stored] = {}
