@@ -21,6 +21,7 @@ from anygpu.fallback_warnings import DeviceFallback
 from anygpu.placement import gain_without_llvm, loading, native, native_calls, native_site
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.testing.clock import ManualClock
+from tests.support.native_placement import native_at_once, settle
 
 
 @pytest.fixture(autouse=True)
@@ -361,3 +362,18 @@ def test_nothing_is_kept_without_a_history(tmp_path: Path) -> None:
         )
         assert int(done.stdout.split()[0]) > 2
     assert not (tmp_path / "history").exists()
+
+
+def test_run_without_a_decorator_uses_native_code_too() -> None:
+    with native_at_once():
+        calls = [ag.run(_plain, X) for _ in range(3)]
+        settle()
+        calls += [ag.run(_plain, X) for _ in range(3)]
+    assert calls[0].receipt.device == "numpy"
+    assert calls[-1].receipt.device == "cpu"
+    for each in calls:
+        np.testing.assert_allclose(each.value, _plain(X), rtol=1e-6)
+
+
+def _plain(x: Any) -> Any:
+    return np.tanh(x) * 3 + np.exp(-x * x)

@@ -31,10 +31,10 @@ from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import AnyGPUError, MissingExtra
-from anygpu.history.hints import NATIVE, NUMPY, hints_path, mark_of
+from anygpu.history.hints import NATIVE, hints_path, mark_of
 from anygpu.placement import executing, loading
 from anygpu.placement.comparing import learn_flags, learn_silence
-from anygpu.placement.kept_agreements import keep_agreement, kept_agreement, set_mark
+from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
 from anygpu.placement.known import Known
 from anygpu.placement.native_calls import (
     OVERHEAD,
@@ -49,6 +49,7 @@ from anygpu.placement.native_calls import (
     stay,
     stay_because_slow,
 )
+from anygpu.placement.native_marks import mark_native, mark_tried, unmark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
 from anygpu.placement.switching import yielding
@@ -83,19 +84,19 @@ class NativeTrial:
         call = Called(function, arguments, keywords, begin)
         allowance.earn(site.seconds - site.paid)
         site.paid = site.seconds
-        if not site.known.is_marked and not allowance.affords_one():
+        if not site.is_marked and not allowance.affords_one():
             site.look_again(1.5)
             return on_numpy(site, call)
         # Until the trial has ended, other calls run as they are.
         site.look_again(math.inf)
         site.tries += 1
-        seconds = None if site.known.is_marked else _trace_seconds(site.seconds)
+        seconds = None if site.is_marked else _trace_seconds(site.seconds)
         begun = _clock()
         traced, heard = _traced(site, call, seconds)
         allowance.spend(_clock() - begun)
         if traced is None:
             return on_numpy(site, call)
-        recalled = _recalled(site, function, traced) if site.known.is_marked and not heard else None
+        recalled = _recalled(site, function, traced) if site.is_marked and not heard else None
         if recalled is None:
             return _run_and_try(site, call, traced, heard, background.submit, begun)
         site.use(recalled)
@@ -134,7 +135,7 @@ def _traced(site: NativeSite, call: Called, seconds: float | None) -> tuple[Trac
             site.stay(why)
             site.look_again(2.0)
         else:
-            stay(site, call.function, why)
+            stay(site, why)
         return None, frozenset()
     if traced.by_value:
         _move(site, known, traced.by_value, call)
@@ -200,7 +201,7 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
     with _reported(site), yielding():
         begin = _clock()
         traced = sample.traced
-        set_mark(function, NUMPY)  # until it is ready: the next process may be as short as this one
+        mark_tried(site)  # until it is ready: the next process may be as short as this one
         try:
             native = executable(traced.program)
         except MissingExtra as error:
@@ -213,7 +214,7 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
             seconds, results, noted = _timed(native, sample.inputs, site.least)
         learn_silence(trust, noted)
         if seconds + OVERHEAD > site.least * WORTH_TRYING:
-            stay_because_slow(site, function, seconds)
+            stay_because_slow(site, seconds)
         elif agrees(site, function, sample, results, trust, before_use=True):
             kinds = number_kinds(traced, sample.inputs)
             trust.begin_with_numbers(traced.program.key, "cpu", kinds)
@@ -278,8 +279,8 @@ def _keep(
     mark = mark_of(function)
     if hints_path(NATIVE) is not None and mark is not None and not trust.flags:
         keep_agreement(traced.program, mark, kinds, trust, numpy=site.least, native=seconds)
-        set_mark(function, NATIVE)
-    set_mark(function, NUMPY, is_set=False)
+        mark_native(site)
+    unmark_tried(site)
 
 
 def _recalled(site: NativeSite, function: Callable[..., Any], traced: Traced) -> NativeCalls | None:

@@ -21,14 +21,13 @@ from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.history.hints import NUMPY
 from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, observe, observers, publish
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
 from anygpu.placement.comparing import compared, learn_flags, learn_silence, may_hide, quiet_lines
-from anygpu.placement.kept_agreements import set_mark
 from anygpu.placement.known import PLAN
+from anygpu.placement.native_marks import mark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.switching import yielding
 from anygpu.placement.trust import (
@@ -281,7 +280,7 @@ class NativeCalls:
         site = self._site
         if not self._proved:
             if self._seconds + OVERHEAD > site.least * LEAST_GAIN:
-                stay_because_slow(site, call.function, self._seconds)
+                stay_because_slow(site, self._seconds)
                 return on_numpy(site, call)
             self._proved = True
             self._note = self._noted()
@@ -416,16 +415,16 @@ def inputs_after(site: NativeSite, call: Called, traced: Traced, trust: Trust, v
     given = traced.inputs(call.function, call.arguments, call.keywords)
     why = "it modifies state that it depends on" if given is None else peculiarity(traced, value, given)
     if given is None or why is not None:
-        stay(site, call.function, f"{why}.")
+        stay(site, f"{why}.")
         return None
     trust.see(traced, given, value)
     return given
 
 
-def stay_because_slow(site: NativeSite, function: Callable[..., Any], seconds: float) -> None:
+def stay_because_slow(site: NativeSite, seconds: float) -> None:
     """Native code was not faster. If it was nearly, it is tried again later: the machine may have been busy."""
     took = f"it takes {readable_seconds(seconds + OVERHEAD)}, and numpy {readable_seconds(site.least)}"
-    stay(site, function, f"native code is not faster: {took}.")
+    stay(site, f"native code is not faster: {took}.")
     if site.tries < 3 and seconds < _MUCH_SLOWER * site.least:
         site.look_again(4.0)
     elif probes_by_itself():
@@ -441,11 +440,11 @@ def _plan_instead(site: NativeSite, *call: Any) -> Any:
     return on_numpy(site, Called(*call))
 
 
-def stay(site: NativeSite, function: Callable[..., Any], reason: str) -> None:
+def stay(site: NativeSite, reason: str) -> None:
     """Calls run on NumPy from now on, and the next process need not try native code so soon."""
     site.known.quick = None
     site.stay(reason)
-    background.submit(partial(set_mark, function, NUMPY))
+    background.submit(partial(mark_tried, site))
 
 
 # -- agreement
@@ -467,7 +466,7 @@ def agrees(
         _pin(site, function, sample, judgement.difference, before_use=before_use)
         return False
     if judgement.verdict == "undecided" and before_use:
-        stay(site, function, f"native code cannot be compared with numpy: {judgement.why}.")
+        stay(site, f"native code cannot be compared with numpy: {judgement.why}.")
         return False
     if judgement.usual and before_use:
         trust.usual[program] = judgement.usual
@@ -481,7 +480,7 @@ def _pin(
 
     program = sample.traced.program
     found = mismatch(site.note.task, "cpu", None, program, sample.inputs, difference, before_use=before_use)
-    stay(site, function, found.reason)
+    stay(site, found.reason)
     code = code_of(function)
     if code not in pinned:
         pinned[code] = found.reason

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from anygpu.history.hints import NATIVE, NUMPY, code_of, marks_on
 from anygpu.placement.known import Known
 from anygpu.placement.offload import Calls, Offloaded, check_callable, check_function, default_planner
 from anygpu.placement.options import CallOptions, Options, options
@@ -69,7 +70,11 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
         if all(value is None for value in given.values()):
             return function
         function = function.function
-    return Calls(function, known_of(function, options(**given)), default_planner)
+    wanted = options(**given)
+    known = known_of(function, wanted)
+    if wanted.allows_native:
+        return Offloaded(function, wanted, default_planner, known)
+    return Calls(function, known, default_planner)
 
 
 def known_of(function: Callable[..., Any], wanted: Options) -> Known:
@@ -79,7 +84,9 @@ def known_of(function: Callable[..., Any], wanted: Options) -> Known:
     known = _functions.find((same, wanted)) if same is not None else None
     if known is None:
         check_function(function)
-        known = Known(wanted)
+        known = Known(wanted, code_of(function))
+        if wanted.allows_native:
+            known.numpy_marks, known.native_marks = marks_on(NUMPY), marks_on(NATIVE)
         if same is not None:
             known = _functions.remember((same, wanted), known)
     return known
