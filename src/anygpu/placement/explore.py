@@ -12,13 +12,8 @@ from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AnyGPUError, name_of, text_of
 from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
-from anygpu.placement.call_site import (
-    COPIED_PER_SECOND,
-    MOST_SHORT,
-    MOST_SKIPPED,
-    CallSite,
-    Prediction,
-)
+from anygpu.placement.call_site import MOST_SHORT, MOST_SKIPPED, CallSite
+from anygpu.placement.candidates import COPIED_PER_SECOND, Prediction
 from anygpu.placement.check import pin
 from anygpu.placement.comparing import compared, learn_flags
 from anygpu.placement.planner import CALIBRATION_SECONDS, NO_GPU, Planner, lacking

@@ -42,7 +42,7 @@ from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:
     from anygpu.history.history import CallHistory
-    from anygpu.placement.call_site import CallSite, Prediction
+    from anygpu.placement.candidates import Candidates, Prediction
     from anygpu.placement.recall import Recall
 
 #: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
@@ -107,7 +107,7 @@ class Planner:
         #: What was found so far by probing one engine after the other.
         self._found: list[Device | Unavailable] = []
         #: Call sites that have looked at it.
-        self._sites: WeakSet[CallSite] = WeakSet()
+        self._sites: WeakSet[Candidates] = WeakSet()
         #: Whether somebody has asked for a look, and whether one is being taken.
         self._looking = self._ready = False
         self._is_probing = False
@@ -222,7 +222,7 @@ class Planner:
             for site in list(self._sites):
                 site.devices_changed()
 
-    def considered(self, site: CallSite) -> None:
+    def considered(self, site: Candidates) -> None:
         """A call site has looked at the devices that there are now."""
         self._sites.add(site)
 
