@@ -88,7 +88,7 @@ def _damages(right: bytes, other: bytes, rng: random.Random) -> Iterator[bytes]:
 
 def killed_children(count: int) -> Figure:
     """Modules that were not compiled although only their child was killed."""
-    child = compiler._children[False]
+    child = compiler._child
     lost = 0
     for number in range(count):
         child.start()

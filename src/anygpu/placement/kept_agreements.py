@@ -5,12 +5,14 @@ It holds for one program of one function, on this processor, as the code of this
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from anygpu.engines.cpu.object_cache import keep_fact, kept_fact
+from anygpu.history.hints import change_marks, hints_path, mark_of
 from anygpu.placement.trust import NumberKind, Trust
 from anygpu.program.graph import Program
 
@@ -53,3 +55,10 @@ def keep_agreement(
 def kept_agreement(program: Program, function: bytes) -> Agreement | None:
     """What was kept, if all that it depends on is the same."""
     return kept_fact(_KIND, program, (function, np.__version__), Agreement)
+
+
+def set_mark(function: Callable[..., Any], name: str, *, is_set: bool = True) -> None:
+    """Put a function on one of the lists that the next process reads, or take it off."""
+    path, mark = hints_path(name), mark_of(function)
+    if path is not None and mark is not None:
+        change_marks(path, [mark] if is_set else [], [] if is_set else [mark])

@@ -28,21 +28,18 @@ class Loading:
         #: Whether what was to be done after it has been done.
         self.is_ready = False
         self.thread: threading.Thread | None = None
-        #: What that thread starts beside itself.
-        self.beside: threading.Thread | None = None
+        self.threads: list[threading.Thread] = []
 
     def is_done(self) -> bool:
         # It is among the modules as soon as its import has begun.
         return hasattr(sys.modules.get(self._module), self._last_name)
 
     def begin(self, *then: Callable[[], None], first: Callable[[], None] | None = None) -> None:
-        """Begin, unless it has begun; do something `first`, and `then` what it is needed for.
-
-        Whoever needs it before that is done waits for the rest, as for any import.
-        """
+        """Begin, unless it has begun; do something `first`, and `then` what it is needed for."""
         if self.thread is None:
-            _guard_forks()
+            _guard_forks(self._module)
             self.thread = threading.Thread(target=self._load, args=(first, then), name="anygpu-loading", daemon=True)
+            self.threads.append(self.thread)
             self.thread.start()
 
     def is_under_way(self) -> bool:
@@ -70,18 +67,16 @@ is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_u
 
 def _finish() -> None:
     """A child that is forked off in the middle of an import would wait for its end for ever."""
-    for each in (planning.thread, native.thread, native.beside):
-        if each is not None and each.is_alive():
+    for which in (planning, native):
+        for each in which.threads:  # which may become more meanwhile
             each.join(_PATIENCE)
 
 
 @functools.cache
-def _guard_forks() -> None:
-    """Have forks wait for what is being loaded.
-
-    What is registered last is called first. `logging` takes its lock before a fork, and what is loaded makes loggers:
-    so it has to have registered that before.
-    """
-    importlib.import_module("logging")
+def _guard_forks(module: str) -> None:
+    """Have forks wait for what is being loaded."""
+    if module == PLANNING:
+        # It takes its lock before a fork, and planning makes loggers: what is registered last is called first.
+        importlib.import_module("logging")
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_finish)

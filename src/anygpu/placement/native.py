@@ -27,10 +27,10 @@ from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import AnyGPUError, MissingExtra
-from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of
+from anygpu.history.hints import NATIVE, NUMPY, hints_path, mark_of
 from anygpu.placement import executing, loading
 from anygpu.placement.comparing import learn_flags
-from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
+from anygpu.placement.kept_agreements import keep_agreement, kept_agreement, set_mark
 from anygpu.placement.known import Known
 from anygpu.placement.native_calls import (
     OVERHEAD,
@@ -57,8 +57,6 @@ _TRACE_SECONDS, _MOST_AT_FIRST, _TRACE_SHARE = 0.02, 0.06, 0.05
 #: Native code gets real calls where it takes at most so many times NumPy's time beside them: these have the processors
 #: to themselves, and decide.
 WORTH_TRYING = 1.5
-#: Programs of more operations are compiled when nobody else wants the processor.
-_LARGE_PROGRAM = 1000
 #: Runs of native code in a trial, of which the best counts, and seconds that they may take in any case.
 _MOST_RUNS, _SHORT_RUNS = 8, 2e-3
 
@@ -178,26 +176,24 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
     with _reported(site), yielding():
         begin = _clock()
         traced = sample.traced
-        # What NumPy warns of is found out meanwhile: this thread waits for the child.
-        warned = threading.Thread(target=learn_flags, args=(trust, sample), name="anygpu-warnings", daemon=True)
-        warned.start()
+        set_mark(function, NUMPY)  # until it is ready: the next process may be as short as this one
         try:
-            native = _compiled(traced)
+            native = executable(traced.program)
         except MissingExtra as error:
             _say_what_is_missing(site, function, traced, error)
             return
-        finally:
-            warned.join()
         compiled = _clock()
+        # Not meanwhile: calls and the compiler keep two processors busy.
+        learn_flags(trust, sample)
         with background.must_finish():
             seconds, results = _timed(native, sample.inputs, site.least)
-            if seconds + OVERHEAD > site.least * WORTH_TRYING:
-                stay_because_slow(site, function, seconds)
-            elif agrees(site, function, sample, results, trust, before_use=True):
-                kinds = number_kinds(traced, sample.inputs)
-                trust.begin_with_numbers(traced.program.key, "cpu", kinds)
-                site.use(NativeCalls(site, function, traced, native, trust, seconds))
-                _keep(site, function, traced, kinds, trust, seconds)
+        if seconds + OVERHEAD > site.least * WORTH_TRYING:
+            stay_because_slow(site, function, seconds)
+        elif agrees(site, function, sample, results, trust, before_use=True):
+            kinds = number_kinds(traced, sample.inputs)
+            trust.begin_with_numbers(traced.program.key, "cpu", kinds)
+            site.use(NativeCalls(site, function, traced, native, trust, seconds))
+            _keep(site, function, traced, kinds, trust, seconds)
         spent = {"tracing": tracing, "compiling": compiled - begin, "comparing": _clock() - compiled}
         history.append((site.note.task, spent))
 
@@ -222,10 +218,6 @@ def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced:
 
     site.stay(f"numpy runs it, because {error}")
     warn_once(site.note.task, function, traced.program, error)
-
-
-def _compiled(traced: Traced) -> CpuExecutable:
-    return executable(traced.program, idle=len(traced.program.nodes) > _LARGE_PROGRAM)
 
 
 def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[float, list[Any]]:
@@ -257,11 +249,11 @@ def _keep(
     seconds: float,
 ) -> None:
     """For the next process, which then begins with native code. What NumPy warns of is found out anew each time."""
-    path, mark = hints_path(NATIVE), mark_of(function)
-    if path is not None and mark is not None and not trust.flags:
+    mark = mark_of(function)
+    if hints_path(NATIVE) is not None and mark is not None and not trust.flags:
         keep_agreement(traced.program, mark, kinds, trust, numpy=site.least, native=seconds)
-        change_marks(path, [mark], [])
-        change_marks(hints_path(NUMPY) or path, [], [mark])
+        set_mark(function, NATIVE)
+    set_mark(function, NUMPY, is_set=False)
 
 
 def _recalled(site: NativeSite, function: Callable[..., Any], traced: Traced) -> NativeCalls | None:
@@ -271,7 +263,7 @@ def _recalled(site: NativeSite, function: Callable[..., Any], traced: Traced) ->
         kept = kept_agreement(traced.program, mark) if mark is not None else None
         if kept is not None:
             site.least = min(site.least, kept.numpy)
-            native = _compiled(traced)
+            native = executable(traced.program)
             return NativeCalls(site, function, traced, native, kept.trust(traced.program.key), kept.native)
     return None
 

@@ -20,12 +20,13 @@ from anygpu.agreement.comparison import Difference
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.engines.cpu.executable import CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.history.hints import NUMPY, change_marks, hints_path, mark_of
+from anygpu.history.hints import NUMPY
 from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, observe, observers, publish
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
 from anygpu.placement.comparing import compared, learn_flags, quiet_lines
+from anygpu.placement.kept_agreements import set_mark
 from anygpu.placement.known import PLAN
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.switching import yielding
@@ -420,9 +421,7 @@ def stay(site: NativeSite, function: Callable[..., Any], reason: str) -> None:
     """Calls run on NumPy from now on, and the next process need not try native code so soon."""
     site.known.quick = None
     site.stay(reason)
-    path, mark = hints_path(NUMPY), mark_of(function)
-    if path is not None and mark is not None:
-        background.submit(partial(change_marks, path, [mark], []))
+    background.submit(partial(set_mark, function, NUMPY))
 
 
 # -- agreement

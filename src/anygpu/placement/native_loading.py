@@ -5,31 +5,62 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
-from typing import Any
+import time
 
 from anygpu.placement.loading import native
+from anygpu.placement.native_site import NativeSite
 from anygpu.placement.switching import yielding
+from anygpu.processors import usable_processors
+
+#: Calls that leave less of a processor idle lose as much time as is spent beside them: they have to take so long.
+_SPARE, BEFORE_WITHOUT_SPARE = 0.75, 1.0
+
+
+def begin_for(site: NativeSite) -> None:
+    """Begin to load what native code needs, or have the site ask again later."""
+    clock, processor_clock = site.began
+    used = (time.process_time() - processor_clock) / max(time.perf_counter() - clock, 1e-9)
+    if site.known.is_marked or site.seconds >= BEFORE_WITHOUT_SPARE or usable_processors() - used >= _SPARE:
+        begin_native(compiles=not site.known.is_marked)
+    else:
+        site.look_again(1.5)
 
 
 def begin_native(*, compiles: bool) -> None:
-    """Begin to load what places native code; with `compiles`, also what makes it."""
-    if native.thread is None:
-        runtime = threading.Thread(target=_start_runtime, args=(compiles,), name="anygpu-runtime", daemon=True)
-        native.beside = runtime
-        later = [_load_compiler, _trace_more] if compiles else []
-        native.begin(_trace_something, *later, first=runtime.start)
+    """Begin to load what places native code; with `compiles`, also what makes it.
+
+    One after the other: two threads that load Python beside the calls take more from them than one that takes longer.
+    """
+    if compiles:
+        native.begin(_trace_something, _load_compiler, _begin_runtime, first=_start_compiler)
+    else:
+        native.begin(_make_runtime, _trace_something)
 
 
-def _start_runtime(compiles: bool) -> None:
-    """What all native code needs may have to be compiled too: by a child, which takes its time to load LLVM."""
+def _start_compiler() -> None:
+    """First, because a child takes its time to load LLVM, on another processor."""
+    from anygpu.engines.cpu.compiler import start_compiler
+
+    start_compiler()
+
+
+def _make_runtime() -> None:
+    from anygpu.engines.cpu.runtime import native_runtime
+
+    native_runtime()
+
+
+def _begin_runtime() -> None:
+    """What all native code needs may have to be compiled too: a thread of its own waits for that."""
+    runtime = threading.Thread(target=_make_runtime_quietly, name="anygpu-runtime", daemon=True)
+    native.threads.append(runtime)
+    runtime.start()
+
+
+def _make_runtime_quietly() -> None:
+    # Whoever needs it gets the error.
     with contextlib.suppress(Exception), yielding():
-        if compiles:
-            from anygpu.engines.cpu.compiler import start_compiler
-
-            start_compiler()
-        from anygpu.engines.cpu.runtime import native_runtime
-
-        native_runtime()
+        _make_runtime()
 
 
 def _trace_something() -> None:
@@ -39,19 +70,6 @@ def _trace_something() -> None:
     from anygpu.array.trace.tracing import trace
 
     trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
-
-
-def _trace_more() -> None:
-    """The same for functions that are not in every program."""
-    import numpy as np
-
-    from anygpu.array.trace.tracing import trace
-
-    def usual(x: Any) -> Any:
-        y = np.where(x > 0, np.tanh(x) * 2, x @ x) + x.mean(axis=0)
-        return np.clip(np.pad(y, 1, mode="edge")[:-2, 1:-1], 0, 1)
-
-    trace(usual, (np.zeros((2, 2), np.float32),), {})
 
 
 def _load_compiler() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,11 @@ from anygpu.placement.known import Known
 if TYPE_CHECKING:
     from anygpu.plan.choosing import DeviceChooser
 
-#: Native code is prepared for calls that take so long each, and have taken so long together. Preparing takes some 50 ms
-#: of Python's lock, and a fifth of a second of another processor.
-LEAST_FOR_NATIVE, BEFORE_NATIVE = 5e-6, 0.02
+#: Native code is prepared for calls that take so long each and together: it takes 0.1 s of Python beside them.
+LEAST_FOR_NATIVE, BEFORE_NATIVE = 5e-6, 0.05
 #: Calls of less than this wait for all that is loaded.
 _SHORT = 0.1
-#: What calls have to take before it is tried again in a process, where an earlier one has tried it in vain.
+#: What calls have to take where an earlier process has tried it in vain, or has ended before it was ready.
 BEFORE_ANOTHER_TRY = 2.0
 
 
@@ -28,6 +28,7 @@ class NativeSite:
 
     __slots__ = (
         "_next_look",
+        "began",
         "calls",
         "changes",
         "direct",
@@ -58,6 +59,8 @@ class NativeSite:
         self.tries = self.changes = 0
         #: Seconds of calls that trials were allowed for.
         self.paid = 0.0
+        #: What the clock and the processor's said then.
+        self.began = time.perf_counter(), time.process_time()
         self._next_look = 0.0 if known.is_marked else BEFORE_ANOTHER_TRY if known.was_in_vain else BEFORE_NATIVE
         if known.is_marked:
             self._look()
@@ -83,9 +86,9 @@ class NativeSite:
         if self.seconds < LEAST_FOR_NATIVE * self.calls and not self.known.is_marked:
             self._next_look *= 4
         elif not loading.native.is_ready:
-            from anygpu.placement.native_loading import begin_native
+            from anygpu.placement.native_loading import begin_for
 
-            begin_native(compiles=not self.known.is_marked)
+            begin_for(self)
         elif self.least < _SHORT and loading.native.is_under_way() and not self.known.is_marked:
             pass  # tracing beside that would take twice as long, and the next calls will come soon
         elif self.direct is None:

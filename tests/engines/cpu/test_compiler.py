@@ -37,7 +37,7 @@ def loaded(text: str, **symbols: int) -> Image:
 
 @pytest.fixture
 def child() -> Iterator[compiler.CompileChild]:
-    made = compiler.CompileChild(idle=False)
+    made = compiler.CompileChild()
     yield made
     made.close()
 
@@ -189,16 +189,11 @@ def test_an_interrupted_request_does_not_answer_the_next_one(
     assert value(Image(child.ask(request)[1:], {})) == 77
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="priorities of Linux")
-def test_what_nobody_waits_for_is_compiled_at_idle_priority() -> None:
-    quiet = compiler.CompileChild(idle=True)
-    try:
-        request = compiler.encoded(text=module(8), target=host_processor().as_request(), level=2, link=True)
-        assert value(Image(quiet.ask(request)[1:], {})) == 8
-        assert quiet.pid is not None
-        assert os.sched_getscheduler(quiet.pid) == os.SCHED_IDLE
-    finally:
-        quiet.close()
+def test_the_child_lets_calls_go_first(child: compiler.CompileChild) -> None:
+    child.start()
+    assert child.pid is not None
+    least = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
+    assert os.getpriority(os.PRIO_PROCESS, child.pid) == least
 
 
 def test_without_llvmlite_the_error_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,8 +261,6 @@ def main() -> None:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path.append(sys.argv[1])
-    if "idle" in sys.argv[2:]:
-        _lower_priority()
     # Loaded before anything is asked: whoever has started this process has something to do meanwhile.
     host()
     while (request := _read(sys.stdin.buffer)) is not None:
@@ -286,14 +284,6 @@ def _read(requests: BinaryIO) -> bytes | None:
         return None
     length = requests.read(8)
     return requests.read(struct.unpack("<Q", length)[0]) if len(length) == 8 else None
-
-
-def _lower_priority() -> None:
-    try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except (AttributeError, OSError):
-        if hasattr(os, "nice"):
-            os.nice(19)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ and it does not give back what it took. A child costs 0.1 s at its start, once, 
 llvmlite to load; after that both take the same time for a module. In return this process never loads LLVM at all,
 which would add 90 MB to it. A child that has nothing to do ends after a minute.
 
-There are two, each started when it is first needed: one at idle priority for what nobody waits for, and one at
-ordinary priority, so that a caller who waits does not wait behind whatever else keeps the machine busy.
+Its priority is low: calls that run on NumPy meanwhile lose nothing to it, and programs that use every processor little.
+It is not idle priority, at which such programs would never be compiled.
 
 Where no child can be started (a frozen application has no interpreter), LLVM runs here.
 """
@@ -36,14 +36,16 @@ if TYPE_CHECKING:
 #: done nothing wrong.
 _MOST_CRASHES, _MOST_KILLS = 2, 8
 _LAST_WORDS = 2000
+#: How much nicer the child is than this process.
+_NICER = 5
 _KILLED = -getattr(signal, "SIGKILL", 9)
 #: How a child ends that takes too long: it would do so again.
 _OUT_OF_TIME = -getattr(signal, "SIGPROF", 27)
 
 
-def compiled(text: str, target: dict[str, str], *, level: int = 2, link: bool = True, idle: bool = False) -> bytes:
+def compiled(text: str, target: dict[str, str], *, level: int = 2, link: bool = True) -> bytes:
     """The image of a module, or with `link=False` its object. Raises `CannotCompile` with what LLVM says."""
-    return _ask(encoded(text=text, target=target, level=level, link=link), idle=idle)
+    return _ask(encoded(text=text, target=target, level=level, link=link))
 
 
 def encoded(**request: Any) -> bytes:
@@ -53,18 +55,18 @@ def encoded(**request: Any) -> bytes:
 
 def described_host() -> dict[str, str]:
     """The processor of this machine, as `anygpu.engines.cpu.compile_child.host` has it."""
-    return msgspec.json.decode(_ask(b'{"ask": "host"}', idle=False), type=dict[str, str])
+    return msgspec.json.decode(_ask(b'{"ask": "host"}'), type=dict[str, str])
 
 
-def start_compiler(*, idle: bool = False) -> None:
+def start_compiler() -> None:
     """Start the child, if it is not there, so that it loads LLVM while its caller does something else."""
     with contextlib.suppress(_NoChild):
-        _children[idle].start()
+        _child.start()
 
 
-def _ask(request: bytes, *, idle: bool) -> bytes:
+def _ask(request: bytes) -> bytes:
     try:
-        reply = _children[idle].ask(request)
+        reply = _child.ask(request)
     except _NoChild:
         llvmlite_folder()
         try:
@@ -91,8 +93,7 @@ class _NoChild(Exception):
 class CompileChild:
     """The compiling process. One request at a time; any thread may ask."""
 
-    def __init__(self, *, idle: bool) -> None:
-        self._idle = idle
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
@@ -144,16 +145,18 @@ class CompileChild:
         import tempfile
 
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
-        arguments = [llvmlite_folder(), *(["idle"] if self._idle else [])]
         try:
             self._process = subprocess.Popen(
-                [interpreter(), "-I", "-S", compile_child.__file__, *arguments],
+                [interpreter(), "-I", "-S", compile_child.__file__, llvmlite_folder()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
+                creationflags=getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0),
             )
         except OSError as error:
             raise _NoChild from error
+        with contextlib.suppress(AttributeError, OSError):
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
         return self._process
 
     def _end(self) -> tuple[int, str]:
@@ -179,6 +182,12 @@ class CompileChild:
             _close_streams(process)
             # Not ours to wait for.
             process.returncode = 0
+
+    def kill(self) -> None:
+        """End the child at the end of Python, which waits for nothing."""
+        if (process := self._process) is not None:
+            process.kill()
+            process.returncode = 0  # not to be waited for
 
     def close(self) -> None:
         """End the child, if there is one. Whoever waits for it at that moment starts another one."""
@@ -212,16 +221,9 @@ def _close_streams(process: subprocess.Popen[bytes]) -> None:
                 stream.close()
 
 
-_children = {idle: CompileChild(idle=idle) for idle in (False, True)}
+_child = CompileChild()
 
 
-@atexit.register
-def close() -> None:
-    """End the children."""
-    for child in _children.values():
-        child.close()
-
-
+atexit.register(_child.kill)
 if hasattr(os, "register_at_fork"):
-    for _child in _children.values():
-        os.register_at_fork(after_in_child=_child.forget)
+    os.register_at_fork(after_in_child=_child.forget)

@@ -46,16 +46,16 @@ class CompiledProgram(msgspec.Struct, frozen=True):
     image: bytes
 
 
-def executable(program: Program, *, idle: bool = False) -> CpuExecutable:
-    """The program as native code. With `idle` it is compiled when nobody else wants the processor."""
+def executable(program: Program) -> CpuExecutable:
+    """The program as native code."""
     # What is constant is computed here: compilers take liberties with constants that NumPy does not.
     program = simplified(with_references(program, None), evaluate_constant)
     processor = host_processor()
 
     def compile_program() -> CompiledProgram:
-        start_compiler(idle=idle)
+        start_compiler()
         plan, text = module_of(program, processor)
-        return compiled_program(plan, text, idle=idle)
+        return compiled_program(plan, text)
 
     return CpuExecutable(program, kept_program(program, processor, CompiledProgram, compile_program))
 
@@ -81,10 +81,10 @@ def module_of(program: Program, processor: HostProcessor) -> tuple[RunPlan, str]
         raise CannotCompile("cpu", f"{type(error).__name__}: {error}") from error
 
 
-def compiled_program(plan: RunPlan, text: str, *, idle: bool = False) -> CompiledProgram:
+def compiled_program(plan: RunPlan, text: str) -> CompiledProgram:
     """A program whose nests have this text, compiled."""
     whole = text + entry_text(plan)
-    return CompiledProgram(plan, compiled(whole, host_processor().as_request(), link=LOADS_IMAGES, idle=idle))
+    return CompiledProgram(plan, compiled(whole, host_processor().as_request(), link=LOADS_IMAGES))
 
 
 class CpuExecutable:

@@ -43,14 +43,12 @@ class _Header(msgspec.Struct):
     relative: list[tuple[int, int]]
 
 
-def load(
-    text: str, processor: HostProcessor, symbols: Mapping[str, int], exports: Sequence[str], *, idle: bool = False
-) -> Code:
+def load(text: str, processor: HostProcessor, symbols: Mapping[str, int], exports: Sequence[str]) -> Code:
     """Compile a module, or find it on disk, and load it with the addresses of the functions in `exports`.
 
     `symbols` are addresses that it may refer to. Functions of the C library need not be among them.
     """
-    return loaded(image_of(text, processor, link=LOADS_IMAGES, idle=idle), processor, symbols, exports)
+    return loaded(image_of(text, processor, link=LOADS_IMAGES), processor, symbols, exports)
 
 
 def loaded(image: bytes, processor: HostProcessor, symbols: Mapping[str, int], exports: Sequence[str]) -> Code:

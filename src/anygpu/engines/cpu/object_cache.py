@@ -28,13 +28,13 @@ from anygpu.program.graph import Program
 Record = TypeVar("Record")
 
 
-def image_of(text: str, processor: HostProcessor, *, level: int = 2, link: bool = True, idle: bool = False) -> bytes:
+def image_of(text: str, processor: HostProcessor, *, level: int = 2, link: bool = True) -> bytes:
     """The native code of a module: from the disk if it was ever compiled, else from LLVM."""
     kept = _kept(cache_location())
     key = msgspec.msgpack.encode((text, processor, level, link))
     image = kept.get("image", key)
     if image is None:
-        image = compiled(text, processor.as_request(), level=level, link=link, idle=idle)
+        image = compiled(text, processor.as_request(), level=level, link=link)
         kept.put("image", key, image)
     return image
 
