@@ -12,8 +12,9 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind
 from anygpu.hardware.device_names import node_of
 from anygpu.hardware.selection import Selection, select
+from anygpu.placement.machine import first_choice, lacking, usable_bytes
 from anygpu.placement.options import Options
-from anygpu.placement.planner import Planner, first_choice, lacking, usable_bytes
+from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevices, Strategy
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.plan.chunking import Chunks, chunks_for, corrected
