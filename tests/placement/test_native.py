@@ -118,7 +118,7 @@ def test_short_calls_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_native_code_that_is_not_faster_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "WORTH_TRYING", 0.9)
-    monkeypatch.setattr(native, "_timed", lambda code, inputs, numpy: (numpy, code(inputs)))
+    monkeypatch.setattr(native, "_timed", lambda code, inputs, numpy: (numpy, *code.checked(inputs)))
     function = ag.offload(wave)
     for _ in range(4):
         assert ran_on(function, X)[1] == "numpy"
@@ -149,8 +149,8 @@ def test_what_cannot_be_traced_stays_and_says_why() -> None:
     assert reason().startswith("it cannot be traced: it branches on an array value")
 
 
-def _wrong(code: CpuExecutable, inputs: Any, numpy: float) -> tuple[float, list[Any]]:
-    return 0.0, [result + 1 for result in code(inputs)]
+def _wrong(code: CpuExecutable, inputs: Any, numpy: float) -> tuple[float, list[Any], int]:
+    return 0.0, [result + 1 for result in code(inputs)], 0
 
 
 def test_a_wrong_result_is_found_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

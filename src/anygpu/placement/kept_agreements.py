@@ -27,16 +27,17 @@ class Agreement(msgspec.Struct, array_like=True, frozen=True):
     kinds: tuple[frozenset[str], ...]
     #: `Trust.plain_orders`.
     orders: tuple[tuple[int, ...] | None, ...] | None
-    #: `Trust.carries_quietly` and `Trust.makes_quietly`.
+    #: `Trust.carries_quietly`, `Trust.makes_quietly` and `Trust.hides_quietly`.
     carries: bool
     makes: bool
+    hides: bool
 
     def trust(self, program: str) -> Trust:
         """What was known then."""
         trust = Trust()
         trust.recall_order(self.orders)
         trust.begin_with_numbers(program, "cpu", self.kinds)
-        trust.carries_quietly, trust.makes_quietly = self.carries, self.makes
+        trust.carries_quietly, trust.makes_quietly, trust.hides_quietly = self.carries, self.makes, self.hides
         return trust
 
 
@@ -45,8 +46,8 @@ def keep_agreement(
 ) -> None:
     """Keep it for a function, which is known by its mark; not where the order of the result is special."""
     if trust.knows_plain_order:
-        carries, makes = trust.carries_quietly, trust.makes_quietly
-        found = Agreement(numpy, native, tuple(kinds), trust.plain_orders, carries, makes)
+        quietly = (trust.carries_quietly, trust.makes_quietly, trust.hides_quietly)
+        found = Agreement(numpy, native, tuple(kinds), trust.plain_orders, *quietly)
         keep_fact(_KIND, program, (function, np.__version__), found)
 
 

@@ -14,6 +14,7 @@ Nothing of this needs a device to be opened or a call to be planned.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import math
 import sys
 import threading
@@ -23,13 +24,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from anygpu.agreement.analysis import Flag
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import AnyGPUError, MissingExtra
 from anygpu.history.hints import NATIVE, hints_path, mark_of
 from anygpu.placement import executing, loading
-from anygpu.placement.comparing import learn_flags
+from anygpu.placement.comparing import learn_flags, learn_silence
 from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
 from anygpu.placement.known import Known
 from anygpu.placement.native_calls import (
@@ -88,13 +92,13 @@ class NativeTrial:
         site.tries += 1
         seconds = None if site.is_marked else _trace_seconds(site.seconds)
         begun = _clock()
-        traced = _traced(site, call, seconds)
+        traced, heard = _traced(site, call, seconds)
         allowance.spend(_clock() - begun)
         if traced is None:
             return on_numpy(site, call)
-        recalled = _recalled(site, function, traced) if site.is_marked else None
+        recalled = _recalled(site, function, traced) if site.is_marked and not heard else None
         if recalled is None:
-            return _run_and_try(site, call, traced, background.submit, begun)
+            return _run_and_try(site, call, traced, heard, background.submit, begun)
         site.use(recalled)
         return recalled(*call)
 
@@ -104,21 +108,27 @@ def _trace_seconds(called: float) -> float:
     return max(min(_TRACE_SECONDS + called / 4, _MOST_AT_FIRST), _TRACE_SHARE * called)
 
 
-def _traced(site: NativeSite, call: Called, seconds: float | None) -> Traced | None:
-    """The program of a call; `None` where there is none, or tracing takes too long for now."""
+def _traced(site: NativeSite, call: Called, seconds: float | None) -> tuple[Traced | None, frozenset[Flag]]:
+    """The program of a call, and what NumPy warns of in what the call computes of constants.
+
+    There is no program where it cannot be traced, or tracing takes too long for now.
+    """
     known, why = site.known, pinned.get(code_of(call.function))
     if why is not None:
         site.stay(why)
-        return None
+        return None, frozenset()
     modes = loud(modes_now())
     if modes is not None:
         # What the function itself does to NumPy's modes would not be seen.
         site.stay(modes)
         site.look_again(1.0)
-        return None
+        return None, frozenset()
+    heard: set[str] = set()
     with _again_after_errors(site), executing.Executing():
         by_value = frozenset({float, int} - known.lifted)
-        traced = trace(call.function, call.arguments, call.keywords, by_value=by_value, seconds=seconds)
+        # The call then runs on NumPy, which gives the warnings of its constants.
+        tracing = partial(trace, call.function, call.arguments, call.keywords, by_value=by_value, seconds=seconds)
+        traced = contextvars.copy_context().run(_listening, heard, tracing)
     if isinstance(traced, NotTraceable):
         why = f"it cannot be traced: {traced.reason.rstrip('.')}."
         if traced.for_now or traced.error is not None:
@@ -126,10 +136,18 @@ def _traced(site: NativeSite, call: Called, seconds: float | None) -> Traced | N
             site.look_again(2.0)
         else:
             stay(site, why)
-        return None
+        return None, frozenset()
     if traced.by_value:
         _move(site, known, traced.by_value, call)
-    return traced
+    return traced, frozenset(Flag(kind, "a constant", None) for kind in heard)
+
+
+def _listening(heard: set[str], tracing: Callable[[], Traced | NotTraceable]) -> Traced | NotTraceable:
+    """Trace, and add the kinds of floating-point errors of which NumPy would warn. In a context of its own."""
+    np.seterrcall(lambda kind, flag: heard.add(kind))
+    warned: Any = {name: "call" for name, mode in modes_now().items() if mode == "warn"}
+    np.seterr(**warned)
+    return tracing()
 
 
 @contextlib.contextmanager
@@ -154,7 +172,12 @@ def _move(site: NativeSite, known: Known, types: frozenset[type], call: Called) 
 
 
 def _run_and_try(
-    site: NativeSite, call: Called, traced: Traced, submit: Callable[[Callable[[], None]], None], begun: float
+    site: NativeSite,
+    call: Called,
+    traced: Traced,
+    heard: frozenset[Flag],
+    submit: Callable[[Callable[[], None]], None],
+    begun: float,
 ) -> Any:
     """Run the call on NumPy, and have native code for it tried out with what went in and came out."""
     tracing = _clock() - begun
@@ -162,6 +185,7 @@ def _run_and_try(
         value = on_numpy(site, call)
     since = _clock()
     trust = Trust()
+    trust.flags = heard
     given = inputs_after(site, call, traced, trust, value)
     if given is not None:
         with contextlib.suppress(MemoryError):
@@ -187,7 +211,8 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
         # Not meanwhile: calls and the compiler keep two processors busy.
         learn_flags(trust, sample)
         with background.must_finish():
-            seconds, results = _timed(native, sample.inputs, site.least)
+            seconds, results, noted = _timed(native, sample.inputs, site.least)
+        learn_silence(trust, noted)
         if seconds + OVERHEAD > site.least * WORTH_TRYING:
             stay_because_slow(site, seconds)
         elif agrees(site, function, sample, results, trust, before_use=True):
@@ -221,13 +246,14 @@ def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced:
     warn_once(site.note.task, function, traced.program, error)
 
 
-def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[float, list[Any]]:
-    """The best time of some runs, and the results of the last; `numpy` is what NumPy takes for one."""
+def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[float, list[Any], int]:
+    """The best time of some runs, and what the last gave and noted; `numpy` is what NumPy takes for one."""
     best, begin = math.inf, _clock()
     results: list[Any] = []
+    noted = 0
     for number in range(_MOST_RUNS):
         since = _clock()
-        results = native(inputs)
+        results, noted = native.checked(inputs)
         now = _clock()
         best = min(best, now - since)
         # The first run of short code meets cold caches; that of long code tells enough if it is much slower.
@@ -235,7 +261,7 @@ def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[
             break
         if number and best < 0.25 * numpy:
             break
-    return best, results
+    return best, results, noted
 
 
 # -- between processes
@@ -280,12 +306,12 @@ def prepare(
     loading.native.is_ready = True
     site.look_again(math.inf)
     with _progress(site.note.task):
-        traced = _traced(site, call, None)
+        traced, heard = _traced(site, call, None)
         if traced is None:
             return on_numpy(site, call)
-        recalled = _recalled(site, function, traced)
+        recalled = _recalled(site, function, traced) if not heard else None
         if recalled is None:
-            return _run_and_try(site, call, traced, lambda job: job(), call.begin)
+            return _run_and_try(site, call, traced, heard, lambda job: job(), call.begin)
         site.use(recalled)
         return recalled(*call)
 

@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 from anygpu.agreement.comparison import Difference
 from anygpu.array.trace.traced import CallInputs, Traced
-from anygpu.engines.cpu.executable import CpuExecutable
+from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
+from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
 from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, observe, observers, publish
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
-from anygpu.placement.comparing import compared, learn_flags, quiet_lines
+from anygpu.placement.comparing import compared, learn_flags, learn_silence, may_hide, quiet_lines
 from anygpu.placement.known import PLAN
 from anygpu.placement.native_marks import mark_tried
 from anygpu.placement.native_site import NativeSite
@@ -127,7 +128,7 @@ class NativeCalls:
         "_inputs",
         "_left",
         "_looks",
-        "_may_warn",
+        "_minds",
         "_module",
         "_native",
         "_note",
@@ -154,7 +155,8 @@ class NativeCalls:
         self._site, self._traced, self._native, self._trust = site, traced, native, trust
         self._seconds = seconds
         self._note = self._noted()
-        self._may_warn = may_warn(program, quiet_lines(traced))
+        #: Of what the code notes, all that NumPy may warn of.
+        self._minds = _minded(traced, trust)
         self._module = str(getattr(function, "__module__", None) or "")
         moved = sum(spec.nbytes for spec in (*program.inputs, *program.results))
         self._copying = _HANDING_OVER + moved / _COPIED_PER_SECOND
@@ -192,7 +194,7 @@ class NativeCalls:
             results = self._native.call(*given)
         except Exception:  # noqa: BLE001 - the closer look meets it too, and goes on to NumPy
             return PLAN
-        if results is NotImplemented or not (results.pop() or not self._may_warn):
+        if results is NotImplemented or results.pop() & self._minds:
             return PLAN
         value = results[0]
         self._left -= 1
@@ -233,14 +235,13 @@ class NativeCalls:
             return self._compare(call, new)
         ready = _clock()
         try:
-            results, finite = self._native.checked(given)
+            results, noted = self._native.checked(given)
         except Exception as error:  # noqa: BLE001 - NumPy raises it with its own message, or does better
             why = f"native code met a {type(error).__name__}, which NumPy raises with its own message."
             return on_numpy(self._site, call, why)
-        is_watched = is_heard and self._may_warn and not trust.flags
-        if is_watched and not (is_finite(results) if finite is None else finite) and not trust.is_usual(given):
-            why = "the result of native code is not finite; NumPy computes it again, so that its warnings appear."
-            return self._compare(call, why)
+        noted &= self._minds
+        if noted and is_heard and (why := self._what_numpy_warns_of(noted, given, results)) is not None:
+            return self._compare(call, f"{why}; NumPy computes it again, so that its warnings appear.")
         value = trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
         end = _clock()
         if not self._proved:
@@ -261,6 +262,20 @@ class NativeCalls:
             if not trust.knows_numbers(traced.program.key, "cpu", kinds):
                 return "numbers of this kind are new, and native code was not compared for them."
         return None
+
+    def _what_numpy_warns_of(self, noted: int, given: Sequence[Any], results: Sequence[Any]) -> str | None:
+        """What native code has met of which NumPy may warn, as far as it is not known to say nothing or to warn."""
+        trust = self._trust
+        if noted & WRAPPED:
+            return "a whole number does not fit into its type"
+        if trust.flags:
+            return None
+        if noted & HIDDEN and not trust.hides_quietly:
+            return "native code met a NaN, an infinity or a number that is too large"
+        if not noted & (RESULT | UNKNOWN) or trust.is_usual(given):
+            return None
+        is_known = noted & RESULT or not is_finite(results)
+        return "the result of native code is not finite" if is_known else None
 
     def _look(self, call: Called) -> Any:
         """After some calls: see whether they were faster, or compare one with NumPy, or have one planned."""
@@ -345,10 +360,19 @@ class NativeCalls:
                 learn_flags(self._trust, sample)
                 if self._trust.flags:
                     self._site.known.quick = None
-                results = self._native(sample.inputs)
+                results, noted = self._native.checked(sample.inputs)
+                learn_silence(self._trust, noted)
+                self._minds = _minded(sample.traced, self._trust)
                 agreed = agrees(self._site, function, sample, results, self._trust, before_use=False)
         finally:
             self._trust.end_comparing(sample.traced.program.key, "cpu", kinds, agreed=agreed)
+
+
+def _minded(traced: Traced, trust: Trust) -> int:
+    """Of what native code notes, that of which NumPy may warn."""
+    program, quiet = traced.program, quiet_lines(traced)
+    minded = RESULT | UNKNOWN if may_warn(program, quiet) else 0
+    return minded | WRAPPED | (HIDDEN if may_hide(program, quiet) and not trust.hides_quietly else 0)
 
 
 def _nothing(*_: Any) -> list[Any] | None:

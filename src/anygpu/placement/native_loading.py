@@ -7,12 +7,15 @@ import importlib
 import threading
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 
 from anygpu.placement.loading import native
 from anygpu.placement.native_marks import mark_tried
-from anygpu.placement.native_site import NativeSite
 from anygpu.placement.switching import yielding
 from anygpu.processors import usable_processors
+
+if TYPE_CHECKING:
+    from anygpu.placement.native_site import NativeSite
 
 #: Calls that leave less of a processor idle lose as much time as is spent beside them: they have to take so long.
 _SPARE, BEFORE_WITHOUT_SPARE = 0.75, 1.0

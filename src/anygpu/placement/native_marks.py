@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of_code
-from anygpu.placement.native_site import NativeSite
+
+if TYPE_CHECKING:
+    from anygpu.placement.native_site import NativeSite
 
 
 def mark_tried(site: NativeSite) -> None:

@@ -96,7 +96,7 @@ class AbstractDevice:
     def operation(self, line: tuple[str, int] | None) -> None:
         modes: dict[str, Any] = dict(np.geterr())
         if modes != self._modes:
-            raising = [name for name, mode in modes.items() if mode not in ("ignore", "warn")]
+            raising = [name for name, mode in modes.items() if mode not in ("ignore", "warn", self._modes[name])]
             if raising:
                 self.stop(f'it sets np.errstate({raising[0]}="{modes[raising[0]]}"), which only NumPy does')
             if line is not None and all(mode == "ignore" for mode in modes.values()):
