@@ -121,11 +121,35 @@ def test_numpy_warns_where_native_code_would_not() -> None:
     assert np.isneginf(result[5])
 
 
+def test_the_same_segment_on_another_line_warns_there_too() -> None:
+    def both(x: Any, is_first: bool) -> Any:
+        if is_first:
+            return np.log(x) * 2 + 1
+        return np.log(x) * 2 + 1
+
+    ours: Any = ag.offload(deferred=True)(both)
+    x = np.random.default_rng(2).random(N)
+    x[5] = 0
+    lines = []
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("default")
+        for is_first in (True, True, True, True, False, False, False):
+            ours(x, is_first)
+            native_calls.background.settle(60)
+            lines.append(len(heard))
+    assert lines == [1, 1, 1, 1, 2, 2, 2], "once for each of the two lines, as NumPy does"
+
+
 def test_results_that_differ_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     from anygpu.engines.cpu.executable import CpuExecutable
 
-    right = CpuExecutable.__call__
-    monkeypatch.setattr(CpuExecutable, "__call__", lambda self, arrays: [each + 1 for each in right(self, arrays)])
+    right = CpuExecutable.checked
+
+    def wrong(self: CpuExecutable, arrays: Any) -> Any:
+        results, noted = right(self, arrays)
+        return [each + 1 for each in results], noted
+
+    monkeypatch.setattr(CpuExecutable, "checked", wrong)
 
     @ag.offload(deferred=True)
     def shifted(x: Any) -> Any:

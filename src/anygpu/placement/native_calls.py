@@ -173,6 +173,11 @@ class NativeCalls:
     def note(self) -> NativeNote:
         return self._note
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether NumPy was seen to warn of nothing."""
+        return not self._trust.flags
+
     def _noted(self) -> NativeNote:
         seconds, numpy = self._seconds, self._site.least
         took = f"it takes {readable_seconds(seconds)}, and numpy {readable_seconds(numpy)}"

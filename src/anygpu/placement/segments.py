@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.deferred.layouts import Layout
-from anygpu.array.deferred.recorder import Script
+from anygpu.array.deferred.recorder import Script, ignores_warnings
 from anygpu.digest import blake2b
 from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of, marks_on
 from anygpu.notes import HostNote
@@ -65,7 +65,8 @@ class SegmentSite(NativeSite):
         direct = self.direct  # read once: another thread may take it away
         self._scripts.now = script
         try:
-            if direct is not None:
+            # A script of the same structure may stand on another line, whose warning nobody has seen yet.
+            if direct is not None and (script.is_quiet or getattr(direct, "is_silent", True) or ignores_warnings()):
                 before = self.calls
                 value = direct(self.function, arguments, {}, begin)
                 if value is not PLAN:

@@ -517,6 +517,14 @@ def _as_recorded(filters: Any, modes: object, found: dict[str, Any]) -> Iterator
             warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
+def ignores_warnings() -> bool:
+    """Whether a filter hides all of NumPy's warnings."""
+    for action, message, category, module, line in warnings.filters:
+        if issubclass(RuntimeWarning, category):
+            return action == "ignore" and message is None and module is None and not line
+    return False
+
+
 def _raises_warnings() -> bool:
     """Whether a filter makes errors of NumPy's warnings."""
     for action, message, category, module, line in warnings.filters:
