@@ -37,37 +37,33 @@ def begin_native(*, compiles: bool, site: NativeSite | None = None) -> None:
     One after the other: two threads that load Python beside the calls take more from them than one that takes longer.
     """
     if compiles:
-        native.begin(_trace_something, _load_compiler, _begin_runtime, first=partial(_start_compiler, site))
+        later = [partial(mark_tried, site)] if site is not None else []
+        native.begin(_trace_something, *later, _load_compiler, first=_start_compiler)
     else:
         native.begin(_make_runtime, _trace_something)
 
 
-def _start_compiler(site: NativeSite | None) -> None:
-    """First, because a child takes its time to load LLVM, on another processor."""
+def _start_compiler() -> None:
+    """First, because the child takes its time to load LLVM, and then to compile what all native code needs."""
     from anygpu.engines.cpu.compiler import start_compiler
 
     start_compiler()
-    if site is not None:
-        mark_tried(site)  # until there is native code for it: the next process may be as short as this one
-
-
-def _make_runtime() -> None:
-    from anygpu.engines.cpu.runtime import native_runtime
-
-    native_runtime()
-
-
-def _begin_runtime() -> None:
-    """What all native code needs may have to be compiled too: a thread of its own waits for that."""
-    runtime = threading.Thread(target=_make_runtime_quietly, name="anygpu-runtime", daemon=True)
-    native.threads.append(runtime)
-    runtime.start()
+    importlib.import_module("anygpu.engines.cpu.runtime")
+    waiting = threading.Thread(target=_make_runtime_quietly, name="anygpu-runtime", daemon=True)
+    native.threads.append(waiting)
+    waiting.start()
 
 
 def _make_runtime_quietly() -> None:
     # Whoever needs it gets the error.
     with contextlib.suppress(Exception), yielding():
         _make_runtime()
+
+
+def _make_runtime() -> None:
+    from anygpu.engines.cpu.runtime import native_runtime
+
+    native_runtime()
 
 
 def _trace_something() -> None:
