@@ -25,7 +25,7 @@ from anygpu.fleet.faults import AnswerLost, HomeLost
 from anygpu.fleet.home import Home
 from anygpu.fleet.relay import Relay
 from anygpu.fleet.travel import Ask, Part
-from anygpu.placement.planner import numpy_device
+from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Input

@@ -10,7 +10,7 @@ import pytest
 
 from anygpu.codegen.kernel import Binding, Choice, Kernel, Schedule, Slot
 from anygpu.engines.disk_cache import DiskCache
-from anygpu.engines.tuner import RUNS_BEFORE_LOOKING, VARIABLE, Doubt, TunedSizes, Tuner, budget
+from anygpu.engines.tuner import VARIABLE, TunedSizes, Tuner, budget
 from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.testing import FakeProcessors, ManualClock
 
@@ -144,68 +144,34 @@ class Machine:
         self.clock.advance(seconds)
         return seconds
 
-    def choose(self, seconds: float = 2.0, *, settle: bool = False) -> dict[str, msgspec.Struct]:
-        return self.tuner.choose(plan(), again, seconds, settle=settle)
+    def choose(self) -> dict[str, msgspec.Struct]:
+        return self.tuner.choose(plan(), again, 2.0)
 
 
-def test_sizes_of_a_busy_machine_are_used_and_found_again_on_a_calm_one(tmp_path: Path) -> None:
+def test_sizes_of_a_busy_machine_are_used_and_found_again_by_the_next_process(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.processors.busy = 0.6
     assert machine.choose() == {"sum_1": Size(3)}
-    assert machine.tuner.is_doubtful(plan())
-    doubt = Doubt(machine.processors)
-    calls_when_calm = 0
-    for number in range(300):
-        if number == 200:
-            machine.processors.busy = 0.0
-        calls_when_calm += number >= 200
-        machine.clock.advance(10e-3)
-        if (seconds := doubt.seconds_now()) > 0:
-            assert number >= 200, "nobody looks again while the machine is busy"
-            machine.choose(seconds, settle=True)
-            if not machine.tuner.is_doubtful(plan()):
-                break
-    assert calls_when_calm <= 50
+    machine.tuner, machine.processors.busy = machine.process(), 0.0
     assert machine.choose() == {"sum_1": Size(2)}
-    machine.tuner = machine.process()
-    before = machine.runs
+    machine.tuner, before = machine.process(), machine.runs
     assert machine.choose() == {"sum_1": Size(2)}, "and it is kept for the next process"
     assert machine.runs == before
 
 
-def test_another_process_uses_doubtful_sizes_at_once_and_doubts_them_too(tmp_path: Path) -> None:
+def test_where_the_processors_are_not_the_device_it_does_not_matter_how_busy_they_are(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.processors.busy = 0.6
-    machine.choose()
+    machine.tuner = Tuner(kept(tmp_path), machine.measure, machine.clock)
+    assert machine.choose() == {"sum_1": Size(3)}
     machine.tuner, before = machine.process(), machine.runs
     assert machine.choose() == {"sum_1": Size(3)}
-    assert machine.runs == before, "a short process is not slowed down by doubts"
-    assert machine.tuner.is_doubtful(plan())
-    assert machine.choose(2.0, settle=True) == {"sum_1": Size(3)}, "it is still busy, which says no more than before"
-    assert machine.tuner.is_doubtful(plan())
+    assert machine.runs == before
 
 
-def test_a_look_that_had_too_little_time_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "2")
-    machine = Machine(tmp_path)
-    machine.processors.busy = 0.6
-    machine.choose()
-    machine.processors.busy = 0.0
-    assert machine.choose(5e-3, settle=True) == {"sum_1": Size(3)}
-    assert machine.tuner.is_doubtful(plan())
-
-
-def test_looks_take_a_share_of_the_time_and_become_rare() -> None:
-    clock = ManualClock()
-    doubt = Doubt(FakeProcessors(clock))
-    allowed: dict[int, float] = {}
-    for number in range(1, 1000):
-        clock.advance(1.0)
-        if (seconds := doubt.seconds_now()) > 0:
-            allowed[number] = seconds
-    assert list(allowed)[:3] == [RUNS_BEFORE_LOOKING, 3 * RUNS_BEFORE_LOOKING, 7 * RUNS_BEFORE_LOOKING]
-    assert all(seconds <= number / 2 for number, seconds in allowed.items())
-    assert len(allowed) < 10
+def test_what_an_earlier_version_kept_from_a_busy_machine_is_found_again(tmp_path: Path) -> None:
+    kept(tmp_path).put_record("tuning", "size 1", TunedSizes(2, "Size(number=3)", 0.1, 3, disturbed=True))
+    assert Machine(tmp_path).choose() == {"sum_1": Size(2)}
 
 
 def test_what_an_earlier_version_kept_is_not_doubted(tmp_path: Path) -> None:
@@ -218,7 +184,6 @@ def test_what_an_earlier_version_kept_is_not_doubted(tmp_path: Path) -> None:
     kept(tmp_path).put_record("tuning", "size 1", Old(2, "Size(number=3)", 0.1, 3))
     tuner = Tuner(kept(tmp_path), Device({}))
     assert tuner.choose(plan(), again, 1.0) == {"sum_1": Size(3)}
-    assert not tuner.is_doubtful(plan())
 
 
 def test_the_budget_is_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from anygpu.fleet import home as homes
 from anygpu.fleet import travel
 from anygpu.fleet.home import Home, seen_here
 from anygpu.fleet.travel import Ask, Part, Reply
-from anygpu.placement.planner import numpy_device
+from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
 from anygpu.program.graph import Program
 from anygpu.workers import task_messages

@@ -20,7 +20,7 @@ from anygpu.fleet.home import Home
 from anygpu.fleet.relay import Relay
 from anygpu.fleet.travel import Part
 from anygpu.hardware.device import Device
-from anygpu.placement.planner import numpy_device
+from anygpu.placement.machine import numpy_device
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Input
 from anygpu.workers.link import Link

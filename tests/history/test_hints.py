@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anygpu.history import hints
-from anygpu.history.hints import NATIVE, change_marks, forget_marks, hints_path, is_marked, mark_of
+from anygpu.history.hints import NATIVE, change_marks, forget_marks, hints_path, is_marked, mark_of, mark_of_code
 
 
 def double(x: Any) -> Any:
@@ -62,6 +62,19 @@ def test_a_mark_is_of_what_the_function_does() -> None:
     assert mark(Model().double) == mark(Model.double)
     assert mark_of(functools.partial(double, 1)) is None
     assert mark_of(np.add) is None
+
+
+def test_calls_are_marked_by_shapes_and_types_and_not_by_numbers() -> None:
+    code = double.__code__
+    marks = [
+        mark_of_code(code),
+        mark_of_code(code, ((3, 4), 12)),
+        mark_of_code(code, ((3, 5), 12)),
+        mark_of_code(code, ((3, 4), 12, "axis", int)),
+        mark_of_code(code, ((3, 4), 12, "axis", float)),
+    ]
+    assert len(set(marks)) == len(marks)
+    assert mark_of_code(code, ((3, 4), 12, "axis", 7)) == marks[3], "a value that decides what is computed"
 
 
 @pytest.mark.parametrize("setting", ["off", "nonsense"])

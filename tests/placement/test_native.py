@@ -21,6 +21,7 @@ from anygpu.fallback_warnings import DeviceFallback
 from anygpu.placement import gain_without_llvm, loading, native, native_calls, native_site
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.testing.clock import ManualClock
+from tests.support.native_placement import native_at_once, settle
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +118,7 @@ def test_short_calls_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_native_code_that_is_not_faster_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "WORTH_TRYING", 0.9)
-    monkeypatch.setattr(native, "_timed", lambda code, inputs, numpy: (numpy, code(inputs)))
+    monkeypatch.setattr(native, "_timed", lambda code, inputs, numpy: (numpy, *code.checked(inputs)))
     function = ag.offload(wave)
     for _ in range(4):
         assert ran_on(function, X)[1] == "numpy"
@@ -148,8 +149,8 @@ def test_what_cannot_be_traced_stays_and_says_why() -> None:
     assert reason().startswith("it cannot be traced: it branches on an array value")
 
 
-def _wrong(code: CpuExecutable, inputs: Any, numpy: float) -> tuple[float, list[Any]]:
-    return 0.0, [result + 1 for result in code(inputs)]
+def _wrong(code: CpuExecutable, inputs: Any, numpy: float) -> tuple[float, list[Any], int]:
+    return 0.0, [result + 1 for result in code(inputs)], 0
 
 
 def test_a_wrong_result_is_found_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,3 +362,18 @@ def test_nothing_is_kept_without_a_history(tmp_path: Path) -> None:
         )
         assert int(done.stdout.split()[0]) > 2
     assert not (tmp_path / "history").exists()
+
+
+def test_run_without_a_decorator_uses_native_code_too() -> None:
+    with native_at_once():
+        calls = [ag.run(_plain, X) for _ in range(3)]
+        settle()
+        calls += [ag.run(_plain, X) for _ in range(3)]
+    assert calls[0].receipt.device == "numpy"
+    assert calls[-1].receipt.device == "cpu"
+    for each in calls:
+        np.testing.assert_allclose(each.value, _plain(X), rtol=1e-6)
+
+
+def _plain(x: Any) -> Any:
+    return np.tanh(x) * 3 + np.exp(-x * x)

@@ -119,6 +119,42 @@ print(*(each.device for each in receipts))
     assert _run(script, tmp_path).split()[0] == "cpu"
 
 
+def test_the_next_process_traces_no_first_call_with_other_shapes(tmp_path: Path) -> None:
+    prepare = """
+from anygpu.placement import native, native_calls
+native.WORTH_TRYING, native.OVERHEAD, native_calls.OVERHEAD = 1e9, 0, -1e9
+smooth.prepare(x)
+"""
+    script = """
+smooth(x[:100])
+loading.native.thread.join()
+smooth(x[:50])
+(other, another) = smooth._known.native.values()
+print(other.is_marked, other.tries, another.tries)
+"""
+    _run(prepare, tmp_path)
+    assert _run(script, tmp_path).split() == ["False", "0", "0"]
+
+
+def test_a_process_that_ends_early_is_the_last_to_try_so_early(tmp_path: Path) -> None:
+    began = """
+from anygpu.placement.native_loading import begin_for
+smooth(x)
+(site,) = smooth._known.native.values()
+begin_for(site)
+loading.native.thread.join()
+"""
+    script = """
+from anygpu.placement.native_site import BEFORE_ANOTHER_TRY, BEFORE_NATIVE
+smooth(x), smooth(x[:10])
+same, other = smooth._known.native.values()
+print(same._next_look == BEFORE_ANOTHER_TRY, other._next_look == BEFORE_NATIVE)
+"""
+    assert _run(script, tmp_path).split() == ["False", "True"]
+    _run(began, tmp_path)
+    assert _run(script, tmp_path).split() == ["True", "True"]
+
+
 @pytest.mark.parametrize("keywords", [{}, {"by": 2.0}], ids=["quick", "closer"])
 def test_a_call_may_be_interrupted_at_any_moment(keywords: dict[str, Any]) -> None:
     def shifted(x: Any, by: Any = 2.0) -> Any:

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from anygpu.placement import call_site
+from anygpu.placement import candidates
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
@@ -46,7 +46,7 @@ def test_workers_are_asked_without_the_planners_lock(monkeypatch: pytest.MonkeyP
         assert not planner.lock._is_owned()  # type: ignore[attr-defined]
         asked.append(device)
 
-    monkeypatch.setattr(call_site, "lacking", ask)
+    monkeypatch.setattr(candidates, "lacking", ask)
     x = np.ones(1000, np.float32)
     call = Offloaded(lambda x: x * 2 + 1, options(), lambda: planner).call((x,), {})
     call.record()

@@ -7,20 +7,20 @@ element is undecided: nothing can be said about it. NumPy's warnings are off whi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from anygpu._typing import HostArray
+from anygpu.agreement.tiles import Bound as Bound
+from anygpu.agreement.tiles import in_tiles
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
 from anygpu.program.functions import COMPARISONS
 from anygpu.program.rule_table import RuleTable
-
-#: `None` where there is one right answer.
-Bound = npt.NDArray[np.float64] | None
 
 #: The bound after each primitive that is no movement, from its type, what it was given, the bounds of that, and its
 #: result.
@@ -34,11 +34,12 @@ def magnitude(values: HostArray) -> npt.NDArray[np.float64]:
     """The values in float64; the absolute values of complex numbers."""
     if values.dtype.kind in "bu":
         return values.astype(np.float64)
-    return np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64))
+    return np.abs(wide(values))
 
 
 def wide(values: HostArray) -> HostArray:
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+    """The values in float64 or complex128: the same array where they are, which nobody may write to."""
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64, copy=False)
 
 
 def filled(bound: Bound, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
@@ -60,7 +61,10 @@ def flushed(x: HostArray, bound: Bound) -> Bound:
     if x.dtype.kind not in "fc" or not x.size:
         return bound
     size = np.abs(x)
-    small = (size < np.finfo(x.dtype).tiny) & (size > 0)
+    small = size < np.finfo(x.dtype).tiny
+    if not small.any():
+        return bound
+    small &= size > 0
     if not small.any():
         return bound
     return filled(bound, x.shape) + np.where(small, size.astype(np.float64), 0.0)
@@ -118,6 +122,24 @@ _COMPLEX = {
 
 @BOUNDS.rule(p.Unary)
 def unary(op: p.Unary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    largest = 0.0 if op.fn in _SAME + _STEPS + _WITHOUT_ZERO else min(_largest(v), 1.0)
+    return in_tiles(partial(_unary, op, dtype, largest), xs, bounds, v)
+
+
+def _largest(v: HostArray) -> float:
+    """The largest of the values that are finite, without its sign; 0 of none."""
+    if not v.size or v.dtype.kind not in "fc":
+        return 0.0
+    found = float(max(v.max(), -v.min())) if v.dtype.kind == "f" else np.nan
+    if np.isfinite(found):
+        return found
+    size = magnitude(v)
+    return float(np.max(size, where=np.isfinite(size), initial=0.0))
+
+
+def _unary(
+    op: p.Unary, dtype: DType, largest: float, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray
+) -> Bound:
     (x,), (bound,) = xs, bounds
     fn = op.fn
     is_complex = x.dtype.kind == "c"
@@ -145,7 +167,7 @@ def unary(op: p.Unary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[B
     relative_to = size
     if fn not in _WITHOUT_ZERO and fn != "abs":
         # Near a zero of the function, to 1 or to the largest result that there is.
-        relative_to = np.maximum(size, np.max(size, where=np.isfinite(size), initial=0.0).clip(max=1.0))
+        relative_to = np.maximum(size, largest)
     pole = _POLES[fn](x) if fn in _POLES else False
     uncertain = (given > 0) | (np.isinf(size) & np.isfinite(x) & ~np.asarray(pole))
     bound = np.where(given > 0, carried, 0.0) + added * relative_to
@@ -199,6 +221,10 @@ def _carried_complex(fn: str, x: HostArray, bound: npt.NDArray[np.float64]) -> n
 
 @BOUNDS.rule(p.Binary)
 def binary(op: p.Binary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    return in_tiles(partial(_binary, op, dtype), xs, bounds, v)
+
+
+def _binary(op: p.Binary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     x, y = xs
     fn = op.fn
     if x.dtype.kind in "fc" and fn not in ("complex", "copysign"):
@@ -228,16 +254,26 @@ def binary(op: p.Binary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
     if fn == "nextafter":
         return None if exact else or_none(np.where(bx + by > 0, np.inf, 0.0))
     a, b, size = wide(x), wide(y), magnitude(v)
-    carried = _carried_by_two(fn, a, b, wide(v), bx, by) if not exact else bx
-    added = _added(fn, dtype, a, b, v)
-    bound = added if exact else np.where((bx > 0) | (by > 0), carried, 0.0) + added
+    finite = bool(np.isfinite(np.max(size, initial=0.0)))
+    bound = _added(fn, dtype, a, b, v, size)
+    if not exact:
+        carried = _carried_by_two(fn, a, b, wide(v), bx, by)
+        if not (finite and fn in _CARRIES_NOTHING_OF_NOTHING):
+            carried = np.where((bx > 0) | (by > 0), carried, 0.0)
+        bound = carried + bound
     uncertain: Any = True
-    if not np.isfinite(np.max(size, initial=0.0)):
-        finite = np.isfinite(a) & np.isfinite(b)
+    if not finite:
         pole = (y == 0) if fn in ("divide", "floor_divide", "power") else False
-        uncertain = (bx > 0) | (by > 0) | (np.isinf(size) & finite & ~np.asarray(pole))
-    underflows = (size == 0) & (x != 0) & (y != 0) if fn in ("multiply", "divide", "power") else False
+        overflows = np.isinf(size) & np.isfinite(a) & np.isfinite(b) & ~np.asarray(pole)
+        uncertain = (bx > 0) | (by > 0) | overflows
+    # Most results have no zero, which is quick to see.
+    may_underflow = fn in ("multiply", "divide", "power") and not size.all()
+    underflows = (size == 0) & (x != 0) & (y != 0) if may_underflow else False
     return settled(v, bound, dtype, uncertain=uncertain, underflows=underflows)
+
+
+#: Where their results are finite, numbers without a bound give 0 for what is carried.
+_CARRIES_NOTHING_OF_NOTHING = ("add", "subtract", "multiply", "divide")
 
 
 def magnitude_apart(x: HostArray, y: HostArray) -> npt.NDArray[np.float64]:
@@ -247,14 +283,15 @@ def magnitude_apart(x: HostArray, y: HostArray) -> npt.NDArray[np.float64]:
     return np.where(x == y, 0.0, np.abs(wide(x) - wide(y)))
 
 
-def _added(fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray) -> npt.NDArray[np.float64]:
-    """What the operation itself adds: nothing where it had nothing to round."""
-    size = magnitude(v)
+def _added(
+    fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray, size: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """What the operation itself adds to a result of this size: nothing where it had nothing to round."""
     arithmetic = tolerance_of("arithmetic", dtype) * size
     match fn:
         case "add" | "subtract" | "multiply" if KIND[dtype] != "complex":
-            rounds = _rounds(fn, dtype, a, b, wide(v))
-            return np.where(rounds, arithmetic, 0.0)
+            # A product, as choosing between two takes many times as long; of infinity it is NaN, and not looked at.
+            return np.multiply(arithmetic, _rounds(fn, dtype, a, b, wide(v)))
         case "floor_divide":
             return np.zeros(v.shape)
         case "power":
@@ -274,29 +311,44 @@ def _rounds(fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray) -> 
     if ITEMSIZE[dtype] <= 4:
         # float64 has room for the exact sum and product of two such numbers.
         return np.asarray((a * b if fn == "multiply" else a + b) != v)
+    # The error of a sum and of a product (Dekker) is a number too. Where splitting overflows it is NaN, and that counts
+    # as rounded. What is computed anew is written over: that takes half the time.
     if fn != "multiply":
-        other = v - a
-        return np.asarray((a - (v - other)) + (b - other) != 0)
-    # Dekker: the error of a product is a number too. Where splitting overflows it is NaN, and that counts as rounded.
-    high_a, high_b = _SPLIT * a - (_SPLIT * a - a), _SPLIT * b - (_SPLIT * b - b)
-    low_a, low_b = a - high_a, b - high_b
-    error = ((high_a * high_b - v) + high_a * low_b + low_a * high_b) + low_a * low_b
+        other = np.asarray(v - a)
+        error = np.asarray(v - other)
+        np.subtract(a, error, out=error)
+        np.subtract(b, other, out=other)
+        error += other
+        return np.asarray(error != 0)
+    (high_a, low_a), (high_b, low_b) = _halves(a), _halves(b)
+    error = np.asarray(high_a * high_b)
+    error -= v
+    for one, another in ((high_a, low_b), (low_a, high_b), (low_a, low_b)):
+        error += one * another
     return np.asarray(error != 0)
+
+
+def _halves(a: HostArray) -> tuple[HostArray, HostArray]:
+    """Two numbers of half as many digits, whose sum is the number."""
+    large = np.asarray(_SPLIT * a)
+    high = np.asarray(large - a)
+    np.subtract(large, high, out=high)
+    return high, np.subtract(a, high, out=large)
 
 
 def _carried_by_two(
     fn: str, a: HostArray, b: HostArray, v: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    size_a, size_b, size = np.abs(a), np.abs(b), np.abs(v)
+    if fn in ("add", "subtract", "hypot"):
+        return bx + by
+    size_a, size_b = np.abs(a), np.abs(b)
     match fn:
-        case "add" | "subtract":
-            return bx + by
         case "multiply":
-            return np.asarray(bx * size_b + by * size_a + bx * by)
+            found = np.asarray(bx * size_b)
+            found += by * (size_a + bx)
+            return found
         case "divide":
-            return np.where(size_b > by, (bx + size * by) / (size_b - by), np.inf)
-        case "hypot":
-            return bx + by
+            return np.where(size_b > by, (bx + np.abs(v) * by) / (size_b - by), np.inf)
         case "power":
             return _carried_by_power(a, b, v, bx, by)
         case "atan2":
@@ -361,9 +413,11 @@ def _binary_whole(
 
 @BOUNDS.rule(p.Select)
 def select(op: p.Primitive, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    return None if all(each is None for each in bounds) else in_tiles(_select, xs, bounds, v)
+
+
+def _select(xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     condition, a, b = xs
-    if all(each is None for each in bounds):
-        return None
     undecided, ba, bb = (filled(bound, v.shape) for bound in bounds)
     found = np.where(condition, ba, bb)
     if bounds[0] is not None:

@@ -99,6 +99,11 @@ class Output(msgspec.Struct, frozen=True):
 MINUS_ONE = 1 << 31
 
 
+#: What a run of native code has noted, as bits: a NaN or an infinity in a result; one that no result shows; a whole
+#: number that did not fit into its type.
+RESULT, HIDDEN, WRAPPED = 1, 2, 4
+
+
 class Check(msgspec.Struct, frozen=True):
     """A rule that only values can break. A kernel that sees it broken writes to the status slot.
 

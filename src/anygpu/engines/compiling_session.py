@@ -48,7 +48,7 @@ from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.prepared_launches import LaunchKey, PreparedLaunches, ProgramLaunches
 from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack
-from anygpu.engines.tuner import Doubt, Tuner, budget
+from anygpu.engines.tuner import Tuner, budget
 from anygpu.engines.unsupported import why_not
 from anygpu.errors import (
     AllocationError,
@@ -71,8 +71,6 @@ _STORED = ("temporary", "output")
 
 #: Operations of a program that is not run to see what it stores: clearing costs it less than that would.
 _MUCH_WORK, _MUCH_WORK_A_BYTE = 4e9, 200
-#: Sizes of kernels change the order of additions, and so a result by this many roundings of its largest element.
-_ROUNDING = 16
 
 
 class Pending(NamedTuple):
@@ -127,12 +125,6 @@ class CompiledProgram:
         self.session = session
         #: Whether results surely show nothing of what was in their memory before; else the memory is cleared.
         self.overwrites = overwrites
-        #: When sizes of its kernels are looked for again; `None` unless they were found on a busy machine.
-        self.doubt: Doubt | None = None
-        #: The same program with sizes that were found on a calm machine, until its results have been compared.
-        self.rival: CompiledProgram | None = None
-        #: The one that runs in its place, whoever still holds this one.
-        self.successor: CompiledProgram | None = None
         self.program = program
         self.schedule = plan
         self.offsets = offsets
@@ -186,7 +178,9 @@ class Session:
         self._trials = KernelTimer(driver, self.lock, self.memory)
         #: Says how busy the machine is while kernels are measured.
         self.read_processors: Callable[[], Reading] = read_processors
-        self._tuner = Tuner(self.kept, self._measured, read=lambda: self.read_processors())
+        # Kernels are timed by the device's own clock: how busy the processors are matters where they are the device.
+        read = (lambda: self.read_processors()) if device.computes_on_processor else None
+        self._tuner = Tuner(self.kept, self._measured, read=read)
 
     @cached_property
     def target(self) -> Target:
@@ -269,50 +263,12 @@ class Session:
         return self._lacks.get(program.key, lambda: why_not(program, self.target, self.device.id))
 
     def compiled(self, program: Program, offsets: tuple[bool, ...] = ()) -> CompiledProgram:
-        found = self._executables.get((program.key, offsets), lambda: self._compiled(program, offsets))
-        return found if found.successor is None else found.successor
+        return self._executables.get((program.key, offsets), lambda: self._compiled(program, offsets))
 
-    def _settled(self, executable: CompiledProgram) -> CompiledProgram:
-        """What is to run in its place, after a look for better sizes if that is due."""
-        if executable.successor is not None:
-            return executable.successor
-        if executable.doubt is not None and (seconds := min(executable.doubt.seconds_now(), budget())) > 0:
-            self._settle(executable, seconds)
-        return executable
-
-    def _settle(self, doubtful: CompiledProgram, seconds: float) -> None:
-        """Look again for sizes that were found on a busy machine. Others are used once they were compared."""
-        try:
-            found = self._compiled(doubtful.program, doubtful.offsets, settle=seconds)
-        except AllocationError:
-            return
-        if isinstance(found, CannotCompile) or found.doubt is not None:
-            return
-        doubtful.doubt = None
-        if [step.source for step in found.schedule.steps] != [step.source for step in doubtful.schedule.steps]:
-            doubtful.rival = found
-
-    def _compare(
-        self, executable: CompiledProgram, arrays: Sequence[DeviceArray], results: Sequence[DeviceArray]
-    ) -> None:
-        """Use the rival from now on if it gives what the program itself has just given."""
-        rival, executable.rival = executable.rival, None
-        assert rival is not None
-        try:
-            theirs = self.run(rival, arrays)
-            pairs = [(self.downloaded(one), self.downloaded(other)) for one, other in zip(results, theirs, strict=True)]
-        except (AllocationError, MemoryError, IndexError, ValueError):
-            return  # there is no room, or a rule was broken, which the program itself reports
-        if all(_is_same(one, other) for one, other in pairs):
-            executable.successor = rival
-            self._executables.replace((executable.program.key, executable.offsets), rival)
-
-    def _compiled(
-        self, program: Program, offsets: tuple[bool, ...], *, settle: float | None = None
-    ) -> CompiledProgram | CannotCompile:
+    def _compiled(self, program: Program, offsets: tuple[bool, ...]) -> CompiledProgram | CannotCompile:
         """What a device's compiler refuses, and what code generation trips over, another device may do."""
         try:
-            return self._compile(program, offsets, settle)
+            return self._compile(program, offsets)
         except InvalidProgram as error:
             return CannotCompile(self.device.id, str(error))
         except AnyGPUError:
@@ -323,8 +279,7 @@ class Session:
                 raise
             return refused(self.device, error)
 
-    def _compile(self, program: Program, offsets: tuple[bool, ...], settle: float | None = None) -> CompiledProgram:
-        """`settle` are the seconds in which sizes are looked for again that were found on a busy machine."""
+    def _compile(self, program: Program, offsets: tuple[bool, ...]) -> CompiledProgram:
         # What is constant is computed here: compilers take liberties with constants that NumPy does not.
         simple = simplified(with_references(program, self.target.dialect), _evaluated)
         facts = IndexFacts(simple)
@@ -347,13 +302,9 @@ class Session:
 
         plan = again({})
         self._refuse_what_never_fits(plan)
-        seconds = budget() if settle is None else settle
-        chosen = self._tuner.choose(plan, again, seconds, settle=settle is not None)
-        doubt = Doubt(self.read_processors) if self._tuner.is_doubtful(plan) else None
+        chosen = self._tuner.choose(plan, again, budget())
         plan = again(chosen) if chosen else plan
-        compiled = CompiledProgram(self, program, plan, offsets, overwrites=self._overwrites(plan))
-        compiled.doubt = doubt
-        return compiled
+        return CompiledProgram(self, program, plan, offsets, overwrites=self._overwrites(plan))
 
     def _overwrites(self, plan: Schedule) -> bool:
         """Whether results show nothing of what was in memory before: found out once for a device and its driver.
@@ -405,8 +356,6 @@ class Session:
         hold: list[BlockRef] | None = None,
     ) -> list[DeviceArray]:
         """Submit it. `hold` gets the memory of temporary values, which otherwise is anybody's at once."""
-        if executable.doubt is not None or executable.successor is not None:
-            executable = self._settled(executable)
         alignment = self._alignment
         numbers: list[int] = []
         pending: tuple[Pending, ...] = ()
@@ -440,8 +389,6 @@ class Session:
             else:
                 held = executable.constants[output.slot]
                 results.append(DeviceArray(self, held, output.spec, output.offset, pending))
-        if executable.rival is not None and not timed and hold is None:
-            self._compare(executable, arrays, results)
         return results
 
     def _for_offsets(self, executable: CompiledProgram, arrays: Sequence[DeviceArray]) -> CompiledProgram:
@@ -598,21 +545,6 @@ class Session:
         self._root.close()
         with self.lock:
             self.driver.close()
-
-
-def _is_same(one: HostArray, other: HostArray) -> bool:
-    """Whether two results differ by no more than the order of additions makes them."""
-    if one.tobytes() == other.tobytes():
-        return True
-    if one.dtype.kind not in "fc":
-        return False
-    finite = np.isfinite(one)
-    if not np.array_equal(finite, np.isfinite(other)) or not np.array_equal(
-        one[~finite], other[~finite], equal_nan=True
-    ):
-        return False
-    largest = float(np.max(np.abs(one[finite]), initial=0.0))
-    return bool(np.all(np.abs(one[finite] - other[finite]) <= _ROUNDING * np.finfo(one.dtype).eps * largest))
 
 
 def _evaluated(op: Primitive, constants: Sequence[tuple[Spec, bytes]]) -> bytes | None:

@@ -32,12 +32,6 @@ class LRUCache(Generic[Made]):
                 del self._made[next(iter(self._made))]
         return made
 
-    def replace(self, key: Hashable, made: Made) -> None:
-        """Keep another one in its place, if it is there."""
-        with self._lock:
-            if key in self._made:
-                self._made[key] = made
-
     def __len__(self) -> int:
         return len(self._made)
 

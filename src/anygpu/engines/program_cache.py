@@ -25,10 +25,6 @@ class ProgramCache(Generic[Compiled]):
             raise found.with_traceback(None)
         return found
 
-    def replace(self, key: Hashable, compiled: Compiled) -> None:
-        """Use another one from now on, unless it has been forgotten since."""
-        self._known.replace(key, compiled)
-
     def clear(self) -> None:
         self._known.clear()
 

@@ -4,8 +4,7 @@ Only kernels that would take a noticeable time are measured, each once on a mach
 by the kernel's text and everything that may change its speed. A candidate that is clearly slower than the best so far
 is given up after its first run. Memory for it is borrowed from the session and holds zeros.
 
-What was found on a busy machine is kept with a mark. It is used, and looked for again on a calm machine: after a few
-runs of the program, for a share of the time that has passed since it was compiled.
+What was found while something else had the device is used, and not kept: the next process looks again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from anygpu.codegen.kernel import Choice, Kernel, Schedule
-from anygpu.disturbance import Reading, conditions, read_processors
+from anygpu.disturbance import MOST_SPREAD, Reading, conditions, spread
 from anygpu.engines.disk_cache import DiskCache
 from anygpu.engines.tuning_limit import tuning_limit
 from anygpu.errors import AllocationError, InvalidOption, InvalidProgram, Unsupported
@@ -42,10 +41,6 @@ TURNS = 6
 #: The same for kernels that take long, if there is time.
 TURNS_OF_LONG = 2
 
-#: Runs of a program until sizes that were found on a busy machine are looked for again, which may take such a share of
-#: the time since it was compiled; doubled whenever that was not enough.
-RUNS_BEFORE_LOOKING, LOOKING_SHARE = 8, 0.5
-
 
 class TunedSizes(msgspec.Struct, frozen=True):
     """What was measured: the candidate's position, what it was, and seconds."""
@@ -54,7 +49,7 @@ class TunedSizes(msgspec.Struct, frozen=True):
     sizes: str
     seconds: float
     measured: int
-    #: Whether something else had the processors meanwhile. Earlier versions did not keep that.
+    #: Whether something else had the device meanwhile. Earlier versions have kept such sizes.
     disturbed: bool = False
 
 
@@ -80,28 +75,6 @@ def _chosen() -> float:
     return seconds
 
 
-class Doubt:
-    """When sizes of a program that were found on a busy machine are looked for again."""
-
-    def __init__(self, read: Callable[[], Reading] = read_processors) -> None:
-        self._read = read
-        self._begun = self._last = read()
-        self._interval = self._left = RUNS_BEFORE_LOOKING
-
-    def seconds_now(self) -> float:
-        """The program is about to run: how long sizes may be looked for before that; 0 if not now."""
-        self._left -= 1
-        if self._left > 0:
-            return 0.0
-        before, self._last = self._last, self._read()
-        if conditions(before, self._last).disturbed:
-            self._left = RUNS_BEFORE_LOOKING
-            return 0.0
-        self._interval *= 2
-        self._left = self._interval
-        return LOOKING_SHARE * (self._last.seconds - self._begun.seconds)
-
-
 class Tuner:
     """Chooses sizes for the kernels of schedules."""
 
@@ -110,31 +83,18 @@ class Tuner:
         kept: DiskCache,
         measure: Measure,
         clock: Callable[[], float] = time.perf_counter,
-        read: Callable[[], Reading] = read_processors,
+        read: Callable[[], Reading] | None = None,
     ) -> None:
+        """`read` says how busy the processors are, where these are the device."""
         self._kept = kept
         self._measure = measure
         self._clock = clock
         self._read = read
-        #: Hashes of the kernels whose sizes were found on a busy machine.
-        self._doubtful: set[int] = set()
-
-    def is_doubtful(self, plan: Schedule) -> bool:
-        """Whether sizes of the schedule rest on a busy machine, after `choose`. `plan` is that of the first guess."""
-        return bool(self._doubtful) and any(hash(_key(plan, choice)) in self._doubtful for choice in plan.choices)
 
     def choose(
-        self,
-        plan: Schedule,
-        again: Callable[[Mapping[str, msgspec.Struct]], Schedule],
-        seconds: float,
-        *,
-        settle: bool = False,
+        self, plan: Schedule, again: Callable[[Mapping[str, msgspec.Struct]], Schedule], seconds: float
     ) -> dict[str, msgspec.Struct]:
-        """Sizes that differ from the first guess, by name. `again` makes the schedule with other sizes.
-
-        With `settle`, what was found on a busy machine is looked for again.
-        """
+        """Sizes that differ from the first guess, by name. `again` makes the schedule with other sizes."""
         end = self._clock() + seconds
         result: dict[str, msgspec.Struct] = {}
         for choice in plan.choices:
@@ -142,25 +102,19 @@ class Tuner:
                 continue
             key = _key(plan, choice)
             found = self._known(key, choice)
-            if (found is None or (settle and found.disturbed)) and self._clock() < end:
-                newer = self._try(plan, choice, again, end)
+            if found is None and self._clock() < end:
+                found = self._try(plan, choice, again, end)
                 # With the time that the user allows another candidate might have been the best.
-                is_whole = newer is not None and (self._clock() < end or seconds >= _chosen())
-                if is_whole and not (found is not None and newer is not None and newer.disturbed):
-                    self._kept.put_record("tuning", key, newer)
-                if found is None or (is_whole and newer is not None and not newer.disturbed):
-                    found = newer
-            if found is not None and found.disturbed:
-                self._doubtful.add(hash(key))
-            else:
-                self._doubtful.discard(hash(key))
+                is_whole = self._clock() < end or seconds >= _chosen()
+                if found is not None and is_whole and not found.disturbed:
+                    self._kept.put_record("tuning", key, found)
             if found is not None and found.candidate:
                 result[choice.name] = choice.candidates[found.candidate]
         return result
 
     def _known(self, key: str, choice: Choice) -> TunedSizes | None:
         found = self._kept.record("tuning", key, TunedSizes)
-        if found is None or not 0 <= found.candidate < len(choice.candidates):
+        if found is None or found.disturbed or not 0 <= found.candidate < len(choice.candidates):
             return None
         # Candidates may have changed since: the position alone is not trusted.
         return found if found.sizes == repr(choice.candidates[found.candidate]) else None
@@ -173,7 +127,7 @@ class Tuner:
         guessed = 0.0
         measured = 0
         repeats: list[float] = []
-        before = self._read()
+        before = self._read() if self._read is not None else None
         for number, candidate in enumerate(choice.candidates):
             if number and self._clock() >= end:
                 break
@@ -198,7 +152,10 @@ class Tuner:
         has_time = turns == TURNS or self._clock() + turns * (best[0] + guessed) < end
         if best[1] and 0 in plans and has_time and not self._is_better(plans[best[1]], plans[0], turns):
             best = (guessed, 0)
-        disturbed = conditions(before, self._read(), repeats).disturbed
+        varied = spread(repeats)
+        disturbed = varied is not None and varied > MOST_SPREAD
+        if before is not None and self._read is not None:
+            disturbed = disturbed or conditions(before, self._read()).disturbed
         return TunedSizes(best[1], repr(choice.candidates[best[1]]), best[0], measured, disturbed)
 
     def _is_better(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import lru_cache
 from types import CodeType
 from typing import Any
 
@@ -17,7 +18,7 @@ from anygpu.cache_location import cache_location
 #: The lists of functions that were faster as native code, and of those for which that was tried in vain.
 NATIVE, NUMPY = "native", "numpy"
 
-_MOST_MARKS = 256
+_MOST_MARKS = 1024
 _DIGEST_BYTES = 16
 _MOST_BYTES = _MOST_MARKS * (2 * _DIGEST_BYTES + 1)
 
@@ -56,21 +57,33 @@ def code_of(function: Callable[..., Any]) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def mark_of_code(code: CodeType) -> bytes:
-    """The mark of a function with this code."""
+def mark_of_code(code: CodeType, key: Iterable[Hashable] = ()) -> bytes:
+    """The mark of a function with this code, or of its calls with such a key, whatever the numbers in it are."""
     from anygpu.digest import blake2b  # late, as all that few processes need
 
-    content = b"\0".join((code.co_qualname.encode(), code.co_code, repr(code.co_names).encode()))
+    parts = [part if isinstance(part, tuple | str) else getattr(part, "__name__", type(part).__name__) for part in key]
+    content = b"\0".join((code.co_qualname.encode(), code.co_code, repr((code.co_names, parts)).encode()))
     return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest().encode()
 
 
 def is_marked(function: Callable[..., Any], name: str) -> bool:
     """Whether earlier processes of this user have marked it on that list."""
-    path = hints_path(name)
-    if path is None or not os.path.exists(path):
-        return False
-    marks = _read(path)
+    marks = marks_on(name)
     return bool(marks) and mark_of(function) in marks
+
+
+def marks_on(name: str) -> frozenset[bytes]:
+    """All marks of earlier processes of this user on that list."""
+    path = hints_path(name)
+    try:
+        return frozenset() if path is None else _marks_in(path, os.stat(path).st_mtime_ns)
+    except OSError:
+        return frozenset()
+
+
+@lru_cache(maxsize=4)
+def _marks_in(path: str, changed: int) -> frozenset[bytes]:
+    return frozenset(_read(path))
 
 
 def change_marks(path: str, marked: Collection[bytes], unmarked: Collection[bytes]) -> None:

@@ -11,9 +11,12 @@ import numpy as np
 from anygpu.agreement.analysis import Flag, flags_of
 from anygpu.agreement.comparison import Judgement, judge
 from anygpu.array.core.structure import flatten
+from anygpu.codegen.kernel import HIDDEN
 from anygpu.engines.numpy import lowering
 from anygpu.placement.trust import Sample, Trust, is_finite, may_warn
+from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
+from anygpu.program.primitives import Cast
 
 
 def compared(sample: Sample, results: Sequence[Any], usual: Sequence[float] = ()) -> Judgement:
@@ -48,6 +51,21 @@ def learn_flags(trust: Trust, sample: Sample, known: frozenset[Flag] | None = No
             trust.makes_quietly = True
         else:
             trust.carries_quietly = True
+
+
+def may_hide(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
+    """Whether NumPy could warn of anything that need not leave a NaN or an infinity in a result."""
+    return any(
+        op.may_raise_flags and program.lines[position] not in quiet
+        for position, (op, _) in enumerate(program.nodes)
+        if is_inexact(program.specs[position].dtype) or isinstance(op, Cast)
+    )
+
+
+def learn_silence(trust: Trust, noted: int) -> None:
+    """Remember that NumPy said nothing of what native code has noted and no result shows."""
+    if noted & HIDDEN and not trust.flags:
+        trust.hides_quietly = True
 
 
 def _is_number(leaf: Any) -> bool:

@@ -12,16 +12,12 @@ from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AnyGPUError, name_of, text_of
 from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
-from anygpu.placement.call_site import (
-    COPIED_PER_SECOND,
-    MOST_SHORT,
-    MOST_SKIPPED,
-    CallSite,
-    Prediction,
-)
+from anygpu.placement.call_site import MOST_SHORT, MOST_SKIPPED, CallSite
+from anygpu.placement.candidates import COPIED_PER_SECOND, Prediction
 from anygpu.placement.check import pin
 from anygpu.placement.comparing import compared, learn_flags
-from anygpu.placement.planner import CALIBRATION_SECONDS, NO_GPU, Planner, lacking
+from anygpu.placement.machine import lacking
+from anygpu.placement.planner import CALIBRATION_SECONDS, NO_GPU, Planner
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import Sample, number_kinds, peculiarity, sample_of
 from anygpu.plan.choosing import DOUBT

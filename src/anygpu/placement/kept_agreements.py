@@ -5,14 +5,12 @@ It holds for one program of one function, on this processor, as the code of this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from anygpu.engines.cpu.object_cache import keep_fact, kept_fact
-from anygpu.history.hints import change_marks, hints_path, mark_of
 from anygpu.placement.trust import NumberKind, Trust
 from anygpu.program.graph import Program
 
@@ -29,16 +27,17 @@ class Agreement(msgspec.Struct, array_like=True, frozen=True):
     kinds: tuple[frozenset[str], ...]
     #: `Trust.plain_orders`.
     orders: tuple[tuple[int, ...] | None, ...] | None
-    #: `Trust.carries_quietly` and `Trust.makes_quietly`.
+    #: `Trust.carries_quietly`, `Trust.makes_quietly` and `Trust.hides_quietly`.
     carries: bool
     makes: bool
+    hides: bool
 
     def trust(self, program: str) -> Trust:
         """What was known then."""
         trust = Trust()
         trust.recall_order(self.orders)
         trust.begin_with_numbers(program, "cpu", self.kinds)
-        trust.carries_quietly, trust.makes_quietly = self.carries, self.makes
+        trust.carries_quietly, trust.makes_quietly, trust.hides_quietly = self.carries, self.makes, self.hides
         return trust
 
 
@@ -47,18 +46,11 @@ def keep_agreement(
 ) -> None:
     """Keep it for a function, which is known by its mark; not where the order of the result is special."""
     if trust.knows_plain_order:
-        carries, makes = trust.carries_quietly, trust.makes_quietly
-        found = Agreement(numpy, native, tuple(kinds), trust.plain_orders, carries, makes)
+        quietly = (trust.carries_quietly, trust.makes_quietly, trust.hides_quietly)
+        found = Agreement(numpy, native, tuple(kinds), trust.plain_orders, *quietly)
         keep_fact(_KIND, program, (function, np.__version__), found)
 
 
 def kept_agreement(program: Program, function: bytes) -> Agreement | None:
     """What was kept, if all that it depends on is the same."""
     return kept_fact(_KIND, program, (function, np.__version__), Agreement)
-
-
-def set_mark(function: Callable[..., Any], name: str, *, is_set: bool = True) -> None:
-    """Put a function on one of the lists that the next process reads, or take it off."""
-    path, mark = hints_path(name), mark_of(function)
-    if path is not None and mark is not None:
-        change_marks(path, [mark] if is_set else [], [] if is_set else [mark])

@@ -36,15 +36,15 @@ class Known:
     __slots__ = (
         "code",
         "forms",
-        "is_marked",
         "lifted",
         "native",
+        "native_marks",
         "new",
+        "numpy_marks",
         "options",
         "planned",
         "quick",
         "sites",
-        "was_in_vain",
     )
 
     def __init__(self, options: Options, code: CodeType | None = None) -> None:
@@ -62,8 +62,9 @@ class Known:
         self.planned: set[Hashable] = set()
         #: The native code of the last call: whether it is that of the next one too, it can tell without a key.
         self.quick: NativeCalls | None = None
-        #: Whether an earlier process has found native code to be faster, or has tried it in vain.
-        self.is_marked = self.was_in_vain = False
+        #: Marks of calls for which earlier processes have found native code to be faster, or have tried it in vain.
+        self.native_marks: frozenset[bytes] = frozenset()
+        self.numpy_marks: frozenset[bytes] = frozenset()
         #: Of an opaque task, by what arguments have in common beside their rows.
         self.forms: dict[Hashable, OpaqueForm] = {}
 

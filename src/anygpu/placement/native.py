@@ -14,6 +14,7 @@ Nothing of this needs a device to be opened or a call to be planned.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import math
 import sys
 import threading
@@ -23,14 +24,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from anygpu.agreement.analysis import Flag
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import AnyGPUError, MissingExtra
-from anygpu.history.hints import NATIVE, NUMPY, hints_path, mark_of
+from anygpu.history.hints import NATIVE, hints_path, mark_of
 from anygpu.placement import executing, loading
-from anygpu.placement.comparing import learn_flags
-from anygpu.placement.kept_agreements import keep_agreement, kept_agreement, set_mark
+from anygpu.placement.comparing import learn_flags, learn_silence
+from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
 from anygpu.placement.known import Known
 from anygpu.placement.native_calls import (
     OVERHEAD,
@@ -45,6 +49,7 @@ from anygpu.placement.native_calls import (
     stay,
     stay_because_slow,
 )
+from anygpu.placement.native_marks import mark_native, mark_tried, unmark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
 from anygpu.placement.switching import yielding
@@ -79,21 +84,21 @@ class NativeTrial:
         call = Called(function, arguments, keywords, begin)
         allowance.earn(site.seconds - site.paid)
         site.paid = site.seconds
-        if not site.known.is_marked and not allowance.affords_one():
+        if not site.is_marked and not allowance.affords_one():
             site.look_again(1.5)
             return on_numpy(site, call)
         # Until the trial has ended, other calls run as they are.
         site.look_again(math.inf)
         site.tries += 1
-        seconds = None if site.known.is_marked else _trace_seconds(site.seconds)
+        seconds = None if site.is_marked else _trace_seconds(site.seconds)
         begun = _clock()
-        traced = _traced(site, call, seconds)
+        traced, heard = _traced(site, call, seconds)
         allowance.spend(_clock() - begun)
         if traced is None:
             return on_numpy(site, call)
-        recalled = _recalled(site, function, traced) if site.known.is_marked else None
+        recalled = _recalled(site, function, traced) if site.is_marked and not heard else None
         if recalled is None:
-            return _run_and_try(site, call, traced, background.submit, begun)
+            return _run_and_try(site, call, traced, heard, background.submit, begun)
         site.use(recalled)
         return recalled(*call)
 
@@ -103,32 +108,46 @@ def _trace_seconds(called: float) -> float:
     return max(min(_TRACE_SECONDS + called / 4, _MOST_AT_FIRST), _TRACE_SHARE * called)
 
 
-def _traced(site: NativeSite, call: Called, seconds: float | None) -> Traced | None:
-    """The program of a call; `None` where there is none, or tracing takes too long for now."""
+def _traced(site: NativeSite, call: Called, seconds: float | None) -> tuple[Traced | None, frozenset[Flag]]:
+    """The program of a call, and what NumPy warns of in what the call computes of constants.
+
+    There is no program where it cannot be traced, or tracing takes too long for now.
+    """
     known, why = site.known, pinned.get(code_of(call.function))
     if why is not None:
         site.stay(why)
-        return None
+        return None, frozenset()
     modes = loud(modes_now())
     if modes is not None:
         # What the function itself does to NumPy's modes would not be seen.
         site.stay(modes)
         site.look_again(1.0)
-        return None
+        return None, frozenset()
+    heard: set[str] = set()
     with _again_after_errors(site), executing.Executing():
         by_value = frozenset({float, int} - known.lifted)
-        traced = trace(call.function, call.arguments, call.keywords, by_value=by_value, seconds=seconds)
+        # The call then runs on NumPy, which gives the warnings of its constants.
+        tracing = partial(trace, call.function, call.arguments, call.keywords, by_value=by_value, seconds=seconds)
+        traced = contextvars.copy_context().run(_listening, heard, tracing)
     if isinstance(traced, NotTraceable):
         why = f"it cannot be traced: {traced.reason.rstrip('.')}."
         if traced.for_now or traced.error is not None:
             site.stay(why)
             site.look_again(2.0)
         else:
-            stay(site, call.function, why)
-        return None
+            stay(site, why)
+        return None, frozenset()
     if traced.by_value:
         _move(site, known, traced.by_value, call)
-    return traced
+    return traced, frozenset(Flag(kind, "a constant", None) for kind in heard)
+
+
+def _listening(heard: set[str], tracing: Callable[[], Traced | NotTraceable]) -> Traced | NotTraceable:
+    """Trace, and add the kinds of floating-point errors of which NumPy would warn. In a context of its own."""
+    np.seterrcall(lambda kind, flag: heard.add(kind))
+    warned: Any = {name: "call" for name, mode in modes_now().items() if mode == "warn"}
+    np.seterr(**warned)
+    return tracing()
 
 
 @contextlib.contextmanager
@@ -153,7 +172,12 @@ def _move(site: NativeSite, known: Known, types: frozenset[type], call: Called) 
 
 
 def _run_and_try(
-    site: NativeSite, call: Called, traced: Traced, submit: Callable[[Callable[[], None]], None], begun: float
+    site: NativeSite,
+    call: Called,
+    traced: Traced,
+    heard: frozenset[Flag],
+    submit: Callable[[Callable[[], None]], None],
+    begun: float,
 ) -> Any:
     """Run the call on NumPy, and have native code for it tried out with what went in and came out."""
     tracing = _clock() - begun
@@ -161,6 +185,7 @@ def _run_and_try(
         value = on_numpy(site, call)
     since = _clock()
     trust = Trust()
+    trust.flags = heard
     given = inputs_after(site, call, traced, trust, value)
     if given is not None:
         with contextlib.suppress(MemoryError):
@@ -176,7 +201,7 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
     with _reported(site), yielding():
         begin = _clock()
         traced = sample.traced
-        set_mark(function, NUMPY)  # until it is ready: the next process may be as short as this one
+        mark_tried(site)  # until it is ready: the next process may be as short as this one
         try:
             native = executable(traced.program)
         except MissingExtra as error:
@@ -186,9 +211,10 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
         # Not meanwhile: calls and the compiler keep two processors busy.
         learn_flags(trust, sample)
         with background.must_finish():
-            seconds, results = _timed(native, sample.inputs, site.least)
+            seconds, results, noted = _timed(native, sample.inputs, site.least)
+        learn_silence(trust, noted)
         if seconds + OVERHEAD > site.least * WORTH_TRYING:
-            stay_because_slow(site, function, seconds)
+            stay_because_slow(site, seconds)
         elif agrees(site, function, sample, results, trust, before_use=True):
             kinds = number_kinds(traced, sample.inputs)
             trust.begin_with_numbers(traced.program.key, "cpu", kinds)
@@ -220,13 +246,14 @@ def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced:
     warn_once(site.note.task, function, traced.program, error)
 
 
-def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[float, list[Any]]:
-    """The best time of some runs, and the results of the last; `numpy` is what NumPy takes for one."""
+def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[float, list[Any], int]:
+    """The best time of some runs, and what the last gave and noted; `numpy` is what NumPy takes for one."""
     best, begin = math.inf, _clock()
     results: list[Any] = []
+    noted = 0
     for number in range(_MOST_RUNS):
         since = _clock()
-        results = native(inputs)
+        results, noted = native.checked(inputs)
         now = _clock()
         best = min(best, now - since)
         # The first run of short code meets cold caches; that of long code tells enough if it is much slower.
@@ -234,7 +261,7 @@ def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[
             break
         if number and best < 0.25 * numpy:
             break
-    return best, results
+    return best, results, noted
 
 
 # -- between processes
@@ -252,8 +279,8 @@ def _keep(
     mark = mark_of(function)
     if hints_path(NATIVE) is not None and mark is not None and not trust.flags:
         keep_agreement(traced.program, mark, kinds, trust, numpy=site.least, native=seconds)
-        set_mark(function, NATIVE)
-    set_mark(function, NUMPY, is_set=False)
+        mark_native(site)
+    unmark_tried(site)
 
 
 def _recalled(site: NativeSite, function: Callable[..., Any], traced: Traced) -> NativeCalls | None:
@@ -279,12 +306,12 @@ def prepare(
     loading.native.is_ready = True
     site.look_again(math.inf)
     with _progress(site.note.task):
-        traced = _traced(site, call, None)
+        traced, heard = _traced(site, call, None)
         if traced is None:
             return on_numpy(site, call)
-        recalled = _recalled(site, function, traced)
+        recalled = _recalled(site, function, traced) if not heard else None
         if recalled is None:
-            return _run_and_try(site, call, traced, lambda job: job(), call.begin)
+            return _run_and_try(site, call, traced, heard, lambda job: job(), call.begin)
         site.use(recalled)
         return recalled(*call)
 

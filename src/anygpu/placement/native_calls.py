@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 
 from anygpu.agreement.comparison import Difference
 from anygpu.array.trace.traced import CallInputs, Traced
-from anygpu.engines.cpu.executable import CpuExecutable
+from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
+from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.history.hints import NUMPY
 from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, observe, observers, publish
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
-from anygpu.placement.comparing import compared, learn_flags, quiet_lines
-from anygpu.placement.kept_agreements import set_mark
+from anygpu.placement.comparing import compared, learn_flags, learn_silence, may_hide, quiet_lines
 from anygpu.placement.known import PLAN
+from anygpu.placement.native_marks import mark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.switching import yielding
 from anygpu.placement.trust import (
@@ -66,6 +66,8 @@ _PLANNED_SHARE, _LOOKS_FOR_A_SAMPLE = 0.03, 3
 #: How often a function may need another program because something that it depends on has changed.
 _MOST_CHANGES = 12
 
+#: The module of functions that are segments of deferred calls.
+SEGMENT = "anygpu.segment"
 _NO_KEYWORDS: dict[str, Any] = {}
 #: In place of a value: the call goes on as native code.
 _GO_ON: Any = object()
@@ -126,7 +128,7 @@ class NativeCalls:
         "_inputs",
         "_left",
         "_looks",
-        "_may_warn",
+        "_minds",
         "_module",
         "_native",
         "_note",
@@ -153,7 +155,8 @@ class NativeCalls:
         self._site, self._traced, self._native, self._trust = site, traced, native, trust
         self._seconds = seconds
         self._note = self._noted()
-        self._may_warn = may_warn(program, quiet_lines(traced))
+        #: Of what the code notes, all that NumPy may warn of.
+        self._minds = _minded(traced, trust)
         self._module = str(getattr(function, "__module__", None) or "")
         moved = sum(spec.nbytes for spec in (*program.inputs, *program.results))
         self._copying = _HANDING_OVER + moved / _COPIED_PER_SECOND
@@ -169,6 +172,11 @@ class NativeCalls:
     @property
     def note(self) -> NativeNote:
         return self._note
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether NumPy was seen to warn of nothing."""
+        return not self._trust.flags
 
     def _noted(self) -> NativeNote:
         seconds, numpy = self._seconds, self._site.least
@@ -191,7 +199,7 @@ class NativeCalls:
             results = self._native.call(*given)
         except Exception:  # noqa: BLE001 - the closer look meets it too, and goes on to NumPy
             return PLAN
-        if results is NotImplemented or not (results.pop() or not self._may_warn):
+        if results is NotImplemented or results.pop() & self._minds:
             return PLAN
         value = results[0]
         self._left -= 1
@@ -232,14 +240,13 @@ class NativeCalls:
             return self._compare(call, new)
         ready = _clock()
         try:
-            results, finite = self._native.checked(given)
+            results, noted = self._native.checked(given)
         except Exception as error:  # noqa: BLE001 - NumPy raises it with its own message, or does better
             why = f"native code met a {type(error).__name__}, which NumPy raises with its own message."
             return on_numpy(self._site, call, why)
-        is_watched = is_heard and self._may_warn and not trust.flags
-        if is_watched and not (is_finite(results) if finite is None else finite) and not trust.is_usual(given):
-            why = "the result of native code is not finite; NumPy computes it again, so that its warnings appear."
-            return self._compare(call, why)
+        noted &= self._minds
+        if noted and is_heard and (why := self._what_numpy_warns_of(noted, given, results)) is not None:
+            return self._compare(call, f"{why}; NumPy computes it again, so that its warnings appear.")
         value = trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
         end = _clock()
         if not self._proved:
@@ -261,12 +268,26 @@ class NativeCalls:
                 return "numbers of this kind are new, and native code was not compared for them."
         return None
 
+    def _what_numpy_warns_of(self, noted: int, given: Sequence[Any], results: Sequence[Any]) -> str | None:
+        """What native code has met of which NumPy may warn, as far as it is not known to say nothing or to warn."""
+        trust = self._trust
+        if noted & WRAPPED:
+            return "a whole number does not fit into its type"
+        if trust.flags:
+            return None
+        if noted & HIDDEN and not trust.hides_quietly:
+            return "native code met a NaN, an infinity or a number that is too large"
+        if not noted & (RESULT | UNKNOWN) or trust.is_usual(given):
+            return None
+        is_known = noted & RESULT or not is_finite(results)
+        return "the result of native code is not finite" if is_known else None
+
     def _look(self, call: Called) -> Any:
         """After some calls: see whether they were faster, or compare one with NumPy, or have one planned."""
         site = self._site
         if not self._proved:
             if self._seconds + OVERHEAD > site.least * LEAST_GAIN:
-                stay_because_slow(site, call.function, self._seconds)
+                stay_because_slow(site, self._seconds)
                 return on_numpy(site, call)
             self._proved = True
             self._note = self._noted()
@@ -344,10 +365,19 @@ class NativeCalls:
                 learn_flags(self._trust, sample)
                 if self._trust.flags:
                     self._site.known.quick = None
-                results = self._native(sample.inputs)
+                results, noted = self._native.checked(sample.inputs)
+                learn_silence(self._trust, noted)
+                self._minds = _minded(sample.traced, self._trust)
                 agreed = agrees(self._site, function, sample, results, self._trust, before_use=False)
         finally:
             self._trust.end_comparing(sample.traced.program.key, "cpu", kinds, agreed=agreed)
+
+
+def _minded(traced: Traced, trust: Trust) -> int:
+    """Of what native code notes, that of which NumPy may warn."""
+    program, quiet = traced.program, quiet_lines(traced)
+    minded = RESULT | UNKNOWN if may_warn(program, quiet) else 0
+    return minded | WRAPPED | (HIDDEN if may_hide(program, quiet) and not trust.hides_quietly else 0)
 
 
 def _nothing(*_: Any) -> list[Any] | None:
@@ -364,7 +394,10 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
     ready = _clock()
     try:
         with executing.Executing():
-            value = call.function(*call.arguments, **call.keywords)
+            if site.runs_as_is:
+                value = call.function(*call.arguments, **call.keywords)
+            else:
+                value = site.call_on_host(call.function, call.arguments, call.keywords)  # type: ignore[attr-defined]
     except BaseException as error:
         if observers:
             observe(Failure(note.task, "numpy", type(error).__name__, call.begin, _clock()))
@@ -376,7 +409,9 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
 
 
 def published(note: Note, call: Called, value: Any) -> None:
-    """Leave the note of a call, or its receipt where somebody listens."""
+    """Leave the note of a call, or its receipt where somebody listens; segments of a call leave none."""
+    if call.function.__module__ == SEGMENT:
+        return
     if observers or _listening():
         publish(made(note), (call.function, call.arguments, call.keywords, value))
     else:
@@ -392,16 +427,16 @@ def inputs_after(site: NativeSite, call: Called, traced: Traced, trust: Trust, v
     given = traced.inputs(call.function, call.arguments, call.keywords)
     why = "it modifies state that it depends on" if given is None else peculiarity(traced, value, given)
     if given is None or why is not None:
-        stay(site, call.function, f"{why}.")
+        stay(site, f"{why}.")
         return None
     trust.see(traced, given, value)
     return given
 
 
-def stay_because_slow(site: NativeSite, function: Callable[..., Any], seconds: float) -> None:
+def stay_because_slow(site: NativeSite, seconds: float) -> None:
     """Native code was not faster. If it was nearly, it is tried again later: the machine may have been busy."""
     took = f"it takes {readable_seconds(seconds + OVERHEAD)}, and numpy {readable_seconds(site.least)}"
-    stay(site, function, f"native code is not faster: {took}.")
+    stay(site, f"native code is not faster: {took}.")
     if site.tries < 3 and seconds < _MUCH_SLOWER * site.least:
         site.look_again(4.0)
     elif probes_by_itself():
@@ -417,11 +452,11 @@ def _plan_instead(site: NativeSite, *call: Any) -> Any:
     return on_numpy(site, Called(*call))
 
 
-def stay(site: NativeSite, function: Callable[..., Any], reason: str) -> None:
+def stay(site: NativeSite, reason: str) -> None:
     """Calls run on NumPy from now on, and the next process need not try native code so soon."""
     site.known.quick = None
     site.stay(reason)
-    background.submit(partial(set_mark, function, NUMPY))
+    background.submit(partial(mark_tried, site))
 
 
 # -- agreement
@@ -443,7 +478,7 @@ def agrees(
         _pin(site, function, sample, judgement.difference, before_use=before_use)
         return False
     if judgement.verdict == "undecided" and before_use:
-        stay(site, function, f"native code cannot be compared with numpy: {judgement.why}.")
+        stay(site, f"native code cannot be compared with numpy: {judgement.why}.")
         return False
     if judgement.usual and before_use:
         trust.usual[program] = judgement.usual
@@ -457,7 +492,7 @@ def _pin(
 
     program = sample.traced.program
     found = mismatch(site.note.task, "cpu", None, program, sample.inputs, difference, before_use=before_use)
-    stay(site, function, found.reason)
+    stay(site, found.reason)
     code = code_of(function)
     if code not in pinned:
         pinned[code] = found.reason

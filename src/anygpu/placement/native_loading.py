@@ -7,13 +7,15 @@ import importlib
 import threading
 import time
 from functools import partial
-from types import CodeType
+from typing import TYPE_CHECKING
 
-from anygpu.history.hints import NUMPY, change_marks, hints_path, mark_of_code
 from anygpu.placement.loading import native
-from anygpu.placement.native_site import NativeSite
+from anygpu.placement.native_marks import mark_tried
 from anygpu.placement.switching import yielding
 from anygpu.processors import usable_processors
+
+if TYPE_CHECKING:
+    from anygpu.placement.native_site import NativeSite
 
 #: Calls that leave less of a processor idle lose as much time as is spent beside them: they have to take so long.
 _SPARE, BEFORE_WITHOUT_SPARE = 0.75, 1.0
@@ -23,51 +25,45 @@ def begin_for(site: NativeSite) -> None:
     """Begin to load what native code needs, or have the site ask again later."""
     clock, processor_clock = site.began
     used = (time.process_time() - processor_clock) / max(time.perf_counter() - clock, 1e-9)
-    if site.known.is_marked or site.seconds >= BEFORE_WITHOUT_SPARE or usable_processors() - used >= _SPARE:
-        begin_native(compiles=not site.known.is_marked, code=site.known.code)
+    if site.is_marked or site.seconds >= BEFORE_WITHOUT_SPARE or usable_processors() - used >= _SPARE:
+        begin_native(compiles=not site.is_marked, site=site)
     else:
         site.look_again(1.5)
 
 
-def begin_native(*, compiles: bool, code: CodeType | None = None) -> None:
-    """Begin to load what places native code, for a function with this code; with `compiles`, also what makes it.
+def begin_native(*, compiles: bool, site: NativeSite | None = None) -> None:
+    """Begin to load what places native code, for this call site; with `compiles`, also what makes it.
 
     One after the other: two threads that load Python beside the calls take more from them than one that takes longer.
     """
     if compiles:
-        native.begin(_trace_something, _load_compiler, _begin_runtime, first=partial(_start_compiler, code))
+        later = [partial(mark_tried, site)] if site is not None else []
+        native.begin(_trace_something, *later, _load_compiler, first=_start_compiler)
     else:
         native.begin(_make_runtime, _trace_something)
 
 
-def _start_compiler(code: CodeType | None) -> None:
-    """First, because a child takes its time to load LLVM, on another processor."""
+def _start_compiler() -> None:
+    """First, because the child takes its time to load LLVM, and then to compile what all native code needs."""
     from anygpu.engines.cpu.compiler import start_compiler
 
     start_compiler()
-    path = hints_path(NUMPY)
-    if code is not None and path is not None:
-        # Until there is native code for it: the next process may be as short as this one.
-        change_marks(path, [mark_of_code(code)], [])
-
-
-def _make_runtime() -> None:
-    from anygpu.engines.cpu.runtime import native_runtime
-
-    native_runtime()
-
-
-def _begin_runtime() -> None:
-    """What all native code needs may have to be compiled too: a thread of its own waits for that."""
-    runtime = threading.Thread(target=_make_runtime_quietly, name="anygpu-runtime", daemon=True)
-    native.threads.append(runtime)
-    runtime.start()
+    importlib.import_module("anygpu.engines.cpu.runtime")
+    waiting = threading.Thread(target=_make_runtime_quietly, name="anygpu-runtime", daemon=True)
+    native.threads.append(waiting)
+    waiting.start()
 
 
 def _make_runtime_quietly() -> None:
     # Whoever needs it gets the error.
     with contextlib.suppress(Exception), yielding():
         _make_runtime()
+
+
+def _make_runtime() -> None:
+    from anygpu.engines.cpu.runtime import native_runtime
+
+    native_runtime()
 
 
 def _trace_something() -> None:

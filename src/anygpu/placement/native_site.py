@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
+from anygpu.history.hints import mark_of_code
 from anygpu.notes import HostNote
 from anygpu.placement import loading
 from anygpu.placement.known import Known
@@ -32,6 +33,7 @@ class NativeSite:
         "calls",
         "changes",
         "direct",
+        "is_marked",
         "key",
         "known",
         "least",
@@ -45,7 +47,7 @@ class NativeSite:
     runs_as_is = True
     looks_first = False
 
-    def __init__(self, known: Known, key: Hashable, note: HostNote) -> None:
+    def __init__(self, known: Known, key: tuple[Hashable, ...], note: HostNote) -> None:
         """Where an earlier process has found native code to be faster, the first call tries it."""
         self.known = known
         self.key = key
@@ -61,8 +63,12 @@ class NativeSite:
         self.paid = 0.0
         #: What the clock and the processor's said then.
         self.began = time.perf_counter(), time.process_time()
-        self._next_look = 0.0 if known.is_marked else BEFORE_ANOTHER_TRY if known.was_in_vain else BEFORE_NATIVE
-        if known.is_marked:
+        self.is_marked = was_in_vain = False
+        if known.code is not None and (known.native_marks or known.numpy_marks):
+            mark = mark_of_code(known.code, key)
+            self.is_marked, was_in_vain = mark in known.native_marks, mark in known.numpy_marks
+        self._next_look = 0.0 if self.is_marked else BEFORE_ANOTHER_TRY if was_in_vain else BEFORE_NATIVE
+        if self.is_marked:
             self._look()
 
     def add(self, seconds: float) -> None:
@@ -83,13 +89,13 @@ class NativeSite:
 
     def _look(self) -> None:
         """Load what native code needs, and have the next call try it."""
-        if self.seconds < LEAST_FOR_NATIVE * self.calls and not self.known.is_marked:
+        if self.seconds < LEAST_FOR_NATIVE * self.calls and not self.is_marked:
             self._next_look *= 4
         elif not loading.native.is_ready:
             from anygpu.placement.native_loading import begin_for
 
             begin_for(self)
-        elif self.least < _SHORT and loading.native.is_under_way() and not self.known.is_marked:
+        elif self.least < _SHORT and loading.native.is_under_way() and not self.is_marked:
             pass  # tracing beside that would take twice as long, and the next calls will come soon
         elif self.direct is None:
             from anygpu.placement.native import NativeTrial

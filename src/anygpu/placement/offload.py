@@ -15,8 +15,8 @@ import numpy as np
 
 from anygpu.display import drawn
 from anygpu.errors import InvalidOption
-from anygpu.history.hints import NATIVE, NUMPY, code_of, is_marked
-from anygpu.notes import Failure, last, listeners, observe, observers, publish, witnesses
+from anygpu.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
+from anygpu.notes import Failure, last, listeners, made, observe, observers, publish, witnesses
 from anygpu.placement import executing, loading
 from anygpu.placement.known import PLAN, Known, NumpySite, has_own_array, name_of, note_of_new
 from anygpu.placement.options import CallOptions, Options, options
@@ -115,9 +115,11 @@ class Offloaded(Calls, Generic[P, R]):
     __qualname__: str
     __wrapped__: Callable[P, R]
 
-    def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
+    def __init__(
+        self, function: Callable[P, R], options: Options, planner: Callable[[], Planner], known: Known | None = None
+    ) -> None:
         check_function(function)
-        super().__init__(function, Known(options, code_of(function)), planner)
+        super().__init__(function, known or Known(options, code_of(function)), planner)
         self._task = name_of(function)
         self._note_of_new = note_of_new(self._task, options)
         functools.update_wrapper(self, function)
@@ -127,10 +129,10 @@ class Offloaded(Calls, Generic[P, R]):
         self._needs_no_planning = options.needs_no_planning
         # Another planner has other machines to choose from.
         self._may_be_native = options.allows_native and planner is default_planner
-        if self._may_be_native:
-            self._known.is_marked = is_marked(function, NATIVE)
-            self._known.was_in_vain = not self._known.is_marked and is_marked(function, NUMPY)
-            if self._known.is_marked:
+        if self._may_be_native and known is None:
+            self._known.numpy_marks = marks_on(NUMPY)
+            if is_marked(function, NATIVE):
+                self._known.native_marks = marks_on(NATIVE)
                 from anygpu.placement.native_loading import begin_native
 
                 begin_native(compiles=False)
@@ -235,6 +237,12 @@ class Offloaded(Calls, Generic[P, R]):
         known.remember_new(key, site)
         return site
 
+    def run(self, /, *arguments: Any, **keywords: Any) -> Result:
+        """Call the function, and return the value with its receipt."""
+        if not self._may_be_native or has_own_array(signature(arguments, keywords, self._known.lifted)):
+            return super().run(*arguments, **keywords)
+        return Result(self(*arguments, **keywords), made(last.get()))  # type: ignore[arg-type]
+
     def prepare(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         """Call the function, and compile it for such arguments before this returns; what it returns.
 
@@ -294,10 +302,7 @@ class Offloaded(Calls, Generic[P, R]):
         return self
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
-        """By its name, if that is what the name means where it was defined; else as the function and the options.
-
-        cloudpickle sends functions of `__main__` and of modules that others do not have by value.
-        """
+        """By its name, if it means that where it was defined, but for cloudpickle; else the function and options."""
         name: str = getattr(self, "__qualname__", self._task)
         pickler = sys._getframe(1).f_globals.get("__name__", "").split(".")
         if "cloudpickle" not in pickler and _found(getattr(self, "__module__", None), name) is self:
@@ -316,7 +321,11 @@ def _found(module: str | None, name: str) -> Any:
     return found
 
 
-def _restored(function: Callable[..., Any], options: Options) -> Offloaded[..., Any]:
+def _restored(function: Callable[..., Any], options: Options) -> Any:
+    if options.deferred:
+        from anygpu.placement.deferred import Deferred
+
+        return Deferred(function, options, default_planner)
     return Offloaded(function, options, default_planner)
 
 
@@ -370,7 +379,7 @@ def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
     """The function with these options, as a caller has written them."""
     if isinstance(function, Offloaded):
         function = function.function
-    return Offloaded(function, options(**given), default_planner)
+    return _restored(function, options(**given))  # type: ignore[no-any-return]
 
 
 def decorated(function: Any, given: CallOptions) -> Any:

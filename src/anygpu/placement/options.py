@@ -41,6 +41,7 @@ class Options(NamedTuple):
     engine: str | None = None
     #: Whether the first call of a kind compiles before it returns.
     warm: bool = False
+    deferred: bool = False
     #: The sentence for receipts where NumPy takes the place of "cpu".
     cpu_is_numpy: str | None = None
 
@@ -97,6 +98,7 @@ class CallOptions(TypedDict, total=False):
     engine: str | None
     #: Whether the first call of a kind compiles native code before it returns, instead of beside the calls after it.
     warm: bool | None
+    deferred: bool | None  # whether the function itself runs at every call, and its arrays wait
 
 
 class TaskOptions(CallOptions, total=False):
@@ -140,6 +142,7 @@ def options(**given: Unpack[CallOptions]) -> Options:
         check=_one_of("check", given.get("check") or os.environ.get(CHECK) or "sample", get_args(Check)),
         engine=engine,
         warm=bool(given.get("warm")),
+        deferred=bool(given.get("deferred")),
     )
 
 
@@ -164,8 +167,7 @@ def _with_cpu(preference: Preference, engine: str | None) -> tuple[Preference, s
 def check_names(given: Mapping[str, Any], known: type[CallOptions]) -> None:
     """Raises `InvalidOption` with those that there are, for one that there is not."""
     names = known.__annotations__
-    unknown = sorted(set(given).difference(names))
-    if unknown:
+    if unknown := sorted(set(given).difference(names)):
         raise InvalidOption(
             f"there is no option {unknown[0]!r}; available: {', '.join(names)}. Arguments of the function itself go "
             "into the call, or into functools.partial."
@@ -189,9 +191,7 @@ def _bytes(variable: str) -> int:
 
 def _number(variable: str, default: float) -> float:
     given = os.environ.get(variable)
-    if not given:
-        return default
     try:
-        return float(given)
+        return float(given) if given else default
     except ValueError:
         raise InvalidOption(f"{variable} is a number; got {given!r}.") from None

@@ -26,9 +26,10 @@ from anygpu.placement.direct import direct_calls
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.known import Known
+from anygpu.placement.machine import lacking
 from anygpu.placement.opaque import place_opaque
 from anygpu.placement.options import Options
-from anygpu.placement.planner import Planner, lacking, no_device
+from anygpu.placement.planner import Planner, no_device
 from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import (

@@ -61,6 +61,8 @@ class Trust:
         #: Whether NumPy gave NaN or infinity without a warning: from inputs that have them, and from others.
         self.carries_quietly = False
         self.makes_quietly = False
+        #: The same of what no result shows: a NaN that is masked, for example.
+        self.hides_quietly = False
         #: The warning filters at the last call on NumPy.
         self.heard: Filters | None = None
 

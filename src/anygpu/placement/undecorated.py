@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from anygpu.history.hints import NATIVE, NUMPY, code_of, marks_on
 from anygpu.placement.known import Known
 from anygpu.placement.offload import Calls, Offloaded, check_callable, check_function, default_planner
 from anygpu.placement.options import CallOptions, Options, options
@@ -69,7 +70,36 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
         if all(value is None for value in given.values()):
             return function
         function = function.function
-    return Calls(function, known_of(function, options(**given)), default_planner)
+    wanted = options(**given)
+    if wanted.deferred:
+        return _deferred_calls(function, wanted)
+    known = known_of(function, wanted)
+    if wanted.allows_native:
+        return Offloaded(function, wanted, default_planner, known)
+    return Calls(function, known, default_planner)
+
+
+#: Deferred functions without a decorator, by their key and options: what was learnt of their calls stays with them.
+_deferred: OrderedDict[Hashable, Calls] = OrderedDict()
+
+
+def _deferred_calls(function: Callable[..., Any], wanted: Options) -> Calls:
+    """A function without a decorator whose calls are deferred, with what earlier ones have taught."""
+    from anygpu.placement.deferred import Deferred  # which only this option needs
+
+    check_callable(function)
+    same = function_key(function)
+    key = None if same is None else (same, wanted)
+    found = None if key is None else _deferred.get(key)
+    # The key may be that of another function of the same code, with other variables around it.
+    if isinstance(found, Deferred) and found.function is function:
+        return found
+    made: Calls = Deferred(function, wanted, default_planner)
+    if key is not None:
+        _deferred[key] = made
+        if len(_deferred) > _MOST_FUNCTIONS:
+            _deferred.popitem(last=False)
+    return made
 
 
 def known_of(function: Callable[..., Any], wanted: Options) -> Known:
@@ -79,7 +109,9 @@ def known_of(function: Callable[..., Any], wanted: Options) -> Known:
     known = _functions.find((same, wanted)) if same is not None else None
     if known is None:
         check_function(function)
-        known = Known(wanted)
+        known = Known(wanted, code_of(function))
+        if wanted.allows_native:
+            known.numpy_marks, known.native_marks = marks_on(NUMPY), marks_on(NATIVE)
         if same is not None:
             known = _functions.remember((same, wanted), known)
     return known

@@ -23,8 +23,9 @@ from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
+from anygpu.placement.machine import usable_bytes
 from anygpu.placement.options import Options
-from anygpu.placement.planner import Planner, usable_bytes
+from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.trust import is_finite
 from anygpu.plan.batching import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh

@@ -9,10 +9,12 @@ from weakref import WeakKeyDictionary
 
 from anygpu.disturbance import DisturbanceWatch
 from anygpu.errors import AnyGPUError
-from anygpu.placement.call_site import CallSite, Prediction
+from anygpu.placement.call_site import CallSite
+from anygpu.placement.candidates import Prediction
+from anygpu.placement.machine import usable_bytes
 from anygpu.placement.opaque_form import OpaqueForm
 from anygpu.placement.place_call import choose
-from anygpu.placement.planner import Planner, usable_bytes
+from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
 from anygpu.plan.batching import SIZES
 from anygpu.plan.choosing import LOOKED_AT, Choice, Kind, WaitingTimes

@@ -280,6 +280,8 @@ class Runtime:
         if known is None:
             check_names(given, TaskOptions)
             wanted = own or options(**given)
+            if wanted.deferred and own is None:
+                raise InvalidOption("tasks are not deferred: decorate the function, or call `run`, with deferred=True.")
             if self._shares_planner:
                 known = known_of(function, wanted)
             else:

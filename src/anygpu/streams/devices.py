@@ -19,8 +19,9 @@ from anygpu.fallback_warnings import warn_fallback
 from anygpu.hardware.device import DeviceKind
 from anygpu.hardware.gpu_presence import software_devices_are_automatic
 from anygpu.hardware.selection import select
+from anygpu.placement.machine import first_choice, lacking
 from anygpu.placement.options import Options
-from anygpu.placement.planner import NO_GPU, Planner, first_choice, lacking, no_device
+from anygpu.placement.planner import NO_GPU, Planner, no_device
 from anygpu.plan.choosing import DOUBT, DeviceChooser
 from anygpu.plan.predicting import predict
 from anygpu.streams.checking import ChunkCheck

@@ -23,7 +23,8 @@ from anygpu.errors import AnyGPUError, InvalidOption, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host
 from anygpu.interrupts import is_of_a_handler
 from anygpu.placement.executing import Executing
-from anygpu.placement.planner import Planner, lacking
+from anygpu.placement.machine import lacking
+from anygpu.placement.planner import Planner
 from anygpu.placement.retry import LockedTask, recover
 from anygpu.placement.strategies import merge_runs
 from anygpu.placement.values import narrowing

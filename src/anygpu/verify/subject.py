@@ -10,9 +10,10 @@ from anygpu.engines.catalogue import entry_of
 from anygpu.engines.isolation import Isolation
 from anygpu.hardware.device import Device
 from anygpu.placement.known import Known
+from anygpu.placement.machine import machine_of
 from anygpu.placement.offload import Calls, Result
 from anygpu.placement.options import options
-from anygpu.placement.planner import Planner, machine_of
+from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
 from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.registry import DeviceRegistry, registry

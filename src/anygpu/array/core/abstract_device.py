@@ -96,7 +96,7 @@ class AbstractDevice:
     def operation(self, line: tuple[str, int] | None) -> None:
         modes: dict[str, Any] = dict(np.geterr())
         if modes != self._modes:
-            raising = [name for name, mode in modes.items() if mode not in ("ignore", "warn")]
+            raising = [name for name, mode in modes.items() if mode not in ("ignore", "warn", self._modes[name])]
             if raising:
                 self.stop(f'it sets np.errstate({raising[0]}="{modes[raising[0]]}"), which only NumPy does')
             if line is not None and all(mode == "ignore" for mode in modes.values()):
@@ -117,7 +117,9 @@ class AbstractDevice:
         line = nearest_line(sys._getframe(1))
         self._error = ValueNeeded(f"{line[0]}:{line[1]}" if line is not None else None)
         at = f" ({self._error.line})" if self._error.line else ""
-        self.reason = f"it {VALUE_NEEDED}{at}; use np.where()" if what is None else f"{what}{at}"
+        self.reason = (
+            f"it {VALUE_NEEDED}{at}; use np.where(), or offload(deferred=True)" if what is None else f"{what}{at}"
+        )
         raise self._error
 
     def stop(self, reason: str) -> NoReturn:

@@ -7,7 +7,7 @@ there, and within a piece nothing is left to decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -16,14 +16,17 @@ from anygpu.codegen.index import ZERO, Clamped, Index, clamped, constant, flat, 
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import Apply, Choose, Expr, Let, Literal, Load, Loop, Name, Position, Statement, Store
 from anygpu.codegen.lower import Lowering, Positions, RuleOf, Scope, Stored, Value, contract_positions
+from anygpu.codegen.nests import noted
 from anygpu.codegen.nests.limits import TooMany, Written
 from anygpu.codegen.nests.steps import Scratch
 from anygpu.codegen.types import COMPUTE, components, part_of
-from anygpu.program.dtypes import KIND, DType
+from anygpu.program.dtypes import KIND, DType, is_integer
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
+    Binary,
     Broadcast,
+    Cast,
     Concatenate,
     Contract,
     Flip,
@@ -107,6 +110,13 @@ class Spread:
         return [*self._filler.scopes[0].statements, filling]
 
 
+def _looked_at(value: Expr, condition: Expr | None = None) -> Expr:
+    """The value, of which is noted that the condition holds; that it is not finite, if there is none."""
+    if isinstance(value, Literal):
+        return value
+    return Apply("noted", (value,) if condition is None else (value, condition), value.type)
+
+
 def is_computed(op: Primitive) -> bool:
     """Whether an operation computes its values: all others find them elsewhere."""
     return op.is_elementwise or isinstance(op, Contract | Reduce)
@@ -124,8 +134,11 @@ class NestLowering(Lowering):
         taken: Sequence[str] = (),
         ranks: Sequence[int] = (),
         written: Written,
+        noted: Collection[int] = (),
     ) -> None:
         super().__init__(program, stored, rule_of, taken=taken)
+        #: Nodes that are looked at, because NumPy may warn of them.
+        self._noted = noted
         self._written = written
         #: What can be read: this is added to as passes are finished.
         self.stored: dict[int, Stored] = dict(stored)
@@ -199,6 +212,20 @@ class NestLowering(Lowering):
             if self._computed > self.most:
                 raise TooMany(max(self._times, key=lambda each: self._times[each]))
         return super()._compute(node, positions)
+
+    def _function(self, node: int, op: Primitive, operands: Sequence[Value]) -> Value:
+        if node not in self._noted:
+            return super()._function(node, op, operands)
+        source = self.program.specs[self.program.nodes[node].inputs[0]].dtype
+        dtype = self.program.specs[node].dtype
+        if isinstance(op, Cast) and is_integer(dtype):
+            ((value,),) = operands
+            return super()._function(node, op, [(_looked_at(value, noted.beyond(value, dtype)),)])
+        result = super()._function(node, op, operands)
+        if isinstance(op, Binary) and is_integer(source):
+            (one,), (other,) = operands
+            return (_looked_at(result[0], noted.wraps(op.fn, one, other, dtype)),)
+        return tuple(_looked_at(each) for each in result)
 
     # -- storage
 

@@ -12,6 +12,7 @@ from anygpu.codegen.kernel_ir import Buffer, Loop, Report, Statement, Store, nam
 from anygpu.codegen.lower import Stored, buffer_names, single_value, spec_of_parts
 from anygpu.codegen.nests.limits import Written
 from anygpu.codegen.nests.lowering import NestLowering
+from anygpu.codegen.nests.noted import noted_nodes
 from anygpu.codegen.nests.steps import Cost, Nest, Scratch
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.graph import Program
@@ -30,6 +31,7 @@ class Storage:
         self.program = program
         self.written = written
         self.ranks = ranks
+        self.noted = noted_nodes(program, ranks)
         self.slots: list[Slot] = []
         self.slot_of: dict[int, int] = {}
         self.stored: dict[int, Stored] = {}
@@ -101,6 +103,7 @@ class Storage:
             taken=(*self.buffers, *_RESERVED),
             ranks=self.ranks,
             written=self.written,
+            noted=self.noted,
         )
         result.buffers = self.stored
         result.turned = self.turned

@@ -119,7 +119,7 @@ def expression(value: Expr) -> str:
         case Apply() if value.fn in _SIGNS and len(value.args) == 2:
             one, other = map(expression, value.args)
             return f"({one} {_SIGNS[value.fn]} {other})"
-        case Apply() if value.fn == "opaque":
+        case Apply() if value.fn in ("opaque", "noted"):
             return expression(value.args[0])
         case Apply():
             return f"{value.fn}({', '.join(map(expression, value.args))})"

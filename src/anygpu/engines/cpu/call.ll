@@ -1,7 +1,7 @@
 ; The function that Python calls for a program without host steps (METH_FASTCALL). It checks that each argument is an
 ; array of just the type, shape and layout that the program was compiled for, makes the results, does everything in
-; between, and returns a list: the results, and after them whether all of them are finite. For anything else, and where
-; a rule of the program is broken, it returns NotImplemented and has done nothing.
+; between, and returns a list: the results, and after them the number of what nests have noted, 0 if nothing. For
+; anything else, and where a rule of the program is broken, it returns NotImplemented and has done nothing.
 ;
 ; `self` is a tuple, whose first item is an array of 64-bit words: the program (see `anygpu.engines.cpu.calls`). Words in
 ; capitals stand for places in objects of CPython and NumPy.
@@ -11,8 +11,6 @@
 @np_handler = external global i8
 @np_default_handler = external global i8
 @py_not_implemented = external global i8
-@py_true = external global i8
-@py_false = external global i8
 declare ptr @memory_take(i64)
 declare void @memory_give(ptr)
 declare ptr @np_new(ptr, i32, ptr, i32, ptr, ptr, i32, i32, ptr)
@@ -21,6 +19,7 @@ declare ptr @np_get_handler()
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare ptr @PyList_New(i64)
+declare ptr @PyLong_FromLong(i64)
 declare i32 @PyList_SetItem(ptr, i64, ptr)
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
@@ -125,7 +124,7 @@ entry:
   %output.words = mul i64 %outputs, 5
   %slot.list = getelementptr i64, ptr %output.list, i64 %output.words
   %lacking = add i64 %slots, 0
-  %unfinite = add i64 %slots, 1
+  %noted = add i64 %slots, 1
   %table.size = add i64 %slots, 2
   %table = alloca ptr, i64 %table.size, align 16
   %made = alloca ptr, i64 %outputs, align 16
@@ -239,8 +238,8 @@ filled:
 clear:
   %lacking.at = getelementptr ptr, ptr %table, i64 %lacking
   store ptr null, ptr %lacking.at
-  %unfinite.at = getelementptr ptr, ptr %table, i64 %unfinite
-  store ptr null, ptr %unfinite.at
+  %noted.at = getelementptr ptr, ptr %table, i64 %noted
+  store ptr null, ptr %noted.at
   %status = getelementptr i8, ptr %scratch, i64 %status.at
   call void @llvm.memset.p0.i64(ptr %status, i8 0, i64 %status.bytes, i1 false)
   %long = icmp ne i64 %lets.go, 0
@@ -277,10 +276,8 @@ answer:
   call void @release(ptr %scratch, i64 %scratch.bytes)
   %length = add i64 %outputs, 1
   %list = call ptr @PyList_New(i64 %length)
-  %noted = load ptr, ptr %unfinite.at
-  %finite = icmp eq ptr %noted, null
-  %said = select i1 %finite, ptr @py_true, ptr @py_false
-  call void @Py_IncRef(ptr %said)
+  %bits = load i64, ptr %noted.at
+  %said = call ptr @PyLong_FromLong(i64 %bits)
   %set.last = call i32 @PyList_SetItem(ptr %list, i64 %outputs, ptr %said)
   br label %item.next
 item.next:

@@ -12,7 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from anygpu._typing import HostArray
-from anygpu.engines.cpu.executable import CpuExecutable, executable
+from anygpu.codegen.kernel import RESULT
+from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable, executable
 from anygpu.engines.cpu.target import host_processor
 from anygpu.engines.custom_support import why_not_here
 from anygpu.engines.distributions import version_of
@@ -74,7 +75,13 @@ class CpuEngine(HostArrays):
         return self._native(program)
 
     def direct(self, program: Program, device: Device) -> DirectRun:
-        return self._native(program).checked
+        native = self._native(program)
+
+        def run(arrays: Sequence[HostArray]) -> tuple[list[HostArray], bool | None]:
+            results, noted = native.checked(arrays)
+            return results, None if noted & UNKNOWN else not noted & RESULT
+
+        return run
 
     def _native(self, program: Program) -> CpuExecutable:
         return self._executables.get(program.key, lambda: _compiled(program))

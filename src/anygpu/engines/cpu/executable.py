@@ -38,6 +38,9 @@ from anygpu.program.ops.custom import with_references
 from anygpu.program.primitives import Spec
 from anygpu.program.transforms import simplified
 
+#: In place of `RESULT`, of results that nests have not computed.
+UNKNOWN = 8
+
 
 class CompiledProgram(msgspec.Struct, frozen=True):
     """All that running a program takes, as it is kept on disk."""
@@ -73,7 +76,7 @@ def module_of(program: Program, processor: HostProcessor) -> tuple[RunPlan, str]
         scheduled = nests(program, vector_bytes=processor.vector_bytes)
         in_slots = with_scratch_in_slots(scheduled)
         plan = run_plan(in_slots, program.inputs, own=len(scheduled.slots))
-        return plan, module_text(in_slots, target, unfinite=plan.unfinite)
+        return plan, module_text(in_slots, target, noted=plan.noted)
     except TooLarge as error:
         raise CannotCompile("cpu", f"The program became too large for native code: {error}.") from error
     except Exception as error:
@@ -106,8 +109,8 @@ class CpuExecutable:
             step.node: first_that_is_read(program, step.node) for step in self.plan.steps if isinstance(step, HostRun)
         }
         self._steps = self._prepared_steps()
-        #: For arrays as the code reads them: the results, and behind them whether all are finite. `NotImplemented` for
-        #: others, and where only the long way will do.
+        #: For arrays as the code reads them: the results, and behind them what was noted. `NotImplemented` for others,
+        #: and where only the long way will do.
         self.call: Callable[..., Any] = _never
         if self._runtime.call is not None and can_call(self.plan):
             self.call = python_function(self._runtime.call, self.plan, self._code, self._constants)
@@ -120,13 +123,16 @@ class CpuExecutable:
         results.pop()
         return results  # type: ignore[no-any-return]
 
-    def checked(self, arrays: Sequence[HostArray]) -> tuple[list[HostArray], bool | None]:
-        """The results, and whether all of them are finite; `None` where that is not known without looking at them."""
+    def checked(self, arrays: Sequence[HostArray]) -> tuple[list[HostArray], int]:
+        """The results, and what was noted of them and on the way to them, as bits.
+
+        `RESULT` is not known of results that NumPy has computed: where there are any, `UNKNOWN` is set.
+        """
         results = self.call(*arrays)
         if results is NotImplemented:
             return self._run(arrays)
-        is_finite = results.pop()
-        return results, is_finite
+        noted = results.pop()
+        return results, noted
 
     def _prepared_steps(self) -> list[Any]:
         segment = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -142,7 +148,7 @@ class CpuExecutable:
 
     # -- the long way
 
-    def _run(self, arrays: Sequence[HostArray]) -> tuple[list[HostArray], bool | None]:
+    def _run(self, arrays: Sequence[HostArray]) -> tuple[list[HostArray], int]:
         specs = self.program.inputs
         if len(arrays) != len(specs):
             raise InvalidProgram(f"{len(arrays)} arrays for a program of {len(specs)} inputs.")
@@ -150,11 +156,11 @@ class CpuExecutable:
         usable = [_usable(array, spec) for array, spec in zip(arrays, specs, strict=True)]
         results = self.call(*usable)
         if results is not NotImplemented:
-            is_finite = results.pop()
-            return results, is_finite
+            noted = results.pop()
+            return results, noted
         return self._runtime.run(self._step_by_step, usable)
 
-    def _step_by_step(self, usable: Sequence[HostArray]) -> tuple[list[HostArray], bool | None]:
+    def _step_by_step(self, usable: Sequence[HostArray]) -> tuple[list[HostArray], int]:
         values: dict[int, HostArray] = dict(enumerate(usable))
         values |= self._constants
         values |= self._new_results()
@@ -169,7 +175,7 @@ class CpuExecutable:
         finally:
             self._runtime.give(taken)
         by_nests = self.plan.host_slots.isdisjoint(output.slot for output in self.plan.outputs)
-        return self._collected(values), not table[self.plan.unfinite] if by_nests else None
+        return self._collected(values), (table[self.plan.noted] or 0) | (0 if by_nests else UNKNOWN)
 
     def _new_results(self) -> dict[int, HostArray]:
         """Arrays for the results that nests compute, by slot."""

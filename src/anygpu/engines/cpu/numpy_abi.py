@@ -29,6 +29,7 @@ _PYTHON = (
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
     "PyList_New",
+    "PyLong_FromLong",
     "PyList_SetItem",
     "Py_IncRef",
     "Py_DecRef",
@@ -50,7 +51,7 @@ def array_symbols() -> dict[str, int] | None:
         for name in _PYTHON:
             found[name] = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
         found["np_ndarray"] = id(np.ndarray)
-        found |= {"py_not_implemented": id(NotImplemented), "py_true": id(True), "py_false": id(False)}
+        found["py_not_implemented"] = id(NotImplemented)
         if all(found.values()) and _makes_arrays(found["np_new"]):
             return found
     return None

@@ -61,8 +61,8 @@ class RunPlan(msgspec.Struct, frozen=True):
         return len(self.slots)
 
     @property
-    def unfinite(self) -> int:
-        """The entry that is not null after a run in which a nest stored a NaN or an infinity in a result."""
+    def noted(self) -> int:
+        """The entry whose bits say after a run what nests have noted: `RESULT`, `HIDDEN`, `WRAPPED`."""
         return len(self.slots) + 1
 
     @property

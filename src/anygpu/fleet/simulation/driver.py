@@ -22,7 +22,8 @@ from anygpu.fleet.simulation.ledger import Ledger, SimulatedFuture
 from anygpu.fleet.simulation.meter import Meter
 from anygpu.fleet.simulation.scenario import Scenario
 from anygpu.placement.call import Call
-from anygpu.placement.call_site import CallSite, Prediction
+from anygpu.placement.call_site import CallSite
+from anygpu.placement.candidates import Prediction
 from anygpu.placement.known import Known
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner

@@ -14,7 +14,8 @@ from anygpu.engines.isolation import Isolation
 from anygpu.fleet.simulation.clock import EventClock
 from anygpu.fleet.simulation.scenario import Scenario
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.placement.planner import Machine, Planner, machine_of
+from anygpu.placement.machine import Machine, machine_of
+from anygpu.placement.planner import Planner
 from anygpu.plan.calibration import Calibration, Curve, Transfer, assumed
 from anygpu.residency.registry import DeviceRegistry
 

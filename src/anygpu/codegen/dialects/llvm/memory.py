@@ -12,8 +12,9 @@ from typing import NamedTuple
 from anygpu.codegen.dialects.llvm.c_numbers import Number
 from anygpu.codegen.dialects.llvm.functions import Compiler
 from anygpu.codegen.dialects.llvm.index import Place, Places
-from anygpu.codegen.dialects.llvm.values import BYTES, FLOATS, Type, Value, Writer, constant, i64
+from anygpu.codegen.dialects.llvm.values import BYTES, FLOATS, I64, Type, Value, Writer, constant, i64
 from anygpu.codegen.index import Index
+from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
 from anygpu.program.dtypes import DType
 
 #: How elements lie in memory.
@@ -21,6 +22,8 @@ _STORED: dict[DType, str] = {
     **{"bool": "i8", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32", "uint32": "i32"},
     **{"int64": "i64", "uint64": "i64", "float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"},
 }
+#: Whole numbers of as many bits.
+_BITS = {"double": "i64", "float": "i32"}
 #: The longest distance of neighbours that are loaded together with all between them.
 _APART = 8
 
@@ -44,12 +47,14 @@ class Region(NamedTuple):
 class Memory:
     """Reads and writes elements in the types that are computed with."""
 
-    def __init__(self, writer: Writer, compiler: Compiler, regions: dict[str, Region]) -> None:
+    def __init__(self, writer: Writer, compiler: Compiler, regions: dict[str, Region], *, notes: bool = False) -> None:
         self.w = writer
         self.compiler = compiler
         self.regions = regions
-        #: Where the bits of all that is not finite are collected, for each type that is stored.
-        self._marks: dict[Type, str] = {}
+        #: Whether anything is noted beside what is stored.
+        self.notes = notes
+        #: Where the bits of all that is noted are collected, for each kind of it and type.
+        self._marks: dict[tuple[int, Type], str] = {}
 
     # -- one instruction each
 
@@ -173,32 +178,52 @@ class Memory:
     # -- what is not finite
 
     def _watch(self, region: Region, raw: Value) -> None:
-        """Note whether a value that is stored is finite: then it minus itself is 0, of which no bit is set."""
-        if not region.watched:
+        """Note whether a value that is stored is finite."""
+        if region.watched:
+            self._mark(RESULT, self._unfinite(raw))
+
+    def note(self, value: Value, condition: Value | None = None) -> None:
+        """Note that the condition holds, of a float or of a whole number; without one, that a float is not finite."""
+        if not self.notes:
             return
-        bits = raw.type.of({"double": "i64", "float": "i32"}.get(raw.type.elem, "i16"))
+        is_float = value.type.elem in FLOATS
+        if condition is None:
+            if is_float:
+                self._mark(HIDDEN, self._unfinite(value))
+            return
+        held = self.w.fit(condition, value.type.lanes)
+        self._mark(HIDDEN if is_float else WRAPPED, self.w.convert("sext", held, _BITS.get(value.type.elem, "i32")))
+
+    def _unfinite(self, raw: Value) -> Value:
+        """A whole number that is 0 if the value is finite: then it minus itself is 0, of which no bit is set."""
+        bits = raw.type.of(_BITS.get(raw.type.elem, "i16"))
         if raw.type.elem in FLOATS:
-            rest = self.w.op(f"bitcast {self.w.binary('fsub', raw, raw)} to {bits}", bits)
-        else:
-            exponent = constant(0x7C00, bits)
-            largest = self.w.compare("eq", self.w.binary("and", raw, exponent), exponent)
-            rest = self.w.convert("zext", largest, bits.elem)
-        if bits not in self._marks:
-            self._marks[bits] = f"%unfinite.{bits.elem}.{bits.lanes}"
-            self.w.first.append(f"  {self._marks[bits]} = alloca {bits}")
-            self.w.first.append(f"  store {constant(0, bits)}, ptr {self._marks[bits]}")
-        before = self.w.new(f"load {bits}, ptr {self._marks[bits]}", bits)
-        self.w.add_line(f"store {self.w.binary('or', before, rest)}, ptr {self._marks[bits]}")
+            return self.w.op(f"bitcast {self.w.binary('fsub', raw, raw)} to {bits}", bits)
+        exponent = constant(0x7C00, bits)
+        largest = self.w.compare("eq", self.w.binary("and", raw, exponent), exponent)
+        return self.w.convert("zext", largest, bits.elem)
+
+    def _mark(self, what: int, rest: Value) -> None:
+        """Collect the bits of a number that is 0 where there is nothing to note."""
+        bits = rest.type
+        if (what, bits) not in self._marks:
+            mark = self._marks[what, bits] = f"%noted{what}.{bits.elem}.{bits.lanes}"
+            self.w.first.append(f"  {mark} = alloca {bits}")
+            self.w.first.append(f"  store {constant(0, bits)}, ptr {mark}")
+        mark = self._marks[what, bits]
+        before = self.w.new(f"load {bits}, ptr {mark}", bits)
+        self.w.add_line(f"store {self.w.binary('or', before, rest)}, ptr {mark}")
 
     def noted(self) -> Value | None:
-        """At the end of a nest: whether anything was not finite; `None` if nothing is watched."""
+        """At the end of a nest: all that was noted, as bits; `None` if nothing is looked at."""
         found: Value | None = None
-        for bits, name in self._marks.items():
+        for (what, bits), name in self._marks.items():
             mark = self.w.new(f"load {bits}, ptr {name}", bits)
             one = Type(bits.elem)
             mark = mark if bits.lanes == 1 else self.w.intrinsic("vector.reduce.or", mark, result=one)
-            unfinite = self.w.compare("ne", mark, constant(0, one))
-            found = unfinite if found is None else self.w.binary("or", found, unfinite)
+            is_set = self.w.compare("ne", mark, constant(0, one))
+            number = self.w.select(is_set, constant(what, I64), constant(0, I64))
+            found = number if found is None else self.w.binary("or", found, number)
         return found
 
     def _mixed(self, parts: Sequence[Value]) -> Value:

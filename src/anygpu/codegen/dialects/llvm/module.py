@@ -10,7 +10,7 @@ from anygpu.codegen.dialects.llvm.index import Counter, Multiple
 from anygpu.codegen.dialects.llvm.memory import Memory, Region, stored_type
 from anygpu.codegen.dialects.llvm.native import NativeTarget
 from anygpu.codegen.dialects.llvm.statements import Body, Unit, written_by
-from anygpu.codegen.dialects.llvm.values import I64, Value, Writer
+from anygpu.codegen.dialects.llvm.values import I64, Value, Writer, constant
 from anygpu.codegen.nests.limits import MOST_LINES, TooLarge
 from anygpu.codegen.nests.steps import Nest, NestProgram
 from anygpu.program.dtypes import is_floating
@@ -25,19 +25,19 @@ _NODES = """
 """
 
 
-def module_text(nests: NestProgram, target: NativeTarget, *, unfinite: int | None = None) -> str:
+def module_text(nests: NestProgram, target: NativeTarget, *, noted: int | None = None) -> str:
     """The text of a module with a function `void <name>(ptr buffers, i64 begin, i64 end, i64 part)` for each nest.
 
     `buffers` is the table of the slots' addresses. `begin` is a multiple of the nest's grain, and `end` is one as well
-    or the nest's count. A nest that stores a NaN or an infinity in a result makes entry `unfinite` of the table, if it
-    is given, another address than null. Raises `TooLarge` where that is more than LLVM should be given.
+    or the nest's count. What a nest notes (`RESULT`, `HIDDEN`, `WRAPPED`) becomes bits of entry `noted` of the table,
+    if that is given. Raises `TooLarge` where that is more than LLVM should be given.
     """
     declared: dict[str, str] = {}
     defined: list[str] = []
     lines = 0
     for step in nests.steps:
         if isinstance(step, Nest):
-            defined.append(_nest(step, nests, target, declared, unfinite))
+            defined.append(_nest(step, nests, target, declared, noted))
             lines += defined[-1].count("\n")
             if lines > MOST_LINES:
                 raise TooLarge(f"its loops have more than {MOST_LINES:,} instructions")
@@ -45,7 +45,7 @@ def module_text(nests: NestProgram, target: NativeTarget, *, unfinite: int | Non
     return "\n\n".join([head, *declared.values(), *defined, _NODES])
 
 
-def _nest(nest: Nest, nests: NestProgram, target: NativeTarget, declared: dict[str, str], unfinite: int | None) -> str:
+def _nest(nest: Nest, nests: NestProgram, target: NativeTarget, declared: dict[str, str], noted: int | None) -> str:
     w = Writer(declared)
     compiler = Compiler(w, target)
     written = written_by(nest.body)
@@ -54,7 +54,7 @@ def _nest(nest: Nest, nests: NestProgram, target: NativeTarget, declared: dict[s
     regions: dict[str, Region] = {}
     for buffer in nest.buffers:
         pointer = _table_entry(w, buffer.name, buffer.slot)
-        watched = unfinite is not None and is_floating(buffer.dtype) and nests.slots[buffer.slot].role == "output"
+        watched = noted is not None and is_floating(buffer.dtype) and nests.slots[buffer.slot].role == "output"
         is_written = buffer.name in written
         regions[buffer.name] = Region(pointer, buffer.dtype, buffer.size, not is_written, watched)
     for scratch in nest.scratch:
@@ -65,7 +65,7 @@ def _nest(nest: Nest, nests: NestProgram, target: NativeTarget, declared: dict[s
     if "status" not in regions and nests.status is not None:
         regions["status"] = Region(_table_entry(w, "status", nests.status), "uint32", len(nests.checks), constant=False)
     fewest = nest.count - (nest.parts - 1) * nest.grain
-    unit = Unit(w, compiler, Memory(w, compiler, regions), fewest, loops.write)
+    unit = Unit(w, compiler, Memory(w, compiler, regions, notes=noted is not None), fewest, loops.write)
     grain, common = nest.grain, gcd(nest.grain, nest.count)
     counters = {
         "begin": Counter(Value("%begin", I64), Multiple(grain, 0)),
@@ -73,11 +73,11 @@ def _nest(nest: Nest, nests: NestProgram, target: NativeTarget, declared: dict[s
         "part": Counter(Value("%part", I64)),
     }
     Body(unit, counters, {}).run(nest.body)
-    if unfinite is not None and (noted := unit.memory.noted()) is not None:
-        w.add_line(f"br {noted}, label %unfinite, label %done")
-        w.lines.append("unfinite:")
-        w.add_line(f"%unfinite.at = getelementptr ptr, ptr %buffers, i64 {unfinite}")
-        w.add_line("store atomic ptr %buffers, ptr %unfinite.at monotonic, align 8")
+    if noted is not None and (found := unit.memory.noted()) is not None:
+        w.add_line(f"br {w.compare('ne', found, constant(0, I64))}, label %noted, label %done")
+        w.lines.append("noted:")
+        w.add_line(f"%noted.at = getelementptr ptr, ptr %buffers, i64 {noted}")
+        w.add_line(f"%noted.before = atomicrmw or ptr %noted.at, {found} monotonic")
         w.add_line("br label %done")
         w.lines.append("done:")
     # Never inlined: a nest takes what it only reads for invariable, and the caller has other nests that write it.

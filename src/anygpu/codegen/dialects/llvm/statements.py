@@ -105,6 +105,9 @@ class Body:
                 return self.unit.memory.load(expr.buffer, expr.index, self.places)
             case Apply():
                 args = [self.value(each) for each in expr.args]
+                if expr.fn == "noted":
+                    self.unit.memory.note(*args)
+                    return args[0]
                 return expressions.applied(self.unit.compiler, expr.fn, args, [each.type for each in expr.args])
             case Choose():
                 condition, yes, no = self.w.fitted([self.value(each) for each in (expr.condition, expr.yes, expr.no)])
@@ -320,7 +323,7 @@ def is_light(statements: Sequence[Statement]) -> bool:
     """Whether it is a few loads and operators, with no loop and no function."""
     plain = all(isinstance(each, Let | Assign) for each in statements)
     called = (each.fn for each in _expressions(statements) if isinstance(each, Apply))
-    return plain and len(statements) <= _LIGHT and all(fn in OPERATORS or fn == "opaque" for fn in called)
+    return plain and len(statements) <= _LIGHT and all(fn in OPERATORS or fn in ("opaque", "noted") for fn in called)
 
 
 def _divides(index: Index, variable: str) -> bool:

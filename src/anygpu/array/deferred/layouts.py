@@ -1,0 +1,183 @@
+"""What is known of an array before it is computed: its type, shape and strides; and what NumPy's calls make of that.
+
+Nothing of it is a rule of ours. The first call of NumPy with operands of some layouts is made at once, and what came
+out is remembered: for the calls that are recorded, layouts decide it and values do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from anygpu._typing import HostArray
+
+#: Layouts and forms of calls that are remembered.
+_MOST = 8192
+#: Types of arrays that wait, in the order of bytes of this machine.
+_DTYPES = frozenset(
+    map(
+        np.dtype,
+        [
+            "bool",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "uint16",
+            "uint32",
+            "uint64",
+            "float16",
+            "float32",
+            "float64",
+            "complex64",
+            "complex128",
+        ],
+    )
+)
+#: A Python integer up to this fits into every type of NumPy's: its value decides nothing.
+_FITS_ALL = 127
+
+
+class Layout:
+    """Type, shape and strides of an array, or the type of one of NumPy's numbers. Equal ones are the same object."""
+
+    __slots__ = ("_dummy", "dtype", "is_contiguous", "is_number", "kind", "shape", "size", "strides")
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], is_number: bool) -> None:
+        self.shape, self.strides, self.dtype, self.is_number = shape, strides, dtype, is_number
+        self.size = math.prod(shape)
+        self.kind: type[Any] = dtype.type if is_number else np.ndarray
+        self._dummy: HostArray | None = None
+        self.is_contiguous = is_number or bool(self.dummy.flags.c_contiguous)
+
+    @property
+    def dummy(self) -> HostArray:
+        """A NumPy array of this layout with no memory behind it, which must not be read."""
+        if self._dummy is None:
+            self._dummy = as_strided(np.empty(1, self.dtype), self.shape, self.strides)
+        return self._dummy
+
+
+_layouts: dict[tuple[Any, ...], Layout] = {}
+
+
+def layout_of(value: Any) -> Layout:
+    """The layout of one of NumPy's arrays or numbers."""
+    if isinstance(value, np.ndarray):
+        key: tuple[Any, ...] = (value.shape, value.strides, value.dtype)
+    else:
+        key = ((), None, value.dtype)
+    found = _layouts.get(key)
+    if found is None:
+        if len(_layouts) >= _MOST:
+            _layouts.clear()
+        is_number = key[1] is None
+        found = _layouts[key] = Layout(key[0], () if is_number else key[1], key[2], is_number)
+    return found
+
+
+def can_stand_for(value: Any) -> bool:
+    """Whether there are arrays that stand for such a one of NumPy's."""
+    return type(value) is np.ndarray and value.dtype in _DTYPES and value.dtype.isnative
+
+
+class Outcome(Enum):
+    """What a call of NumPy gives."""
+
+    NEW = "new memory, or a number"
+    VIEW = "a view of the first operand"
+    ITSELF = "the first operand"
+    #: The values decide, or it is nothing of these.
+    AT_ONCE = "only NumPy knows"
+
+
+class Fact:
+    """What one form of a call gives for operands of some layouts."""
+
+    __slots__ = ("layout", "op", "outcome")
+
+    def __init__(self, op: Op, outcome: Outcome, layout: Layout | None) -> None:
+        self.op, self.outcome, self.layout = op, outcome, layout
+
+
+class Op:
+    """One form of a call of NumPy's: what is called, with which options, and how that is written in Python."""
+
+    __slots__ = ("_arranged", "call", "facts", "only_view", "text", "writes")
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        text: str,
+        *,
+        writes: bool = False,
+        only_view: bool = False,
+        arranged: Callable[..., tuple[Any, ...]] | None = None,
+    ) -> None:
+        """`text` has {0}, {1} for the operands. `writes` is for one that writes to its first operand."""
+        self.call, self.text, self.writes, self.only_view = call, text, writes, only_view
+        self._arranged = arranged
+        self.facts: dict[tuple[Any, ...], Fact] = {}
+
+    def arranged(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of `call`."""
+        return operands if self._arranged is None else self._arranged(*operands)
+
+    def apply(self, *operands: Any) -> Any:
+        """Call NumPy with these operands."""
+        return self.call(*self.arranged(operands))
+
+    def remember(self, key: tuple[Any, ...], outcome: Outcome, layout: Layout | None) -> Fact:
+        if len(self.facts) >= _MOST:
+            self.facts.clear()
+        fact = self.facts[key] = Fact(self, outcome, layout)
+        return fact
+
+    def learn(self, key: tuple[Any, ...], operands: tuple[Any, ...], result: Any) -> Fact:
+        """What NumPy gave for operands of such layouts."""
+        first = operands[0]
+        if self.writes:
+            return self.remember(key, Outcome.ITSELF, layout_of(first))
+        if result is first:
+            return self.remember(key, Outcome.ITSELF, layout_of(first))
+        if isinstance(result, np.generic) and result.dtype in _DTYPES:
+            return self.remember(key, Outcome.NEW, layout_of(result))
+        if not can_stand_for(result) or not result.flags.writeable:
+            return self.remember(key, Outcome.AT_ONCE, None)
+        shared = [
+            number
+            for number, each in enumerate(operands)
+            if isinstance(each, np.ndarray) and np.may_share_memory(result, each)
+        ]
+        if not shared:
+            return self.remember(key, Outcome.NEW, layout_of(result))
+        if shared == [0] and len(operands) == 1:
+            return self.remember(key, Outcome.VIEW, layout_of(result))
+        return self.remember(key, Outcome.AT_ONCE, None)
+
+    def foresee(self, key: tuple[Any, ...], layout: Layout) -> Fact | None:
+        """For what can only be a view: NumPy makes it of an array without memory. `None` where that tells nothing."""
+        if not self.only_view or layout.is_number:
+            return None
+        view = self.apply(layout.dummy)
+        if view is layout.dummy:
+            return self.remember(key, Outcome.ITSELF, layout)
+        if type(view) is not np.ndarray:
+            return None
+        return self.remember(key, Outcome.VIEW, layout_of(view))
+
+
+def number_key(value: Any) -> Any:
+    """What of a Python number decides what NumPy makes of it beside arrays; `None` for what is none."""
+    kind = type(value)
+    if kind is float or kind is bool or kind is complex:
+        return kind
+    if kind is int:
+        return int if 0 <= value <= _FITS_ALL else value
+    return None

@@ -1,0 +1,566 @@
+"""What a deferred call has recorded since a value was last needed, and how it is computed.
+
+The record is a script: NumPy's calls in the order in which the function made them. Run on NumPy, it gives what the
+function would have got, views and writes included, as long as what it reads is what was there when it was recorded.
+That is so for memory that only arrays of this recorder refer to, by its reference count; for the memory of arguments
+where the function can reach it in no other way (`trusts_arguments`); all else is copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from anygpu.array.deferred.layouts import Fact, Op, Outcome, can_stand_for, layout_of, number_key
+
+if TYPE_CHECKING:
+    from anygpu.array.deferred.standing_in import StandIn
+
+#: Calls on arrays of at most so many elements that are all there are made at once.
+SMALL = 2048
+#: A script is run when it has so many entries, whether a value is needed or not.
+MOST_ENTRIES = 2000
+
+#: NumPy's floating-point modes: an object that stays the same as long as they do.
+_MODES: Any = getattr(np._core.umath, "_extobj_contextvar", None)  # type: ignore[attr-defined]
+#: Modes that only NumPy can honour at the line where it happens.
+_LOUD = frozenset(("raise", "call", "print", "log"))
+
+NEW, VIEW, ITSELF, AT_ONCE = Outcome.NEW, Outcome.VIEW, Outcome.ITSELF, Outcome.AT_ONCE
+_frame = sys._getframe
+_ident = threading.get_ident
+_refcount = sys.getrefcount
+
+
+class Place(NamedTuple):
+    """Where the user's code made a call."""
+
+    code: CodeType
+    instruction: int
+    globals: dict[str, Any]
+
+    @property
+    def line(self) -> int:
+        return line_of(self.code, self.instruction)
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
+
+
+@lru_cache(maxsize=4096)
+def line_of(code: CodeType, instruction: int) -> int:
+    """The number of the line that an instruction is of."""
+    for begin, end, line in code.co_lines():
+        if begin <= instruction < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def _called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return function(*arguments)
+
+
+_calls: dict[tuple[CodeType, int], tuple[dict[str, Any], Callable[..., Any]]] = {}
+
+
+def called_from(place: Place) -> Callable[[Callable[..., Any], tuple[Any, ...]], Any]:
+    """A function that calls another one as if it stood there: warnings and errors have that line."""
+    known = _calls.get(place[:2])
+    if known is not None and known[0] is place.globals:
+        return known[1]
+    code = _called.__code__.replace(
+        co_filename=place.code.co_filename, co_firstlineno=place.line, co_name=place.code.co_name,
+        co_linetable=_one_line(len(_called.__code__.co_code)),
+    )  # fmt: skip
+    if len(_calls) > 4096:
+        _calls.clear()
+    made = FunctionType(code, place.globals)
+    _calls[place[:2]] = (place.globals, made)
+    return made
+
+
+def _one_line(length: int) -> bytes:
+    """A table of lines in which every instruction is on the first one (see CPython's `locations.md`)."""
+    units = length // 2
+    parts = []
+    while units > 0:
+        step = min(units, 8)
+        # Without columns, and the same line as before.
+        parts.append(bytes((0x80 | (13 << 3) | (step - 1), 0)))
+        units -= step
+    return b"".join(parts)
+
+
+class Script(NamedTuple):
+    """Calls of NumPy in their order. An entry is a layout (of an array that goes in), a type (of a Python number) or a
+    call: what it gives, and the numbers of the entries that are its operands."""
+
+    entries: tuple[Any, ...]
+    #: The entries that are wanted.
+    outputs: tuple[int, ...]
+    #: For each entry: the array or number that goes in; `None` for calls.
+    values: list[Any]
+    #: For each entry: where the call was made.
+    places: list[tuple[CodeType, int, dict[str, Any]] | None]
+    is_quiet: bool
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What scripts that compute the same have in common."""
+        return (self.entries, self.outputs, self.is_quiet)
+
+    def run(self) -> list[Any]:
+        """What NumPy gives for the entries that are wanted."""
+        values = list(self.values)
+        last = _last_uses(self.entries, self.outputs)
+        for number, entry in enumerate(self.entries):
+            if type(entry) is not tuple:
+                continue
+            fact, operands = entry
+            op = fact.op
+            given = op.arranged(tuple([values[each] for each in operands]))
+            place = None if self.is_quiet else self.places[number]
+            result = op.call(*given) if place is None else called_from(Place(*place))(op.call, given)
+            values[number] = values[operands[0]] if fact.outcome is ITSELF else result
+            given = result = None
+            for each in last[number]:
+                values[each] = None
+        return [values[each] for each in self.outputs]
+
+
+@lru_cache(maxsize=256)
+def _last_uses(entries: tuple[Any, ...], outputs: tuple[int, ...]) -> list[list[int]]:
+    """For each entry: those that are not needed after it, so that memory is used again as NumPy does."""
+    last: dict[int, int] = {}
+    for number, entry in enumerate(entries):
+        if type(entry) is tuple:
+            for each in entry[1]:
+                last[each] = number
+            last.setdefault(number, number)
+    found: list[list[int]] = [[] for _ in entries]
+    wanted = set(outputs)
+    for entry_number, user in last.items():
+        if entry_number not in wanted:
+            found[user].append(entry_number)
+    return found
+
+
+class Ended(NamedTuple):
+    """Why a segment ended."""
+
+    why: str
+    place: Place | None
+    calls: int
+
+
+class Recorder:
+    """What one deferred call has recorded. It belongs to the thread of that call."""
+
+    def __init__(self, compute: Callable[[Script], list[Any]], *, trusts_arguments: bool = False) -> None:
+        self._compute = compute
+        self.trusts_arguments = trusts_arguments
+        self.thread = threading.get_ident()
+        self.is_open = True
+        #: A number that is another one after each segment.
+        self.segment = 0
+        #: Calls that were recorded, those that NumPy made at once, and bytes that were copied.
+        self.recorded = self.at_once = self.copied = 0
+        self.ended: list[Ended] = []
+        self.filters = warnings.filters
+        self._modes: object = None
+        self._found: dict[str, Any] = {}
+        self._is_loud = self._is_quiet = False
+        self._entries: list[Any] = []
+        self._values: list[Any] = []
+        self._places: list[tuple[CodeType, int, dict[str, Any]] | None] = []
+        self._made: list[tuple[ref[StandIn], int]] = []
+        #: Every array that was made, to see which of them outlive the call.
+        self.all: list[ref[StandIn]] = []
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._entries)
+
+    # -- recording
+
+    def record(self, op: Op, operands: tuple[Any, ...], depth: int = 2) -> Any:
+        """A call of NumPy's: recorded if it can be, else made at once. The user's code is `depth` frames above."""
+        key: list[Any] = []
+        is_waiting, size = False, 0
+        for each in operands:
+            if type(each) is StandIn_:
+                layout = each._layout
+                if each._value is None:
+                    is_waiting = True
+                elif layout.size > size:
+                    size = layout.size
+            elif (layout := number_key(each)) is None:
+                if not (can_stand_for(each) or isinstance(each, np.generic)):
+                    return self._at_once(op, operands, depth + 1)
+                layout = layout_of(each)
+                if layout.size > size:
+                    size = layout.size
+            key.append(layout)
+        if not (is_waiting or size > SMALL) or not self.is_open:
+            return self._at_once(op, operands, depth + 1)
+        layouts = tuple(key)
+        fact = op.facts.get(layouts)
+        if fact is None:
+            fact = op.foresee(layouts, layouts[0]) if op.only_view else None
+            if fact is None:
+                return self._learn(op, layouts, operands, depth + 1)
+        outcome = fact.outcome
+        if outcome is ITSELF and not op.writes:
+            return operands[0]
+        first = operands[0]
+        if outcome is VIEW and type(first) is StandIn_ and first._value is not None:
+            return self._view(fact, first)
+        if (
+            outcome is AT_ONCE
+            or _ident() != self.thread
+            or (not self._may_wait())
+            or (op.writes and not self._can_write(first))
+        ):
+            return self._at_once(op, operands, depth + 1)
+        references = []
+        for each in operands:
+            entry = self._entry_of(each)
+            if entry is None:
+                return self._at_once(op, operands, depth + 1)
+            references.append(entry)
+        frame = _frame(depth)
+        number = len(self._entries)
+        self._entries.append((fact, tuple(references)))
+        self._values.append(None)
+        self._places.append((frame.f_code, frame.f_lasti, frame.f_globals))
+        self.recorded += 1
+        if op.writes:
+            return first
+        assert fact.layout is not None
+        made = StandIn_(self, fact.layout, None, number, first if outcome is VIEW else None, fact)
+        held = ref(made)
+        self._made.append((held, number))
+        self.all.append(held)
+        if number > MOST_ENTRIES:
+            self.compute("it is long", depth + 1)
+        return made
+
+    def _may_wait(self) -> bool:
+        """Whether NumPy's modes and the filters of warnings allow that a call is made later."""
+        modes = object() if _MODES is None else _MODES.get()
+        if modes is not self._modes:
+            if self._entries:
+                self.compute("np.errstate has changed", 4)
+            found: Any = np.geterr()
+            self._modes, self._found = modes, found
+            self._is_quiet = all(mode == "ignore" for mode in found.values())
+            self._is_loud = not _LOUD.isdisjoint(found.values()) or (not self._is_quiet and _raises_warnings())
+        if self._is_loud:
+            return False
+        return self._is_quiet or warnings.filters is self.filters
+
+    def _entry_of(self, operand: Any) -> int | None:
+        """The entry of an operand; `None` for memory that can be neither trusted nor copied."""
+        if type(operand) is not StandIn_:
+            return self._input(type(operand), operand) if number_key(operand) is not None else self._copied(operand)
+        array: StandIn = operand
+        if array._segment == self.segment and array._recorder is self:
+            return array._entry
+        if array._recorder is not self:
+            return self._copied(array.compute("another deferred call reads it"))
+        if array._layout.is_number:
+            return self._input(array._layout, array._value)
+        if not self._is_safe(array):
+            return self._copied(array._value)
+        if array._parent is None:
+            number: int | None = self._input(array._layout, array._value)
+        else:
+            assert array._fact is not None
+            number = self._view_entry(array._parent, array._fact)
+        if number is not None:
+            array._segment, array._entry = self.segment, number
+        return number
+
+    def _copied(self, value: Any) -> int | None:
+        """The entry of memory that others can write to; `None` where a copy would lie differently."""
+        if isinstance(value, np.ndarray):
+            if not value.flags.forc:
+                return None
+            self.copied += value.nbytes
+            value = value.copy("K")
+        return self._input(layout_of(value), value)
+
+    def _view_entry(self, parent: StandIn, fact: Fact) -> int | None:
+        source = self._entry_of(parent)
+        if source is None:
+            return None
+        number = len(self._entries)
+        self._entries.append((fact, (source,)))
+        self._values.append(None)
+        self._places.append(None)
+        return number
+
+    def _input(self, what: Any, value: Any) -> int:
+        number = len(self._entries)
+        self._entries.append(what)
+        self._values.append(value)
+        self._places.append(None)
+        return number
+
+    def _is_safe(self, array: StandIn) -> bool:
+        """Whether nobody but this recorder can write to the memory of an array that is there."""
+        root = array
+        while root._parent is not None:
+            root = root._parent
+        if root._is_exposed:
+            return False
+        if root._is_argument:
+            return self.trusts_arguments
+        if root._segment == self.segment:
+            return True  # since it was seen to be, nothing was handed out without ending the segment
+        if root._value is None or root._value.base is not None or not _COUNTS:
+            return False
+        views = 0
+        for each in root._views:
+            view = each()
+            if view is not None and view._value is not None:
+                views += 1
+                if _references(view) != _NO_OTHERS:
+                    return False
+        return _references(root) == _NO_OTHERS + views
+
+    def _can_write(self, array: Any) -> bool:
+        """Whether a write can be recorded: nobody else sees the memory, or only arrays that wait too."""
+        if type(array) is not StandIn_ or array._recorder is not self:
+            return False
+        root = array
+        while root._parent is not None:
+            root = root._parent
+        if root._value is None:
+            return True
+        if root._is_argument or root._layout.is_number or not root._value.flags.forc:
+            return False
+        if root._segment != self.segment and not self._is_safe(root):
+            return False
+        # A copy that is written to takes its place: what is computed never changes what went in.
+        source = self._entry_of(root)
+        assert source is not None
+        fact = _COPY.facts.get((root._layout,)) or _COPY.remember((root._layout,), NEW, root._layout)
+        number = len(self._entries)
+        self._entries.append((fact, (source,)))
+        self._values.append(None)
+        self._places.append(None)
+        root._value, root._segment, root._entry = None, self.segment, number
+        self._made.append((ref(root), number))
+        for each in root._views:
+            view = each()
+            if view is not None and view._parent is not None and view._fact is not None:
+                number = len(self._entries)
+                self._entries.append((view._fact, (view._parent._entry,)))
+                self._values.append(None)
+                self._places.append(None)
+                view._value, view._segment, view._entry = None, self.segment, number
+                self._made.append((each, number))
+        root._views = ()
+        return True
+
+    # -- at once
+
+    def _learn(self, op: Op, key: tuple[Any, ...], operands: tuple[Any, ...], depth: int) -> Any:
+        """The first call of its kind is NumPy's; what came out is remembered."""
+        real = self._all_real(operands, f"the first call of {op.text} tells what it gives", depth + 1)
+        if op.writes and self._entries:
+            self.compute(_WRITES, depth + 1)
+        result = self._called(op, real, depth + 1)
+        fact = op.learn(key, real, result)
+        return self._given(fact.outcome, fact, operands, result)
+
+    def _at_once(self, op: Op, operands: tuple[Any, ...], depth: int) -> Any:
+        real = self._all_real(operands, f"NumPy computes {op.text} at once", depth + 1)
+        if op.writes and self._entries:
+            self.compute(_WRITES, depth + 1)
+        result = self._called(op, real, depth + 1)
+        key = tuple([number_key(each) or layout_of(each) for each in real]) if all(map(_has_layout, real)) else None
+        fact = op.facts.get(key) if key is not None else None
+        if fact is None and key is not None:
+            fact = op.learn(key, real, result)
+        return self._given(AT_ONCE if fact is None else fact.outcome, fact, operands, result)
+
+    def _all_real(self, operands: tuple[Any, ...], why: str, depth: int) -> tuple[Any, ...]:
+        real = []
+        for each in operands:  # no comprehension, which is a frame of its own in some versions of Python
+            real.append(self.real(each, why, depth + 1))  # noqa: PERF401
+        return tuple(real)
+
+    def _called(self, op: Op, real: tuple[Any, ...], depth: int) -> Any:
+        frame = _frame(depth)
+        self.at_once += 1
+        return called_from(Place(frame.f_code, frame.f_lasti, frame.f_globals))(op.call, op.arranged(real))
+
+    def _given(self, outcome: Outcome, fact: Fact | None, operands: tuple[Any, ...], result: Any) -> Any:
+        """What the user's code gets for a result of NumPy's."""
+        first = operands[0]
+        if outcome is ITSELF:
+            return first
+        if outcome is VIEW and fact is not None and type(first) is StandIn_ and first._recorder is self:
+            return self._view_of(fact, first, result)
+        return self.stand_in(result)
+
+    def _view(self, fact: Fact, array: StandIn) -> StandIn:
+        return self._view_of(fact, array, fact.op.apply(array._value))
+
+    def _view_of(self, fact: Fact, array: StandIn, value: Any) -> StandIn:
+        made: StandIn = StandIn_(self, layout_of(value), value, -1, array, fact)
+        held = ref(made)
+        self.all.append(held)
+        root = array
+        while root._parent is not None:
+            root = root._parent
+        if not root._is_argument:
+            root._views = (*(each for each in root._views if each() is not None), held)
+        return made
+
+    def stand_in(self, value: Any, *, is_argument: bool = False) -> Any:
+        """An array that stands for one of NumPy's; anything else is itself."""
+        if not can_stand_for(value) or not self.is_open:
+            return value
+        made = StandIn_(self, layout_of(value), value, -1, None, None)
+        made._is_argument = is_argument
+        self.all.append(ref(made))
+        return made
+
+    def real(self, value: Any, why: str, depth: int) -> Any:
+        """NumPy's own array or number for one of ours."""
+        if type(value) is not StandIn_:
+            return value
+        if value._value is None:
+            value._recorder.compute(why, depth + 1)
+        return value._value
+
+    # -- computing
+
+    def compute(self, why: str, depth: int = 2) -> None:
+        """Compute what was recorded; arrays that are still referred to have their values then."""
+        if not len(self._entries) == len(self._values) == len(self._places):
+            raise RuntimeError("an operation was interrupted while it was recorded")
+        if not self._entries:
+            return
+        frame = _frame(depth)
+        place = Place(frame.f_code, frame.f_lasti, frame.f_globals)
+        wanted: list[tuple[StandIn, int]] = []
+        for each, number in self._made:
+            array = each()
+            if array is not None and array._value is None and array._segment == self.segment:
+                wanted.append((array, number))
+        # Views are made of what they are views of, which they keep alive.
+        own = [(array, number) for array, number in wanted if array._parent is None]
+        script = Script(
+            tuple(self._entries), tuple([number for _, number in own]), self._values, self._places, self._is_quiet
+        )
+        calls = sum(type(entry) is tuple for entry in script.entries)
+        waiting = (self._entries, self._values, self._places, self._made)
+        self.segment += 1
+        self._entries, self._values, self._places, self._made = [], [], [], []
+        try:
+            with _as_recorded(self.filters, self._modes, self._found):
+                results = self._compute(script)
+        except BaseException:
+            # It was interrupted, or there was no memory: what went in is as it was, and it can be computed again.
+            self.segment -= 1
+            self._entries, self._values, self._places, self._made = waiting
+            raise
+        self.ended.append(Ended(why, place, calls))
+        if len(self.all) > MOST_ENTRIES:
+            self.all = [each for each in self.all if each() is not None]
+        for (array, _), result in zip(own, results, strict=True):
+            array._value, array._segment = result, -1
+            if type(result) is np.ndarray and result.strides != array._layout.strides:
+                array._layout = layout_of(result)
+        for array, _ in wanted:
+            if array._parent is not None:
+                assert array._fact is not None
+                array._value, array._segment = array._fact.op.apply(array._parent._value), -1
+                root = array._parent
+                while root._parent is not None:
+                    root = root._parent
+                root._views = (*root._views, ref(array))
+
+    def close(self) -> list[StandIn]:
+        """End the call, after all was computed; the arrays that are still referred to."""
+        self.is_open = False
+        return [array for each in self.all if (array := each()) is not None]
+
+
+@contextlib.contextmanager
+def _as_recorded(filters: Any, modes: object, found: dict[str, Any]) -> Iterator[None]:
+    """With the filters of warnings and NumPy's modes that were there when calls were recorded."""
+    now = warnings.filters
+    if now is filters and (_MODES is None or _MODES.get() is modes):
+        yield
+        return
+    with np.errstate(**found):
+        warnings.filters = filters
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            warnings.filters = now
+            warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+def ignores_warnings() -> bool:
+    """Whether a filter hides all of NumPy's warnings."""
+    for action, message, category, module, line in warnings.filters:
+        if issubclass(RuntimeWarning, category):
+            return action == "ignore" and message is None and module is None and not line
+    return False
+
+
+def _raises_warnings() -> bool:
+    """Whether a filter makes errors of NumPy's warnings."""
+    for action, message, category, module, line in warnings.filters:
+        if issubclass(RuntimeWarning, category):
+            if action == "error":
+                return True
+            if message is None and module is None and not line:
+                return False  # which hides those behind it
+    return False
+
+
+def _has_layout(value: Any) -> bool:
+    return number_key(value) is not None or can_stand_for(value) or isinstance(value, np.generic)
+
+
+_COPY = Op(lambda x: x.copy("K"), "{0}.copy()")
+
+
+def _references(array: Any) -> int:
+    """How many refer to the memory of an array, with those that are only here."""
+    value = array._value
+    return _refcount(value)
+
+
+class _Held:
+    __slots__ = ("_value",)
+
+    def __init__(self) -> None:
+        self._value = np.empty(1)
+
+
+#: What that is for memory that nobody else refers to; and whether references are counted at once.
+_NO_OTHERS = _references(_Held())
+_COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+
+_WRITES = "it writes to memory that others can see"
+
+#: `StandIn`, which imports this module.
+StandIn_: Any = None

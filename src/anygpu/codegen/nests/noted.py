@@ -1,0 +1,154 @@
+"""Values that a nest looks at because NumPy may warn of them and no result shows it: a NaN that is masked, for example.
+
+A NaN or an infinity that becomes one in a result is seen there. Others are noted where they get lost: before a choice,
+a comparison, a division by them. Whole numbers are noted where NumPy warns that one does not fit: casts of floats, and
+sums and products of NumPy's scalars, which have no axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anygpu.codegen.elementwise import converted
+from anygpu.codegen.kernel_ir import Apply, Expr, Literal
+from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
+from anygpu.program.functions import BinaryFunction, UnaryFunction
+from anygpu.program.graph import Program
+from anygpu.program.primitives import (
+    Binary,
+    Broadcast,
+    Cast,
+    Concatenate,
+    Contract,
+    Flip,
+    Pad,
+    Permute,
+    Primitive,
+    Reduce,
+    Reshape,
+    Scan,
+    Unary,
+)
+
+#: Of NaN they give NaN, of infinities NaN or infinities.
+_CARRY: frozenset[UnaryFunction] = frozenset(
+    ("negative", "abs", "floor", "ceil", "trunc", "rint", "sqrt", "cbrt", "log", "log2", "log10", "log1p", "sin", "cos",
+     "tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "conj")
+)  # fmt: skip
+#: The same of both operands, and of the first one.
+_CARRY_BOTH: frozenset[BinaryFunction] = frozenset(("add", "subtract", "multiply", "hypot", "complex"))
+_CARRY_FIRST: frozenset[BinaryFunction] = frozenset(("divide", "floor_divide", "remainder", "fmod"))
+#: Of NaN they give NaN, but infinities get lost.
+_CARRY_NAN: frozenset[UnaryFunction] = frozenset(("exp", "exp2", "expm1", "tanh", "atan", "erf", "reciprocal", "sign"))
+_CARRY_NAN_OF_BOTH: frozenset[BinaryFunction] = frozenset(("minimum", "maximum", "atan2", *_CARRY_FIRST))
+_ALL_ARE_THERE = (Reshape, Broadcast, Permute, Flip, Concatenate)
+
+#: Of finite numbers they may give NaN, or infinities. Sums and products do as well, of numbers that hardly anybody has:
+#: to look at all of them would cost every call more than their warnings are worth.
+_MAKE_NAN: frozenset[UnaryFunction | BinaryFunction] = frozenset(
+    ("sqrt", "asin", "acos", "acosh", "log", "log2", "log10", "log1p", "atanh", "divide", "floor_divide", "remainder",
+     "fmod", "power")
+)  # fmt: skip
+_MAKE_INFINITY: frozenset[UnaryFunction | BinaryFunction] = frozenset(
+    ("exp", "exp2", "expm1", "sinh", "cosh", "log", "log2", "log10", "log1p", "atanh", "reciprocal", "divide",
+     "floor_divide", "power", "ldexp")
+)  # fmt: skip
+
+_WRAP: frozenset[BinaryFunction] = frozenset(("add", "subtract", "multiply"))
+_INTEGERS = ("signed", "unsigned")
+#: Near the largest numbers of 64 bits a float is less exact than this.
+_NEARLY = 1.0 - 2.0**-50
+
+
+def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
+    """The nodes that are to be looked at: functions of floats, and casts and sums of whole numbers.
+
+    Nodes can be computed in the order of their ranks; without these in that of their numbers.
+    """
+    count = len(program.nodes)
+    order = sorted(range(count), key=ranks.__getitem__) if ranks else list(range(count))
+    outputs = set(program.outputs)
+    #: Whether a NaN, or an infinity, surely reaches a result or a node that is looked at.
+    nan_is_seen, infinity_is_seen = ([node in outputs for node in range(count)] for _ in range(2))
+    found = set()
+    for node in reversed(order):
+        op, inputs = program.nodes[node]
+        makes_nan, makes_infinity = _makes(program, node)
+        if (makes_nan and not nan_is_seen[node]) or (makes_infinity and not infinity_is_seen[node]):
+            found.add(node)
+            nan_is_seen[node] = infinity_is_seen[node] = True
+        elif _may_not_fit(program, node):
+            found.add(node)
+        for number, each in enumerate(inputs):
+            carries = _carries(op, number)
+            infinity_is_seen[each] |= infinity_is_seen[node] and carries
+            nan_is_seen[each] |= nan_is_seen[node] and (carries or _carries_nan(op))
+    return frozenset(found)
+
+
+def _makes(program: Program, node: int) -> tuple[bool, bool]:
+    """Whether an operation may give a NaN, and whether it may give an infinity, of finite numbers."""
+    op, inputs = program.nodes[node]
+    dtype = program.specs[node].dtype
+    if not is_inexact(dtype):
+        return False, False
+    if isinstance(op, Cast):
+        return False, ITEMSIZE[dtype] < ITEMSIZE[program.specs[inputs[0]].dtype]
+    if isinstance(op, Unary | Binary):
+        return op.fn in _MAKE_NAN, op.fn in _MAKE_INFINITY
+    return False, False
+
+
+def _carries(op: Primitive, operand: int) -> bool:
+    """Whether a NaN or an infinity in this operand surely gives one in the result."""
+    match op:
+        case Unary():
+            return op.fn in _CARRY
+        case Binary():
+            return op.fn in _CARRY_BOTH or (op.fn in _CARRY_FIRST and operand == 0)
+        case Cast():
+            return KIND[op.dtype] in ("float", "complex")
+        case Reduce() | Scan():
+            return op.fn in ("sum", "prod")
+        case Pad():
+            return operand == 0
+    return isinstance(op, (*_ALL_ARE_THERE, Contract))
+
+
+def _carries_nan(op: Primitive) -> bool:
+    """Whether a NaN in any operand surely gives one in the result."""
+    match op:
+        case Unary():
+            return op.fn in _CARRY_NAN
+        case Binary():
+            return op.fn in _CARRY_NAN_OF_BOTH
+    return isinstance(op, Reduce | Scan) and op.fn in ("max", "min")
+
+
+def _may_not_fit(program: Program, position: int) -> bool:
+    op, inputs = program.nodes[position]
+    spec = program.specs[position]
+    if KIND[spec.dtype] not in _INTEGERS:
+        return False
+    if isinstance(op, Cast):
+        return KIND[program.specs[inputs[0]].dtype] == "float"
+    return isinstance(op, Binary) and op.fn in _WRAP and not spec.shape
+
+
+def beyond(value: Expr, dtype: DType) -> Expr:
+    """Whether NumPy warns when it casts this float: it is NaN, or no number of the type that is cast by."""
+    bits = 64 if dtype in ("int64", "uint32") else 65 if dtype == "uint64" else 32
+    size = Apply("abs", (value,), value.type)
+    fits = Apply("less", (size, Literal(2.0 ** (bits - 1), value.type)), "bool")
+    return Apply("bitwise_xor", (fits, Literal(True, "bool")), "bool")
+
+
+def wraps(fn: str, one: Expr, other: Expr, dtype: DType) -> Expr:
+    """Whether a sum, a difference or a product is no number of its type; true also for the very largest of 64 bits."""
+    exact = Apply(fn, (converted(one, "f64"), converted(other, "f64")), "f64")
+    bits = 8 * ITEMSIZE[dtype]
+    low, high = (0.0, 2.0**bits) if KIND[dtype] == "unsigned" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
+    if bits == 64:
+        low, high = low * _NEARLY, high * _NEARLY
+    below = Apply("less", (exact, Literal(low, "f64")), "bool")
+    return Apply("bitwise_or", (below, Apply("greater_equal", (exact, Literal(high, "f64")), "bool")), "bool")

@@ -1,0 +1,339 @@
+"""Deferred calls: the function itself runs, and its arrays wait.
+
+At each call the user's own function is called, with arrays that stand for those among its arguments. What it does with
+them is recorded, and computed when it needs a value or returns (see `anygpu.array.deferred`). What comes back is
+NumPy's. A function for which that is no gain, or whose arrays would outlive the call, goes back to plain calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import time
+from collections.abc import Callable, Hashable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from anygpu.array.deferred.conversions import converting
+from anygpu.array.deferred.layouts import can_stand_for
+from anygpu.array.deferred.recorder import Recorder
+from anygpu.array.deferred.standing_in import StandIn
+from anygpu.notes import Failure, listeners, observe, observers, publish
+from anygpu.notes import last as last_receipt
+from anygpu.placement import executing
+from anygpu.placement.offload import Offloaded, Result
+from anygpu.placement.options import Options
+from anygpu.placement.own_code import Reach, why_not_deferred
+from anygpu.placement.segments import Segments
+from anygpu.placement.signature import BUILTIN, OwnArray, signature
+from anygpu.placement.unwrapping import replace_everywhere, unwrapped
+from anygpu.receipts import Phases, Receipt, deferred_receipt
+from anygpu.units import readable_seconds
+
+if TYPE_CHECKING:
+    from anygpu.placement.planner import Planner
+    from anygpu.plan.plan import Plan
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Seconds of NumPy for each recorded operation, below which recording does not pay.
+LEAST_PER_OPERATION = 6e-6
+#: Deferred calls may take at most this much of a plain call's time; and how many are made before that is judged.
+LEAST_GAIN, CALLS_BEFORE_JUDGING = 0.97, 6
+#: Where it is not known yet whether segments become native code, it is judged after so many calls and seconds.
+MOST_TRIAL_CALLS, MOST_TRIAL_SECONDS = 40, 1.0
+#: Deferred calls that take so many times as long as plain ones, after so many, are given up in any case.
+MOST_LOSS = 1.2
+#: After so many plain calls of a function that has gone back, it is looked whether its arguments are of a new kind.
+_LOOK_EVERY = 64
+#: One call of so many is a plain one, to know what these take.
+PLAIN_EVERY = 24
+#: Kinds of arguments that are remembered for one function.
+_MOST_SITES = 256
+
+_clock = time.perf_counter
+_active: ContextVar[Recorder | None] = ContextVar("the deferred call that runs", default=None)
+
+
+def _describe(value: Any, parts: list[Any], lifted: frozenset[type]) -> None:
+    """In the key of a call inside of a deferred one: it runs as it is."""
+    parts += (OwnArray, "abstract")
+
+
+BUILTIN[StandIn] = _describe
+
+
+class DeferredSite:
+    """Calls of one function with one kind of arguments: what plain and what deferred calls take."""
+
+    def __init__(self) -> None:
+        self.calls = self.plain_calls = 0
+        self.plain = math.inf
+        self.seconds = 0.0
+        #: Of the last deferred calls.
+        self.recent: list[float] = []
+        #: Operations in a call.
+        self.operations = 0
+
+    def is_next_plain(self) -> bool:
+        """Whether the next call is to be a plain one, to know what it takes."""
+        return self.plain_calls < 1 or self.calls >= PLAIN_EVERY * self.plain_calls
+
+    def ran_plain(self, seconds: float) -> None:
+        self.plain_calls += 1
+        self.plain = min(self.plain, seconds)
+
+    def ran(self, seconds: float, operations: int, *, is_settled: bool) -> str | None:
+        """A deferred call took so long. Returns why calls go back to plain ones, if they do."""
+        self.calls += 1
+        self.operations = max(self.operations, operations)
+        self.seconds += seconds
+        self.recent = [*self.recent[-4:], seconds]
+        if self.calls >= 2 and self.plain < LEAST_PER_OPERATION * self.operations:
+            each = readable_seconds(self.plain / max(self.operations, 1))
+            return f"its {self.operations} operations take numpy {each} each, which is too little to record them"
+        is_known = is_settled or (self.calls >= MOST_TRIAL_CALLS and self.seconds >= MOST_TRIAL_SECONDS)
+        if self.calls >= MOST_TRIAL_CALLS and min(self.recent) > MOST_LOSS * self.plain:
+            is_known = True  # what native code might gain later is not worth that
+        judged = self.calls >= CALLS_BEFORE_JUDGING and is_known
+        if judged and min(self.recent) > LEAST_GAIN * self.plain:
+            took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
+            return f"deferred calls are not faster: they take {took}"
+        return None
+
+
+class Deferred(Offloaded[P, R]):
+    """A function whose calls are deferred. Made by `offload(deferred=True)`."""
+
+    __slots__ = ("_back", "_last", "_left", "_reach", "_segments", "_sites")
+
+    def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
+        super().__init__(function, options, planner)
+        self._sites: dict[Hashable, DeferredSite] = {}
+        #: Why calls are plain ones; by kind of arguments, and for all of them.
+        self._back: dict[Hashable, str] = {}
+        self._segments = Segments(self._task, function, options)
+        self._last: Receipt | None = None
+        #: Plain calls that are made without a look at their arguments.
+        self._left = 0
+        why = why_not_deferred(function)
+        if why is not None:
+            self._back[None] = why
+        #: Looked at when the first call comes: until then names may mean nothing yet.
+        self._reach: Reach | None = None
+
+    def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+        if self._left > 0:
+            self._left -= 1
+            return super().__call__(*arguments, **keywords)
+        if _active.get() is not None:
+            plain: R = self._function(*arguments, **keywords)
+            return plain
+        key = signature(arguments, keywords, self._known.lifted)
+        if None in self._back or key in self._back:
+            if len(self._back) >= len(self._sites) or None in self._back:
+                self._left = _LOOK_EVERY
+            return super().__call__(*arguments, **keywords)
+        value: R = self._deferred(key, arguments, keywords)[0]
+        return value
+
+    def run(self, /, *arguments: Any, **keywords: Any) -> Result:
+        """Call the function, and return the value with its receipt."""
+        key = signature(arguments, keywords, self._known.lifted)
+        if None in self._back or key in self._back:
+            return super().run(*arguments, **keywords)
+        value, receipt = self._deferred(key, arguments, keywords)
+        return Result(value, receipt)
+
+    def explain(self, /, *arguments: Any, **keywords: Any) -> Plan:
+        """Where the next call with such arguments would run, and why; for deferred calls, their segments."""
+        key = signature(arguments, keywords, self._known.lifted)
+        if None in self._back or key in self._back:
+            return super().explain(*arguments, **keywords)
+        from anygpu.placement.explaining_deferred import explain_deferred
+
+        return explain_deferred(self._task, self._sites.get(key), self._segments, self._last)
+
+    @property
+    def why_plain(self) -> str | None:
+        """Why calls are plain ones, if there are such."""
+        return next(iter(self._back.values()), None)
+
+    def _site(self, key: Hashable) -> DeferredSite:
+        found = self._sites.get(key)
+        if found is None:
+            if len(self._sites) >= _MOST_SITES:
+                self._sites.clear()
+            found = self._sites[key] = DeferredSite()
+        return found
+
+    def _deferred(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
+        site = self._site(key)
+        begin = _clock()
+        if site.is_next_plain():
+            return self._plain(site, arguments, keywords, begin)
+        if self._reach is None:
+            self._reach = Reach(self._function)
+        trusts = _are_plain(arguments, keywords) and self._reach.holds()
+        run = _Run(self._segments, self._function, trusts=trusts)
+        try:
+            value = run(arguments, keywords)
+        except BaseException as error:
+            if observers:
+                observe(Failure(self._task, "numpy", type(error).__name__, begin, _clock()))
+            if _may_be_ours(error, self._function):
+                self._back[None] = f"a deferred call raised a {type(error).__name__} in a library."
+            raise
+        end = _clock()
+        why = run.escaped or site.ran(end - begin, run.operations, is_settled=self._segments.are_settled)
+        if why is not None:
+            self._back[None if run.escaped else key] = f"{why}."
+        receipt = self._last = deferred_receipt(
+            self._task, run.reason(why), Phases(run=end - begin), run.seconds, run.how(), any_native=run.native > 0
+        )
+        self._publish(receipt, arguments, keywords, value)
+        return value, receipt
+
+    def _plain(
+        self, site: DeferredSite, arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
+    ) -> tuple[Any, Receipt]:
+        """A plain call of the function, to know what it takes."""
+        with executing.Executing():
+            value = self._function(*arguments, **keywords)
+        end = _clock()
+        site.ran_plain(end - begin)
+        from anygpu.receipts import numpy_receipt
+
+        reason = "some calls are plain ones, to know what deferred ones have to beat."
+        receipt = numpy_receipt(self._task, reason, Phases(run=end - begin), None)
+        self._publish(receipt, arguments, keywords, value)
+        return value, receipt
+
+    def _publish(self, receipt: Receipt, arguments: Any, keywords: Any, value: Any) -> None:
+        if observers or listeners.get():
+            publish(receipt, (self._function, arguments, keywords, value))
+        else:
+            last_receipt.set(receipt)
+
+
+def _are_plain(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether all arguments are arrays that stand-ins are made for, or plain values: no object leads to others."""
+    return all(
+        can_stand_for(each) or each is None or isinstance(each, bool | int | float | complex | str | np.generic)
+        for each in (*arguments, *keywords.values())
+    )
+
+
+def _may_be_ours(error: BaseException, function: Callable[..., Any]) -> bool:
+    """Whether a library may have refused an array because it is not NumPy's: then no other call shall meet that."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    is_own = last is not None and code is not None and last.tb_frame.f_code.co_filename == code.co_filename
+    return isinstance(error, TypeError | ValueError | AttributeError) and not (is_own and "StandIn" not in str(error))
+
+
+class _Run:
+    """One deferred call."""
+
+    def __init__(self, segments: Segments, function: Callable[..., Any], *, trusts: bool) -> None:
+        self._function = function
+        self._segments = segments
+        self._recorder = Recorder(self._computed, trusts_arguments=trusts)
+        #: Seconds of computing, and the whole; how many segments were native code; why arrays outlive the call.
+        self.computing = self.whole = 0.0
+        self.native = 0
+        self.escaped: str | None = None
+
+    def _computed(self, script: Any) -> list[Any]:
+        begin = _clock()
+        try:
+            results, is_native = self._segments.run(script)
+        finally:
+            self.computing += _clock() - begin
+        self.native += is_native
+        return results
+
+    def __call__(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """What the function returns, as NumPy has it."""
+        recorder = self._recorder
+        begin = _clock()
+        made: dict[int, Any] = {}
+        given = tuple([_standing_in(recorder, each, made) for each in arguments])
+        named = {name: _standing_in(recorder, each, made) for name, each in keywords.items()}
+        del made
+        token = _active.set(recorder)
+        try:
+            with executing.Executing(), converting():
+                value = self._function(*given, **named)
+                del given, named
+                recorder.compute("the function returned", 1)
+                value = unwrapped(value)
+        except BaseException as error:
+            self._after_error(error)
+            raise
+        finally:
+            _active.reset(token)
+            self.whole = _clock() - begin
+        self._look_for_escapes()
+        return value
+
+    def _after_error(self, error: BaseException) -> None:
+        """Compute what waits, so that NumPy's warnings appear and whoever holds an array can read it."""
+        with contextlib.suppress(Exception):
+            self._recorder.compute("the function raised", 1)
+        self._recorder.is_open = False
+        error.args = tuple(map(unwrapped, error.args))
+        if isinstance(error, TypeError) and "StandIn" in str(error):
+            error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
+
+    def _look_for_escapes(self) -> None:
+        alive = self._recorder.close()
+        if not alive:
+            return
+        del alive
+        gc.collect()  # those in circles are nobody's
+        alive = self._recorder.close()
+        if alive:
+            kept = replace_everywhere(alive)
+            more = f"; {kept} of them cannot be replaced by NumPy's" if kept else ""
+            self.escaped = f"it keeps {len(alive)} of its arrays beyond the call{more}"
+
+    # -- for receipts
+
+    @property
+    def operations(self) -> int:
+        return self._recorder.recorded + self._recorder.at_once
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {"segments": self.computing, "python": max(0.0, self.whole - self.computing)}
+
+    def reason(self, back: str | None) -> str:
+        segments = len(self._recorder.ended)
+        text = f"deferred: {segments} segments, {self.native} of them native code"
+        return f"{text}; the next calls are plain, because {back}." if back else f"{text}."
+
+    def how(self) -> str | None:
+        """Why each segment ended."""
+        counts: dict[str, int] = {}
+        for why, place, calls in self._recorder.ended:
+            at = "" if place is None or why.startswith("the function") else f" at {place}"
+            text = f"{calls} operations until {why}{at}"
+            counts[text] = counts.get(text, 0) + 1
+        shown = [f"{count} × {text}" if count > 1 else text for text, count in list(counts.items())[:20]]
+        return "; ".join(shown) or None
+
+
+def _standing_in(recorder: Recorder, value: Any, made: dict[int, Any]) -> Any:
+    """What the function gets for an argument; for one array one array."""
+    if not can_stand_for(value):
+        return value
+    if id(value) not in made:
+        made[id(value)] = recorder.stand_in(value, is_argument=True)
+    return made[id(value)]

@@ -1,0 +1,202 @@
+"""The segments of deferred calls as native code.
+
+A segment is a script of NumPy's calls, known by its structure. It is written down as a function of Python, and that is
+traced, compiled in the child, compared with what NumPy gave, sampled and kept on disk by what does so for users'
+functions (see `native`). Until then, and wherever NumPy's word is needed, the script runs on NumPy, each call as if it
+stood on the user's own line.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.deferred.layouts import Layout
+from anygpu.array.deferred.recorder import Script, ignores_warnings
+from anygpu.digest import blake2b
+from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of, marks_on
+from anygpu.notes import HostNote
+from anygpu.placement.known import PLAN, Known
+from anygpu.placement.native_site import NativeSite
+from anygpu.placement.options import Options
+
+#: Structures that are remembered for a function, and calls in one that is compiled.
+_MOST, _MOST_CALLS = 256, 400
+#: Numbers that are constants of a program as long as they stay the same.
+_NUMBERS = (bool, int, float, complex)
+
+_clock = time.perf_counter
+
+
+class SegmentSite(NativeSite):
+    """A segment with some constants: on NumPy until native code for it is ready."""
+
+    __slots__ = ("_scripts", "function", "runs", "task")
+
+    runs_as_is = False
+
+    def __init__(self, task: str, function: FunctionType, options: Options) -> None:
+        known = Known(options, function.__code__)
+        if options.allows_native:
+            known.native_marks, known.numpy_marks = marks_on(NATIVE), marks_on(NUMPY)
+        self.function = function
+        self.task = task
+        #: Runs as native code.
+        self.runs = 0
+        #: What a thread computes.
+        self._scripts = threading.local()
+        super().__init__(known, (), HostNote(f"a segment of {task}", "it is new.", None))
+
+    def call_on_host(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """What NumPy gives, for what native code would return."""
+        results = self._scripts.now.run()
+        return tuple(results) if len(results) != 1 else results[0]
+
+    def compute(self, script: Script, arguments: tuple[Any, ...]) -> tuple[Any, bool]:
+        """What the function of the segment returns, and whether native code computed it."""
+        begin = _clock()
+        direct = self.direct  # read once: another thread may take it away
+        self._scripts.now = script
+        try:
+            # A script of the same structure may stand on another line, whose warning nobody has seen yet.
+            if direct is not None and (script.is_quiet or getattr(direct, "is_silent", True) or ignores_warnings()):
+                before = self.calls
+                value = direct(self.function, arguments, {}, begin)
+                if value is not PLAN:
+                    is_native = self.calls == before
+                    self.runs += is_native
+                    return value, is_native
+            value = self.call_on_host(None, (), {})
+        finally:
+            del self._scripts.now
+        self.ran_on_host(_clock() - begin)
+        return value, False
+
+
+class Segment:
+    """Scripts of one structure. Numbers in it that change from one to the next are inputs, others are constants."""
+
+    def __init__(self, task: str, script: Script, options: Options) -> None:
+        self._task, self._options = task, options
+        self._numbers = [place for place, entry in enumerate(script.entries) if entry in _NUMBERS]
+        self._arrays = [place for place, entry in enumerate(script.entries) if type(entry) is Layout]
+        #: What runs it: the numbers that are constants, the entries that go in, and the code. Replaced as a whole.
+        self._form: tuple[dict[int, Any], list[int], SegmentSite] | None = None
+        self.calls = sum(type(entry) is tuple for entry in script.entries)
+        #: How often it ran.
+        self.count = 0
+        self.may_be_native = bool(script.outputs) and self.calls <= _MOST_CALLS and options.allows_native
+
+    @property
+    def site(self) -> SegmentSite | None:
+        return None if self._form is None else self._form[2]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known if native code runs it."""
+        site = self.site
+        return not self.may_be_native or (site is not None and (site.is_settled or site.runs > 3))
+
+    def run(self, script: Script) -> tuple[list[Any], bool]:
+        """The results, and whether native code computed them."""
+        self.count += 1
+        if not self.may_be_native:
+            return script.run(), False
+        form = self._form
+        if form is None:
+            form = self._formed(script, {place: script.values[place] for place in self._numbers})
+        constants, inputs, site = form
+        values = script.values
+        if not all(_is_same(value, values[place]) for place, value in constants.items()):
+            same = {place: value for place, value in constants.items() if _is_same(value, values[place])}
+            _, inputs, site = self._formed(script, same)
+        value, is_native = site.compute(script, tuple([values[place] for place in inputs]))
+        return (list(value) if len(script.outputs) != 1 else [value]), is_native
+
+    def _formed(self, script: Script, constants: dict[int, Any]) -> tuple[dict[int, Any], list[int], SegmentSite]:
+        """The segment with these constants; other numbers go in."""
+        inputs = sorted((*self._arrays, *(place for place in self._numbers if place not in constants)))
+        site = SegmentSite(self._task, written(script, inputs, constants), self._options)
+        self._form = form = (constants, inputs, site)
+        return form
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (one == other and repr(one) == repr(other))
+
+
+def written(script: Script, inputs: Sequence[int], constants: dict[int, Any]) -> FunctionType:
+    """The script as a function of Python: of its arrays, and of the numbers that are no constants."""
+    names = {place: f"a{place}" for place in inputs}
+    lines = []
+    for place, entry in enumerate(script.entries):
+        if place in constants:
+            names[place] = f"({constants[place]!r})"
+        elif type(entry) is tuple:
+            fact, operands = entry
+            text = fact.op.text.format(*[names[each] for each in operands])
+            if fact.op.writes:
+                names[place] = names[operands[0]]
+                lines.append(text)
+            else:
+                names[place] = f"v{place}"
+                lines.append(f"v{place} = {text}")
+    lines.append(f"return {', '.join([names[place] for place in script.outputs])}")
+    head = ", ".join([names[place] for place in inputs])
+    body = "\n    ".join(lines)
+    # What the code is kept by on disk is its name and its bytecode, without constants.
+    shapes = repr([(entry.shape, entry.dtype.str) for entry in script.entries if type(entry) is Layout])
+    name = "segment_" + blake2b(f"{head}\n{body}\n{shapes}".encode(), digest_size=12).hexdigest()
+    source = f"def {name}({head}):\n    {body}\n"
+    space: dict[str, Any] = {"np": np, "nan": np.nan, "inf": np.inf, "__name__": "anygpu.segment"}
+    space["__builtins__"] = builtins
+    exec(compile(source, f"<{name}>", "exec"), space)
+    made: FunctionType = space.pop(name)
+    made.__doc__ = source
+    return made
+
+
+class Segments:
+    """The segments of one function."""
+
+    def __init__(self, task: str, function: Callable[..., Any], options: Options) -> None:
+        self._task, self._function, self._options = task, function, options
+        self._known: dict[Any, Segment] = {}
+        self._is_marked = False
+
+    def __iter__(self) -> Any:
+        return iter(list(self._known.values()))
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether it is known for each that comes often if it runs as native code."""
+        return all(each.is_settled for each in self if each.count > 2)
+
+    def run(self, script: Script) -> tuple[list[Any], bool]:
+        """The results of a script, and whether native code computed them."""
+        key = script.key
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST:
+                return script.run(), False
+            found = self._known[key] = Segment(self._task, script, self._options)
+        results, is_native = found.run(script)
+        if is_native and not self._is_marked:
+            self._is_marked = True
+            self._mark()
+        return results, is_native
+
+    def _mark(self) -> None:
+        """Let the next process load what native code needs before the first call."""
+        from anygpu.placement.native_calls import background
+
+        path, mark = hints_path(NATIVE), mark_of(self._function)
+        if path is not None and mark is not None:
+            background.submit(functools.partial(change_marks, path, [mark], []))

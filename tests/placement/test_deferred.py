@@ -1,0 +1,588 @@
+"""Deferred calls: the function itself runs, and what it returns, writes, raises and warns of is NumPy's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from anygpu.array.deferred.standing_in import StandIn
+from anygpu.errors import InvalidOption
+from anygpu.placement import deferred
+from anygpu.placement.deferred import Deferred
+from anygpu.placement.own_code import Reach, why_not_deferred
+
+N = 3000
+
+
+@pytest.fixture(autouse=True)
+def _usual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Functions stay deferred, however small; and no filter makes errors of warnings, as pytest's do."""
+    monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 0.0)
+    monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
+    monkeypatch.setattr(deferred, "PLAIN_EVERY", 1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        yield
+
+
+def _deferred(function: Callable[..., Any]) -> Deferred[..., Any]:
+    made: Any = ag.offload(deferred=True)(function)
+    return made  # type: ignore[no-any-return]
+
+
+def _arrays(seed: int, count: int = 2) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(N) for _ in range(count)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, np.ndarray):
+        facts = (one.dtype, one.shape, one.strides, one.flags.num) == (
+            other.dtype, other.shape, other.strides, other.flags.num
+        )  # fmt: skip
+        return facts and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+    return bool(one == other) or (one != one and other != other)
+
+
+# -- iterations
+
+
+def _newton(x: Any, tol: Any) -> Any:
+    y = np.abs(x) + 1
+    for number in range(50):
+        new = 0.5 * (y + (np.abs(x) + 1) / y)
+        if np.abs(new - y).max() < tol:
+            return new, number
+        y = new
+    return y, -1
+
+
+def _power_iteration(x: Any, tol: Any) -> Any:
+    m = x[:2500].reshape(50, 50)
+    m = m @ m.T
+    v = np.ones_like(m[0])
+    value = 0.0
+    while True:
+        w = m @ v
+        new = np.sqrt((w * w).sum())
+        v = w / new
+        if abs(new - value) <= tol * abs(new):
+            return v, new
+        value = new
+
+
+def _gradient_descent(x: Any, tol: Any) -> Any:
+    y = np.zeros_like(x)
+    steps = 0
+    while steps < 200:
+        gradient = 2 * (y - x) + 0.01 * y**3
+        y -= 0.2 * gradient
+        steps += 1
+        if np.sqrt((gradient * gradient).mean()) < tol:
+            break
+    return y, steps
+
+
+def _diffusion(x: Any, tol: Any) -> Any:
+    u = x.copy()
+    for _ in range(30):
+        before = u.copy()
+        u[1:-1] += 0.25 * (before[2:] - 2 * before[1:-1] + before[:-2])
+        if np.abs(u - before).max() < tol:
+            return u
+    return u
+
+
+def _clipping(x: Any, tol: Any) -> Any:
+    kept = x
+    while True:
+        mean, spread = kept.mean(), kept.std()
+        inside = np.abs(kept - mean) <= 2.5 * spread
+        if inside.all():
+            return kept, mean, spread
+        kept = kept[inside]
+
+
+def _bisection(x: Any, tol: Any) -> Any:
+    low, high = np.full_like(x, -10.0), np.full_like(x, 10.0)
+    while (high - low).max() > tol:
+        middle = (low + high) / 2
+        above = middle**3 + middle > x
+        high = np.where(above, middle, high)
+        low = np.where(above, low, middle)
+    return (low + high) / 2
+
+
+def _early(x: Any, tol: Any) -> Any:
+    total = x.sum()
+    if total > 20:
+        return x * 2
+    if total < -20:
+        return "low", -x
+    return np.sort(x)[:10]
+
+
+def _jacobi(x: Any, tol: Any) -> Any:
+    b = x[:100]
+    a = np.eye(100) * 4 + np.diag(np.full(99, -1.0), 1)
+    y = np.zeros_like(b)
+    for number in range(100):
+        r = b - a @ y
+        if np.linalg.norm(r) < tol:
+            return y, number
+        y = y + r / 4
+    return y, 100
+
+
+def _k_means(x: Any, tol: Any) -> Any:
+    centres = np.array([x.min(), x.mean(), x.max()])
+    for _ in range(20):
+        distances = np.abs(x[:, None] - centres[None, :])
+        labels = distances.argmin(axis=1)
+        new = np.array([x[labels == each].mean() if (labels == each).any() else centres[each] for each in range(3)])
+        if np.abs(new - centres).max() < tol:
+            break
+        centres = new
+    return labels, centres
+
+
+def _adaptive(x: Any, tol: Any) -> Any:
+    step, t, y = 0.1, 0.0, x.copy()
+    while t < 0.5:
+        whole = y - step * y
+        half = y - step / 2 * y
+        half = half - step / 2 * half
+        error = float(np.abs(whole - half).max())
+        if error > tol * 1e6:
+            step *= 0.5
+            continue
+        y, t = half, t + step
+        if error < tol * 1e5:
+            step = min(step * 1.5, 0.2)
+    return y, t
+
+
+def _smooth(x: Any, tol: Any) -> Any:
+    y = x
+    rounds = 0
+    while y.std() > 0.3 and rounds < 40:
+        y = (np.roll(y, 1) + y + np.roll(y, -1)) / 3
+        rounds += 1
+    return y, rounds
+
+
+ITERATIONS = [
+    _newton, _power_iteration, _gradient_descent, _diffusion, _clipping, _bisection, _early, _jacobi, _k_means,
+    _adaptive, _smooth,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", ITERATIONS, ids=lambda each: each.__name__)
+def test_iterations_give_what_numpy_gives(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_NATIVE", "off")
+    ours = _deferred(function)
+    for seed in range(20):
+        (x,) = _arrays(seed, 1)
+        tol = 10.0 ** -(seed % 7 + 2)
+        kept = x.copy()
+        assert _same(ours(x, tol), function(x.copy(), tol))
+        assert np.array_equal(x, kept)
+    assert ours.why_plain is None
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert receipt.parts
+    assert not receipt.reason.startswith("deferred: 0")
+
+
+# -- memory that others can write
+
+_BUFFERS: list[Any] = [None]
+
+
+def _written(seed: int) -> Callable[..., Any]:
+    """A function that writes to an operand of an operation that waits, through another name."""
+    rng = np.random.default_rng(seed)
+    first = ["y = x + 1", "y = np.sin(x)", "y = x[5:] * 2", "y = np.where(x > 0, x, 0)", "y = x.copy() + x.sum()"]
+    write = [
+        "other()[3] = 7.0", "other()[:] = 0.5", "o = other()\n    o += 1", "np.multiply(other(), 3, out=other())",
+        "other().sort()", "np.copyto(other(), 2.0)", "o = other()[10:50]\n    o[...] = -1", "x[2:9] = 4.0",
+        "x += 0.5", "v = x[::2]\n    v *= 3", "other()[other() > 0] = 0", "np.asarray(x)[4] = 9.0",
+        "np.add(x, 1, out=x)", "memoryview(other())[0] = 3.5", "x.fill(2.0)", "other().put([1, 2], 5.0)",
+    ]  # fmt: skip
+    last = ["z = y * 2 + x[:1]", "z = x - 1", "z = y.sum() + x", "z = np.abs(x) + y[:1]"]
+    lines = ["def function(x):", f"    {rng.choice(first)}"]
+    for _ in range(int(rng.integers(1, 4))):
+        lines += [f"    {rng.choice(write)}", f"    q = {rng.choice(['x * x', 'np.cos(x)', 'x[::-1] + 1'])}"]
+    lines += [f"    {rng.choice(last)}", "    return y, z, q"]
+    space: dict[str, Any] = {"np": np, "other": lambda: _BUFFERS[0]}
+    exec("\n".join(lines), space)
+    made: Callable[..., Any] = space["function"]
+    return made
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_writes_through_another_name_are_seen_in_their_order(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_NATIVE", "off")
+    for seed in range(50 * block, 50 * block + 50):
+        function = _written(seed)
+        ours = _deferred(function)
+        for call in range(4):
+            results = []
+            for each in (function, ours):
+                x = _arrays(seed + 1000 * call, 1)[0]
+                _BUFFERS[0] = x
+                results.append((*each(x), x))
+            assert _same(*results), seed
+    _BUFFERS[0] = None
+
+
+def test_a_view_that_was_handed_out_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_NATIVE", "off")
+
+    def writes(x: Any) -> Any:
+        y = x * 2
+        if y.max() < 0:
+            return y
+        view = y[10:]
+        held = view.__array__()
+        z = y + 1
+        held[0] = 50.0
+        view += 1
+        held[1] = 60.0
+        w = y * 3
+        part = y[::2]
+        q = part - 1
+        part[:5] = 7.0
+        return y, view, z, w, q, part
+
+    ours = _deferred(writes)
+    for seed in range(4):
+        (x,) = _arrays(seed, 1)
+        assert _same(ours(x), writes(x))
+
+
+# -- arrays that outlive the call
+
+
+class _Holder:
+    def __init__(self) -> None:
+        self.kept: Any = None
+        self.all: list[Any] = []
+
+
+def test_arrays_that_escape_become_numpys_and_the_function_goes_back() -> None:
+    holder: Any = _Holder()
+    outside: dict[str, Any] = {}
+
+    @_deferred
+    def keeps(x: Any) -> Any:
+        holder.kept = x * 2
+        holder.all.append(holder.kept + 1)
+        outside["x"] = x[1:]
+        return holder.kept.sum()
+
+    (x,) = _arrays(1, 1)
+    keeps(x)
+    value = keeps(x)
+    assert type(value) is np.float64
+    assert type(holder.kept) is np.ndarray
+    assert np.array_equal(holder.kept, x * 2)
+    assert type(holder.all[-1]) is np.ndarray
+    assert np.array_equal(holder.all[-1], x * 2 + 1)
+    assert type(outside["x"]) is np.ndarray
+    assert np.shares_memory(outside["x"], x)
+    assert keeps.why_plain is not None
+    assert "beyond the call" in keeps.why_plain
+    assert "beyond the call" in str(ag.last_receipt())
+    keeps(x)
+    assert type(holder.kept) is np.ndarray, "that of a plain call"
+
+
+def test_an_array_that_cannot_be_replaced_still_has_its_values() -> None:
+    @_deferred
+    def makes(x: Any) -> Any:
+        y = x * 2
+        return lambda: y + 1
+
+    (x,) = _arrays(2, 1)
+    makes(x)
+    later = makes(x)
+    assert np.array_equal(np.asarray(later()), x * 2 + 1)
+    assert makes.why_plain is not None
+
+
+class _Pair(NamedTuple):
+    one: Any
+    other: Any
+
+
+@dataclass
+class _Record:
+    value: Any
+    name: str
+
+
+def test_containers_that_are_returned_hold_numpys_arrays() -> None:
+    @_deferred
+    def nested(x: Any) -> Any:
+        y = x * 2
+        return _Pair(y, [y.sum(), {"mean": y.mean(), "view": y[1:]}]), _Record(y + 1, "a"), (x, x.shape), None
+
+    (x,) = _arrays(3, 1)
+    for _ in range(3):
+        pair, record, same, nothing = nested(x)
+        assert type(pair) is _Pair
+        assert type(pair.one) is np.ndarray
+        assert type(pair.other[0]) is np.float64
+        assert pair.other[1]["view"].base is pair.one
+        assert type(record) is _Record
+        assert type(record.value) is np.ndarray
+        assert same[0] is x
+        assert same[1] == (N,)
+        assert nothing is None
+    assert nested.why_plain is None
+
+
+# -- an array that stands for NumPy's
+
+
+def test_it_is_what_numpys_array_is() -> None:
+    seen: list[Any] = []
+
+    @_deferred
+    def asks(x: Any) -> Any:
+        y = x.reshape(50, 60).T * 2
+        seen.append(
+            (
+                isinstance(y, np.ndarray), isinstance(y.sum(), np.floating), isinstance(y.sum(), float), y.strides,
+                y.flags.c_contiguous, y.flags.f_contiguous, y.ndim, y.size, y.nbytes, len(y), y.dtype, np.shape(y),
+                np.ndim(y), np.result_type(y, np.float32), np.iscomplexobj(y), np.may_share_memory(x, x[1:]),
+                np.may_share_memory(x, y), x[1:].base is not None, y.base, list(y.flat[:2]), y.tolist()[0][:2],
+                y.item(3), y.tobytes()[:8], memoryview(np.asarray(y)).shape,  # type: ignore[arg-type]
+                y.ctypes.data != 0,
+                y.__array_interface__["shape"], np.from_dlpack(y).shape, callable(y.sort), hasattr(y, "nothing"),
+                f"{y.sum():.3f}", str(y[0, :2]), repr(y[0, 0]), int(y[0, 0] > 0), y[0, 0] in y, round(y[0, 0], 2),
+                np.isscalar(y.sum()), hash(y[0, 0]) == hash(float(y[0, 0])), [float(row.sum()) for row in y][:2],
+                float(divmod(y, 2)[0].sum()), float((2 ** y[:1, :1]).sum()), y.real is y, (y > 0).sum().dtype,
+                y.T.shape, y.mT.shape,
+            )
+        )  # fmt: skip
+        return y
+
+    (x,) = _arrays(4, 1)
+    for _ in range(3):
+        asks(x)
+    assert asks.why_plain is None
+    first, *others = [[each if not isinstance(each, np.ndarray) else None for each in every] for every in seen]
+    assert all(each == first for each in others)
+
+
+def test_code_that_asks_for_a_type_stays_on_numpy() -> None:
+    @_deferred
+    def asks(x: Any) -> Any:
+        return type(x) is np.ndarray
+
+    assert asks(_arrays(5, 1)[0]) is True
+    assert asks(_arrays(5, 1)[0]) is True
+    assert asks.why_plain is not None
+    assert "asks for the type" in asks.why_plain
+
+
+def test_an_offloaded_function_inside_of_a_deferred_call_runs_as_it_is() -> None:
+    @ag.offload
+    def inner(x: Any) -> Any:
+        return x * 2
+
+    @_deferred
+    def inner_too(x: Any) -> Any:
+        return x + 1
+
+    @_deferred
+    def outer(x: Any) -> Any:
+        return inner(x).sum() + inner_too(x * 3).max()
+
+    (x,) = _arrays(6, 1)
+    assert {outer(x) for _ in range(4)} == {(x * 2).sum() + (x * 3 + 1).max()}
+
+
+# -- errors and warnings
+
+
+def test_errors_are_numpys_with_what_was_printed_before(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(x: Any, how: int) -> Any:
+        y = x * 2
+        if how == 0:
+            return y + x[1:]
+        if how == 1:
+            return y.reshape(7, 11)
+        if how == 2:
+            return y[10_000_000]
+        if how == 3:
+            y[:5] = x
+        if how == 4:
+            raise ValueError(f"the sum is {y.sum():.6f}")
+        if how == 5:
+            return y.astype(int) ** (x.astype(int) - 10)
+        return np.linalg.inv(y.reshape(50, 60))
+
+    ours = _deferred(fails)
+    (x,) = _arrays(7, 1)
+    for how in range(7):
+        found = []
+        for each in (fails, ours, ours, ours):
+            with pytest.raises((ValueError, IndexError, np.linalg.LinAlgError)) as caught:
+                each(x, how)
+            found.append((type(caught.value), str(caught.value), capsys.readouterr().out))
+        assert all(each == found[0] for each in found)
+
+
+def test_warnings_have_numpys_words_and_the_users_line() -> None:
+    def warns(x: Any) -> Any:
+        y = np.log(x - x)
+        z = 1 / (x - x)
+        with np.errstate(all="ignore"):
+            q = np.sqrt(-np.abs(x)) * 2
+        return y, z, q
+
+    ours = _deferred(warns)
+    (x,) = _arrays(8, 1)
+
+    def heard(function: Callable[..., Any]) -> list[Any]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            function(x)
+        return [(str(each.message), each.category, each.filename, each.lineno) for each in caught]
+
+    expected = heard(warns)
+    assert len(expected) == 2
+    for _ in range(4):
+        assert heard(ours) == expected
+
+
+def test_modes_that_raise_do_so_on_their_line() -> None:
+    @_deferred
+    def guarded(x: Any) -> Any:
+        try:
+            with np.errstate(all="raise"):
+                return np.log(x - x)
+        except FloatingPointError as error:
+            return str(error)
+
+    (x,) = _arrays(9, 1)
+    assert {guarded(x) for _ in range(3)} == {"divide by zero encountered in log"}
+
+
+# -- no harm
+
+
+def test_a_function_of_small_operations_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 1.0)
+
+    @_deferred
+    def small(x: Any) -> Any:
+        for _ in range(20):
+            x = x + 1
+        return x
+
+    for _ in range(4):
+        small(np.zeros(1000))
+    assert small.why_plain is not None
+    assert "too little" in small.why_plain
+    small(np.zeros(1000))
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert "deferred" not in receipt.reason
+
+
+def test_the_receipt_says_why_each_segment_ended() -> None:
+    @_deferred
+    def steps(x: Any) -> Any:
+        while x.max() > 1:
+            x = x / 2
+        return x
+
+    (x,) = _arrays(10, 1)
+    for _ in range(3):
+        steps(x)
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert receipt.reason.startswith("deferred: ")
+    assert receipt.how is not None
+    assert "its truth is needed" in receipt.how
+    assert "test_deferred.py:" in receipt.how
+    assert set(receipt.parts) == {"segments", "python"}
+    plan = str(steps.explain(x))
+    assert "segment 0: " in plan
+    assert "its truth is needed" in plan
+    for _ in range(3):
+        done = ag.run(steps.function, x, deferred=True)
+    assert done.receipt.reason.startswith("deferred: ")
+    assert done.receipt.parts
+
+
+def test_tasks_are_not_deferred() -> None:
+    with pytest.raises(InvalidOption, match="tasks are not deferred"):
+        ag.submit(_helps, np.ones(3), deferred=True)
+
+
+def test_what_is_returned_is_never_ours() -> None:
+    assert _deferred(lambda x: x)(np.zeros(5)).__class__ is np.ndarray
+    ours = _deferred(lambda x: (x * 2).max())
+    for _ in range(3):
+        assert type(ours(np.ones(N))) is np.float64
+    assert StandIn.__array_priority__ > 0
+
+
+# -- what the code of a function says
+
+_FACTOR = 2.0
+_SHARED = np.zeros(3)
+
+
+def _helps(x: Any) -> Any:
+    return np.sqrt(x * _FACTOR)
+
+
+def test_arguments_are_read_without_a_copy_where_nothing_else_leads_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(x: Any) -> Any:
+        total = 0.0
+        for row in (x, _helps(x)):
+            total += float(row.sum())
+        return total
+
+    def with_others(x: Any) -> Any:
+        return x.sum() + _SHARED[0]
+
+    def by_default(x: Any, buffer: Any = _SHARED) -> Any:
+        return x + 1
+
+    def imports(x: Any) -> Any:
+        import math
+
+        return x * math.pi
+
+    reach = Reach(alone)
+    assert reach.holds()
+    assert not any(Reach(each).holds() for each in (with_others, by_default, imports, len))
+    monkeypatch.setitem(globals(), "_helps", lambda x: _SHARED)
+    assert not reach.holds(), "a name means something else now"
+
+
+def test_naming_a_type_is_no_reason_to_stay_on_numpy() -> None:
+    def names(x: Any) -> Any:
+        if x.ndim != 1:
+            raise ValueError(f"not for a {type(x).__name__}")
+        return isinstance(x, type)
+
+    assert why_not_deferred(names) is None
+    assert why_not_deferred(lambda x: type(x)(3)) is not None

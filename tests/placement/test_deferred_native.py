@@ -1,0 +1,212 @@
+"""Segments of deferred calls as native code: compared before they are used, and kept for the next process."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from anygpu.placement import deferred, loading, native, native_calls, native_site
+from anygpu.placement.deferred import Deferred
+
+N = 20_000
+
+
+@pytest.fixture(autouse=True)
+def on_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Native code is tried at once, and used whatever it takes; no filter makes errors of warnings, as pytest's do."""
+    monkeypatch.setenv("ANYGPU_NATIVE", "on")
+    monkeypatch.setattr(native_site, "BEFORE_NATIVE", 0.0)
+    monkeypatch.setattr(native_site, "LEAST_FOR_NATIVE", 0.0)
+    monkeypatch.setattr(native, "WORTH_TRYING", math.inf)
+    monkeypatch.setattr(native, "_trace_seconds", lambda called: 60.0)
+    monkeypatch.setattr(native_calls, "OVERHEAD", -math.inf)
+    monkeypatch.setattr(native_calls.Allowance, "AT_FIRST", math.inf)
+    for module in (native, native_calls):
+        monkeypatch.setattr(module, "allowance", native_calls.Allowance())
+    monkeypatch.setattr(native_calls, "pinned", {})
+    monkeypatch.setattr(native, "pinned", native_calls.pinned)
+    monkeypatch.setattr(loading.native, "is_ready", True)
+    monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 0.0)
+    monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
+    monkeypatch.setattr(deferred, "PLAIN_EVERY", 10_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        yield
+
+
+def _settled(function: Deferred[..., Any], *arguments: Any) -> Any:
+    """What the function returns once its segments are native code."""
+    for _ in range(40):
+        value = function(*arguments)
+        native_calls.background.settle(60)
+        receipt = ag.last_receipt()
+        assert receipt is not None
+        if receipt.device == "cpu":
+            return value
+    raise AssertionError(
+        f"no segment became native code: {[each.site and each.site.note for each in function._segments]}"
+    )
+
+
+def test_an_iteration_is_one_segment_again_and_again() -> None:
+    def heron(x: Any, tol: Any) -> Any:
+        y = x + 1
+        rounds = 0
+        while True:
+            new = (y + x / y) * 0.5
+            error = np.abs(new - y).max()
+            y, rounds = new, rounds + 1
+            if error < tol:
+                return y, rounds
+
+    ours: Any = ag.offload(deferred=True)(heron)
+    x = np.random.default_rng(0).random(N) + 1
+    _settled(ours, x, 1e-8)
+    for seed in range(10):
+        x = np.random.default_rng(seed).random(N) + 1 + seed
+        (y, rounds), (expected, wanted) = ours(x, 1e-8), heron(x, 1e-8)
+        assert rounds == wanted
+        assert np.allclose(y, expected, rtol=1e-14)
+    # The first round, the others, and those of the first calls, which learn what NumPy gives.
+    assert len(list(ours._segments)) <= 4
+
+
+def test_views_and_writes_are_as_numpys() -> None:
+    def smooth(x: Any, weight: float) -> Any:
+        y = x.copy()
+        inner = y[1:-1]
+        inner += weight * (x[2:] - x[1:-1])
+        y[y > 2] = 2
+        return y, inner, inner.sum()
+
+    ours: Any = ag.offload(deferred=True)(smooth)
+    x = np.random.default_rng(1).standard_normal(N)
+    _settled(ours, x, 0.25)
+    for weight in (0.25, 0.5, -1.5, 0.0):
+        y, inner, total = ours(x, weight)
+        expected = smooth(x, weight)
+        assert inner.base is y
+        assert np.shares_memory(y, inner)
+        assert type(total) is np.float64
+        assert np.array_equal(y, expected[0])
+        assert np.array_equal(inner, expected[1])
+        assert np.isclose(total, expected[2])
+        assert y.flags.writeable
+        assert y.strides == expected[0].strides
+
+
+def test_numpy_warns_where_native_code_would_not() -> None:
+    def logarithm(x: Any) -> Any:
+        return np.log(x) * 2 + 1
+
+    ours: Any = ag.offload(deferred=True)(logarithm)
+    x = np.random.default_rng(2).random(N) + 1
+    _settled(ours, x)
+    x[5] = 0
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        result = ours(x)
+    assert [str(each.message) for each in heard] == ["divide by zero encountered in log"]
+    assert heard[0].filename == __file__
+    assert np.isneginf(result[5])
+
+
+def test_the_same_segment_on_another_line_warns_there_too() -> None:
+    def both(x: Any, is_first: bool) -> Any:
+        if is_first:
+            return np.log(x) * 2 + 1
+        return np.log(x) * 2 + 1
+
+    ours: Any = ag.offload(deferred=True)(both)
+    x = np.random.default_rng(2).random(N)
+    x[5] = 0
+    lines = []
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("default")
+        for is_first in (True, True, True, True, False, False, False):
+            ours(x, is_first)
+            native_calls.background.settle(60)
+            lines.append(len(heard))
+    assert lines == [1, 1, 1, 1, 2, 2, 2], "once for each of the two lines, as NumPy does"
+
+
+def test_results_that_differ_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anygpu.engines.cpu.executable import CpuExecutable
+
+    right = CpuExecutable.checked
+
+    def wrong(self: CpuExecutable, arrays: Any) -> Any:
+        results, noted = right(self, arrays)
+        return [each + 1 for each in results], noted
+
+    monkeypatch.setattr(CpuExecutable, "checked", wrong)
+
+    @ag.offload(deferred=True)
+    def shifted(x: Any) -> Any:
+        return np.sqrt(x) * 3
+
+    x = np.random.default_rng(3).random(N)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(6):
+            assert np.array_equal(shifted(x), np.sqrt(x) * 3)
+            native_calls.background.settle(60)
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert receipt.device == "numpy"
+
+
+_SCRIPT = """
+import warnings
+import numpy as np
+import anygpu as ag
+from anygpu.placement import deferred, native_calls
+
+deferred.LEAST_PER_OPERATION, deferred.LEAST_GAIN = 0.0, 1e9
+
+@ag.offload(deferred=True)
+def norm(x):
+    y = np.sin(x) ** 2 + np.cos(x * 2) * np.exp(-x * x) + np.sqrt(np.abs(x)) * np.tanh(x)
+    total = y.sum()
+    if total > 0:
+        return y / total
+    return -y
+
+x = np.linspace(-2, 2, 400_000)
+expected = norm.function(x)
+native = []
+for number in range({calls}):
+    assert np.allclose(norm(x), expected)
+    native.append(ag.last_receipt().device == "cpu")
+    if {waits}:
+        native_calls.background.settle(60)
+from anygpu.placement import native as trials
+print(any(native), len(trials.history))
+"""
+
+
+def test_the_next_process_starts_with_native_code(tmp_path: Path) -> None:
+    environment = {**os.environ, "ANYGPU_CACHE_DIR": str(tmp_path), "ANYGPU_NATIVE": "on"}
+    environment.pop("ANYGPU_HISTORY", None)
+
+    def run(calls: int, *, waits: bool) -> list[str]:
+        script = _SCRIPT.format(calls=calls, waits=waits)
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
+
+    is_native, trials = run(60, waits=True)
+    assert is_native == "True"
+    assert int(trials) > 0
+    assert run(60, waits=False) == ["True", "0"], "nothing is compiled or compared before it is used"

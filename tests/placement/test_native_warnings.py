@@ -1,0 +1,189 @@
+"""Native code warns where NumPy does, also of what no result shows and of inputs that nothing was compared with."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from tests.placement.native_cases import device, natively
+from tests.support.native_placement import native_at_once, settle, wrong_functions
+
+X = np.linspace(1, 2, 2000)
+NUMBERS = np.arange(2000, dtype=np.int8) % 50
+
+
+@pytest.fixture(autouse=True)
+def at_once() -> Iterator[None]:
+    with native_at_once():
+        yield
+        settle()
+        assert wrong_functions() == []
+
+
+def with_one(value: float, x: Any = X) -> Any:
+    changed = x.copy()
+    changed[1234] = value
+    return changed
+
+
+def masked_root(x: Any) -> Any:
+    return np.where(x > 0, np.sqrt(x), 0)
+
+
+def masked_quotient(x: Any) -> Any:
+    return np.where(x != 3, 1 / (x - 3), 0.0)
+
+
+def whole(x: Any) -> Any:
+    return x.astype(int)
+
+
+def narrow(x: Any) -> Any:
+    return (x * 3).astype(np.int32)
+
+
+def logistic(x: Any) -> Any:
+    return 1 / (1 + np.exp(x))
+
+
+def is_large(x: Any) -> Any:
+    return np.log(x) > 0.5
+
+
+def extent(x: Any) -> Any:
+    return (x.max() - x.min()) + x
+
+
+def twice_the_sum(x: Any) -> Any:
+    return x.astype(np.float32) * (x.sum() * 2)
+
+
+def rows_above(x: Any) -> Any:
+    return (np.exp(x.reshape(40, 50)).sum(axis=1) > 7).sum()
+
+
+def warned(call: Callable[[], Any]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(each.message) for each in caught]
+
+
+@pytest.mark.parametrize(
+    ("function", "usual", "odd"),
+    [
+        (masked_root, X, with_one(-1.0)),
+        (masked_quotient, X, with_one(3.0)),
+        (whole, X, with_one(np.nan)),
+        (whole, X, with_one(np.inf)),
+        (whole, X, with_one(1e300)),
+        (narrow, X, with_one(1e10)),
+        (logistic, X, with_one(1000.0)),
+        (is_large, X, with_one(-1.0)),
+        (is_large, X.astype(np.float32), with_one(-1.0).astype(np.float32)),
+        (extent, NUMBERS, with_one(-100, NUMBERS)),
+        (twice_the_sum, NUMBERS.astype(np.int64), with_one(2**62, NUMBERS.astype(np.int64))),
+        (rows_above, X, with_one(800.0)),
+    ],
+    ids=lambda each: each.__name__ if callable(each) else "",
+)
+def test_a_warning_that_first_comes_with_new_data_is_given(function: Any, usual: Any, odd: Any) -> None:
+    offloaded = natively(function, usual)
+    expected = warned(lambda: function(odd))
+    assert expected
+    for _ in range(3):
+        assert warned(lambda: offloaded(odd)) == expected
+        assert device() == "numpy"
+        settle()
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(offloaded(odd), function(odd))
+
+
+@pytest.mark.parametrize("function", [masked_root, whole, logistic])
+def test_data_of_which_numpy_says_nothing_stays_native(function: Any) -> None:
+    offloaded = natively(function, X)
+    where = []
+    for number in range(8):
+        assert warned(lambda: offloaded(X + number)) == []  # noqa: B023 - it is called at once
+        where.append(device())
+    # Others are samples.
+    assert where.count("cpu") >= 5
+
+
+def test_a_warning_is_given_once_by_the_usual_filters_and_then_calls_are_native() -> None:
+    offloaded = natively(masked_root, X)
+    odd = with_one(-1.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        globals().get("__warningregistry__", {}).clear()
+        where = []
+        for _ in range(4):
+            offloaded(odd)
+            where.append(device())
+            settle()
+    assert len(caught) == 1
+    assert where == ["numpy", "cpu", "cpu", "cpu"]
+
+
+def test_modes_that_ignore_leave_calls_native() -> None:
+    offloaded = natively(masked_root, X)
+    with np.errstate(all="ignore"):
+        offloaded(with_one(-1.0))
+        assert device() == "cpu"
+
+
+def quiet_root(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        roots = np.sqrt(x)
+    return np.where(x > 0, roots, 0)
+
+
+def standardised(x: Any) -> Any:
+    return np.where(np.isnan(x), 0.0, (x - np.nanmean(x)) * 3)
+
+
+@pytest.mark.parametrize(("function", "odd"), [(quiet_root, with_one(-1.0)), (standardised, with_one(np.nan))])
+def test_what_numpy_is_seen_to_be_silent_about_is_native_again(function: Any, odd: Any) -> None:
+    """A line that is told to be quiet, and a NaN that was among the arguments."""
+    offloaded = natively(function, X)
+    where = []
+    for _ in range(5):
+        assert warned(lambda: offloaded(odd)) == []
+        where.append(device())
+        settle()
+    assert "cpu" in where
+    # In the first comparison, too.
+    other = natively(ag.offload(function), odd)
+    assert warned(lambda: other(odd)) == []
+    assert device() == "cpu"
+
+
+def constant_in_vain(x: Any) -> Any:
+    return np.where(np.isnan(np.log(np.float64(-1.0))), np.sqrt(x), x)
+
+
+def test_a_constant_warns_once_in_every_call() -> None:
+    offloaded = ag.offload(constant_in_vain)
+    expected = warned(lambda: constant_in_vain(X))
+    assert expected == ["invalid value encountered in log"]
+    assert warned(lambda: offloaded.prepare(X)) == expected
+    for _ in range(4):
+        assert warned(lambda: offloaded(X)) == expected
+        settle()
+
+
+def test_a_constant_that_was_warned_of_does_not_keep_calls_from_being_native() -> None:
+    offloaded = ag.offload(constant_in_vain)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        globals().get("__warningregistry__", {}).clear()
+        offloaded.prepare(X)
+        for _ in range(3):
+            offloaded(X)
+    assert len(caught) == 1
+    assert device() == "cpu"
