@@ -133,7 +133,6 @@ def test_native_code_that_turns_out_slower_in_real_calls_is_left(monkeypatch: py
     monkeypatch.setattr(native_calls, "OVERHEAD", math.inf)
     monkeypatch.setattr(native_calls, "_MUCH_SLOWER", 0.0)  # or it would be tried again, sooner beside others
     monkeypatch.setattr(native, "OVERHEAD", 0.0)
-    monkeypatch.setattr(native, "WORTH_TRYING", math.inf)
     function = ag.offload(wave)
     devices = [ran_on(function, X)[1] for _ in range(12)]
     assert devices[2:5] == ["cpu"] * 3
