@@ -124,7 +124,7 @@ def test_messages_say_what_to_do(error: AnyGPUError) -> None:
         "Install ",
         "Check ",
         "Start ",
-        "use np.where(), or offload(deferred=True)",
+        "use np.where()",
         "Reopen the device",
         "replace",
         "Wait for some",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -586,3 +587,40 @@ def test_naming_a_type_is_no_reason_to_stay_on_numpy() -> None:
 
     assert why_not_deferred(names) is None
     assert why_not_deferred(lambda x: type(x)(3)) is not None
+
+
+def test_other_threads_may_call_numpys_conversions_as_they_like() -> None:
+    seen: list[Any] = []
+
+    def convert() -> None:
+        seen.append((np.asarray(a=[1]).tolist(), np.array(object=[2]).tolist(), np.ascontiguousarray(a=[3]).tolist()))
+
+    @ag.offload(deferred=True)
+    def starts_a_thread(x: Any) -> Any:
+        thread = threading.Thread(target=convert)
+        thread.start()
+        thread.join()
+        return x + 1
+
+    for _ in range(3):
+        starts_a_thread(np.ones(20_000))
+    assert seen == [([1], [2], [3])] * 3
+
+
+@pytest.mark.parametrize("other", [{"on": "numpy"}, {"warm": True}, {"timeout": 1.0}])
+def test_options_that_deferred_calls_do_not_follow_are_refused(other: Any) -> None:
+    with pytest.raises(InvalidOption, match="leave out on="):
+        ag.offload(deferred=True, **other)(np.tanh)
+
+
+def test_receipts_of_a_function_that_went_back_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_NATIVE", "on")
+
+    @ag.offload(deferred=True)
+    def asks(x: Any) -> Any:
+        return x + 1 if type(x) is np.ndarray else x
+
+    asks(np.ones(5))
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert receipt.reason.startswith("its calls are plain ones: ")

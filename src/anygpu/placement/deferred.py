@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import os
 import time
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
@@ -21,11 +22,12 @@ from anygpu.array.deferred.conversions import converting
 from anygpu.array.deferred.layouts import can_stand_for
 from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
+from anygpu.errors import InvalidOption
 from anygpu.notes import Failure, listeners, observe, observers, publish
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing
 from anygpu.placement.offload import Offloaded, Result
-from anygpu.placement.options import Options
+from anygpu.placement.options import DEVICE, Options
 from anygpu.placement.own_code import Reach, why_not_deferred
 from anygpu.placement.segments import Segments
 from anygpu.placement.signature import BUILTIN, OwnArray, signature
@@ -120,9 +122,9 @@ class Deferred(Offloaded[P, R]):
         self._last: Receipt | None = None
         #: Plain calls that are made without a look at their arguments.
         self._left = 0
-        why = why_not_deferred(function)
+        why = _why_options_rule_it_out(options) or why_not_deferred(function)
         if why is not None:
-            self._back[None] = why
+            self._go_back(None, why)
         #: Looked at when the first call comes: until then names may mean nothing yet.
         self._reach: Reach | None = None
 
@@ -163,6 +165,11 @@ class Deferred(Offloaded[P, R]):
         """Why calls are plain ones, if there are such."""
         return next(iter(self._back.values()), None)
 
+    def _go_back(self, key: Hashable, why: str) -> None:
+        """Calls of a kind are plain ones from now on, or all calls, and their receipts say why."""
+        self._back[key] = why
+        self._note_of_new = self._note_of_new._replace(reason=f"its calls are plain ones: {why}")
+
     def _site(self, key: Hashable) -> DeferredSite:
         found = self._sites.get(key)
         if found is None:
@@ -186,12 +193,12 @@ class Deferred(Offloaded[P, R]):
             if observers:
                 observe(Failure(self._task, "numpy", type(error).__name__, begin, _clock()))
             if _may_be_ours(error, self._function):
-                self._back[None] = f"a deferred call raised a {type(error).__name__} in a library."
+                self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")
             raise
         end = _clock()
         why = run.escaped or site.ran(end - begin, run.operations, is_settled=self._segments.are_settled)
         if why is not None:
-            self._back[None if run.escaped else key] = f"{why}."
+            self._go_back(None if run.escaped else key, f"{why}.")
         receipt = self._last = deferred_receipt(
             self._task, run.reason(why), Phases(run=end - begin), run.seconds, run.how(), any_native=run.native > 0
         )
@@ -218,6 +225,19 @@ class Deferred(Offloaded[P, R]):
             publish(receipt, (self._function, arguments, keywords, value))
         else:
             last_receipt.set(receipt)
+
+
+def _why_options_rule_it_out(options: Options) -> str | None:
+    """Why calls are plain ones, where the environment names a device. Raises `InvalidOption` where the caller does."""
+    asked = options.preference.on or options.engine or options.precision or options.isolation or options.timeout
+    if options.preference.on and os.environ.get(DEVICE):
+        return f"{DEVICE} names a device, and deferred calls choose between NumPy and native code."
+    if asked or options.warm:
+        raise InvalidOption(
+            "deferred=True runs on NumPy and as native code: leave out on=, engine=, precision=, isolation=, timeout= "
+            "and warm=."
+        )
+    return None
 
 
 def _are_plain(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:

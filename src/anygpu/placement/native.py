@@ -30,7 +30,7 @@ from anygpu.agreement.analysis import Flag
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.engines.cpu.executable import CpuExecutable, executable
-from anygpu.errors import AnyGPUError, MissingExtra
+from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
 from anygpu.history.hints import NATIVE, hints_path, mark_of
 from anygpu.placement import executing, loading
 from anygpu.placement.comparing import learn_flags, learn_silence
@@ -131,6 +131,10 @@ def _traced(site: NativeSite, call: Called, seconds: float | None) -> tuple[Trac
         traced = contextvars.copy_context().run(_listening, heard, tracing)
     if isinstance(traced, NotTraceable):
         why = f"it cannot be traced: {traced.reason.rstrip('.')}."
+        if known.options.deferred:
+            why = site.note.reason  # why its calls are plain ones: deferred ones would need no trace
+        elif VALUE_NEEDED in traced.reason:
+            why += " With offload(deferred=True) it can run as it is."
         if traced.for_now or traced.error is not None:
             site.stay(why)
             site.look_again(2.0)

@@ -117,9 +117,7 @@ class AbstractDevice:
         line = nearest_line(sys._getframe(1))
         self._error = ValueNeeded(f"{line[0]}:{line[1]}" if line is not None else None)
         at = f" ({self._error.line})" if self._error.line else ""
-        self.reason = (
-            f"it {VALUE_NEEDED}{at}; use np.where(), or offload(deferred=True)" if what is None else f"{what}{at}"
-        )
+        self.reason = f"it {VALUE_NEEDED}{at}; use np.where()" if what is None else f"{what}{at}"
         raise self._error
 
     def stop(self, reason: str) -> NoReturn:

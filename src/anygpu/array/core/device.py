@@ -101,10 +101,10 @@ def device_for(device: object | None) -> ArrayDevice:
 
 
 def to_numpy_dtype(name: str) -> np.dtype[Any]:
-    return _NUMPY_DTYPES[name]
+    return NUMPY_DTYPES[name]
 
 
-_NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(name)
     for name in (
         "bool",

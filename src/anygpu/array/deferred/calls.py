@@ -198,27 +198,34 @@ def _form(
     if shown is None:
         return None
     places = ", ".join(f"{{{number}}}" for number in range(operands))
-    text = f"{name}({places}{shown})"
+    arranged = (lambda *given: (*given, *rest)) if rest else None
+    return _remembered(call, f"{name}({places}{shown})", options, arranged, only_view=only_view)
+
+
+def _sequence_form(call: Any, count: int, rest: tuple[Any, ...], options: dict[str, Any]) -> Op | None:
+    """The same for a call whose operands are one sequence, as those of `np.stack`."""
+    shown = _shown(rest, options)
+    if shown is None:
+        return None
+    places = "".join(f"{{{number}}}, " for number in range(count))
+    return _remembered(call, f"np.{_OF_SEQUENCES[call]}(({places}){shown})", options, lambda *given: (given, *rest))
+
+
+def _remembered(
+    call: Any,
+    text: str,
+    options: dict[str, Any],
+    arranged: Callable[..., tuple[Any, ...]] | None,
+    *,
+    only_view: bool = False,
+) -> Op:
+    """The form with this text, which says all that there is to it."""
     found = _forms.get(text)
     if found is None:
         if len(_forms) > _MOST_FORMS:
             _forms.clear()
         made = functools.partial(call, **options) if options else call
-        arranged = (lambda *given: (*given, *rest)) if rest else None
         found = _forms[text] = Op(made, text, arranged=arranged, only_view=only_view)
-    return found
-
-
-def _sequence_form(call: Any, count: int, rest: tuple[Any, ...], options: dict[str, Any]) -> Op | None:
-    shown = _shown(rest, options)
-    if shown is None:
-        return None
-    places = "".join(f"{{{number}}}, " for number in range(count))
-    text = f"np.{_OF_SEQUENCES[call]}(({places}){shown})"
-    found = _forms.get(text)
-    if found is None:
-        made = functools.partial(call, **options) if options else call
-        found = _forms[text] = Op(made, text, arranged=lambda *given: (given, *rest))
     return found
 
 

@@ -2,7 +2,7 @@
 
 NumPy asks them of an object by its memory, so that an array that waits would be computed at the first line of most
 library functions. While a deferred call runs, they give such an array back where NumPy gives its own back; for
-everything else, and on other threads, they are NumPy's own.
+everything else, and on other threads, they call NumPy's own as they were called.
 """
 
 from __future__ import annotations
@@ -39,8 +39,13 @@ def _keeps(array: StandIn, dtype: Any, order: Any) -> bool:
 
 def _converter(theirs: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(theirs)
-    def convert(a: Any, /, dtype: Any = None, order: Any = None, **options: Any) -> Any:
-        if type(a) is StandIn and not options and a._recorder.is_open:
+    def convert(*given: Any, **options: Any) -> Any:
+        if not given or type(given[0]) is not StandIn:
+            return theirs(*given, **options)  # however it was called
+        return of_ours(*given, **options)
+
+    def of_ours(a: StandIn, dtype: Any = None, order: Any = None, **options: Any) -> Any:
+        if not options and a._recorder.is_open:
             if _keeps(a, dtype, order):
                 return a
             if order in (None, "K") and not a._layout.is_number and dtype in calls.PLAIN_TYPES:
@@ -51,19 +56,23 @@ def _converter(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.wraps(np.array)
-def _array(object: Any, /, *arguments: Any, **options: Any) -> Any:
-    if type(object) is StandIn and not arguments and object._recorder.is_open and not object._layout.is_number:
-        copies = options.get("copy", True) is True
-        if copies and options.keys() <= {"copy", "dtype"} and _type_is(object, options.get("dtype")):
-            return object._recorder.record(calls.COPIED_AS_IT_LIES, (object,))
-    return _theirs["array"](object, *arguments, **options)
+def _array(*given: Any, **options: Any) -> Any:
+    if len(given) == 1 and type(given[0]) is StandIn:
+        (array,) = given
+        copies = options.get("copy", True) is True and options.keys() <= {"copy", "dtype"}
+        same = copies and not array._layout.is_number and _type_is(array, options.get("dtype"))
+        if same and array._recorder.is_open:
+            return array._recorder.record(calls.COPIED_AS_IT_LIES, (array,))
+    return _theirs["array"](*given, **options)
 
 
 @functools.wraps(np.ascontiguousarray)
-def _ascontiguousarray(a: Any, /, dtype: Any = None, **options: Any) -> Any:
-    if type(a) is StandIn and not options and a._recorder.is_open and a._layout.shape and _keeps(a, dtype, "C"):
-        return a
-    return _theirs["ascontiguousarray"](a, dtype, **options)
+def _ascontiguousarray(*given: Any, **options: Any) -> Any:
+    if len(given) == 1 and type(given[0]) is StandIn and options.keys() <= {"dtype"}:
+        (array,) = given
+        if array._recorder.is_open and array._layout.shape and _keeps(array, options.get("dtype"), "C"):
+            return array
+    return _theirs["ascontiguousarray"](*given, **options)
 
 
 _theirs: dict[str, Callable[..., Any]] = {

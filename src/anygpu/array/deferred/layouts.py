@@ -15,31 +15,12 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from anygpu._typing import HostArray
+from anygpu.array.core.device import NUMPY_DTYPES
 
 #: Layouts and forms of calls that are remembered.
 _MOST = 8192
 #: Types of arrays that wait, in the order of bytes of this machine.
-_DTYPES = frozenset(
-    map(
-        np.dtype,
-        [
-            "bool",
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "uint8",
-            "uint16",
-            "uint32",
-            "uint64",
-            "float16",
-            "float32",
-            "float64",
-            "complex64",
-            "complex128",
-        ],
-    )
-)
+_DTYPES = frozenset(NUMPY_DTYPES.values())
 #: A Python integer up to this fits into every type of NumPy's: its value decides nothing.
 _FITS_ALL = 127
 

@@ -183,7 +183,7 @@ def _of_the_users(structure: Structure) -> Structure:
 def _reason(error: AnyGPUError) -> str:
     if isinstance(error, ValueNeeded):
         at = f" ({error.line})" if error.line else ""
-        return f"it {VALUE_NEEDED}{at}; use np.where(), or offload(deferred=True)"
+        return f"it {VALUE_NEEDED}{at}; use np.where()"
     return str(error)
 
 
