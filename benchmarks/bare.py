@@ -30,7 +30,7 @@ from collections.abc import Iterator
 import numpy as np
 import psutil
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import AnyGPUError
 from benchmarks.handwritten.against_tinygrad import against_tinygrad
 from benchmarks.handwritten.ours import NotOnTheDevice, Ours

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.units import readable_seconds
+from anygpu.base.units import readable_seconds
 from benchmarks.report import Figure, Machine
 
 #: Automatic over the best fixed choice of every cell, in total.

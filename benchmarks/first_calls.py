@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from anygpu.units import readable_seconds
+from anygpu.base.units import readable_seconds
 from benchmarks.report import Figure, options_parser, publish, say
 from benchmarks.short_script_processes import compile_sources, environment
 from benchmarks.workloads import WORKLOADS

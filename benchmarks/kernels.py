@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 
 from anygpu import nn
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import AnyGPUError
 from benchmarks.bare import Disagreement, by_hand, credible, in_turns, require_agreement
 from benchmarks.handwritten.ours import NotOnTheDevice, Ours

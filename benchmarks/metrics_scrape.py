@@ -20,7 +20,7 @@ import numpy as np
 
 import anygpu as ag
 from anygpu import observe
-from anygpu.metric_families import to_text
+from anygpu.base.metric_families import to_text
 from anygpu.notes import Failure, Origin, Seen, observers
 from anygpu.observe.batch import batches
 from anygpu.observe.metrics import BUCKETS, call_families

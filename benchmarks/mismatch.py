@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.agreement.analysis import analyse
 from anygpu.agreement.comparison import judge
 from anygpu.agreement.elementwise import filled
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.errors import ResultMismatch
 from anygpu.fallback_warnings import host_operations

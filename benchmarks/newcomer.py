@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 import anygpu as ag
-from anygpu.units import readable_seconds
+from anygpu.base.units import readable_seconds
 from benchmarks.newcomer_programs import NEWCOMERS
 from benchmarks.report import Figure, options_parser, publish, say
 from benchmarks.short_script import OFFLOAD, PLAIN

@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.errors import AnyGPUError
-from anygpu.units import readable_bytes, readable_seconds
 from benchmarks.cells import (
     HEADER,
     Automatic,

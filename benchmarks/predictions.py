@@ -22,10 +22,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from anygpu.base.units import readable_seconds
 from anygpu.engines.tuner import VARIABLE as TUNING
 from anygpu.errors import AnyGPUError
 from anygpu.placement.calibrate import SECONDS as CALIBRATION
-from anygpu.units import readable_seconds
 from benchmarks.report import Figure, options_parser, publish, say
 from benchmarks.short_script_programs import PROGRAMS
 from benchmarks.workloads import WORKLOADS, Workload

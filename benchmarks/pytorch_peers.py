@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from anygpu.units import readable_bytes
+from anygpu.base.units import readable_bytes
 from benchmarks.pytorch_peers_process import MEANS, Run
 from benchmarks.report import Figure, options_parser, publish, say
 from tests.support.counting_allocator import environment

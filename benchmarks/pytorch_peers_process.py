@@ -25,7 +25,7 @@ import msgspec
 import torch
 from torch import nn
 
-from anygpu.units import readable_bytes
+from anygpu.base.units import readable_bytes
 from examples.vision_transformer import VisionTransformer, stripes
 from tests.support.counting_allocator import CountingAllocator
 

@@ -10,8 +10,8 @@ import sys
 
 import msgspec
 
+from anygpu.base.units import readable_bytes
 from anygpu.hardware import host
-from anygpu.units import readable_bytes
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 
 Headers = Mapping[str, str]
 

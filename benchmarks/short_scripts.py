@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from anygpu.units import readable_seconds
+from anygpu.base.units import readable_seconds
 from benchmarks.load import busy_processes
 from benchmarks.report import options_parser, publish, say
 from benchmarks.short_script import EVERY, OFFLOAD, PLAIN

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from anygpu.base.units import readable_bytes
 from anygpu.pytorch import Step
-from anygpu.units import readable_bytes
 from examples.vision_transformer import VisionTransformer, stripes
 
 CLASSES = 8

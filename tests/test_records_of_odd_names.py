@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.printable import encodable, encode_json, encode_msgpack
+from anygpu.base.printable import encodable, encode_json, encode_msgpack
 
 ODD = os.fsdecode(b"caf\xe9")
 

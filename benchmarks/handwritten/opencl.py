@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyopencl as cl
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from benchmarks.handwritten.workloads import Workload
 
 _KERNELS = Path(__file__).parent / "opencl_kernels"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
+from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.residency.registry import registry
 from benchmarks.handwritten.workloads import Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from benchmarks.handwritten.workloads import Workload
 
 

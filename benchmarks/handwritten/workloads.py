@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 
 GELU_SLOPE, GELU_CUBE = 0.7978845608, 0.044715
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from anygpu.units import readable_bytes, readable_seconds
+from anygpu.base.units import readable_bytes, readable_seconds
 from benchmarks.cells import NUMPY_BOUND
 from benchmarks.peers.readings import CHOOSING, PEERS, readings_of
 from benchmarks.peers.results import FIRST_SECONDS, SMALL_SECONDS, TIMES_AS_FAST, Cell, Run, figures_of

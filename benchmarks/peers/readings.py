@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from anygpu.units import readable_bytes
+from anygpu.base.units import readable_bytes
 from benchmarks.peers.results import Cell, Run, middle, speeds
 from benchmarks.peers.tools import TOOLS
 from benchmarks.peers.workloads import WORKLOADS

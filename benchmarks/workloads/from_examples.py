@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from benchmarks.workloads.workload import Workload, normal
 from examples.black_scholes import black_scholes
 from examples.edges import edges

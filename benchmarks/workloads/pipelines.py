@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from benchmarks.workloads.workload import Workload, normal, rows_of
 
 

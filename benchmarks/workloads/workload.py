@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 
 Function = Callable[..., Any]
 Make = Callable[[int, np.random.Generator], tuple[HostArray, ...]]

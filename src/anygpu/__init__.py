@@ -29,7 +29,7 @@ from anygpu.api import (
     stream,
     submit,
 )
-from anygpu.display import painters
+from anygpu.base.display import painters
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,

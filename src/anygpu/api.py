@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
-from anygpu.display import Listed
+from anygpu.base.display import Listed
 from anygpu.hardware.usage_readers import usage_readers
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from anygpu.units import readable_bytes
+from anygpu.base.units import readable_bytes
 
 
 def _bytes(count: int | None) -> str:

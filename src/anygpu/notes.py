@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from anygpu.display import Listed
+from anygpu.base.display import Listed
 
 if TYPE_CHECKING:
     from anygpu.receipts import Receipt

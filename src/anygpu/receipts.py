@@ -14,9 +14,9 @@ from typing import Literal, get_args
 
 import msgspec
 
-from anygpu.display import drawn
-from anygpu.printable import encode_json
-from anygpu.units import readable_seconds
+from anygpu.base.display import drawn
+from anygpu.base.printable import encode_json
+from anygpu.base.units import readable_seconds
 
 Phase = Literal["trace", "plan", "compile", "queue", "write", "run", "read"]
 PHASES: tuple[Phase, ...] = get_args(Phase)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anygpu.fft
-from anygpu._typing import HostArray
 from anygpu.array.core.array import Array, as_array
 from anygpu.array.functions import fourier
+from anygpu.base.typing import HostArray
 
 TOLERANCE = {
     "float16": 5e-3,

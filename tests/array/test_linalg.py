@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import anygpu.linalg
-from anygpu._typing import HostArray
 from anygpu.array.core.array import Array, as_array
 from anygpu.array.functions import linalg
+from anygpu.base.typing import HostArray
 
 reference: Any = np.linalg
 TYPES = ["float32", "float64", "complex64", "complex128", "int32", "bool"]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu._typing import HostArray
 from anygpu.array.core.array import Array, as_array
 from anygpu.array.functions import products
+from anygpu.base.typing import HostArray
 from anygpu.program.primitives import Contract, Iota
 
 reference: Any = np

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from anygpu.base.printable import printable
 from anygpu.cli.top import devices
 from anygpu.cli.top.details import details
 from anygpu.cli.top.fitting import fit
@@ -16,7 +17,6 @@ from anygpu.observe.findings import DeviceMemory
 from anygpu.observe.following import Following, Look, processor_share, rates
 from anygpu.observe.looking import NoAnswer, ObservedProcess
 from anygpu.observe.snapshot import Snapshot
-from anygpu.printable import printable
 from tests.observe.snapshots import calls, eventful, snapshot, training
 
 FUNCTIONS, PROCESSES, QUEUES, TENANTS, LOSSES, ANOMALIES, STEPS = PAGES

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.index import Atom, Index, Quotient, Remainder, Variable
 from anygpu.codegen.kernel_ir import Apply, Call, Choose, Expr, Let, Literal, Load, Name, Position
 from anygpu.codegen.target import ComputeType

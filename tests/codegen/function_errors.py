@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.functions.library import CANDIDATES, call, vector_call
 from anygpu.codegen.target import Dialect, Target
 from tests.codegen.function_cases import Case, cases, numpy_type, points

@@ -11,7 +11,7 @@ import numpy as np
 import pyopencl as cl
 import wgpu
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.functions.library import definitions
 from anygpu.codegen.kernel import Binding, Kernel, Output, Schedule, Slot
 from anygpu.codegen.target import ComputeType, Dialect

@@ -10,7 +10,7 @@ import numpy as np
 import pyopencl as cl
 import wgpu
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors, grid, parts, text

@@ -9,7 +9,7 @@ import numpy as np
 import pyopencl as cl
 import wgpu
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.functions.library import call, definitions
 from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import ComputeType, Dialect, Target

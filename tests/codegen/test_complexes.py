@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen import complexes
 from anygpu.codegen.kernel_ir import Apply, Expr, Literal, Name
 from anygpu.codegen.target import ComputeType

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import ComputeType, Dialect
 from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors, grid, text, tilings

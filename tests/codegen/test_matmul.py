@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.target import ComputeType
 from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors, grid, parts, text, tilings
 from anygpu.codegen.templates.matmul_tiling import shared_bytes, turns

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates import scan
 from anygpu.codegen.templates.rows import fitting

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.target import ComputeType, Dialect
 from anygpu.codegen.templates import scatter
 from anygpu.codegen.templates.scatter import Layout

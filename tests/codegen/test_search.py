@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import Dialect
 from anygpu.codegen.templates.search import search_text

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.target import Dialect, Target
 from anygpu.codegen.templates import sort
 from anygpu.codegen.templates.stages import Sizes

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from anygpu.metric_families import Family
+from anygpu.base.metric_families import Family
 from anygpu.observe.metrics import anomaly_families, call_families, usage_families
 from anygpu.observe.statistics import Summary
 from anygpu.runtime.health import Health

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
+from anygpu.base.typing import HostArray
 from anygpu.codegen.target import Target
 from anygpu.engines.compiling_session import DeviceArray, Session
 from anygpu.engines.driver import Counters

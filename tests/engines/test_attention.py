@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from anygpu import nn
-from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
+from anygpu.base.typing import HostArray
 from anygpu.codegen.schedule import schedule
 from anygpu.engines.compiling_session import CompiledProgram
 from anygpu.program.graph import Program, Recorder

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_session import DeviceArray
 from anygpu.errors import DeviceLost, InvalidOption
 from anygpu.program.graph import Recorder

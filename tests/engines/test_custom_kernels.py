@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_session import DeviceArray
 from anygpu.errors import InvalidKernel, KernelOutOfBounds
 from anygpu.program.graph import Program, Recorder

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines import catalogue
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.jax.complex_numbers import OTHERWISE

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from anygpu import nn
-from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
+from anygpu.base.typing import HostArray
 from anygpu.program.graph import Recorder
 from anygpu.program.primitives import Binary, Broadcast, Cast, Constant, Contract, Iota, Reshape
 from tests.engines.compiled import NAMES, Running, running, spec_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.program.graph import Recorder
 from anygpu.program.primitives import Gather, Pad
 from tests.engines.compiled import NAMES, Running, running, spec_of

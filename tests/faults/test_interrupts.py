@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anygpu.interrupts import completed, is_of_a_handler, take, uninterrupted
+from anygpu.base.interrupts import completed, is_of_a_handler, take, uninterrupted
 from anygpu.memory import DeviceMemory, Fenced, Pool, Resource, Timeline
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future

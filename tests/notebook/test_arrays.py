@@ -11,7 +11,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.device import Witnessed, witnesses
-from anygpu.display import Listed
+from anygpu.base.display import Listed
 from anygpu.notebook.outcomes import step_html
 from anygpu.notebook.programs import MOST_DRAWN, MOST_LINES
 from anygpu.receipts import Phases, numpy_receipt

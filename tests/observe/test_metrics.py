@@ -17,9 +17,9 @@ from prometheus_client import Metric
 
 import anygpu as ag
 from anygpu import observe
+from anygpu.base.metric_families import MOST_CHARACTERS, Family, Sample, to_text, visible
 from anygpu.errors import InvalidOption
 from anygpu.hardware.usage.usage import READINGS, Usage
-from anygpu.metric_families import MOST_CHARACTERS, Family, Sample, to_text, visible
 from anygpu.notes import Failure, HostNote, Seen
 from anygpu.notes import observe as tell
 from anygpu.observe.findings import Anomaly

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines import tuner
 from anygpu.engines.catalogue import catalogue
 from anygpu.engines.isolation import Isolation

@@ -48,7 +48,7 @@ for _ in range(20):
     double(x)
 double(x[:10], by=3)
 files = {{each.__file__ for name, each in sys.modules.items() if name.partition(".")[0] == "anygpu"}}
-print("anygpu.own_files" in sys.modules, loading.is_under_way())
+print("anygpu.base.own_files" in sys.modules, loading.is_under_way())
 print(sum(len(open(file).readlines()) for file in files))
 print(ag.last_receipt().reason)
 """

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import run
 from anygpu.plan.chunking import Chunks, Refused, chunks_for, corrected, memory_needed
 from anygpu.program.graph import Program

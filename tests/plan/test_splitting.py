@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import run
 from anygpu.plan.calibration import Calibration, Transfer
 from anygpu.plan.predicting import predict

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import TOLERANCES
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.program import functions
 from anygpu.program import primitives as p

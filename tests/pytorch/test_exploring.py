@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from anygpu.disturbance import Reading
+from anygpu.base.disturbance import Reading
 from anygpu.pytorch.exploring import MOST_TRIALS, Drift, Times, cost_of_each, fastest, next_of, next_on
 from anygpu.pytorch.fitting import Fitting, Way
 from anygpu.pytorch.planning import Kept, Planner

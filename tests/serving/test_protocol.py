@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.serving.limits import MAX_INPUTS, MAX_RANK, Limits
 from anygpu.serving.protocol import InferRequest, answer, parse
 from anygpu.serving.refusals import Refusal

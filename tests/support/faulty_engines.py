@@ -26,7 +26,7 @@ from anygpu.program.primitives import Constant
 from tests.support.fault_schedule import Ended, Kind, Schedule
 
 if TYPE_CHECKING:
-    from anygpu._typing import HostArray
+    from anygpu.base.typing import HostArray
     from anygpu.engines.compiling_session import CompiledProgram, DeviceArray, Session
     from anygpu.engines.driver import Block, Driver
     from anygpu.engines.protocol import Memory

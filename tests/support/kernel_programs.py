@@ -15,9 +15,9 @@ import numpy as np
 
 import anygpu as ag
 from anygpu import nn
-from anygpu._typing import HostArray
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
+from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.index import Atom, Index, Quotient, Remainder, Variable
 from anygpu.codegen.kernel import MINUS_ONE
 from anygpu.codegen.kernel_ir import (

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pyopencl as cl
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.device import open_device

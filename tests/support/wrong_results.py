@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.isolation import Isolation
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
+from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
-from anygpu.float_errors import float_errors_ignored
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
 from anygpu.program.precision import WIDER, in_double_precision

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
 from anygpu.agreement.elementwise import BOUNDS, Bound, filled, magnitude, or_none, settled, wide
 from anygpu.agreement.tolerances import DIGITS, tolerance_of
+from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import run_node
-from anygpu.float_errors import float_errors_ignored
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType, is_inexact
 from anygpu.program.ops.attention import Attend

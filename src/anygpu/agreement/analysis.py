@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.agreement import along_axes as along_axes  # which adds to BOUNDS
 from anygpu.agreement.elementwise import BOUNDS, Bound, filled, or_none
+from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import LOWER, run_node
-from anygpu.float_errors import float_errors_ignored
 from anygpu.program import primitives as p
 from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import DType

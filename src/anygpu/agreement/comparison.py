@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.agreement.accuracy import is_as_accurate
 from anygpu.agreement.analysis import (
     LARGE,
@@ -24,7 +23,8 @@ from anygpu.agreement.analysis import (
 from anygpu.agreement.elementwise import Bound, filled, magnitude_apart, wide
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.array.core.structure import flatten
-from anygpu.float_errors import float_errors_ignored
+from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.typing import HostArray
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
 from anygpu.agreement.tiles import Bound as Bound
 from anygpu.agreement.tiles import in_tiles
 from anygpu.agreement.tolerances import tolerance_of
+from anygpu.base.typing import HostArray
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
 from anygpu.program.functions import COMPARISONS

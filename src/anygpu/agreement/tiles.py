@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 
 #: How far two right answers may lie apart, for every element; `None` where there is one right answer.
 Bound = npt.NDArray[np.float64] | None

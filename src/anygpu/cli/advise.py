@@ -19,13 +19,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 import anygpu
+from anygpu.base.printable import encodable
+from anygpu.base.units import readable_seconds
 from anygpu.cli.output_files import check_output, numbered, write_new, write_output
 from anygpu.observe.advising import watching
 from anygpu.observe.advising.decorating import decorated
 from anygpu.observe.advising.report import FunctionAdvice, Report
 from anygpu.observe.findings import Advice
-from anygpu.printable import encodable
-from anygpu.units import readable_seconds
 
 PAGE = "reference/advice"
 

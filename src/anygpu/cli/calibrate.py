@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anygpu import api
+from anygpu.base.units import readable_seconds
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device
 from anygpu.hardware.preference import prefer
@@ -22,7 +23,6 @@ from anygpu.hardware.selection import require
 from anygpu.placement import calibrate as calibration
 from anygpu.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
 from anygpu.program.costs import OperationClass
-from anygpu.units import readable_seconds
 
 #: The label of each class on the screen.
 _WORDS: dict[OperationClass, str] = {

@@ -20,11 +20,11 @@ from rich.text import Text
 
 import anygpu
 from anygpu import api
-from anygpu.disturbance import Reading, conditions, read_processors
+from anygpu.base.disturbance import Reading, conditions, read_processors
+from anygpu.base.processors import usable_processors
+from anygpu.base.units import readable_seconds
 from anygpu.hardware.host import processor_name
-from anygpu.processors import usable_processors
 from anygpu.receipts import Receipt
-from anygpu.units import readable_seconds
 
 #: So many calls in a row on one device that is not NumPy: the function has found its place.
 SETTLED = 5

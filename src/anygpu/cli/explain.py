@@ -19,13 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from anygpu import api
+from anygpu.base.printable import encode_json
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.cli.finding import find_function
 from anygpu.errors import InvalidOption
 from anygpu.fallback_warnings import DeviceFallback, HostFallback
 from anygpu.plan.plan import Candidate, Plan, shortened
-from anygpu.printable import encode_json
 from anygpu.receipts import Receipt
-from anygpu.units import readable_bytes, readable_seconds
 
 SCHEMA = "anygpu.explain/1"
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from anygpu.units import readable_seconds
+from anygpu.base.units import readable_seconds
 
 if TYPE_CHECKING:
     from anygpu.fleet.simulation.report import Quantiles, Report

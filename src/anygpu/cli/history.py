@@ -14,6 +14,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from anygpu.base.printable import encode_json
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.errors import InvalidOption
 from anygpu.history.database import Contents, Database, history_path
 from anygpu.history.hints import forget_marks
@@ -32,8 +34,6 @@ from anygpu.history.wording import (
     measured_text,
     memory_text,
 )
-from anygpu.printable import encode_json
-from anygpu.units import readable_bytes, readable_seconds
 
 SCHEMA = "anygpu.history/1"
 

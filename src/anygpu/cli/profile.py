@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from anygpu.base.printable import printable
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.cli.output_files import check_output, write_output
 from anygpu.observe.parts import breakdown
 from anygpu.observe.profile_html import summary, to_html
 from anygpu.observe.profile_records import Profile, ScaleneLine, by_device
 from anygpu.observe.scalene import joined, run_scalene, version
-from anygpu.printable import printable
-from anygpu.units import readable_bytes, readable_seconds
 
 #: Rows of a table on the screen, and the part of the whole below which a row is left out.
 _MOST, _LEAST = 15, 0.005

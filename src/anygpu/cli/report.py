@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from anygpu.base.printable import encode_json
 from anygpu.cli.output_files import check_output, numbered, write_new, write_output
 from anygpu.errors import InvalidOption
 from anygpu.placement.mismatches import Mismatch, kept
-from anygpu.printable import encode_json
 
 
 def report(

@@ -9,13 +9,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from anygpu.base.units import readable_seconds
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, State
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.diagnosis_context import Finding
 from anygpu.hardware.inventory import Inventory
 from anygpu.hardware.wording import all_facts, explained, in_a_few_words, memory_of, more_words
-from anygpu.units import readable_seconds
 
 _MARKS: dict[State, tuple[str, str]] = {
     "verified": ("✓", "green"),

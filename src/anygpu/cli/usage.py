@@ -7,9 +7,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from anygpu.base.printable import printable
+from anygpu.base.units import readable_bytes
 from anygpu.hardware.usage.usage import Usage, UsageDocument
-from anygpu.printable import printable
-from anygpu.units import readable_bytes
 
 _UNKNOWN = Text("–", style="dim")
 

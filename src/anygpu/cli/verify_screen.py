@@ -11,9 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from anygpu.base.printable import printable
+from anygpu.base.units import readable_seconds
 from anygpu.hardware.device import Device
-from anygpu.printable import printable
-from anygpu.units import readable_seconds
 from anygpu.verify.cases import Check
 from anygpu.verify.document import CheckRecord, Finding, Record, Timing
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.block_ref import ARRAYS
 from anygpu.engines.compiling_session import CompiledProgram, DeviceArray, Session
 from anygpu.engines.driver import Bytes, Counters, Driver

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
-from anygpu.cache_folder import cache_folder
+from anygpu.base.cache_folder import cache_folder
+from anygpu.base.disturbance import Reading, conditions, read_processors
+from anygpu.base.typing import HostArray
 from anygpu.codegen.functions import accuracy
 from anygpu.codegen.kernel import Check, Kernel, Schedule, Start
 from anygpu.codegen.lifetimes import shared_temporaries
@@ -23,7 +24,6 @@ from anygpu.codegen.lower import buffer_names
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import part_of
-from anygpu.disturbance import Reading, conditions, read_processors
 from anygpu.engines.block_ref import ARRAYS, CONSTANTS, TEMPORARIES, BlockRef, window_of
 from anygpu.engines.broken_rules import raise_broken
 from anygpu.engines.disk_cache import DiskCache, stamp_of

@@ -1,8 +1,8 @@
 """What engines that compile keep on disk between processes: results of tuning, and what a compiler made.
 
-A kept file is trusted only when it is ours (see `anygpu.cache_folder`), whole (by its checksum) and meant for exactly
-this use (kind, key, device, driver and versions). Anything else is as good as no file: the worst that a cache can cost
-is the time to do the work again.
+A kept file is trusted only when it is ours (see `anygpu.base.cache_folder`), whole (by its checksum) and meant for
+exactly this use (kind, key, device, driver and versions). Anything else is as good as no file: the worst that a
+cache can cost is the time to do the work again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from anygpu._version import __version__
-from anygpu.cache_folder import TEMPORARY, decoded, sealed, unsealed, write_file
-from anygpu.digest import blake2b
+from anygpu.base.cache_folder import TEMPORARY, decoded, sealed, unsealed, write_file
+from anygpu.base.digest import blake2b
+from anygpu.base.own_files import read_file
 from anygpu.engines.distributions import version_of
 from anygpu.errors import InvalidOption
-from anygpu.own_files import read_file
 
 if TYPE_CHECKING:
     from anygpu.hardware.device import Device

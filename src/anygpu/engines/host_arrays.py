@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.errors import AnyGPUError, OutOfMemory
 from anygpu.hardware import host

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.processors import usable_processors
+from anygpu.base.processors import usable_processors
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.verification import VerifiedType, inputs, mistake, types_to_verify

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from anygpu.base.disturbance import MOST_SPREAD, Reading, conditions, spread
 from anygpu.codegen.kernel import Choice, Kernel, Schedule
-from anygpu.disturbance import MOST_SPREAD, Reading, conditions, spread
 from anygpu.engines.disk_cache import DiskCache
 from anygpu.engines.tuning_limit import tuning_limit
 from anygpu.errors import AllocationError, InvalidOption, InvalidProgram, Unsupported

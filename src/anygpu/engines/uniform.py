@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.float_errors import float_errors_ignored
+from anygpu.base.float_errors import float_errors_ignored
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Broadcast, Cast, Constant, Reshape, Spec

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import msgspec
 
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.errors import install_command
 from anygpu.fleet.node_facts import NodeFacts, NodesSeen, Software, observe_nodes, software
 from anygpu.fleet.security import Access, access_findings, driver_variables, private_file
 from anygpu.hardware.diagnosis_context import Finding, Severity, together
-from anygpu.units import readable_bytes, readable_seconds
 
 SCHEMA = "anygpu.fleet-doctor/1"
 

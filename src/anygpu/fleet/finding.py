@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from anygpu.base.own_files import is_own, read_file
 from anygpu.errors import ClusterUnavailable, InsecureCluster
 from anygpu.hardware import host
-from anygpu.own_files import is_own, read_file
 
 #: As `connect` takes it.
 AUTO = "auto"

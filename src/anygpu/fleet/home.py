@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import entry_of
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.errors import InvalidOption

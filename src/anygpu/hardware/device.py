@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from anygpu.display import drawn
+from anygpu.base.display import drawn
 from anygpu.hardware.device_names import node_of
 from anygpu.hardware.usage_readers import usage_readers
 from anygpu.receipts import require_reasons

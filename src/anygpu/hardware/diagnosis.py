@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import msgspec
 
-from anygpu.display import drawn
+from anygpu.base.display import drawn
+from anygpu.base.printable import encode_json
 from anygpu.hardware.device import Unavailable
 from anygpu.hardware.diagnosis_context import DiagnosisContext, Finding, Gpu, together
 from anygpu.hardware.diagnosis_rules import RULES, as_reported
 from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.inventory import Inventory
-from anygpu.printable import encode_json
 
 SCHEMA = "anygpu.doctor/1"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from anygpu.base.printable import encode_json
 from anygpu.hardware.cards import Card, assemble
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.printable import encode_json
 
 SCHEMA = "anygpu.devices/1"
 

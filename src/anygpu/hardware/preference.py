@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from anygpu.base.units import readable_bytes
 from anygpu.errors import InvalidOption
-from anygpu.units import readable_bytes
 
 Power = Literal["high", "low"]
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 
 VerifiedType = Literal["float32", "int32", "float16", "float64", "int64"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from anygpu.base.units import readable_bytes
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.selection import is_stand_in
-from anygpu.units import readable_bytes
 
 
 def in_a_few_words(device: Device) -> str:

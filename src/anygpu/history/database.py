@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from anygpu.cache_folder import cache_folder, decoded, make_folder
+from anygpu.base.cache_folder import cache_folder, decoded, make_folder
 from anygpu.history.merging import AHEAD, HabitKey, HabitRow, TimingKey, TimingRow, merged_habit, merged_timing
 from anygpu.history.place import (
     NOT_ALLOWED,

@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from anygpu.cache_location import cache_location
+from anygpu.base.cache_location import cache_location
 
 #: The lists of functions that were faster as native code, and of those for which that was tried in vain.
 NATIVE, NUMPY = "native", "numpy"
@@ -59,7 +59,7 @@ def code_of(function: Callable[..., Any]) -> CodeType | None:
 
 def mark_of_code(code: CodeType, key: Iterable[Hashable] = ()) -> bytes:
     """The mark of a function with this code, or of its calls with such a key, whatever the numbers in it are."""
-    from anygpu.digest import blake2b  # late, as all that few processes need
+    from anygpu.base.digest import blake2b  # late, as all that few processes need
 
     parts = [part if isinstance(part, tuple | str) else getattr(part, "__name__", type(part).__name__) for part in key]
     content = b"\0".join((code.co_qualname.encode(), code.co_code, repr((code.co_names, parts)).encode()))
@@ -92,12 +92,12 @@ def change_marks(path: str, marked: Collection[bytes], unmarked: Collection[byte
     new = [mark for mark in marked if mark not in before]
     kept = [mark for mark in before if mark not in unmarked]
     if new or len(kept) < len(before):
-        from anygpu.cache_folder import write_file
+        from anygpu.base.cache_folder import write_file
 
         write_file(path, b"\n".join([*new, *kept][:_MOST_MARKS]))
 
 
 def _read(path: str) -> list[bytes]:
-    from anygpu.own_files import read_file
+    from anygpu.base.own_files import read_file
 
     return (read_file(path, _MOST_BYTES) or b"").split()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
+from anygpu.base.interrupts import take
 from anygpu.errors import InvalidOption
 from anygpu.history.database import Database, history_path
 from anygpu.history.merging import (
@@ -32,7 +33,6 @@ from anygpu.history.merging import (
 from anygpu.history.records import MOST_CALLS, MOST_SECONDS, Habit, Timing, is_duration, is_hash, plain_name
 from anygpu.history.storage import Batch, Storage
 from anygpu.history.wording import by_speed
-from anygpu.interrupts import take
 
 #: Nobody waits longer than this for the database.
 PATIENCE = 0.05

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.digest import blake2b
+from anygpu.base.digest import blake2b
+from anygpu.base.processors import usable_processors
 from anygpu.engines.disk_cache import stamp_of
 from anygpu.hardware.device import Device
 from anygpu.history.records import plain_name
-from anygpu.processors import usable_processors
 
 #: How far functions are followed that hold functions, and values that hold values.
 _DEEPEST_FUNCTION, _DEEPEST_VALUE = 3, 50

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from anygpu.own_files import is_own
+from anygpu.base.own_files import is_own
 
 if sys.platform == "win32":
     import msvcrt

@@ -9,9 +9,9 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from anygpu.cache_folder import cache_folder, sealed, unsealed, write_file
+from anygpu.base.cache_folder import cache_folder, sealed, unsealed, write_file
+from anygpu.base.own_files import read_file
 from anygpu.history.history import setting
-from anygpu.own_files import read_file
 
 #: Files that are kept; the oldest go.
 MOST_FILES = 256

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.history.records import Habit, Timing
-from anygpu.units import readable_bytes, readable_seconds
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.traced_scalar import TracedScalar
+from anygpu.base.float_errors import float_errors_ignored
 from anygpu.errors import InvalidOption
-from anygpu.float_errors import float_errors_ignored
 from anygpu.program.ops.custom import Parameter, Scalar
 
 _RANGES = {name: np.iinfo(name) for name in ("int32", "uint32", "int64", "uint64")}

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
-from anygpu.float_errors import float_errors_ignored
+from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.typing import HostArray
 
 #: A share of each value, near 0 of the typical one; or a share of each value and a number that is added to it.
 Tolerance = float | tuple[float, float]

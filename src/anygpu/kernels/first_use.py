@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten
-from anygpu.cache_folder import cache_folder
+from anygpu.base.cache_folder import cache_folder
+from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import catalogue, entry_of, every_engine
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.errors import (

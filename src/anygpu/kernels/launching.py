@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from anygpu.array.trace.tracing import record
+from anygpu.base.interrupts import is_of_a_handler
 from anygpu.codegen.custom.reflection import Length, Reflected
 from anygpu.errors import InvalidOption
-from anygpu.interrupts import is_of_a_handler
 from anygpu.kernels.arguments import Given, Number, scalars_of
 from anygpu.kernels.comparing import Tolerance
 from anygpu.kernels.shapes import Grid, Results, group_for, groups_for, invocations, numbers_for, result_shapes

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.device import to_numpy_dtype
+from anygpu.base.typing import HostArray
 from anygpu.program.primitives import Spec
 
 #: The least and the greatest value of an array.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import entry_of
 from anygpu.engines.protocol import Lack
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, DevicePoisoned, DeviceUnavailable, InvalidKernel

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sized
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from anygpu.base.units import readable_bytes
 from anygpu.errors import InvalidOption
-from anygpu.units import readable_bytes
 
 _numbers = itertools.count(1)
 #: For `acquire` of a lock.

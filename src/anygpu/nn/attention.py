@@ -10,8 +10,8 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import apply, broadcast
 from anygpu.array.functions.numpy_or_anygpu import converted, either
+from anygpu.base.float_errors import float_errors
 from anygpu.engines.numpy.attention import attended
-from anygpu.float_errors import float_errors
 from anygpu.program.ops.attention import Attend
 
 #: A query that sees no key is 0 / 0, which is meant.

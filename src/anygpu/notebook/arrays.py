@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from anygpu.array.core.array import Array
+from anygpu.base.units import readable_bytes
 from anygpu.notebook.markup import Html, details, framed, pairs, paragraph, tag
 from anygpu.notebook.programs import program_body
 from anygpu.store.tensor import Tensor
-from anygpu.units import readable_bytes
 
 #: Elements beyond which only the edges are shown.
 MOST_ELEMENTS = 100

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from anygpu.base.units import readable_seconds
 from anygpu.notebook.markup import framed, join, paragraph, tag
 from anygpu.notebook.receipts import receipts_table
 from anygpu.notes import Failure, Origin, Seen, made
 from anygpu.receipts import Receipt
-from anygpu.units import readable_seconds
 
 MOST_KEPT = 200
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.notebook.arrays import values_html
 from anygpu.notebook.markup import (
     BLUE,
@@ -27,7 +28,6 @@ from anygpu.notebook.markup import (
     tag,
 )
 from anygpu.notebook.receipts import receipt_body
-from anygpu.units import readable_bytes, readable_seconds
 
 if TYPE_CHECKING:
     from anygpu.placement.offload import Result

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.notebook.markup import GREY, Html, Share, bar, framed, join, legend, paragraph, spoken, table, tag
 from anygpu.notebook.receipts import shares_of
 from anygpu.plan.plan import Candidate, Plan
-from anygpu.units import readable_bytes, readable_seconds
 
 
 def plan_html(plan: Plan) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.notebook.markup import (
     BLUE,
     GREY,
@@ -30,7 +31,6 @@ from anygpu.notebook.markup import (
 )
 from anygpu.notes import Failure
 from anygpu.receipts import Phases, Receipt
-from anygpu.units import readable_bytes, readable_seconds
 
 #: Rows of a table of receipts; of more the last ones are shown.
 MOST_ROWS = 25

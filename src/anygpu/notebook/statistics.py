@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.notebook.markup import Share, bar, framed, legend, pairs, paragraph, table, tag
 from anygpu.notebook.receipts import shares_of
 from anygpu.observe.statistics import CallStatistics, Summary
 from anygpu.receipts import Phases
 from anygpu.store.report import Statistics
-from anygpu.units import readable_bytes, readable_seconds
 
 #: Rows of a table; those that took longest come first.
 MOST_ROWS = 50

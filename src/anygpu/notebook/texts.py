@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anygpu.display import Listed
+from anygpu.base.display import Listed
 from anygpu.hardware.device import Device
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.wording import in_a_few_words
@@ -16,7 +16,7 @@ WRITTEN = (
     ("anygpu.observe.statistics", "Summary"),
     ("anygpu.hardware.device", "Device"),
     ("anygpu.hardware.diagnosis", "Diagnosis"),
-    ("anygpu.display", "Listed"),
+    ("anygpu.base.display", "Listed"),
 )
 
 

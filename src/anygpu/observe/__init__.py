@@ -12,8 +12,8 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from anygpu.base.metric_families import Family, sources, to_text
 from anygpu.errors import AnyGPUError, InvalidOption
-from anygpu.metric_families import Family, sources, to_text
 from anygpu.notes import Origin, Seen, observers
 from anygpu.observe.answering import Answering
 from anygpu.observe.findings import Advice, Anomaly

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from anygpu.base.own_files import read_file
 from anygpu.errors import AnyGPUError
 from anygpu.observe.answering import LoopbackListener, listener_of
 from anygpu.observe.leftovers import remove_refused
@@ -21,7 +22,6 @@ from anygpu.observe.meeting_place import PORT, SOCKET, PlaceRefused, checked, pl
 from anygpu.observe.peers import peer_is_this_user
 from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.wire import HEAD, MOST_ANSWER, Question, Refused, answer_of, framed, length_of
-from anygpu.own_files import read_file
 
 #: How long a process may take to answer.
 DEADLINE = 1.0

@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from anygpu.base.own_files import is_own
 from anygpu.errors import AnyGPUError
-from anygpu.own_files import is_own
 
 #: Names the folder; without it there are usual ones.
 VARIABLE = "ANYGPU_OBSERVE_DIR"

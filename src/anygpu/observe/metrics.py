@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from anygpu import _version
+from anygpu.base.metric_families import Family, Kind, Sample
 from anygpu.errors import InvalidOption
 from anygpu.hardware.host import resident_bytes
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
-from anygpu.metric_families import Family, Kind, Sample
 from anygpu.observe.findings import Anomaly
 from anygpu.observe.observation import Observation
 from anygpu.observe.statistics import CallStatistics, Summary

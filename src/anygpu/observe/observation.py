@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from anygpu.interrupts import take
+from anygpu.base.interrupts import take
 from anygpu.notes import Failure, Note, Origin, Seen
 from anygpu.observe.batch import batches
 from anygpu.observe.calls import Call, Fallback, call_of, fallback_of

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from anygpu import _version
+from anygpu.base.metric_families import visible
 from anygpu.errors import MissingExtra
-from anygpu.metric_families import visible
 from anygpu.notes import Failure, Origin, Seen, observers
 from anygpu.observe.metrics import BUCKETS
 from anygpu.observe.statistics import MOST_FUNCTIONS, OTHER, CallStatistics, Summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anygpu.printable import encode_json
+from anygpu.base.printable import encode_json
 
 SCHEMA = "anygpu.profile/1"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from anygpu.base.metric_families import Family, visible
 from anygpu.errors import MissingExtra
-from anygpu.metric_families import Family, visible
 from anygpu.observe.metrics import ObservedMetrics
 
 try:

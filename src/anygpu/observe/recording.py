@@ -17,15 +17,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from anygpu.base.interrupts import take
+from anygpu.base.units import bytes_from, readable_bytes
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host
-from anygpu.interrupts import take
 from anygpu.notes import Origin, Seen, observers
 from anygpu.observe.trace_calls import CallWriter, Threads
 from anygpu.observe.trace_file import DEVICES, TraceFile, counter_event, instant_event
 from anygpu.residency.worker_events import WorkerEvent
 from anygpu.residency.worker_events import listeners as worker_listeners
-from anygpu.units import bytes_from, readable_bytes
 
 #: The size of a file, unless the caller says otherwise. Viewers in a browser open files of some hundred megabytes.
 LIMIT = 100_000_000

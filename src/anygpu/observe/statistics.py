@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from anygpu.display import drawn
+from anygpu.base.display import drawn
+from anygpu.base.printable import encode_json, printable
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.observe.batch import Batch
 from anygpu.observe.parts import StepTally
 from anygpu.observe.sketch import Sketch
-from anygpu.printable import encode_json, printable
 from anygpu.receipts import PHASES, Receipt
-from anygpu.units import readable_bytes, readable_seconds
 
 #: Functions that are counted by name; all others together are "other".
 MOST_FUNCTIONS = 200

@@ -9,8 +9,8 @@ import struct
 
 import msgspec
 
+from anygpu.base.printable import encode_msgpack
 from anygpu.observe.snapshot import Snapshot
-from anygpu.printable import encode_msgpack
 
 #: A question is a few dozen bytes; an answer with 200 functions on five devices and a thousand calls, some 600,000.
 MOST_QUESTION, MOST_ANSWER = 1 << 10, 16 << 20

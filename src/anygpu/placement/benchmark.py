@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AllocationError, Unsupported

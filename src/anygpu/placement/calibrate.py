@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anygpu.cache_folder import cache_folder
-from anygpu.disturbance import Reading, conditions, read_processors
+from anygpu.base.cache_folder import cache_folder
+from anygpu.base.disturbance import Reading, conditions, read_processors
+from anygpu.base.processors import usable_processors
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.isolation import Isolation
@@ -18,7 +19,6 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.device_names import CPU
 from anygpu.plan.calibration import Calibration, assumed
-from anygpu.processors import usable_processors
 from anygpu.workers.open import isolation_of
 from anygpu.workers.worker import Worker
 

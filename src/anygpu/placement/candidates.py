@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anygpu.array.trace.traced import Traced
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.engines.catalogue import traits_of, why_only_when_named
 from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import InvalidOption
@@ -26,7 +27,6 @@ from anygpu.plan.predicting import Expected, predict
 from anygpu.plan.splitting import split
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
-from anygpu.units import readable_bytes, readable_seconds
 
 #: Copying the arguments and results of a call.
 COPIED_PER_SECOND = 4e9

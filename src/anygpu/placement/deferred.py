@@ -22,6 +22,7 @@ from anygpu.array.deferred.conversions import converting
 from anygpu.array.deferred.layouts import can_stand_for
 from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
+from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
 from anygpu.notes import Failure, listeners, observe, observers, publish
 from anygpu.notes import last as last_receipt
@@ -33,7 +34,6 @@ from anygpu.placement.segments import Segments
 from anygpu.placement.signature import BUILTIN, OwnArray, signature
 from anygpu.placement.unwrapping import replace_everywhere, unwrapped
 from anygpu.receipts import Phases, Receipt, deferred_receipt
-from anygpu.units import readable_seconds
 
 if TYPE_CHECKING:
     from anygpu.placement.planner import Planner

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from anygpu.base.units import readable_seconds
 from anygpu.engines.catalogue import why_cpu_is_numpy
 from anygpu.hardware.device import Device
 from anygpu.hardware.device_names import CPU
@@ -13,7 +14,6 @@ from anygpu.placement.native_site import NativeSite
 from anygpu.placement.place_call import choose, require_what_was_asked_for
 from anygpu.placement.strategies import SingleDevice
 from anygpu.plan.plan import Candidate, Plan
-from anygpu.units import readable_seconds
 from anygpu.workers.thread import ThreadWorker
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from anygpu.base.units import readable_seconds
 from anygpu.placement.segments import Segment, Segments
 from anygpu.plan.plan import Candidate, Plan
-from anygpu.units import readable_seconds
 
 if TYPE_CHECKING:
     from anygpu.placement.deferred import DeferredSite

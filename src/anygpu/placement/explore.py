@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.base.units import readable_seconds
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AnyGPUError, name_of, text_of
 from anygpu.hardware.device import Device
@@ -22,7 +23,6 @@ from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, ex
 from anygpu.placement.trust import Sample, number_kinds, peculiarity, sample_of
 from anygpu.plan.choosing import DOUBT
 from anygpu.program.graph import Program
-from anygpu.units import readable_seconds
 from anygpu.workers.open import default_budget
 from anygpu.workers.worker import Worker
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from anygpu.units import readable_bytes
+from anygpu.base.units import readable_bytes
 
 
 class Short(NamedTuple):

@@ -15,14 +15,14 @@ import numpy as np
 
 from anygpu._version import __version__
 from anygpu.agreement.comparison import Difference
-from anygpu.cache_folder import cache_folder, decoded, write_file
-from anygpu.digest import blake2b
+from anygpu.base.cache_folder import cache_folder, decoded, write_file
+from anygpu.base.digest import blake2b
+from anygpu.base.own_files import read_file
+from anygpu.base.printable import encode_json
 from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch
 from anygpu.hardware.device import Device
 from anygpu.hardware.device_names import parse_device
-from anygpu.own_files import read_file
-from anygpu.printable import encode_json
 from anygpu.program.graph import Program
 from anygpu.program.wire import to_bytes
 

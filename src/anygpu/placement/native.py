@@ -29,6 +29,7 @@ import numpy as np
 from anygpu.agreement.analysis import Flag
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
+from anygpu.base.units import readable_seconds
 from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
 from anygpu.history.hints import NATIVE, hints_path, mark_of
@@ -54,7 +55,6 @@ from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
 from anygpu.placement.switching import yielding
 from anygpu.placement.trust import Sample, Trust, code_of, loud, modes_now, number_kinds, sample_of
-from anygpu.units import readable_seconds
 
 #: A trace is given up after so long, with a quarter of what calls have taken as long as that is little, or after such a
 #: share of it.

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from anygpu.agreement.comparison import Difference
 from anygpu.array.trace.traced import CallInputs, Traced
+from anygpu.base.units import readable_seconds
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
@@ -48,7 +49,6 @@ from anygpu.placement.trust import (
     warns,
 )
 from anygpu.plan.sampling import calls_between_samples
-from anygpu.units import readable_seconds
 
 #: What a call takes beside the code itself.
 OVERHEAD = 2e-6

@@ -9,10 +9,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anygpu.base.processors import usable_processors
 from anygpu.placement.loading import native
 from anygpu.placement.native_marks import mark_tried
 from anygpu.placement.switching import yielding
-from anygpu.processors import usable_processors
 
 if TYPE_CHECKING:
     from anygpu.placement.native_site import NativeSite

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, Typ
 
 import numpy as np
 
-from anygpu.display import drawn
+from anygpu.base.display import drawn
 from anygpu.errors import InvalidOption
 from anygpu.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
 from anygpu.notes import Failure, last, listeners, made, observe, observers, publish, witnesses

@@ -13,10 +13,10 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.core.plain import require_plain
 from anygpu.array.core.structure import flatten, unflatten
+from anygpu.base.interrupts import take
 from anygpu.errors import DeviceUnavailable, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import select
-from anygpu.interrupts import take
 from anygpu.placement.call import Call
 from anygpu.placement.executing import Executing
 from anygpu.placement.learnt_memory import Short, without_memory

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
+from anygpu.base.units import bytes_from
 from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.preference import Power, Preference, prefer
-from anygpu.units import bytes_from
 
 #: raise: before any work is done elsewhere; warn: say so, once for each cause and line; allow: the receipt says it.
 Fallback = Literal["raise", "warn", "allow"]

@@ -13,11 +13,11 @@ from typing import Any
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.base.interrupts import is_of_a_handler
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import DeviceKind
 from anygpu.hardware.device_names import CPU, node_of
-from anygpu.interrupts import is_of_a_handler
 from anygpu.notes import Failure, observe, observers, publish
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anygpu.disturbance import DisturbanceWatch, Reading, read_processors
+from anygpu.base.disturbance import DisturbanceWatch, Reading, read_processors
 from anygpu.engines.catalogue import is_automatic
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device

@@ -20,7 +20,7 @@ import numpy as np
 
 from anygpu.array.deferred.layouts import Layout
 from anygpu.array.deferred.recorder import Script, ignores_warnings
-from anygpu.digest import blake2b
+from anygpu.base.digest import blake2b
 from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of, marks_on
 from anygpu.notes import HostNote
 from anygpu.placement.known import PLAN, Known

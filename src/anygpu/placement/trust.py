@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.agreement.analysis import Flag
 from anygpu.agreement.comparison import layout
 from anygpu.array.core.layouts import copy_in_order
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.array.trace.traced import Traced
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Constant

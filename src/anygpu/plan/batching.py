@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from anygpu.disturbance import RecentTimes
+from anygpu.base.disturbance import RecentTimes
 
 #: The sizes for which programs are made.
 SIZES = (4, 16, 64, 256, 1024)

@@ -16,11 +16,11 @@ from typing import Literal
 
 import msgspec
 
+from anygpu.base.processors import usable_processors
 from anygpu.engines.catalogue import traits_of
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device
 from anygpu.hardware.device_names import CPU
-from anygpu.processors import usable_processors
 from anygpu.program.costs import Cost, OperationClass
 
 #: Classes whose time goes with the operations that they do. That of all others goes with the bytes that they move.

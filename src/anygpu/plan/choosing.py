@@ -22,10 +22,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from anygpu.disturbance import RecentTimes
+from anygpu.base.disturbance import RecentTimes
+from anygpu.base.units import readable_seconds
 from anygpu.plan.renting import LEAST_GAIN, Remembered, is_worth_opening, is_wrong
 from anygpu.plan.sampling import calls_between_samples
-from anygpu.units import readable_seconds
 
 #: How many real calls a candidate has before its time counts as known.
 TRIAL_CALLS = RecentTimes.FEW

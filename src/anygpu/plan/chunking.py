@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
+from anygpu.base.units import readable_bytes
 from anygpu.memory.pool import bucket_size
 from anygpu.plan.fusion_estimate import most_at_once, structure_of, tables_of, temporaries_of
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
-from anygpu.units import readable_bytes
 
 #: Ways to cut that are looked at. The first one cuts the most bytes, and nearly always is the best.
 _MOST_WAYS = 6

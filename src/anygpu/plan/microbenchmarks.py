@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.hardware.device import Device
 from anygpu.plan.calibration import ARITHMETIC, Calibration, Curve, Transfer, amount_of, assumed
 from anygpu.program.costs import OperationClass, node_cost

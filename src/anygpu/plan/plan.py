@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.display import drawn
-from anygpu.printable import encode_json
+from anygpu.base.display import drawn
+from anygpu.base.printable import encode_json
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.receipts import Phases
-from anygpu.units import readable_bytes, readable_seconds
 
 #: measured: from earlier calls of this very program there; predicted: from the device's calibration;
 #: assumed: from its kind alone, before a calibration.

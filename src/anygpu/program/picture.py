@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 from typing import NamedTuple
 
-from anygpu.printable import printable
+from anygpu.base.printable import printable
 from anygpu.program.graph import Program
 from anygpu.program.layering import Arrangement, Curve, Item, Place, arrange
 from anygpu.program.primitives import Broadcast, Constant, Input, OperationClass

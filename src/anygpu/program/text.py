@@ -6,7 +6,7 @@ import math
 import struct
 from collections.abc import Sequence
 
-from anygpu.printable import printable
+from anygpu.base.printable import printable
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType
 from anygpu.program.graph import Line, Program
 from anygpu.program.ops.source import Constant

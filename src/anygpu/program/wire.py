@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, Union
 
 import msgspec
 
+from anygpu.base.printable import printable
 from anygpu.errors import InvalidProgram
-from anygpu.printable import printable
 from anygpu.program.graph import Line, Node, Program
 from anygpu.program.primitives import PRIMITIVES, Primitive
 

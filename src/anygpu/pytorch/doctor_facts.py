@@ -7,8 +7,8 @@ import os
 import msgspec
 import torch
 
+from anygpu.base.processors import usable_processors
 from anygpu.hardware import host
-from anygpu.processors import usable_processors
 from anygpu.pytorch import torch_slots
 
 #: Variables that change how fast torch is.

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+from anygpu.base.units import readable_bytes
 from anygpu.pytorch.records import Footprint, LayerCost, Precision
-from anygpu.units import readable_bytes
 
 #: Of the budget, what predictions may fill: they miss by some, and allocators round.
 SHARE = 0.95

@@ -14,7 +14,8 @@ from typing import Protocol
 
 import msgspec
 
-from anygpu.disturbance import Reading
+from anygpu.base.disturbance import Reading
+from anygpu.base.units import readable_bytes
 from anygpu.pytorch.exploring import (
     MOST_TRIALS,
     RUNS,
@@ -29,7 +30,6 @@ from anygpu.pytorch.exploring import (
 )
 from anygpu.pytorch.fitting import Fit, Fitting, Way, balanced, sentence
 from anygpu.pytorch.records import Precision, Room, StepPlan
-from anygpu.units import readable_bytes
 
 #: Another precision changes what is computed, so it has to gain this much.
 _WORTH_PRECISION = 0.9
@@ -46,7 +46,7 @@ _LESS, _MORE = 0.95, 1.25
 
 
 class Watch(Protocol):
-    """As `anygpu.disturbance.DisturbanceWatch`."""
+    """As `anygpu.base.disturbance.DisturbanceWatch`."""
 
     def begin(self, now: float) -> Reading: ...
 

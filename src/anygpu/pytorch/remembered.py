@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from anygpu.cache_folder import decoded
+from anygpu.base.cache_folder import decoded
 from anygpu.history.steps import read_step, write_step
 from anygpu.pytorch.planning import Kept
 

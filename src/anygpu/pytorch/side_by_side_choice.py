@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.units import readable_seconds
+from anygpu.base.units import readable_seconds
 
 Way = Literal["one after the other", "side by side"]
 SERIAL: Way = "one after the other"

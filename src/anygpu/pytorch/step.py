@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import torch
 
-from anygpu.display import drawn
+from anygpu.base.display import drawn
+from anygpu.base.units import bytes_from
 from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
 from anygpu.notes import Failure, observe, observers, publish
@@ -39,7 +40,6 @@ from anygpu.pytorch.undoing import (
     set_random_state,
 )
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
-from anygpu.units import bytes_from
 
 _VERSION = 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from anygpu.disturbance import DisturbanceWatch
+from anygpu.base.disturbance import DisturbanceWatch
 from anygpu.engines.torch.meters import meter_for
 from anygpu.pytorch.batch_tensors import tensors_of
 from anygpu.pytorch.checkpointing import candidates, select

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from anygpu.base.printable import encode_json
+from anygpu.base.units import readable_seconds
 from anygpu.hardware.diagnosis_context import Finding
-from anygpu.printable import encode_json
 from anygpu.pytorch.doctor_facts import Measurements, TorchFacts
-from anygpu.units import readable_seconds
 
 SCHEMA = "anygpu.torch-doctor/1"
 

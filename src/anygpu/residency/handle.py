@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.errors import CannotCompile, DeviceLost
 from anygpu.fallback_warnings import ran_on_host

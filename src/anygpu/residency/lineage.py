@@ -18,12 +18,12 @@ from weakref import ref
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
+from anygpu.base.units import bytes_from, readable_bytes
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host
 from anygpu.program.graph import Line, Program
 from anygpu.program.primitives import Spec
-from anygpu.units import bytes_from, readable_bytes
 from anygpu.workers.worker import Handle
 
 MEMORY = "ANYGPU_RECOVERY_MEMORY"

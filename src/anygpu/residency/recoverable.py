@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.expression import users_line
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.errors import (
     AllocationError,

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from anygpu.array.trace.traced import CallInputs, Traced
-from anygpu.disturbance import DisturbanceWatch
+from anygpu.base.disturbance import DisturbanceWatch
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device

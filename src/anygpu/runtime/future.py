@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from anygpu.display import drawn
+from anygpu.base.display import drawn
 from anygpu.receipts import Receipt
 from anygpu.runtime.future_lock import FutureLock
 from anygpu.runtime.giving_way import PAUSE, STRETCH

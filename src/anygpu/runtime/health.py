@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.placement.mismatches import Mismatch
 from anygpu.residency.lineage import Loss
 from anygpu.residency.registry import DeviceRegistry
@@ -14,7 +15,6 @@ from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
 from anygpu.runtime.visits import Visit
 from anygpu.tasks.queue import TaskQueue
-from anygpu.units import readable_bytes, readable_seconds
 
 #: late: something that runs there takes much longer than it was predicted to.
 Condition = Literal["idle", "busy", "late"]

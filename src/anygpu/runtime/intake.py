@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from anygpu.interrupts import uninterrupted
+from anygpu.base.interrupts import uninterrupted
 from anygpu.notes import Origin
 from anygpu.placement.options import TaskOptions
 from anygpu.receipts import Receipt

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
-from anygpu.display import Listed, drawn
+from anygpu.base.display import Listed, drawn
+from anygpu.base.interrupts import is_of_a_handler
 from anygpu.errors import Overloaded, QueueFull
-from anygpu.interrupts import is_of_a_handler
 from anygpu.progress import Progress, showing
 from anygpu.receipts import Receipt
 from anygpu.runtime.future import Future

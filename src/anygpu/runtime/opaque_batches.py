@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.structure import flatten, unflatten
+from anygpu.base.typing import HostArray
 from anygpu.errors import AllocationError
 from anygpu.fallback_warnings import warn_fallback
 from anygpu.placement.call import Call

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from anygpu.disturbance import DisturbanceWatch
+from anygpu.base.disturbance import DisturbanceWatch
 from anygpu.errors import AnyGPUError
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.candidates import Prediction

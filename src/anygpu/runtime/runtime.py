@@ -13,9 +13,9 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from anygpu.base.interrupts import whole
 from anygpu.errors import InvalidOption
 from anygpu.fallback_warnings import users_line
-from anygpu.interrupts import whole
 from anygpu.notes import listeners, origin_here
 from anygpu.placement.call import Call
 from anygpu.placement.known import Known

@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 
+from anygpu.base.interrupts import may_be_interrupted, uninterrupted
 from anygpu.errors import DeadlineExceeded, RuntimeClosed
-from anygpu.interrupts import may_be_interrupted, uninterrupted
 from anygpu.placement.planner import Planner
 from anygpu.runtime.deadlines import Deadlines
 from anygpu.runtime.dispatch import Dispatcher

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.trace.traced import CallInputs, Traced
+from anygpu.base.typing import HostArray
 from anygpu.placement.call import Call
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from anygpu import _version
-from anygpu.metric_families import sources
-from anygpu.printable import encode_json
+from anygpu.base.metric_families import sources
+from anygpu.base.printable import encode_json
 from anygpu.runtime.health import Health
 from anygpu.serving.hosts import refusal_of_page
 from anygpu.serving.limits import MAX_HEADERS, Held, Limits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from anygpu.base.units import bytes_from
 from anygpu.errors import InvalidOption
-from anygpu.units import bytes_from
 
 #: Names of models and tensors, in characters.
 MAX_NAME = 256

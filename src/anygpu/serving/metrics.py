@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from anygpu.metric_families import Family, Kind, Sample, sources, to_text
+from anygpu.base.metric_families import Family, Kind, Sample, sources, to_text
 from anygpu.runtime.health import Health, LaneHealth
 
 #: Upper bounds of the latency histogram, in seconds.

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.placement.offload import Offloaded, check_function
 from anygpu.program.graph import Program

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.serving.limits import MAX_INPUTS, MAX_NAME, MAX_RANK, Limits
 from anygpu.serving.refusals import InvalidRequest, Refusal, too_large
 from anygpu.serving.tensors import datatype_of, from_binary, from_json, item_size, to_binary, to_json

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.serving.refusals import InvalidRequest
 
 #: The types of the protocol that NumPy has. BYTES is none of them: anygpu has no strings.

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.expression import Value
+from anygpu.base.typing import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import HostCopy, TrackedBuffer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anygpu._typing import HostArray
 from anygpu.array.core.expression import Value
+from anygpu.base.typing import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.store import values
 from anygpu.store.contents import Content

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from anygpu.interrupts import may_be_interrupted, soon
+from anygpu.base.interrupts import may_be_interrupted, soon
 
 #: A call to make once the lock is held.
 Note = Callable[[], None]
@@ -32,7 +32,7 @@ class _Gone(weakref.ref[Any]):
 class DeferredLock:
     """A lock that is not taken twice by one thread. Whoever lets go of it first does what notes say.
 
-    Never `with guard:` in the main thread, where an interrupt could leave it taken: there `anygpu.interrupts` lets
+    Never `with guard:` in the main thread, where an interrupt could leave it taken: there `anygpu.base.interrupts` lets
     another thread do it. Only what looks at one thing may take the plain lock instead: `with guard.lock:`.
     """
 

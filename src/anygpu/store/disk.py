@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.program.primitives import Spec
 from anygpu.store.contents import HostBytes

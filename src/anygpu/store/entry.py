@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from anygpu._typing import HostArray
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.base.typing import HostArray
 from anygpu.residency.references import is_shared
 from anygpu.store.contents import Content
 from anygpu.store.keys import Key

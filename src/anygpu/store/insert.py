@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from anygpu._typing import HostArray
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import dtype_name
+from anygpu.base.typing import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.residency.handle import DeviceHandle
 from anygpu.store import values

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from weakref import ReferenceType, WeakMethod, ref
 
+from anygpu.base.interrupts import whole
 from anygpu.errors import AnyGPUError
-from anygpu.interrupts import whole
 from anygpu.store.entry import Entry
 from anygpu.store.keys import Key
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.display import drawn
-from anygpu.units import readable_bytes
+from anygpu.base.display import drawn
+from anygpu.base.units import readable_bytes
 
 #: The kinds of copies. Bytes on disk are read into the host or the device as they are needed.
 CopyKind = Literal["to_device", "to_host", "on_device", "to_disk"]

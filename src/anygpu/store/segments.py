@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.errors import StoreError
 from anygpu.program.primitives import Spec

@@ -38,9 +38,9 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.interrupts import soon, uninterrupted, whole
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption, NameTaken, StoreClosed, StoreError, UnknownTensor, Unsupported
-from anygpu.interrupts import soon, uninterrupted, whole
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.primitives import Spec
 from anygpu.store import segments

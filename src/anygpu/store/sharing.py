@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import UnknownTensor
 from anygpu.store.contents import HostBytes
 from anygpu.store.directory import Key

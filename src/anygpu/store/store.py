@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import device_for
 from anygpu.array.core.expression import Value
+from anygpu.base.interrupts import uninterrupted, whole
+from anygpu.base.typing import HostArray
+from anygpu.base.units import bytes_from
 from anygpu.errors import InvalidOption, NotHeld
-from anygpu.interrupts import uninterrupted, whole
 from anygpu.residency.handle import DeviceHandle
 from anygpu.store import policy, values
 from anygpu.store.contents import Content, HostBytes
@@ -40,7 +41,6 @@ from anygpu.store.statistics import statistics_of
 from anygpu.store.tensor import Tensor, tensor_of
 from anygpu.store.tiers import Tiers
 from anygpu.store.views import Copying
-from anygpu.units import bytes_from
 
 if TYPE_CHECKING:
     from anygpu.tensor_files.saving import Saved

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
+from anygpu.base.typing import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.store.entry import Entry
 from anygpu.store.report import Tier

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import ref
 
-from anygpu._typing import HostArray
 from anygpu.array.core.expression import Value
+from anygpu.base.typing import HostArray
 from anygpu.errors import OverBudget
 from anygpu.program.primitives import Spec
 from anygpu.residency.handle import DeviceHandle

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.agreement.comparison import judge
+from anygpu.base.typing import HostArray
 from anygpu.placement.mismatches import keep, mismatch, tell
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, allows_numpy

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.streams.sinks import Sink, ToArray, ToFile, ToZarr
 from anygpu.streams.source import Source

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from anygpu.base.units import readable_seconds
 from anygpu.engines.catalogue import why_only_when_named
 from anygpu.errors import AnyGPUError, text_of
 from anygpu.fallback_warnings import warn_fallback
@@ -26,7 +27,6 @@ from anygpu.plan.choosing import DOUBT, DeviceChooser
 from anygpu.plan.predicting import predict
 from anygpu.streams.checking import ChunkCheck
 from anygpu.streams.recording import Stream
-from anygpu.units import readable_seconds
 
 #: A stream that takes fewer seconds on NumPy does not probe for devices, unless that was done already.
 _WORTH_LOOKING = 1.0

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.structure import flatten
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
+from anygpu.base.interrupts import is_of_a_handler
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AnyGPUError, InvalidOption, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host
-from anygpu.interrupts import is_of_a_handler
 from anygpu.placement.executing import Executing
 from anygpu.placement.machine import lacking
 from anygpu.placement.planner import Planner

@@ -12,7 +12,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-from anygpu.interrupts import completed
+from anygpu.base.interrupts import completed
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options

@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from anygpu.display import drawn
+from anygpu.base.display import drawn
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.receipts import Receipt
 from anygpu.streams.source import Source, shortened
-from anygpu.units import readable_bytes, readable_seconds
 
 Stage = Literal["reading", "computing", "writing"]
 #: Larger chunks are not faster.

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from anygpu.base.units import readable_bytes
 from anygpu.errors import InvalidOption
 from anygpu.streams.source import Identity
 from anygpu.tensor_files.writing import sync_folder
-from anygpu.units import readable_bytes
 
 _VERSION = 2
 

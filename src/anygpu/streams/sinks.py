@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.structure import Structure, flatten, unflatten
+from anygpu.base.interrupts import whole
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
-from anygpu.interrupts import whole
 from anygpu.program.primitives import Spec
 from anygpu.streams.source import span_of
 from anygpu.streams.sources import InFile, file_range_of

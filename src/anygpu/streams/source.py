@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

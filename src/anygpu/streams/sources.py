@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.plain import require_plain
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.streams.source import Identity, Source, shortened, span_of
 from anygpu.tensor_files.file_ranges import FileRange, in_npy, in_safetensors

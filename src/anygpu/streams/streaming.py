@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.recording import normal_axis
+from anygpu.base.typing import HostArray
+from anygpu.base.units import bytes_from
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware import host
 from anygpu.hardware.host import resident_bytes
@@ -49,7 +50,6 @@ from anygpu.streams.resuming import Record, digest_of, earlier_record, record_pa
 from anygpu.streams.sinks import Collected, Sink, ToFile, sink_of
 from anygpu.streams.source import Source, shortened
 from anygpu.streams.sources import is_one_tensor, source_of
-from anygpu.units import bytes_from
 
 #: The default memory limit: the lesser of this, and a share of the free memory.
 _MEMORY, _OF_FREE = 1 << 30, 0.25

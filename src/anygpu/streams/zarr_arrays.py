@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.program.primitives import Spec
 from anygpu.streams.source import Identity, span_of

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.program.primitives import Spec
 from anygpu.tensor_files.file_ranges import FileRange

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.program.primitives import Spec
 from anygpu.tensor_files.file_ranges import FileRange, entry_in, stretch_in

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.tensor_files.folders import INDEX, REPLACED, is_inside, read_index
 from anygpu.tensor_files.header import ALIGNMENT, BITS, KINDS, METADATA, Entry, encoded_header, shown

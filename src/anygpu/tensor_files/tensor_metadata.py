@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.tensor_files.header import KIND_OF, Entry
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from anygpu.interrupts import completed
+from anygpu.base.interrupts import completed
 
 if sys.platform != "win32":  # there an open file cannot be removed, which is lock enough
     import fcntl

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import tolerance_of
+from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Buffer, Engine, ProgramEngine
 from anygpu.errors import AnyGPUError
-from anygpu.float_errors import float_errors_ignored
 from anygpu.hardware.device import FEATURES, Device, Unavailable
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Node, Program

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import OperationClass
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import DTYPES, KIND, DType, is_inexact
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Constant, Primitive, Spec

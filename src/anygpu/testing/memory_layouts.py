@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 
 
 def _numbers(*shape: int) -> HostArray:

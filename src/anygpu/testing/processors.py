@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anygpu.disturbance import Reading
+from anygpu.base.disturbance import Reading
 
 
 class FakeProcessors:
-    """Stands in for `anygpu.disturbance.read_processors`: our threads wait for the share `busy` of the clock's time."""
+    """Stands in for `base.disturbance.read_processors`: our threads wait for the share `busy` of the clock's time."""
 
     def __init__(self, clock: Callable[[], float], busy: float = 0.0) -> None:
         self._clock = clock

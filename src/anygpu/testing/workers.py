@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.errors import DeviceLost, InvalidOption
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Gather, Input, Reshape

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from anygpu._typing import HostArray
 from anygpu.agreement.comparison import judge
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AllocationError, Unsupported
 from anygpu.program.graph import Program

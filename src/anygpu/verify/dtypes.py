@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import DType
 from anygpu.testing.conformance_program import REFERENCE_DTYPES, tame, values
 from anygpu.verify.cases import ActCase, Case, Check, Tried, judged

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import entry_of
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Gather, Input, Iota, Primitive, Scatter

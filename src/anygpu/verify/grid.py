@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
+from anygpu.base.typing import HostArray
 from anygpu.errors import AllocationError
 from anygpu.verify.cases import ActCase, Case, Check, Tried, judged, skipped_for_memory
 from anygpu.verify.document import Timing

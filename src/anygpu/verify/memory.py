@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.trace.tracing import record
+from anygpu.base.units import readable_bytes
 from anygpu.hardware.host import resident_bytes
-from anygpu.units import readable_bytes
 from anygpu.verify.cases import ActCase, Case, Check, Tried
 from anygpu.verify.subject import Subject
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program
 from anygpu.testing.random_programs import random_inputs, random_program

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
+from anygpu.base.typing import HostArray
 from anygpu.program.graph import Program
 from anygpu.verify.cases import Case, Check, ProgramCase, judged
 from anygpu.verify.subject import Subject

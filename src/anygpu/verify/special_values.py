@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.program.graph import Program
 from anygpu.testing.special_values import Tally, cases
 from anygpu.testing.special_values.programs import Case as Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import entry_of
 from anygpu.engines.isolation import Isolation
 from anygpu.hardware.device import Device

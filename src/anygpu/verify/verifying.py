@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 
 from anygpu._version import __version__
-from anygpu.disturbance import conditions, read_processors
+from anygpu.base.disturbance import conditions, read_processors
 from anygpu.engines.catalogue import entry_of
 from anygpu.hardware import host
 from anygpu.hardware.device import Device

@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from anygpu._typing import HostArray
+from anygpu.base.interrupts import Taken
+from anygpu.base.typing import HostArray
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, DevicePoisoned, InvalidOption
-from anygpu.interrupts import Taken
 from anygpu.memory.resource import Block
 from anygpu.program import wire
 from anygpu.program.graph import Program

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.engines.tuning_limit import tuning_limited_to

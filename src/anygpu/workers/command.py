@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from anygpu.interpreter import interpreter
+from anygpu.base.interpreter import interpreter
 
 #: As the first argument of a frozen application: this process is a child, and what follows are the child's arguments.
 WORKER_ARGUMENT = "--anygpu-worker"

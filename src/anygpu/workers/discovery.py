@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from anygpu.cache_folder import cache_folder
+from anygpu.base.cache_folder import cache_folder
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.hardware import evidence as evidence_of_this_machine
 from anygpu.hardware.diagnosis import Diagnosis, diagnose

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import EngineEntry, load
 from anygpu.engines.host_types import dtype_name, numpy_dtype
 from anygpu.engines.protocol import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from anygpu.base.units import bytes_from
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
-from anygpu.units import bytes_from
 from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.interrupts import take
+from anygpu.base.typing import HostArray
 from anygpu.errors import AllocationError, DeviceHung
-from anygpu.interrupts import take
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_connection import ChildConnection

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from anygpu.cache_folder import decoded, sealed, unsealed, write_file
-from anygpu.digest import blake2b
+from anygpu.base.cache_folder import decoded, sealed, unsealed, write_file
+from anygpu.base.digest import blake2b
+from anygpu.base.own_files import read_file
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.distributions import version_of
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.evidence import Evidence
-from anygpu.own_files import read_file
 from anygpu.workers.probe_messages import ProbeItem
 
 #: What the checksum in the file's first line is for.

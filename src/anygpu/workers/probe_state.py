@@ -10,9 +10,9 @@ import signal
 
 import msgspec
 
+from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Cause, Device, State, Unavailable
-from anygpu.units import readable_seconds
 from anygpu.workers.probe_messages import Discovered, Message, ProbeFinished, ProbeItem, ProbeStarted, Raised, Settled
 
 #: On a busy machine deadlines are later by what a child has waited for the processor, and at most by so many times.

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.errors import OutOfMemory
 from anygpu.hardware import host

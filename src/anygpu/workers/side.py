@@ -16,8 +16,8 @@ from collections import deque
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
-from anygpu.interrupts import Taken
+from anygpu.base.interrupts import Taken
+from anygpu.base.typing import HostArray
 from anygpu.memory.resource import Block
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages

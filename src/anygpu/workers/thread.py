@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.arguments import spec_of
+from anygpu.base.typing import HostArray
 from anygpu.engines.host_arrays import HostArrays
 from anygpu.engines.host_types import HOST_DTYPES
 from anygpu.engines.isolation import Isolation

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text
 from anygpu.codegen.nests.schedule import nests
 from anygpu.engines.broken_rules import raise_broken

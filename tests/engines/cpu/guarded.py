@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.cpu.executable import CpuExecutable, new_table
 from anygpu.engines.cpu.loader import c_library
 from anygpu.engines.host_types import numpy_dtype

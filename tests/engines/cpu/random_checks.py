@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.cpu.executable import executable
 from anygpu.engines.cpu.runtime import native_runtime
 from anygpu.engines.numpy import lowering

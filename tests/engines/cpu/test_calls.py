@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
+from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import RESULT
 from anygpu.codegen.nests import limits
 from anygpu.engines.cpu import executable as executable_module

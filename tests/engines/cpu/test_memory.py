@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.cpu.memory import LARGE_BYTES
 from anygpu.engines.cpu.runtime import native_runtime
 from anygpu.program.primitives import Spec

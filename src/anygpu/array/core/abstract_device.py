@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.device import Buffer
 from anygpu.array.core.expression import Value, active_tracer, nearest_line
 from anygpu.array.core.recording import ABSTRACT, MAX_CONSTANT_BYTES, dtype_name, literal
-from anygpu.digest import blake2b
+from anygpu.base.digest import blake2b
+from anygpu.base.typing import HostArray
 from anygpu.errors import VALUE_NEEDED, ValueNeeded
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program

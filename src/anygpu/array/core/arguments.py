@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core import recording
 from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array, as_value, is_numpys
@@ -16,6 +15,7 @@ from anygpu.array.core.expression import Value
 from anygpu.array.core.recording import apply, broadcast, cast, reshape
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import attach
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import DType, promote_all
 from anygpu.program.primitives import Concatenate, Gather, Iota, Primitive, Shape, Slice, Spec
 

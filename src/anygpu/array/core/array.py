@@ -15,7 +15,6 @@ from weakref import ref
 import numpy as np
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
 from anygpu.array.core import recording
 from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype, witnessed, witnesses
@@ -35,7 +34,8 @@ from anygpu.array.core.overrides import (
 from anygpu.array.core.recording import Operand, binary, dtype_name, is_array_dtype
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import SharedState, View, write
-from anygpu.display import drawn
+from anygpu.base.display import drawn
+from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import BinaryFunction, UnaryFunction

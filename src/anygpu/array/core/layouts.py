@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
-from anygpu._typing import HostArray
 from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput, CapturedConstant, ScalarInput
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.expression import Value
 from anygpu.array.core.numpy_results import Order
 from anygpu.array.core.recording import normal_axes
+from anygpu.base.typing import HostArray
 from anygpu.program.primitives import (
     Binary,
     Broadcast,

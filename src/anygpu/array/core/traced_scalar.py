@@ -13,10 +13,10 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import call_function, call_ufunc
-from anygpu.float_errors import float_errors
+from anygpu.base.float_errors import float_errors
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import DType
 
 #: Beyond this an expression is not worth it: a loop has made it.

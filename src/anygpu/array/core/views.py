@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 from weakref import ref
 
-from anygpu._typing import HostArray
 from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.expression import Value, active_tracer, is_ordered
 from anygpu.array.core.layouts import Layouts, follow, in_c_order, is_movement
 from anygpu.array.core.recording import apply
+from anygpu.base.typing import HostArray
 from anygpu.program.primitives import (
     Flip,
     Permute,

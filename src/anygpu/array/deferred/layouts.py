@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from anygpu._typing import HostArray
 from anygpu.array.core.device import NUMPY_DTYPES
+from anygpu.base.typing import HostArray
 
 #: Layouts and forms of calls that are remembered.
 _MOST = 8192

@@ -13,11 +13,11 @@ from weakref import ref
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.deferred import calls, recorder
 from anygpu.array.deferred.buffers import give_buffers
 from anygpu.array.deferred.layouts import Fact, Layout, layout_of
 from anygpu.array.deferred.recorder import Recorder
+from anygpu.base.typing import HostArray
 
 #: Attributes through which memory can be written to without holding the array.
 _POINTERS = frozenset(("__array_interface__", "__array_struct__", "ctypes", "data"))

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import (
     arrays,
@@ -44,7 +43,8 @@ from anygpu.array.core.recording import (
 )
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.functions.manipulation import diagonal
-from anygpu.float_errors import float_errors
+from anygpu.base.float_errors import float_errors
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import DType, promote
 from anygpu.program.primitives import Broadcast, Concatenate, Flip, Pad, Reshape, Scan, Shape
 

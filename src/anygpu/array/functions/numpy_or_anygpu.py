@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.arguments import bound_to, device_among, on_device, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import cast, dtype_name
 from anygpu.array.core.traced_scalar import TracedScalar
+from anygpu.base.typing import HostArray
 
 
 def either(*given: Any) -> list[Any]:

@@ -18,7 +18,7 @@ from anygpu.array.core.recording import apply, binary, broadcast, cast, reshape
 from anygpu.array.functions import quantiles, reductions
 from anygpu.array.functions.metadata import ndim
 from anygpu.array.functions.ranges import linspace
-from anygpu.float_errors import float_errors
+from anygpu.base.float_errors import float_errors
 from anygpu.program.dtypes import is_integer
 from anygpu.program.primitives import Concatenate, Constant, Flip, Pad
 

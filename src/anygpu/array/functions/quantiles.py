@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, deliver, on_device, slice_axis, to_array
 from anygpu.array.core.array import Array
@@ -30,6 +29,7 @@ from anygpu.array.core.recording import (
 )
 from anygpu.array.functions import reductions
 from anygpu.array.functions.reductions import drop, kept_shape, reduced
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import KIND, is_inexact
 from anygpu.program.primitives import Argsort, Concatenate, Gather, Scan, Sort, product
 

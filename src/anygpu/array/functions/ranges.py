@@ -28,7 +28,7 @@ from anygpu.array.core.recording import (
 )
 from anygpu.array.functions.manipulation import moveaxis
 from anygpu.array.functions.metadata import ndim, shape
-from anygpu.float_errors import float_errors
+from anygpu.base.float_errors import float_errors
 from anygpu.program.dtypes import KIND, DType, is_integer, promote
 
 

@@ -27,8 +27,8 @@ from anygpu.array.trace.traced import (
     as_python_gives,
     same,
 )
+from anygpu.base.interrupts import is_of_a_handler
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, ValueNeeded
-from anygpu.interrupts import is_of_a_handler
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 

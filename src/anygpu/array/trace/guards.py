@@ -16,7 +16,7 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.layouts import is_in_order as is_layout_in_order
-from anygpu.digest import blake2b
+from anygpu.base.digest import blake2b
 
 #: Numbers and texts: compared by type and bits.
 PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.array.core.abstract_device import ArrayInput
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Tracer
 from anygpu.array.core.views import follow_on_host, layout_of
+from anygpu.base.typing import HostArray
 
 
 def attribute(array: Array, name: str, recorder: Tracer) -> Any:

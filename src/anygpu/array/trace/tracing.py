@@ -16,11 +16,11 @@ from anygpu.array.trace.attempt import TraceAttempt, attempt_to_trace, family, s
 from anygpu.array.trace.captures import Capture, CaptureSearch, TooMuch
 from anygpu.array.trace.guards import bits, digest, same_value
 from anygpu.array.trace.traced import NotTraceable, Precision, Traced, TraceResult, as_function
+from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
 from anygpu.program.graph import Program
 from anygpu.program.precision import in_single_precision
 from anygpu.program.primitives import Spec
-from anygpu.units import readable_seconds
 
 
 def record(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from anygpu.base.printable import printable
 from anygpu.cli.top.pages import Page, Row, bytes_, compact, percent, seconds_
 from anygpu.observe.following import Look
 from anygpu.observe.statistics import CallStatistics, Quantiles
-from anygpu.printable import printable
 
 
 def details(page: Page, row: Row, looks: Sequence[Look]) -> Text:

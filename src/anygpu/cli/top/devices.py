@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from anygpu.base.printable import printable
 from anygpu.cli.top.pages import UNKNOWN, Cell, Column, Row, Tone, bytes_
 from anygpu.hardware.device import Device
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.following import Look
-from anygpu.printable import printable
 
 COLUMNS = (
     Column("DEVICE", "a card or the processor, and the devices that use it", 14, right=False, takes_rest=True),

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
+from anygpu.base.printable import printable
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.observe.following import Look, processor_share, rates
 from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.statistics import CallStatistics
-from anygpu.printable import printable
-from anygpu.units import readable_bytes, readable_seconds
 
 UNKNOWN = "–"
 

@@ -17,6 +17,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
+from anygpu.base.printable import printable
 from anygpu.cli.top import devices
 from anygpu.cli.top.details import details
 from anygpu.cli.top.keys import KEYS, help_text
@@ -24,7 +25,6 @@ from anygpu.cli.top.pages import NOBODY, PAGES, Page, Row, filtered, headline, i
 from anygpu.cli.top.table import Rows
 from anygpu.cli.top.watching import Picture, Watching
 from anygpu.errors import AnyGPUError
-from anygpu.printable import printable
 
 #: Rows of devices on a screen of 24 lines, and for each line more.
 _DEVICES_AT_24 = 5

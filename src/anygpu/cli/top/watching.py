@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from anygpu.base.printable import encode_json
 from anygpu.cli.top.devices import Card, cards
 from anygpu.hardware.device import Device
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.following import Following, Look
 from anygpu.observe.snapshot import Snapshot
-from anygpu.printable import encode_json
 
 
 class Picture(NamedTuple):

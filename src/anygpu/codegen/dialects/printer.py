@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from anygpu.base.float_errors import float_errors_ignored
 from anygpu.codegen.functions import library
 from anygpu.codegen.index import Clamped, Index, Quotient, Remainder
 from anygpu.codegen.kernel import Binding, Kernel
@@ -42,7 +43,6 @@ from anygpu.codegen.kernel_ir import (
 )
 from anygpu.codegen.syntax import COMPARISONS, INDENT, LOGIC, OPERATORS, SYNTAX, indented
 from anygpu.codegen.target import ComputeType, Target
-from anygpu.float_errors import float_errors_ignored
 
 _OPERATORS = OPERATORS | COMPARISONS
 _LOGIC = {fn: pattern.replace("&", "&&").replace("|", "||").replace("~", "!") for fn, pattern in LOGIC.items()}

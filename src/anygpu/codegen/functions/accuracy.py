@@ -15,11 +15,11 @@ from functools import cache
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.typing import HostArray
 from anygpu.codegen.functions.library import CANDIDATES, definitions
 from anygpu.codegen.kernel import Binding, Kernel, Output, Schedule, Slot
 from anygpu.codegen.target import Target
-from anygpu.float_errors import float_errors_ignored
 from anygpu.program.dtypes import DType
 from anygpu.program.primitives import Spec
 

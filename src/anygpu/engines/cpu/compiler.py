@@ -25,9 +25,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from anygpu.base.interpreter import interpreter
 from anygpu.engines.cpu import compile_child
 from anygpu.errors import CannotCompile, MissingExtra
-from anygpu.interpreter import interpreter
 
 if TYPE_CHECKING:
     import subprocess

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import RESULT
 from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable, executable
 from anygpu.engines.cpu.target import host_processor

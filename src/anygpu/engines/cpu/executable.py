@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.broken_rules import raise_broken
 from anygpu.engines.cpu.calls import entry_text, exports_of, python_function
 from anygpu.engines.cpu.compiler import compiled, start_compiler

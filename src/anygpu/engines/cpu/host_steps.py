@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.program.dtypes import KIND

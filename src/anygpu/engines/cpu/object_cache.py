@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from anygpu._version import __version__
-from anygpu.cache_location import cache_location
-from anygpu.digest import blake2b
+from anygpu.base.cache_location import cache_location
+from anygpu.base.digest import blake2b
 from anygpu.engines.cpu import compile_child
 from anygpu.engines.cpu.compiler import compiled
 from anygpu.engines.cpu.target import HostProcessor, host_processor

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.base.processors import usable_processors
 from anygpu.engines.cpu.loader import load
 from anygpu.engines.cpu.native_threads import HAS_NATIVE_THREADS, keep_forever, native_text, start_thread
 from anygpu.engines.cpu.target import HostProcessor
 from anygpu.errors import InvalidOption
-from anygpu.processors import usable_processors
 
 #: OpenBLAS as NumPy brings it has no more threads than that, on any machine.
 _MOST_BLAS_THREADS = 64

@@ -9,7 +9,7 @@ from functools import cache
 
 import msgspec
 
-from anygpu.cache_location import cache_location
+from anygpu.base.cache_location import cache_location
 from anygpu.engines.cpu.compiler import described_host
 from anygpu.engines.disk_cache import DiskCache
 from anygpu.engines.distributions import mark_of_llvmlite

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from anygpu.base.float_errors import float_errors_ignored
 from anygpu.engines.jax import complex_numbers
 from anygpu.engines.jax.tracing import LOWER, Site
 from anygpu.engines.uniform import whole_exponent
-from anygpu.float_errors import float_errors_ignored
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.primitives import Binary, Cast, Select, Unary
 

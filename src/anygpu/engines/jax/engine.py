@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.experimental.layout import Format, Layout
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.jax import lowering
 from anygpu.engines.jax.lowering import Executable
 from anygpu.engines.lru import LRUCache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 
 
 def attended(

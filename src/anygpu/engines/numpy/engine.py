@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.host_arrays import HostArrays
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import verified

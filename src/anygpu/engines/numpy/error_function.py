@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 
 #: x · P(x²) / Q(x²) is erf(x) for |x| <= 4 within 2.1e-9 of its value; both from the highest power. Fitted by least
 #: squares on Chebyshev nodes, weighted anew until the largest relative error stopped falling.

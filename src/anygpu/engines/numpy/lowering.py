@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.typing import HostArray
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.attention import attended
 from anygpu.engines.numpy.error_function import erf
 from anygpu.errors import Unsupported
-from anygpu.float_errors import float_errors_ignored
 from anygpu.program import primitives as p
 from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import KIND, REAL_PART

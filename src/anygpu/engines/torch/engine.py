@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.program_cache import ProgramCache, refused

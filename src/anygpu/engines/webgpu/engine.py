@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import wgpu
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.engines.webgpu.device import destroy, open_device

@@ -14,7 +14,7 @@ import numpy as np
 
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
-from anygpu.disturbance import Conditions
+from anygpu.base.disturbance import Conditions
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost, DeviceUnavailable, QueueFull
 from anygpu.fleet.simulation.clock import EventClock
 from anygpu.fleet.simulation.hardware import OPENING, SimulatedDevice, SimulatedPlanner

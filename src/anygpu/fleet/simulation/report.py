@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from anygpu.base.units import readable_seconds
 from anygpu.fleet.simulation.driver import Driver
 from anygpu.fleet.simulation.hardware import SimulatedNode
 from anygpu.fleet.simulation.ledger import Ledger
 from anygpu.fleet.simulation.scenario import Scenario
-from anygpu.units import readable_seconds
 
 SCHEMA = "anygpu.simulation/1"
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from anygpu.base.processors import usable_processors
 from anygpu.hardware import host
 from anygpu.hardware.sysfs import folders, read_number, read_text
 from anygpu.hardware.usage.usage import NO_SECOND_LOOK, ProcessUsage, Readings, Usage, share
-from anygpu.processors import usable_processors
 
 #: Sensors of processors, by the names of their drivers: Intel, AMD, and most of the others.
 _SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from anygpu.base.units import readable_seconds
 from anygpu.hardware import usage as package
 from anygpu.hardware.device import Device
 from anygpu.hardware.nvidia import nvml_library
 from anygpu.hardware.usage import WorkerProcesses, drm_clients, linux_cards, processor
 from anygpu.hardware.usage.nvidia_cards import nvml_session, read_nvidia
 from anygpu.hardware.usage.usage import Usage, UsageDocument, gone
-from anygpu.units import readable_seconds
 
 #: NVML may block for ever on a broken card.
 PATIENCE = 2.0

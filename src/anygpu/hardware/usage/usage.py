@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from anygpu.base.units import readable_bytes
 from anygpu.receipts import require_reasons
-from anygpu.units import readable_bytes
 
 #: What may be unknown of a card.
 READINGS = (

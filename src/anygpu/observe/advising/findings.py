@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from anygpu.array.trace.traced import NotTraceable, Traced
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.observe.advising.seen import Line, Place
 from anygpu.observe.findings import Advice
-from anygpu.units import readable_bytes, readable_seconds
 
 #: What costs less, or a smaller part of the time that was observed, is not worth a sentence.
 LEAST_SECONDS, LEAST_SHARE = 0.01, 0.01

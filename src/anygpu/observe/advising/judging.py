@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from anygpu.base.printable import encode_json
+from anygpu.base.units import readable_seconds
 from anygpu.errors import AnyGPUError
 from anygpu.observe.advising.report import Estimate, FunctionAdvice, Report, Verdict
 from anygpu.observe.findings import Advice
 from anygpu.plan.plan import Plan
-from anygpu.printable import encode_json
-from anygpu.units import readable_seconds
 
 #: A function is worth a line from this share of the script's seconds on, and from so many seconds on.
 _LEAST_SHARE, _LEAST_SECONDS = 0.01, 0.002

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from anygpu.base.printable import encode_json
 from anygpu.observe.findings import Advice
-from anygpu.printable import encode_json
 
 SCHEMA = "anygpu.advice/1"
 

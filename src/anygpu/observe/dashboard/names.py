@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anygpu.printable import printable
+from anygpu.base.printable import printable
 
 #: What begins mathematics for Bokeh, which would load a library for it from another host.
 _MATHEMATICS = ("$$", "\\(", "\\[")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.dashboard.history import History, ProcessHistory
 from anygpu.observe.dashboard.names import shown
 from anygpu.observe.dashboard.panels import Columns, View, colour, process_colour, rate
 from anygpu.observe.parts import breakdown
 from anygpu.observe.statistics import CallStatistics
-from anygpu.units import readable_bytes, readable_seconds
 
 _MOST_ROWS = 60
 _SENTENCE = 300

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from anygpu.digest import blake2b
+from anygpu.base.digest import blake2b
+from anygpu.base.printable import printable
 from anygpu.errors import InvalidProgram
-from anygpu.printable import printable
 from anygpu.program.costs import program_cost
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder

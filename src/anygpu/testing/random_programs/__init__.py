@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import tolerance_of
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import REAL_PART, is_inexact
 from anygpu.program.graph import Program
 from anygpu.testing.random_programs.error_bounds import bounds_of

@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import tolerance_of
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import REAL_PART, DType, is_inexact
 
 #: exact: no rounding happens, or it is part of what is asked. The others are classes of the published table;

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import KIND, DType
 
 _UNARY: dict[str, Callable[[HostArray], Any]] = {

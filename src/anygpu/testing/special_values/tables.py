@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import BINARY, UNARY, BinaryFunction, UnaryFunction, is_defined
 from anygpu.program.primitives import Argsort, Binary, Cast, Primitive, Reduce, Scan, Select, Sort, Unary

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType
 
 #: NumPy itself has no bfloat16.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel_ir import Apply, Buffer, Expr, Let, Load, Loop, Name, Statement, Store
 from anygpu.codegen.nests.steps import Nest, NestProgram
 from anygpu.codegen.target import ComputeType

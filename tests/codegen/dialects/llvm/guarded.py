@@ -7,7 +7,7 @@ import mmap
 
 import numpy as np
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

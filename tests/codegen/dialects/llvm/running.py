@@ -10,7 +10,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text
 from anygpu.codegen.index import Index, Variable
 from anygpu.codegen.kernel import Slot

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from anygpu._typing import HostArray
+from anygpu.base.typing import HostArray
 from anygpu.codegen.dialects.llvm.module import module_text
 from anygpu.codegen.index import Clamped, Index, Quotient, Remainder, constant
 from anygpu.codegen.index import Variable as Counter

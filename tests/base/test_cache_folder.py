@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anygpu.cache_folder import cache_folder, decoded, sealed, unsealed, write_file
+from anygpu.base.cache_folder import cache_folder, decoded, sealed, unsealed, write_file
+from anygpu.base.own_files import read_file
 from anygpu.engines.disk_cache import DiskCache
-from anygpu.own_files import read_file
 from anygpu.placement.calibrate import calibration_folder, recalled, remember
 from anygpu.plan.calibration import assumed
 from anygpu.testing import fake_device
@@ -54,7 +54,7 @@ def test_a_disk_that_is_full_leaves_the_old_file_and_nothing_else(tmp_path: Path
     script = """
 import resource, sys
 from pathlib import Path
-from anygpu.cache_folder import write_file
+from anygpu.base.cache_folder import write_file
 path = Path(sys.argv[1])
 write_file(path, b"old")
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))

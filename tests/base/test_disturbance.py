@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu import disturbance
-from anygpu.disturbance import (
+from anygpu.base import disturbance
+from anygpu.base.disturbance import (
     INTERVAL,
     LEAST_WAITING,
     MOST_LOST,

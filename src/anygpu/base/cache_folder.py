@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from anygpu.cache_location import cache_location
-from anygpu.digest import blake2b
+from anygpu.base.cache_location import cache_location
+from anygpu.base.digest import blake2b
 
 if TYPE_CHECKING:
     from pathlib import Path

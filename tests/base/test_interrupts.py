@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from anygpu.interrupts import completed, soon, take
+from anygpu.base.interrupts import completed, soon, take
 from tests.support.interrupting import AtMoment, places_of
 from tests.workers.test_process import until
 
