@@ -7,9 +7,8 @@ import sys
 from collections.abc import Mapping
 
 
-def cache_location(environment: Mapping[str, str] | None = None) -> str:
+def cache_location(environment: Mapping[str, str] = os.environ) -> str:
     """`ANYGPU_CACHE_DIR`, or the folder that the system keeps for caches."""
-    environment = os.environ if environment is None else environment
     if chosen := environment.get("ANYGPU_CACHE_DIR"):
         return chosen
     home = os.path.expanduser("~")
