@@ -27,7 +27,7 @@ Record = TypeVar("Record")
 TEMPORARY = ".anygpu-new-"
 
 
-def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """`ANYGPU_CACHE_DIR`, or the folder that the system keeps for caches."""
     from pathlib import Path  # late, as all that a process which only reads does not need
 
