@@ -42,7 +42,7 @@ def _has_spare_processor(site: NativeSite) -> bool:
 def _has_bytecode() -> bool:
     """Whether Python has compiled what is to be loaded: of a copied or read-only package it may not have."""
     source = importlib.util.find_spec(NATIVE)
-    return source is None or source.cached is None or os.path.exists(source.cached)
+    return source is None or source.cached is None or os.access(source.cached, os.R_OK)
 
 
 def begin_native(*, compiles: bool, site: NativeSite | None = None) -> None:
@@ -52,7 +52,7 @@ def begin_native(*, compiles: bool, site: NativeSite | None = None) -> None:
     """
     if compiles:
         later = [partial(mark_tried, site)] if site is not None else []
-        native.begin(_trace_something, *later, _load_compiler, first=_start_compiler)
+        native.begin(_trace_something, *later, first=_start_compiler)
     else:
         native.begin(_make_runtime, _trace_something)
 
@@ -87,8 +87,3 @@ def _trace_something() -> None:
     from anygpu.array.trace.tracing import trace
 
     trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
-
-
-def _load_compiler() -> None:
-    importlib.import_module("anygpu.codegen.nests.schedule")
-    importlib.import_module("anygpu.codegen.dialects.llvm.module")
