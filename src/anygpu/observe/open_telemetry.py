@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import Self
 
 from anygpu import _version
+from anygpu.base import events
 from anygpu.base.metric_families import visible
 from anygpu.errors import MissingExtra
-from anygpu.notes import Failure, Origin, Seen, observers
+from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.metrics import BUCKETS
 from anygpu.observe.statistics import MOST_FUNCTIONS, OTHER, CallStatistics, Summary
 from anygpu.receipts import Phases, Receipt
@@ -73,13 +74,13 @@ class Telemetry:
         observed = _Observed(summary, lambda: self._closed)
         for name, unit, text, values in _COUNTERS:
             meter.create_observable_counter(name, [observed.callback(values)], unit=unit, description=text)
-        observers.append(self._observe)
+        events.calls.append(self._observe)
 
     def close(self) -> None:
         """Make no more of them. May be called twice."""
         if not self._closed:
             self._closed = True
-            observers.remove(self._observe)
+            events.calls.remove(self._observe)
 
     def __enter__(self) -> Self:
         return self
@@ -241,7 +242,7 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, _Values]], ...] = (
         ("", lambda each: {"": each.fallbacks}),
     ),
     (
-        "anygpu.host_operations",
+        "anygpu.observe.host_operations",
         "{operation}",
         "Operations that the device lacks and the host did.",
         ("", lambda each: {"": each.host_operations}),
