@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 import contextlib
@@ -16,14 +17,57 @@ from weakref import WeakKeyDictionary, ref
 
 from anygpu.base.display import drawn
 from anygpu.receipts import Receipt
-from anygpu.runtime.future_lock import FutureLock
 from anygpu.runtime.giving_way import PAUSE, STRETCH
 from anygpu.runtime.waiting import Waiters, Waiting
 
 #: Finished tasks that an event loop is told about in one turn, so that it can do other things in between.
 _AT_A_TIME = 32
 
+#: The states in which Python's `concurrent.futures` counts a future as done.
+_DONE = ("FINISHED", "CANCELLED_AND_NOTIFIED")
+
 _log = logging.getLogger(__name__)
+
+
+class FutureLock(_thread.RLock):  # type: ignore[misc]
+    """A future's lock and state, in place of the `threading.Condition` of `concurrent.futures.Future`.
+
+    `with lock:` is that of the C class, which an interrupt cannot leave locked. `acquire` and `release` are called by
+    `concurrent.futures.wait` and `as_completed` alone, for all their futures in turn, and there Ctrl-C may come between
+    the two. So they lock nothing: `acquire` takes a snapshot of the state for the calling thread, which sees only that
+    until `release`. What happens to the future meanwhile is made up for when the thread adds its waiter
+    (`anygpu.runtime.waiting.Waiters`). A snapshot that an interrupt leaves behind is never read again: the next
+    `acquire` of the thread lays another one on top of it.
+    """
+
+    #: Whether the calling thread is in a block of `with lock:`.
+    _is_owned: Callable[[], bool]
+
+    def __init__(self) -> None:
+        self.state = "PENDING"
+        #: By thread. Empty for most futures, which are not waited for in this way.
+        self.snapshots: dict[int, list[str]] = {}
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        self.snapshots.setdefault(_thread.get_ident(), []).append(self.state)
+        return True
+
+    def release(self) -> None:
+        self.snapshots[_thread.get_ident()].pop()
+
+    @property
+    def snapshot(self) -> str:
+        """The state as the calling thread sees it."""
+        mine = self.snapshots.get(_thread.get_ident())
+        return mine[-1] if mine else self.state
+
+    @property
+    def done_since_snapshot(self) -> bool:
+        """Whether the future is done, and was not yet when the calling thread took its snapshot."""
+        return self.state in _DONE and self.snapshot not in _DONE
+
+    def notify_all(self) -> None:
+        """Does nothing: `Future.result` waits for a lock of its own."""
 
 
 def _call_back(function: Callable[[Any], object], future: Future) -> None:
@@ -41,8 +85,9 @@ class Future(concurrent.futures.Future[Any]):
     """
 
     def __init__(self, cancel: Callable[[Future], bool], awaited: Callable[[Future, bool], None] | None = None) -> None:
+        self._lock = FutureLock()
         super().__init__()
-        self._condition = FutureLock()  # type: ignore[assignment]
+        self._condition = self._lock  # type: ignore[assignment]
         self._cancel_task = cancel
         self._tell_awaited = awaited
         self._waiters = Waiters(self)
@@ -51,6 +96,16 @@ class Future(concurrent.futures.Future[Any]):
         #: For a task submitted in an event loop: called when a thread blocks the loop to wait for it.
         self._hurry: Callable[[], None] | None = None
         self._receipt: Receipt | Callable[[], Receipt] | None = None
+
+    @property
+    def _state(self) -> str:
+        """The state: in a method of this class, which holds the lock, the present one; else the thread's snapshot."""
+        lock = self._lock
+        return lock.state if not lock.snapshots or lock._is_owned() else lock.snapshot
+
+    @_state.setter
+    def _state(self, state: str) -> None:
+        self._lock.state = state
 
     @property
     def is_of_a_loop(self) -> bool:
@@ -98,7 +153,7 @@ class Future(concurrent.futures.Future[Any]):
                 ):
                     raise TimeoutError
         finally:
-            with contextlib.suppress(ValueError), self._condition:
+            with contextlib.suppress(ValueError), self._lock:
                 self._done_callbacks.remove(wake)  # type: ignore[attr-defined]
 
     def wait(self) -> None:
@@ -111,52 +166,6 @@ class Future(concurrent.futures.Future[Any]):
         self._is_awaited = True
         if self._tell_awaited is not None:
             self._tell_awaited(self, soon)
-
-    # -- for lanes, which must not wait for a thread that was interrupted. Otherwise as in `concurrent.futures`
-
-    def set_result(self, result: Any) -> None:
-        lock = self._changing()
-        try:
-            with self._condition:
-                self._check_open()
-                self._result, self._state = result, "FINISHED"
-                for waiter in self._waiters:
-                    waiter.add_result(self)
-        finally:
-            lock.changed()
-        self._invoke_callbacks()  # type: ignore[attr-defined]
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        lock = self._changing()
-        try:
-            with self._condition:
-                self._check_open()
-                self._exception, self._state = exception, "FINISHED"
-                for waiter in self._waiters:
-                    waiter.add_exception(self)
-        finally:
-            lock.changed()
-        self._invoke_callbacks()  # type: ignore[attr-defined]
-
-    def set_running_or_notify_cancel(self) -> bool:
-        with self._condition:
-            if self._state == "PENDING":  # to those who wait that is the same
-                self._state = "RUNNING"
-                return True
-        lock = self._changing()
-        try:
-            return super().set_running_or_notify_cancel()
-        finally:
-            lock.changed()
-
-    def _changing(self) -> FutureLock:
-        lock: FutureLock = self._condition  # type: ignore[assignment]
-        lock.change()
-        return lock
-
-    def _check_open(self) -> None:
-        if self._state not in ("PENDING", "RUNNING"):
-            raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
 
     def cancel(self) -> bool:
         """Whether the task will not deliver: it waited still, or runs in pieces and stops after this one."""
@@ -184,7 +193,7 @@ class Future(concurrent.futures.Future[Any]):
             except asyncio.CancelledError:
                 self.cancel()
                 raise
-        if self._state == "FINISHED" and self._exception is None:
+        if self._lock.state == "FINISHED" and self._exception is None:
             # Nothing changes any more, so no lock is needed: `cancelled` and `result` take it eight times.
             return self._result
         if self.cancelled():

@@ -8,12 +8,12 @@ many spare threads as tasks are nested deep, not as many as there are tasks.
 
 from __future__ import annotations
 
+import queue
 import threading
+import time
 from types import TracebackType
 from typing import Any, Protocol
 from weakref import ref
-
-from anygpu.runtime.future_lock import Bell
 
 
 class Awaitable(Protocol):
@@ -76,23 +76,67 @@ class Waiting:
 
 
 class Waiters(list[Any]):
-    """The waiters of `concurrent.futures.wait` and `as_completed`, which hold the future's lock when they register."""
+    """The waiters of a future: those of `concurrent.futures.wait` and `as_completed`."""
 
     __slots__ = ("_future",)
 
-    def __init__(self, future: Awaitable) -> None:
+    def __init__(self, future: Any) -> None:
         super().__init__()
-        self._future = ref(future)
+        self._future: ref[Any] = ref(future)
 
     def append(self, waiter: Any) -> None:
+        """Add a waiter, and tell it at once if the future was done after the waiting thread took its snapshot."""
         if isinstance(waiter.event, threading.Event):
-            # Nobody tells it anything before it is in all lists.
-            waiter.event = Bell()
-        super().append(waiter)
-        future = self._future()
-        if future is not None:
-            begin(future, soon=True)
+            # Nothing has set it yet: futures of others, which are locked until all have the waiter, come before.
+            waiter.event = InterruptibleEvent()
+        future: Any = self._future()
+        with future._lock:
+            super().append(waiter)
+            done = future._lock.done_since_snapshot
+        begin(future, soon=True)
+        if not done:
+            return
+        if future._lock.state != "FINISHED":
+            waiter.add_cancelled(future)
+        elif future._exception is not None:
+            waiter.add_exception(future)
+        else:
+            waiter.add_result(future)
 
     def remove(self, waiter: Any) -> None:
         super().remove(waiter)
         end(soon=True)
+
+
+class InterruptibleEvent:
+    """A `threading.Event` for one waiting thread, which may be interrupted.
+
+    The `Condition` in `threading.Event` stays locked after an interrupt at the wrong moment, and then `set` never
+    returns. A `SimpleQueue` is of C.
+    """
+
+    __slots__ = ("_set", "_wakes")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        self._wakes.put(None)
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, `timeout` seconds at most; returns whether it is."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._set:
+            try:
+                self._wakes.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                break
+        return self._set

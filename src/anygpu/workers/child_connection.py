@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from anygpu.base.interrupts import Taken
+from anygpu.base.interrupts import TryAcquire
 from anygpu.base.typing import HostArray
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.memory.resource import Block
@@ -46,7 +46,7 @@ _TIDY_SECONDS = 15.0
 _Expected = TypeVar("_Expected", bound=TaskOutcome)
 
 
-class _Use(Taken):
+class _Use(TryAcquire):
     """No other thread talks to the child in this block."""
 
     __slots__ = ("_connection",)
@@ -56,10 +56,10 @@ class _Use(Taken):
         self._connection = connection
 
     def __enter__(self) -> bool:
-        if not super().__enter__():
+        if not self.acquire():
             raise self._connection._busy(self._seconds)
         if not self._connection.alive:
-            self._let_go()
+            self.release()
             raise self._connection._gone(started=False)
         return True
 
@@ -280,8 +280,8 @@ class ChildConnection:
 
     def tidy(self) -> None:
         """Tell the child what can be freed. If another thread has the lock, its next task says so instead."""
-        with Taken(self._lock, 0) as taken:
-            if not taken:
+        with TryAcquire(self._lock) as acquired:
+            if not acquired:
                 return
             dropped, forgotten = tuple(self.dropped), self._forgotten()
             if self._end is None and (dropped or forgotten):

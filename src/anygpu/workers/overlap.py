@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.base.interrupts import take
+from anygpu.base.interrupts import TryAcquire
 from anygpu.base.typing import HostArray
 from anygpu.errors import AllocationError, DeviceHung
 from anygpu.program.primitives import Spec
@@ -99,7 +99,7 @@ class Overlap:
         #: Whether a program runs for the first time: it is compiled and measured, and nothing may disturb that.
         self._compiles = False
         #: Held by the one call that has its arguments on the device and waits.
-        self._seat = threading.Lock()
+        self._seat = threading.RLock()
         #: Bytes of two calls that were too many for the device's memory.
         self._too_many: int | None = None
         # Below those of the worker's handles, which count from 1.
@@ -148,17 +148,21 @@ class Overlap:
         """Around a large call; `first` if its program is new to the child."""
         return Entered(self, nbytes, first)
 
+    def seat(self, until: float | None) -> TryAcquire:
+        """For `stage`: the right of one call to have its arguments on the device while it waits."""
+        return TryAcquire(self._seat, seconds_left(until))
+
     def stage(
         self,
         given: Sequence[Argument],
         specs: Sequence[Spec],
         until: float | None,
         number_of: Callable[[Handle], int],
-        seated: list[bool],
+        seat: TryAcquire,
     ) -> Staged | None:
         """Upload the arguments if another large call runs meanwhile; `None` to go the ordinary way.
 
-        `seated` is empty, and is not once the call has the seat: it calls `has_started` then, whatever happens.
+        The caller releases `seat`, which may be acquired here, when its call has started or ended.
         """
         side, others = self._there, self._inside - 1
         if not (self.possible and self.allowed):
@@ -171,10 +175,10 @@ class Overlap:
         if not self.possible or others < 1:
             return None
         # Behind the call that is staged now, and beside its run.
-        if not take(self._seat, seated, seconds_left(until)):
+        if not seat.acquire():
             return None
         if self._compiles or (self._too_many is not None and self._inside_bytes >= self._too_many):
-            self.has_started(seated)
+            seat.release()
             return None
         own: list[int] = []
         operands: list[WireOperand] = []
@@ -188,7 +192,7 @@ class Overlap:
                 operands.append(own[-1])
         except BaseException as error:
             self.drop(Staged((), tuple(own)))
-            self.has_started(seated)
+            seat.release()
             if isinstance(error, AllocationError):
                 self.crowded()
             if not isinstance(error, Exception):
@@ -196,13 +200,6 @@ class Overlap:
             # The ordinary way says what is wrong, if it still is.
             return None
         return Staged(tuple(operands), tuple(own))
-
-    def has_started(self, seated: list[bool]) -> None:
-        """The staged call has its turn, or has ended, so that the next one may upload its arguments."""
-        if seated:
-            # Nothing is called between the two, so no interrupt comes in between.
-            del seated[:]
-            self._seat.release()
 
     def drop(self, staged: Staged) -> None:
         """The arguments are not wanted any more, if they are still there."""

@@ -16,7 +16,7 @@ from collections import deque
 import msgspec
 import numpy as np
 
-from anygpu.base.interrupts import Taken
+from anygpu.base.interrupts import TryAcquire
 from anygpu.base.typing import HostArray
 from anygpu.memory.resource import Block
 from anygpu.program.primitives import Spec
@@ -76,13 +76,13 @@ class Side:
         self._link.close()
 
     def _place(self, spec: Spec, until: float | None) -> Block:
-        with Taken(self._lock, _left(until)) as taken:
-            self._require(taken)
+        with TryAcquire(self._lock, _left(until)) as acquired:
+            self._require(acquired)
             return self.shared.allocate(spec.nbytes)
 
     def _request(self, task: ChildTask, until: float | None) -> None:
-        with Taken(self._lock, _left(until)) as taken:
-            self._require(taken)
+        with TryAcquire(self._lock, _left(until)) as acquired:
+            self._require(acquired)
             self._number += 1
             try:
                 self._send(task)
@@ -114,10 +114,10 @@ class Side:
         for each in fresh:
             each.sent()
 
-    def _require(self, taken: bool) -> None:
+    def _require(self, acquired: bool) -> None:
         if self.closed:
             raise LinkClosed("the side was closed")
-        if not taken:
+        if not acquired:
             raise TimeoutError
 
     def __del__(self) -> None:
