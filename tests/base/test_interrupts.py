@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from anygpu.base.interrupts import TryAcquire, completed, soon
 from tests.support.interrupting import AtMoment, places_of
 from tests.workers.test_process import until
@@ -25,6 +27,7 @@ def test_helper_threads_are_listed_nowhere_afterwards() -> None:
     assert until(lambda: not any(each in threading.enumerate() for each in stand_ins))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it also comes into `__del__`
 def test_a_lock_that_is_acquired_is_released_whenever_an_interrupt_comes() -> None:
     lock = threading.RLock()
 

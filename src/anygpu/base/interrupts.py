@@ -85,12 +85,12 @@ class TryAcquire:
     interrupted here looks whether it has become that. An interrupt that comes right where the block ends is left to `__del__`.
     """
 
-    __slots__ = ("_entered", "_lock", "_seconds")
+    #: Whether the lock may have been acquired here. Of the class, as `__del__` also comes after half of an `__init__`.
+    _entered = False
 
     def __init__(self, lock: Any, seconds: float | None = 0.0) -> None:
         self._lock = lock
         self._seconds = -1 if seconds is None else seconds
-        self._entered = False
 
     def acquire(self) -> bool:
         if self._lock._is_owned():

@@ -49,8 +49,6 @@ _Expected = TypeVar("_Expected", bound=TaskOutcome)
 class _Use(TryAcquire):
     """No other thread talks to the child in this block."""
 
-    __slots__ = ("_connection",)
-
     def __init__(self, connection: ChildConnection, seconds: float | None) -> None:
         super().__init__(connection._lock, seconds)
         self._connection = connection
