@@ -37,7 +37,7 @@ from anygpu.errors import (
     InvalidKernel,
     WrongKernel,
 )
-from anygpu.kernels.samples import samples
+from anygpu.kernels.first_use import samples
 from anygpu.kernels.sandbox import trials
 from anygpu.program.ops.custom import Language
 from anygpu.program.primitives import Spec

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from anygpu.engines.torch.out_of_memory import is_out_of_memory
+from anygpu.engines.torch.memory import is_out_of_memory
 from anygpu.pytorch.accumulation import Disagreement, Passes
 from anygpu.pytorch.backward_hooks import HookWatch
 from anygpu.pytorch.batches import all_have_rows, bounds, joined, leaves, mapped, part_of

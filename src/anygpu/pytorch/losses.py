@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
-from anygpu.engines.torch.out_of_memory import is_out_of_memory
+from anygpu.engines.torch.memory import is_out_of_memory
 from anygpu.pytorch.batches import leaves, mapped, part_of
 
 Kind = Literal["mean", "sum", "unknown"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from anygpu.engines.torch.out_of_memory import is_out_of_memory
+from anygpu.engines.torch.memory import is_out_of_memory
 from anygpu.pytorch.undoing import forget, release
 
 

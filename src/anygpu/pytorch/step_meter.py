@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from anygpu.engines.torch.meters import Meter, meter_for
+from anygpu.engines.torch.memory import Meter, meter_for
 from anygpu.pytorch.records import StepPlan
 
 #: Measuring takes up to some milliseconds on a host, so only the first steps of a plan are measured, and then one of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from anygpu.base.disturbance import DisturbanceWatch
-from anygpu.engines.torch.meters import meter_for
+from anygpu.engines.torch.memory import meter_for
 from anygpu.pytorch.batch_tensors import tensors_of
 from anygpu.pytorch.checkpointing import candidates, select
 from anygpu.pytorch.fitting import Fitting

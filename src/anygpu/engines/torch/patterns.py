@@ -6,10 +6,14 @@ between: a value that is wanted anyway is not computed twice.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import torch
+
+from anygpu.engines.torch.site import Step
 from anygpu.engines.uniform import uniform_numbers
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Binary, Broadcast, Contract, Primitive, Reduce, Reshape, Unary
@@ -328,3 +332,44 @@ def _softmax(reader: _Reader, node: int) -> Softmax | None:
     if parts is None or greatest != (parts[0], total[1]):
         return None
     return Softmax(parts[0], total[1][0])
+
+
+# -- patterns of a program as calls of torch's own functions, which do many steps at once
+
+
+_torch_linear: Step = torch.nn.functional.linear
+
+
+def fused(pattern: Pattern) -> Step:
+    """The step from the pattern's sources to its result."""
+    match pattern:
+        case Linear():
+            return _torch_turned_linear if pattern.turned else _torch_linear
+        case LayerNorm():
+            return _torch_layer_norm(pattern)
+        case Gelu(approximate=True):
+            return functools.partial(torch.nn.functional.gelu, approximate="tanh")
+        case Gelu():
+            return _torch_gelu
+        case Softmax():
+            return functools.partial(torch.softmax, dim=pattern.axis)
+
+
+def _torch_gelu(x: torch.Tensor) -> torch.Tensor:
+    """On a processor torch may take oneDNN's, which makes NaN of infinity: a sum tells whether there is one."""
+    result = torch.nn.functional.gelu(x)
+    if x.is_cpu and not math.isfinite(result.sum().item()):
+        return torch.where(x == torch.inf, x, result)
+    return result
+
+
+def _torch_turned_linear(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, matrix.t(), bias)
+
+
+def _torch_layer_norm(pattern: LayerNorm) -> Step:
+    normalise = torch.nn.functional.layer_norm
+    shape, eps = list(pattern.shape), pattern.eps
+    if pattern.weight is None and pattern.bias is not None:
+        return lambda x, bias: normalise(x, shape, None, bias, eps)
+    return lambda x, *parts: normalise(x, shape, *parts, eps=eps)

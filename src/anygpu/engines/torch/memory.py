@@ -1,7 +1,4 @@
-"""Measuring memory: the most that was taken at once, and how much more could be.
-
-Work is measured around it: `begin()`, the work, `peak()`. What a meter cannot know is `None`.
-"""
+"""The memory of a device as torch sees it: measuring it, and errors that say there is none left."""
 
 from __future__ import annotations
 
@@ -11,6 +8,38 @@ from typing import Protocol
 import torch
 
 from anygpu.hardware.resident_memory import HostMeter
+
+# -- how torch says that memory has run out: by a type where it has one, else by words in a RuntimeError
+
+
+_WORDS = (
+    # Its allocator on the CPU, before the number of bytes: on Linux and macOS, and on Windows.
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    # C++, from any library.
+    "std::bad_alloc",
+    # oneDNN, which allocates kernels and scratch by itself, and gives no other reason. It also says so of a primitive
+    # that it does not have; then smaller steps fail likewise, and the error that ends them quotes it.
+    "could not create a primitive",
+    "could not create a memory",
+    # Apple's Metal; CUDA's driver, and the handles and workspaces of cuBLAS and cuDNN (never seen on a card).
+    "MPS backend out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch, or Python, has found no memory."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+
+
+# -- measuring memory: the most that was taken at once, and how much more could be
+#
+# Work is measured around it: `begin()`, the work, `peak()`. What a meter cannot know is `None`.
 
 
 class Meter(Protocol):
