@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from anygpu.progress import Progress
     from anygpu.receipts import Receipt
     from anygpu.runtime.future import Future
-    from anygpu.runtime.mapping import Outcome
+    from anygpu.runtime.runtime import Outcome
     from anygpu.serving.application import ServingRuntime
     from anygpu.serving.tokens import TokenMapping
     from anygpu.streams.report import Streamed

@@ -17,9 +17,8 @@ import pytest
 
 from anygpu.errors import DeadlineExceeded
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.runtime.future import Future, FutureLock
+from anygpu.runtime.future import Future, FutureLock, InterruptibleEvent
 from anygpu.runtime.runtime import Runtime
-from anygpu.runtime.waiting import InterruptibleEvent
 from anygpu.workers.thread import ThreadWorker
 from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held, make_late
 

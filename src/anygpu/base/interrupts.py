@@ -82,7 +82,7 @@ class TryAcquire:
     `acquired` is false when the time was over, or when this thread has the lock already: a finalizer or the handler of
     a signal, which run in the middle of other code, do not enter twice. Between `if lock.acquire(False):` and the `try`
     behind it, an interrupt would leave the lock taken for good. An RLock knows its owner, so a thread that is
-    interrupted here looks whether it has become that. An interrupt that comes right where the block ends is left to `__del__`.
+    interrupted here looks whether it has become that. An interrupt right where the block ends is left to `__del__`.
     """
 
     #: Whether the lock may have been acquired here. Of the class, as `__del__` also comes after half of an `__init__`.

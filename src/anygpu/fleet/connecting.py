@@ -12,7 +12,7 @@ from anygpu.fleet.fleet import Fleet
 from anygpu.fleet.scaling import Scaling
 from anygpu.fleet.security import check_access
 from anygpu.fleet.versions import installed_versions, warnings_of
-from anygpu.tasks.tenants import Tenant
+from anygpu.runtime.task_queue import Tenant
 
 _SCHEME = "ray://"
 

@@ -29,9 +29,9 @@ from anygpu.placement.undecorated import unwrapped
 from anygpu.plan.plan import Plan
 from anygpu.receipts import PhaseTimer
 from anygpu.residency.registry import DeviceRegistry, registry
+from anygpu.runtime.future import here
 from anygpu.runtime.runtime import FOR_EVER, Runtime
-from anygpu.runtime.waiting import here
-from anygpu.tasks.tenants import Tenant
+from anygpu.runtime.task_queue import Tenant
 
 if TYPE_CHECKING:
     from anygpu.serving.server import Server

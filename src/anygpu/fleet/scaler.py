@@ -28,7 +28,7 @@ from anygpu.fleet.scaling import (
 )
 from anygpu.hardware.device_names import node_of
 from anygpu.runtime.health import Health, LaneHealth
-from anygpu.runtime.jobs import Job
+from anygpu.runtime.lanes import Job
 from anygpu.runtime.scheduling import Scheduler
 
 #: Seconds between two looks at what waits. A look at a long queue takes its time, of which this is the multiple.

@@ -35,7 +35,7 @@ from anygpu.placement.trust import (
 from anygpu.placement.values import anygpu_arrays_in
 from anygpu.plan.choosing import Choice, WaitingTimes
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
-from anygpu.tasks.machine import Fail, Requeue, Started
+from anygpu.workers.task_lifecycle import Fail, Requeue, Started
 
 #: Calls with anygpu's own arrays on the host before recording is tried for them, and what it may take.
 _CALLS_BEFORE_RECORDING, _AT_FIRST = 2, 0.03

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from anygpu.engines.torch.memory import Meter, meter_for
-from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.engines.torch.memory import Meter, is_out_of_memory, meter_for
 from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.fallback_warnings import users_line
 from anygpu.pytorch.backward_hooks import BackwardHooks

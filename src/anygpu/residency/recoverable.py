@@ -48,10 +48,9 @@ from anygpu.residency.lineage import (
 )
 from anygpu.residency.references import is_shared
 from anygpu.residency.restore import HostRestoration, Restoration
-from anygpu.tasks.faults import fault_of
-from anygpu.tasks.machine import Fail, Failed, Reclaim, Started, Task, step
 from anygpu.workers.executor import spec_of
 from anygpu.workers.host_fallback import line_of
+from anygpu.workers.task_lifecycle import Fail, Failed, Reclaim, Started, Task, fault_of, step
 from anygpu.workers.worker import Argument, Handle, Lending, Worker
 
 Result = TypeVar("Result")

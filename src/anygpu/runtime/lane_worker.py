@@ -28,14 +28,12 @@ from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
-from anygpu.runtime.batch_check import LaunchCheck
-from anygpu.runtime.batches import Batch, Batched, CheckStatus
-from anygpu.runtime.giving_way import GivingWay
-from anygpu.runtime.jobs import Job
-from anygpu.runtime.lanes import PLANNING, Lane
+from anygpu.runtime.batches import Batch, Batched, CheckStatus, LaunchCheck
+from anygpu.runtime.future import GivingWay
+from anygpu.runtime.lanes import PLANNING, Job, Lane
 from anygpu.runtime.opaque_runner import OpaqueRunner
 from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
-from anygpu.tasks.machine import FINAL, Deliver, Fail, Failed, Finished, Requeue, Started
+from anygpu.workers.task_lifecycle import FINAL, Deliver, Fail, Failed, Finished, Requeue, Started
 from anygpu.workers.worker import Ran
 
 _log = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.engines.torch import lowering
 from anygpu.engines.torch.lowering import Executable
-from anygpu.engines.torch.memory import Meter, meter_for
-from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.engines.torch.memory import Meter, is_out_of_memory, meter_for
 from anygpu.errors import AnyGPUError, CannotCompile, DevicePoisoned, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid

@@ -33,16 +33,12 @@ from anygpu.plan.choosing import Choice
 from anygpu.plan.predicting import predict
 from anygpu.receipts import Phases
 from anygpu.runtime.batches import Batch
-from anygpu.runtime.deadlines import DeadlineHeap
-from anygpu.runtime.dispatch import Dispatcher
-from anygpu.runtime.jobs import Job
-from anygpu.runtime.lane_index import LaneIndex
+from anygpu.runtime.intake import DeadlineHeap
 from anygpu.runtime.lane_worker import LaneWorker
-from anygpu.runtime.lanes import LaneLoad
-from anygpu.runtime.routing import Routing
-from anygpu.tasks.machine import Expired, Fail, Kill, Started, Task
-from anygpu.tasks.queue import TaskQueue
-from anygpu.tasks.tenants import Tenant
+from anygpu.runtime.lanes import Job, LaneIndex, LaneLoad
+from anygpu.runtime.routing import Dispatcher, Routing
+from anygpu.runtime.task_queue import TaskQueue, Tenant
+from anygpu.workers.task_lifecycle import Expired, Fail, Kill, Started, Task
 
 _NO_LINE = ("", 0)
 #: A driver that is free sooner than this gets to a task at once: an event for that would tell nothing.

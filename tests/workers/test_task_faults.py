@@ -8,8 +8,7 @@ from typing import get_args
 import pytest
 
 from anygpu import errors
-from anygpu.tasks.faults import fault_of
-from anygpu.tasks.machine import Fault
+from anygpu.workers.task_lifecycle import Fault, fault_of
 
 OF_ANYGPU: list[tuple[BaseException, Fault]] = [
     (errors.TooBig("webgpu:0", 100, 10), "too big"),

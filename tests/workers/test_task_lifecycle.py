@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from anygpu.errors import InvalidTransition
-from anygpu.tasks.machine import (
+from anygpu.workers.task_lifecycle import (
     DEATHS,
     FINAL,
     Action,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from anygpu.errors import InvalidOption
-from anygpu.tasks.tenants import Tenant
+from anygpu.runtime.task_queue import Tenant
 
 
 def test_a_tenant_has_a_share_of_one_and_no_limits_unless_told() -> None:

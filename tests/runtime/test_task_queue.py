@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from anygpu.errors import InvalidOption, QueueFull, QuotaExceeded
-from anygpu.tasks.queue import LOOK, MOST, RESERVED, TaskQueue
-from anygpu.tasks.tenants import Tenant
+from anygpu.runtime.task_queue import LOOK, MOST, RESERVED, TaskQueue, Tenant
 from tests.support.isolation import run_alone
 
 
