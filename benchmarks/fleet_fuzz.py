@@ -31,9 +31,17 @@ from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Input
 from anygpu.receipts import NetworkUse
 from anygpu.workers import task_messages
-from anygpu.workers.error_transport import read
 from anygpu.workers.shared_memory import new_segment
-from anygpu.workers.task_messages import Answer, Attached, Envelope, InSegment, Run, RunDone, TaskFailed
+from anygpu.workers.task_messages import (
+    Answer,
+    Attached,
+    Envelope,
+    InSegment,
+    Run,
+    RunDone,
+    TaskFailed,
+    error_from_message,
+)
 from benchmarks.report import Figure, options_parser, publish, say
 
 NAME = "numpy@node-7"
@@ -221,7 +229,7 @@ def _judged(outcome: task_messages.TaskOutcome) -> str:
     """Whether it was done; a failure must become an error that users know."""
     if not isinstance(outcome, TaskFailed):
         return "done"
-    error = read(outcome, NAME)
+    error = error_from_message(outcome, NAME)
     if not isinstance(error, (AnyGPUError, *_USUAL)):
         raise AssertionError(f"{type(error).__name__} is not an error that users know")
     return "refused"

@@ -274,6 +274,6 @@ def collect_receipts() -> AbstractContextManager[list[Receipt]]:
 
 def freeze_support() -> None:
     """Call this first in a frozen application's main module (not needed with PyInstaller): children start there."""
-    from anygpu.workers.command import serve_if_worker
+    from anygpu.workers.child_start import serve_if_worker
 
     serve_if_worker()

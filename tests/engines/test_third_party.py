@@ -24,8 +24,8 @@ from anygpu.placement.planner import Planner
 from anygpu.plan.calibration import assumed
 from anygpu.residency.registry import registry
 from anygpu.testing import check_engine_probe, fake_device
-from anygpu.workers.open import isolation_of, open_worker
 from anygpu.workers.thread import ThreadWorker
+from anygpu.workers.worker import isolation_of, open_worker
 from tests.support.toy_engine import ToyEngine
 from tests.support.toy_engine_traits import TRAITS
 from tests.workers.programs import chain

@@ -24,9 +24,8 @@ from anygpu.residency import lineage
 from anygpu.residency.lineage import Evicted, TrackedBuffer
 from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.workers.open import MEMORY
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.worker import Argument, Ran
+from anygpu.workers.worker import MEMORY, Argument, Ran
 
 X = np.random.default_rng(6).normal(size=(300, 70)).astype(np.float32)
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from anygpu.residency import references
-from anygpu.residency.references import is_shared
+from anygpu.residency import handle
+from anygpu.residency.handle import is_shared
 
 
 class Slotted:
@@ -64,7 +64,7 @@ def test_a_constant_that_everything_shares_is_shared() -> None:
 
 
 def test_the_count_is_measured_and_not_written_down() -> None:
-    references._count_of_unshared.cache_clear()
+    handle._count_of_unshared.cache_clear()
     holder = Slotted(object())
     assert not is_shared(holder, "value")
-    assert references._count_of_unshared.cache_info().currsize == 1
+    assert handle._count_of_unshared.cache_info().currsize == 1

@@ -13,10 +13,10 @@ import pytest
 from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.residency.spares import Spares
 from anygpu.testing import FakeEngine
-from anygpu.workers import spare as spare_module
+from anygpu.workers import spare_process as spare_module
 from anygpu.workers.process import ProcessWorker
+from anygpu.workers.spares import Spares
 from tests.support.faults import _let_children_import_tests
 from tests.support.fork_engines import THREADED, UNFORKABLE
 from tests.support.isolation import children_with
@@ -164,7 +164,7 @@ def test_an_engine_that_cannot_be_loaded_leaves_nothing() -> None:
 def test_a_forked_process_does_not_touch_the_spare_of_its_parent() -> None:
     script = """
 import os, sys
-from anygpu.residency.spares import Spares
+from anygpu.workers.spares import Spares
 from anygpu.testing import FakeEngine
 entry = FakeEngine("fake").entry()
 spares = Spares()

@@ -15,10 +15,9 @@ import pytest
 from anygpu.errors import DeviceLost
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.workers.open import open_worker
 from anygpu.workers.overlap import WORTH_OVERLAPPING
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.worker import Ran
+from anygpu.workers.worker import Ran, open_worker
 from tests.base.test_interrupts import is_free
 from tests.workers.programs import doubled
 

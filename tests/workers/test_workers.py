@@ -18,8 +18,8 @@ from anygpu.program.primitives import Input
 from anygpu.receipts import DriverWork
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeEngine, check_worker, fake_device
-from anygpu.workers.open import default_budget, isolation_of, open_worker
 from anygpu.workers.thread import ThreadWorker
+from anygpu.workers.worker import default_budget, isolation_of, open_worker
 from tests.workers.programs import chain, doubled
 
 ENGINES = ("numpy", "cpu", "webgpu", "opencl", "torch", "jax")

@@ -44,10 +44,9 @@ from anygpu.fleet.driver_messages import (
     encode,
 )
 from anygpu.workers.child_process import Child, how_it_ended
-from anygpu.workers.command import child_command
-from anygpu.workers.error_transport import read
+from anygpu.workers.child_start import child_command
 from anygpu.workers.link import HAS_SOCKET_PAIRS, Invitation, Link, LinkClosed
-from anygpu.workers.task_messages import TaskFailed
+from anygpu.workers.task_messages import TaskFailed, error_from_message
 
 #: A cluster that has not let us in within this time is not there.
 CONNECT_SECONDS = 60.0
@@ -350,7 +349,7 @@ def _answer(link: Link, seconds: float) -> DriverAnswer:
 
 def _unwrapped(answer: DriverAnswer, kind: type[_Expected]) -> _Expected:
     if isinstance(answer, TaskFailed):
-        raise read(answer, "the cluster")
+        raise error_from_message(answer, "the cluster")
     if not isinstance(answer, kind):
         raise DeviceError("the driver of the fleet answered another question. This is a bug in anygpu.")
     return answer

@@ -44,9 +44,9 @@ from anygpu.fleet.driver_messages import (
 from anygpu.fleet.faults import AnswerLost, HomeLost, HomeRefused
 from anygpu.fleet.lifelines import Lifelines
 from anygpu.fleet.relay import Relay
-from anygpu.workers.error_transport import written
+from anygpu.workers.child_start import end_with_parent
 from anygpu.workers.link import Link, LinkClosed, taken_up
-from anygpu.workers.orphans import end_with_parent
+from anygpu.workers.task_messages import error_to_message
 
 if TYPE_CHECKING:
     from anygpu.fleet.ray_cluster import RayCluster
@@ -101,7 +101,7 @@ def _connected(link: Link, address: str) -> RayCluster | None:
         cluster = RayCluster(address)
         link.send(encode(Connected(cluster.nodes(), cluster.own, cluster.versions)))
     except Exception as error:  # noqa: BLE001 - whatever Ray raises, the user is told
-        link.send(encode(written(ClusterUnavailable(address, detail=text_of(error)))))
+        link.send(encode(error_to_message(ClusterUnavailable(address, detail=text_of(error)))))
         return None
     return cluster
 
@@ -171,9 +171,9 @@ class Driver:
         try:
             found: DriverAnswer = self._cluster.probe(request.node, request.seconds)
         except (HomeLost, AnswerLost, HomeRefused) as error:
-            found = written(DeviceUnavailable("its devices", [f"it could not be probed: {error}."]))
+            found = error_to_message(DeviceUnavailable("its devices", [f"it could not be probed: {error}."]))
         except Exception as error:  # noqa: BLE001 - the one who waits is told
-            found = written(error)
+            found = error_to_message(error)
         answers.send(encode(found))
         answers.close()
 
@@ -183,11 +183,13 @@ class Driver:
             home = self._cluster.open_home(request.device, request.node, request.gpus, request.seconds)
         except HomeRefused as error:
             refusal = f"{request.device} could not be opened: {error}."
-            answers.send(encode(written(DeviceUnavailable(f'on="{request.device}"', [refusal], device=request.device))))
+            answers.send(
+                encode(error_to_message(DeviceUnavailable(f'on="{request.device}"', [refusal], device=request.device)))
+            )
             answers.close()
             return
         except (AnyGPUError, Exception) as error:  # noqa: BLE001 - the one who waits is told
-            answers.send(encode(written(error)))
+            answers.send(encode(error_to_message(error)))
             answers.close()
             return
         relay = Relay(answers, home, request.device)

@@ -26,9 +26,8 @@ from anygpu.hardware.device_names import parse_device
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_server import Server
-from anygpu.workers.error_transport import written
-from anygpu.workers.open import default_budget
-from anygpu.workers.task_messages import Answer, InSegment, TaskFailed, TaskOutcome
+from anygpu.workers.task_messages import Answer, InSegment, TaskFailed, TaskOutcome, error_to_message
+from anygpu.workers.worker import default_budget
 
 #: Answers that are kept: so many, and so many bytes. The last one always is.
 ANSWERS, ANSWER_BYTES = 64, 64 << 20
@@ -148,7 +147,7 @@ class HomeServer(Server):
             self._given = travel.unpacked(ask.arrays, parts)
             outcome = self.answer(ask.envelope, _no_descriptor) or task_messages.TaskDone()
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
-            outcome = written(error)
+            outcome = error_to_message(error)
         finally:
             self._given = []
         places, self._places = self._places, {}

@@ -20,10 +20,17 @@ from anygpu.fleet.faults import AnswerLost, HomeLost, NoRoom
 from anygpu.fleet.travel import Ask, Bytes, Part, Reply
 from anygpu.receipts import NetworkUse
 from anygpu.workers import task_messages
-from anygpu.workers.child_segments import AttachedSegments
-from anygpu.workers.error_transport import written
 from anygpu.workers.link import Link, LinkClosed
-from anygpu.workers.task_messages import Answer, ChildTask, Envelope, InSegment, TaskOutcome, WireOperand
+from anygpu.workers.shared_memory import AttachedSegments
+from anygpu.workers.task_messages import (
+    Answer,
+    ChildTask,
+    Envelope,
+    InSegment,
+    TaskOutcome,
+    WireOperand,
+    error_to_message,
+)
 
 #: While a question is open, the home is pinged so often.
 PING_SECONDS = 2.0
@@ -147,11 +154,11 @@ class Relay:
                 raise InvalidOption("there is one way to another machine.")
             return self._asked(envelope.number, task)
         except NoRoom:
-            return written(OutOfMemory(f"Ray's object store on the way to {self._device}"))
+            return error_to_message(OutOfMemory(f"Ray's object store on the way to {self._device}"))
         except (HomeLost, AnswerLost):
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
-            return written(error)
+            return error_to_message(error)
 
     def _asked(self, number: int, task: ChildTask) -> TaskOutcome:
         arrays: list[Bytes] = []

@@ -23,8 +23,7 @@ from anygpu.hardware.device import Device
 from anygpu.hardware.host import memory_free
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Spec, Unary
-from anygpu.workers.open import open_worker
-from anygpu.workers.worker import Worker
+from anygpu.workers.worker import Worker, open_worker
 
 T = TypeVar("T")
 

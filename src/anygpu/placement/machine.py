@@ -28,8 +28,7 @@ from anygpu.placement.pacing import LOOKING, Pace
 from anygpu.plan.fusion_estimate import structure_of
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.workers.open import default_budget
-from anygpu.workers.worker import Worker
+from anygpu.workers.worker import Worker, default_budget
 
 if TYPE_CHECKING:
     from anygpu.placement.candidates import Candidates

@@ -28,16 +28,18 @@ from anygpu.fallback_warnings import ran_on_host
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
-from anygpu.residency.handle import DeviceHandle, run_and_keep
+from anygpu.residency.handle import DeviceHandle, is_shared, run_and_keep
 from anygpu.residency.lineage import (
     DEPTH,
     NODES,
     Evicted,
     HostCopy,
     HostCopyCache,
+    HostRestoration,
     Lineage,
     Loss,
     LostArray,
+    Restoration,
     TrackedBuffer,
     describe_loss,
     has_copy,
@@ -46,10 +48,7 @@ from anygpu.residency.lineage import (
     result_lineages,
     topological_order,
 )
-from anygpu.residency.references import is_shared
-from anygpu.residency.restore import HostRestoration, Restoration
-from anygpu.workers.executor import spec_of
-from anygpu.workers.host_fallback import line_of
+from anygpu.workers.executor import line_of, spec_of
 from anygpu.workers.task_lifecycle import Fail, Failed, Reclaim, Started, Task, fault_of, step
 from anygpu.workers.worker import Argument, Handle, Lending, Worker
 

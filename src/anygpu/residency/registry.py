@@ -32,14 +32,12 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.device_names import CPU, names_a_fleet
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
-from anygpu.residency.explorers import Explorers
 from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import Evicted, HostCopyCache, Loss
 from anygpu.residency.recoverable import RecoverableDevice
-from anygpu.residency.spares import Spares
 from anygpu.residency.worker_events import WorkerEvent
-from anygpu.workers.open import ISOLATION, default_budget, isolation_of, open_worker
-from anygpu.workers.worker import Overlapping, Worker
+from anygpu.workers.spares import Explorers, Spares
+from anygpu.workers.worker import ISOLATION, Overlapping, Worker, default_budget, isolation_of, open_worker
 
 if TYPE_CHECKING:
     from anygpu.plan.calibration import Calibration

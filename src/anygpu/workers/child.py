@@ -21,8 +21,8 @@ from anygpu.errors import text_of
 from anygpu.hardware import nvidia, sysfs
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.workers.orphans import end_with_parent
-from anygpu.workers.probe_messages import (
+from anygpu.workers.child_start import end_with_parent
+from anygpu.workers.start_messages import (
     Discovered,
     Message,
     ProbeFinished,
@@ -99,7 +99,7 @@ def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
             read_cards(request, send)
         elif (engine := _load(request.engine, send)) is not None:
             probe_engine(engine, request, send)
-    except Exception as error:  # noqa: BLE001 - whatever a driver's library raises is reported, not lost
+    except Exception as error:
         send(Raised(error=type(error).__name__, message=text_of(error)))
     send(ProbeFinished())
     _end_after(None)
@@ -109,7 +109,7 @@ def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
 def _load(entry: catalogue.EngineEntry, send: Send) -> Engine | None:
     try:
         return catalogue.load(entry)
-    except Exception as error:  # noqa: BLE001 - a broken install raises anything, OSError from its libraries most often
+    except Exception as error:
         send(Raised(error=type(error).__name__, message=text_of(error), importing=True))
         return None
 

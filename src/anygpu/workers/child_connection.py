@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,11 +27,12 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_process import Child
-from anygpu.workers.error_transport import read
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
 from anygpu.workers.shared_memory import MOST_OUT, Segment, SegmentKind, SharedMemory
-from anygpu.workers.side import Side
-from anygpu.workers.task_messages import Attached, ChildTask, Envelope, TaskOutcome
+from anygpu.workers.task_messages import Attached, ChildTask, Envelope, TaskOutcome, error_from_message
+
+if TYPE_CHECKING:
+    from anygpu.workers.overlap import SideChannel
 
 #: Programs that the child is taken to have. It keeps more, and says so when one is gone.
 PROGRAMS_SENT = 512
@@ -90,7 +91,7 @@ class ChildConnection:
         #: The keys of programs, those that were used last at the end.
         self.sent: dict[str, None] = {}
         #: Other ways to the child, for transfers while it runs something.
-        self.sides: list[Side] = []
+        self.sides: list[SideChannel] = []
         self._device = device
         self._generation = generation
         self._lock = threading.RLock()
@@ -194,7 +195,7 @@ class ChildConnection:
         if not isinstance(outcome, task_messages.TaskFailed):
             self.finish("it responded to another request")
             raise self._gone()
-        error = read(outcome, self._device)
+        error = error_from_message(outcome, self._device)
         if isinstance(error, DeviceLost):
             error.generation = self._generation
         if isinstance(error, DeviceLost | DevicePoisoned):

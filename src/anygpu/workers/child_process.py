@@ -10,10 +10,9 @@ from typing import IO, Protocol
 
 import msgspec
 
-from anygpu.workers.command import child_command
+from anygpu.workers.child_start import child_command, waits_for_processor
 from anygpu.workers.link import Invitation, Link, LinkClosed
-from anygpu.workers.priority import waits_for_processor
-from anygpu.workers.probe_messages import ChildRequest
+from anygpu.workers.start_messages import ChildRequest
 
 _LAST_WORDS = 4000
 
@@ -48,7 +47,7 @@ class Child:
     def __init__(self, request: ChildRequest, *, serves: bool, by_port: bool | None = None) -> None:
         """With `serves` the child is told how to reach `link`. Raises OSError where no child can be started."""
         # A file and not a pipe: a driver that floods it cannot block, and it need not be read in time.
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()
         self.has_low_priority = request.low_priority
         self.link = None
         invitation: Invitation | None = None

@@ -24,11 +24,10 @@ from anygpu.program import wire
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
-from anygpu.workers.child_segments import AttachedSegments
-from anygpu.workers.error_transport import written
 from anygpu.workers.executor import Executor, Resident, open_engine, prepare_device
 from anygpu.workers.link import Link, LinkClosed
-from anygpu.workers.task_messages import ChildTask, Envelope, InSegment, TaskOutcome
+from anygpu.workers.shared_memory import AttachedSegments
+from anygpu.workers.task_messages import ChildTask, Envelope, InSegment, TaskOutcome, error_to_message
 
 #: More than the worker's side expects to be here, so that it is seldom told otherwise.
 PROGRAMS_KEPT = 1024
@@ -96,8 +95,8 @@ class Server:
             raise
         except UnknownProgramError:
             return task_messages.UnknownProgram()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
-            return written(error)
+        except Exception as error:
+            return error_to_message(error)
 
     def _do(self, task: ChildTask) -> TaskOutcome:
         match task:
@@ -290,4 +289,4 @@ def _know(spec: Spec) -> None:
     """NumPy knows bfloat16 only once ml_dtypes is imported, as it is in the sender."""
     if spec.dtype == "bfloat16":
         with contextlib.suppress(ImportError):
-            import ml_dtypes  # noqa: F401
+            import ml_dtypes

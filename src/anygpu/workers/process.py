@@ -36,11 +36,10 @@ from anygpu.receipts import Phases
 from anygpu.workers import task_messages
 from anygpu.workers.child_connection import ChildConnection
 from anygpu.workers.child_process import Child
-from anygpu.workers.executor import check_arguments, native_order, spec_of
-from anygpu.workers.host_fallback import line_of
+from anygpu.workers.executor import check_arguments, line_of, native_order, spec_of
 from anygpu.workers.overlap import WORTH_FETCHING, WORTH_OVERLAPPING, Overlap, Staged, seconds_left
-from anygpu.workers.probe_messages import ServeRequest
 from anygpu.workers.shared_memory import Segment, SegmentKind
+from anygpu.workers.start_messages import ServeRequest
 from anygpu.workers.task_messages import ChildTask, InSegment, WireOperand
 from anygpu.workers.worker import Argument, Handle, Ran
 

@@ -1,4 +1,4 @@
-"""What a child is asked when it is started, and what a probing child answers: one JSON record a line."""
+"""What a child is asked when it is started, and what a probe or a spare answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import msgspec
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
+
+# -- what a child is asked when it is started, and what a probing child answers: one JSON record a line
+
 
 ProbeItem = Device | Unavailable | Card
 
@@ -90,3 +93,42 @@ def encode_line(message: Message) -> bytes:
 def decode_line(line: bytes) -> Message:
     """Raises `msgspec.DecodeError` or its child `ValidationError` for anything that is not a message."""
     return msgspec.json.decode(line, type=Message)  # type: ignore[no-any-return]
+
+
+# -- what crosses between a spare and the process that keeps it, as MessagePack
+
+
+class SpareReady(msgspec.Struct, frozen=True, tag="ready"):
+    """It has loaded its engine. Without `copies` it serves from now on, as any child does."""
+
+    copies: bool
+
+
+class Copy(msgspec.Struct, frozen=True, tag="copy"):
+    """Make a copy. With it come three descriptors: the copy's link, its standard input and its standard error."""
+
+
+class Copied(msgspec.Struct, frozen=True, tag="copied"):
+    process: int
+
+
+class AskExit(msgspec.Struct, frozen=True, tag="ask_exit"):
+    """How did this copy end? It is over, and nobody but the spare is told by the system."""
+
+    process: int
+
+
+class Exited(msgspec.Struct, frozen=True, tag="exited"):
+    #: As of `subprocess.Popen`; `None` if it is not known.
+    code: int | None
+
+
+SpareMessage = SpareReady | Copy | Copied | AskExit | Exited
+
+encode_spare = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[SpareMessage] = msgspec.msgpack.Decoder(SpareMessage)
+
+
+def decode_spare(data: bytes | memoryview) -> SpareMessage:
+    """Raises `msgspec.DecodeError` for anything else."""
+    return _decoder.decode(data)

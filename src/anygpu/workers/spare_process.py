@@ -24,8 +24,17 @@ import msgspec
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.workers.child_process import UNKNOWN_CODE, Child
 from anygpu.workers.link import Link, LinkClosed
-from anygpu.workers.probe_messages import ServeRequest
-from anygpu.workers.spare_messages import AskExit, Copied, Copy, Exited, SpareMessage, SpareReady, decode, encode
+from anygpu.workers.start_messages import (
+    AskExit,
+    Copied,
+    Copy,
+    Exited,
+    ServeRequest,
+    SpareMessage,
+    SpareReady,
+    decode_spare,
+    encode_spare,
+)
 
 #: Loading torch takes most of it, on a machine that is busy.
 START_SECONDS = 60.0
@@ -57,7 +66,7 @@ class _Surroundings(NamedTuple):
 def _surroundings() -> _Surroundings:
     folder = ""
     with contextlib.suppress(OSError):  # it was removed
-        folder = os.getcwd()  # noqa: PTH109 - compared, not used
+        folder = os.getcwd()
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     return _Surroundings(dict(os.environ), folder, frozenset(processors))
 
@@ -111,7 +120,7 @@ class Spare:
             return self._child
 
     def _copy(self) -> Child | None:
-        stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the copy
+        stderr: IO[bytes] = tempfile.TemporaryFile()
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
         stdin = os.fdopen(writing, "wb", 0)
@@ -143,7 +152,7 @@ class Spare:
         link = self._child.link
         assert link is not None
         try:
-            link.send(encode(message), descriptors)
+            link.send(encode_spare(message), descriptors)
         except LinkClosed:
             self._end()
             return None
@@ -157,7 +166,7 @@ class Spare:
         link = self._child.link
         assert link is not None
         try:
-            return decode(link.receive(timeout))
+            return decode_spare(link.receive(timeout))
         except (LinkClosed, TimeoutError, msgspec.DecodeError):
             self._end()
             return None
