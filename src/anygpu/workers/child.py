@@ -99,7 +99,7 @@ def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
             read_cards(request, send)
         elif (engine := _load(request.engine, send)) is not None:
             probe_engine(engine, request, send)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a driver's library raises is reported, not lost
         send(Raised(error=type(error).__name__, message=text_of(error)))
     send(ProbeFinished())
     _end_after(None)
@@ -109,7 +109,7 @@ def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
 def _load(entry: catalogue.EngineEntry, send: Send) -> Engine | None:
     try:
         return catalogue.load(entry)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a broken install raises anything, OSError from its libraries most often
         send(Raised(error=type(error).__name__, message=text_of(error), importing=True))
         return None
 

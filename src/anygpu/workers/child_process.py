@@ -47,7 +47,7 @@ class Child:
     def __init__(self, request: ChildRequest, *, serves: bool, by_port: bool | None = None) -> None:
         """With `serves` the child is told how to reach `link`. Raises OSError where no child can be started."""
         # A file and not a pipe: a driver that floods it cannot block, and it need not be read in time.
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self.has_low_priority = request.low_priority
         self.link = None
         invitation: Invitation | None = None

@@ -95,7 +95,7 @@ class Server:
             raise
         except UnknownProgramError:
             return task_messages.UnknownProgram()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
             return error_to_message(error)
 
     def _do(self, task: ChildTask) -> TaskOutcome:
@@ -289,4 +289,4 @@ def _know(spec: Spec) -> None:
     """NumPy knows bfloat16 only once ml_dtypes is imported, as it is in the sender."""
     if spec.dtype == "bfloat16":
         with contextlib.suppress(ImportError):
-            import ml_dtypes
+            import ml_dtypes  # noqa: F401

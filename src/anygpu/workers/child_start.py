@@ -73,13 +73,13 @@ def serve_if_worker() -> None:
         return
     del sys.argv[1]
     # An application without a console has none of these, and drivers' libraries print.
-    sys.stdout = sys.stdout or open(os.devnull, "w")
-    sys.stderr = sys.stderr or open(os.devnull, "w")
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - open for as long as the process lives
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
         from anygpu.workers.child import main
 
         main()
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - a windowed application would show it in a dialogue and wait for a click
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

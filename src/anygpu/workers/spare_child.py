@@ -16,7 +16,7 @@ import warnings
 
 from anygpu.engines.catalogue import EngineEntry, load
 from anygpu.engines.protocol import Engine, ProgramEngine
-from anygpu.workers import child_server
+from anygpu.workers import child_server  # noqa: F401 - all that a worker needs is loaded here, once
 from anygpu.workers.child_start import end_with_parent, lower_this_thread
 from anygpu.workers.link import Link
 from anygpu.workers.start_messages import (
@@ -85,7 +85,7 @@ def _fork() -> int:
 def _threads() -> int:
     """The threads of this process; 0 where that is not known, and nothing is copied."""
     try:
-        return len(os.listdir("/proc/self/task"))
+        return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only their number
     except OSError:
         return 0
 
@@ -106,7 +106,7 @@ def _load_quietly(entry: EngineEntry) -> Engine:
         try:
             lower_this_thread()
             outcome.append(load(entry))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised below
             outcome.append(error)
 
     thread = threading.Thread(target=work)

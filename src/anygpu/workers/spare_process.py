@@ -66,7 +66,7 @@ class _Surroundings(NamedTuple):
 def _surroundings() -> _Surroundings:
     folder = ""
     with contextlib.suppress(OSError):  # it was removed
-        folder = os.getcwd()
+        folder = os.getcwd()  # noqa: PTH109 - compared, not used
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     return _Surroundings(dict(os.environ), folder, frozenset(processors))
 
@@ -120,7 +120,7 @@ class Spare:
             return self._child
 
     def _copy(self) -> Child | None:
-        stderr: IO[bytes] = tempfile.TemporaryFile()
+        stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the copy
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
         stdin = os.fdopen(writing, "wb", 0)
