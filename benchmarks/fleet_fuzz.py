@@ -20,11 +20,10 @@ import psutil
 
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.errors import AnyGPUError
-from anygpu.fleet import driver_messages, travel
-from anygpu.fleet.faults import AnswerLost, HomeLost
-from anygpu.fleet.home import Home
+from anygpu.fleet import actor_messages, driver_messages
+from anygpu.fleet.actor_messages import AnswerLost, Ask, HomeLost, Part
+from anygpu.fleet.device_actor import Home
 from anygpu.fleet.relay import Relay
-from anygpu.fleet.travel import Ask, Part
 from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
 from anygpu.program.graph import Node, Program
@@ -125,7 +124,7 @@ class Doors:
     def _opened(self) -> Home:
         home = Home(NAME, lease=None)
         task = task_messages.Open(EngineEntry(name="numpy", target=""), numpy_device(), None)
-        home.ask(travel.encode(Ask(Envelope(1, task), (), 1)))
+        home.ask(actor_messages.encode(Ask(Envelope(1, task), (), 1)))
         return home
 
     # -- a question to a home
@@ -143,13 +142,13 @@ class Doors:
             return "a question, unreadable"
         if self.home._server.finished:
             self.home = self._opened()
-        reply = travel.decode_reply(bytes(found if isinstance(found, bytes) else found[0]))
+        reply = actor_messages.decode_reply(bytes(found if isinstance(found, bytes) else found[0]))
         return f"a question, {_judged(reply.answer.outcome)}"
 
     def _good_question(self, random_: random.Random) -> tuple[bytes, list[Part]]:
         data = _X.view(np.uint8)
         place = random_.choice([0, 1])
-        tasks: tuple[tuple[task_messages.ChildTask, Sequence[travel.Bytes]], ...] = (
+        tasks: tuple[tuple[task_messages.ChildTask, Sequence[actor_messages.Bytes]], ...] = (
             (Run(PROGRAM.key, _TEXT, (InSegment(1, data.nbytes),), (place,), 0, True, False), [data]),
             (Run(PROGRAM.key, None, (_X.tobytes(),), (place,), 0, True, False), []),
             (task_messages.Upload(InSegment(1, data.nbytes), _X.shape, "float32", 7), [data]),
@@ -160,7 +159,7 @@ class Doors:
         )
         task, arrays = random_.choice(tasks)
         ask = Ask(Envelope(self.number, task, (8, 9)), tuple(each.nbytes for each in arrays), random_.choice([1, 2, 9]))
-        return travel.encode(ask), travel.packed(arrays)
+        return actor_messages.encode(ask), actor_messages.packed(arrays)
 
     # -- an answer of a home, at the driver; this object is that home
 
@@ -168,8 +167,8 @@ class Doors:
         self.number += 1
         task = Run(PROGRAM.key, _TEXT, (InSegment(self._segment, _X.nbytes),), (self._segment,), 0, True, False)
         done = RunDone((b"",), 0.0, 0.0, 0.0, 0.0, 1, 1, 0, None, None, None, [], {}, NetworkUse())
-        good = travel.encode(travel.Reply(Answer(self.number, done), ((1, _X.nbytes),), 1))
-        self._reply, self._parts = changed(random_, good), list(travel.packed([_X.view(np.uint8)]))
+        good = actor_messages.encode(actor_messages.Reply(Answer(self.number, done), ((1, _X.nbytes),), 1))
+        self._reply, self._parts = changed(random_, good), list(actor_messages.packed([_X.view(np.uint8)]))
         if random_.random() < 0.2:
             self._parts = [_bytes_changed(random_, bytes(self._parts[0]))]
         try:
@@ -180,7 +179,7 @@ class Doors:
         return f"a reply, {_judged(outcome)}"
 
     def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]:
-        assert returns <= travel.MOST_OBJECTS, "Ray would have to make so many objects"
+        assert returns <= actor_messages.MOST_OBJECTS, "Ray would have to make so many objects"
         return [self._reply, *self._parts, *[b""] * max(0, min(returns, 99) - 2)][:returns]
 
     def get(self, answer: list[Any], seconds: float) -> list[Part]:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.fleet import home as homes
-from anygpu.fleet import travel
-from anygpu.fleet.home import Home, seen_here
-from anygpu.fleet.travel import Ask, Part, Reply
+from anygpu.fleet import actor_messages
+from anygpu.fleet import device_actor as homes
+from anygpu.fleet.actor_messages import Ask, Part, Reply
+from anygpu.fleet.device_actor import Home, seen_here
 from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
 from anygpu.program.graph import Program
@@ -24,14 +24,14 @@ NAME = "numpy@node-7"
 def _ask(home: Home, number: int, task: ChildTask | None, arrays: list[np.ndarray] | None = None) -> list[Part]:
     given = [each.view(np.uint8) for each in arrays or []]
     ask = Ask(Envelope(number, task), tuple(each.nbytes for each in given), 40)
-    found = home.ask(travel.encode(ask), *travel.packed(given))
+    found = home.ask(actor_messages.encode(ask), *actor_messages.packed(given))
     assert isinstance(found, list)
     assert len(found) == 40
     return found
 
 
 def _reply(found: list[Part]) -> Reply:
-    return travel.decode_reply(bytes(found[0]))
+    return actor_messages.decode_reply(bytes(found[0]))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_arrays_come_and_go_in_parts(home: Home) -> None:
     reply = _reply(found)
     assert isinstance(reply.answer.outcome, RunDone)
     assert reply.arrays == ((1, 400_000),)
-    (result,) = travel.unpacked([400_000], found[1 : 1 + reply.parts])
+    (result,) = actor_messages.unpacked([400_000], found[1 : 1 + reply.parts])
     np.testing.assert_array_equal(result.view(np.float32), 2 * values)
 
 
@@ -80,11 +80,13 @@ def test_what_is_executed_twice_is_counted(home: Home, monkeypatch: pytest.Monke
 def test_an_answer_without_room_is_asked_for_again(home: Home) -> None:
     values = np.arange(100_000, dtype=np.float32)
     task = _run(doubled(100_000))
-    narrow = home.ask(travel.encode(Ask(Envelope(2, task), (400_000,), 1)), *travel.packed([values.view(np.uint8)]))
+    narrow = home.ask(
+        actor_messages.encode(Ask(Envelope(2, task), (400_000,), 1)), *actor_messages.packed([values.view(np.uint8)])
+    )
     assert isinstance(narrow, bytes)
-    assert travel.decode_reply(narrow).parts == 5
-    wide = home.ask(travel.encode(Ask(Envelope(2, None), (), 6)))
-    (result,) = travel.unpacked([400_000], wide[1:])  # type: ignore[arg-type]
+    assert actor_messages.decode_reply(narrow).parts == 5
+    wide = home.ask(actor_messages.encode(Ask(Envelope(2, None), (), 6)))
+    (result,) = actor_messages.unpacked([400_000], wide[1:])  # type: ignore[arg-type]
     np.testing.assert_array_equal(result.view(np.float32), 2 * values)
 
 
@@ -100,7 +102,7 @@ def test_old_answers_are_let_go_by_number_and_by_bytes(home: Home, monkeypatch: 
 
 
 def test_a_pulse_says_what_runs(home: Home) -> None:
-    assert travel.decode_pulse(home.ping()).running == 0
+    assert actor_messages.decode_pulse(home.ping()).running == 0
 
 
 def test_errors_speak_of_the_device_by_its_name_in_the_fleet() -> None:

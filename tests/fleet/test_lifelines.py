@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from anygpu.fleet import lifelines
-from anygpu.fleet.lifelines import Lifelines
+from anygpu.fleet import driver
+from anygpu.fleet.driver import LivenessConnections
 
 SECONDS = 120.0
 
@@ -22,8 +22,8 @@ def news() -> News:
 
 
 @pytest.fixture
-def lines(news: News) -> Lifelines:
-    return Lifelines(lambda name, why: news.put((name, why)))
+def lines(news: News) -> LivenessConnections:
+    return LivenessConnections(lambda name, why: news.put((name, why)))
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def server() -> Iterator[socket.socket]:
 
 
 def test_a_server_that_ends_is_gone_and_one_that_is_started_again_is_back(
-    lines: Lifelines, news: News, server: socket.socket
+    lines: LivenessConnections, news: News, server: socket.socket
 ) -> None:
     host, port = server.getsockname()
     lines.watch("node", host, port)
@@ -55,7 +55,7 @@ def test_a_server_that_ends_is_gone_and_one_that_is_started_again_is_back(
 
 
 def test_a_server_that_closes_an_idle_connection_is_not_gone(
-    lines: Lifelines, news: News, server: socket.socket
+    lines: LivenessConnections, news: News, server: socket.socket
 ) -> None:
     lines.watch("node", *server.getsockname())
     for _ in range(3):
@@ -68,10 +68,10 @@ def test_a_server_that_closes_an_idle_connection_is_not_gone(
 
 
 def test_a_server_that_was_never_reached_is_not_gone(
-    lines: Lifelines, news: News, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+    lines: LivenessConnections, news: News, server: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a firewall: nothing is known of it."""
-    monkeypatch.setattr(lifelines, "UNSEEN_SECONDS", 0.01)
+    monkeypatch.setattr(driver, "UNSEEN_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as other:
         closed = other.getsockname()
     lines.watch("behind a wall", *closed)
@@ -82,7 +82,9 @@ def test_a_server_that_was_never_reached_is_not_gone(
     assert not lines.is_gone("behind a wall")
 
 
-def test_a_server_that_is_forgotten_is_not_told_of(lines: Lifelines, news: News, server: socket.socket) -> None:
+def test_a_server_that_is_forgotten_is_not_told_of(
+    lines: LivenessConnections, news: News, server: socket.socket
+) -> None:
     lines.watch("node", *server.getsockname())
     line, _ = server.accept()
     lines.keep({"other"})

@@ -13,12 +13,11 @@ import pytest
 
 from anygpu.errors import DeviceHung, DeviceLost
 from anygpu.fleet import relay as relays
-from anygpu.fleet.actor_worker import ActorWorker
+from anygpu.fleet.actor_messages import AnswerLost, HomeLost, Part
 from anygpu.fleet.cluster import ActorChild
-from anygpu.fleet.faults import AnswerLost, HomeLost
-from anygpu.fleet.home import Home
+from anygpu.fleet.device_actor import Home
+from anygpu.fleet.registry import ActorWorker
 from anygpu.fleet.relay import Relay
-from anygpu.fleet.travel import Part
 from anygpu.hardware.device import Device
 from anygpu.placement.machine import numpy_device
 from anygpu.program.graph import Node, Program

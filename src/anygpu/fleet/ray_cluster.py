@@ -1,6 +1,6 @@
 """Ray, as far as a fleet needs it. No other module imports it, and only the driver, a child process, imports this one.
 
-A call never waits for Ray without a limit, and whatever Ray raises becomes one of `anygpu.fleet.faults`.
+A call never waits for Ray without a limit, and whatever Ray raises becomes one of `anygpu.fleet.actor_messages`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.experimental.internal_kv import _internal_kv_get
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from anygpu.fleet import travel
+from anygpu.fleet import actor_messages
+from anygpu.fleet.actor_messages import AnswerLost, HomeLost, HomeRefused, NoRoom, Part
+from anygpu.fleet.device_actor import Home
 from anygpu.fleet.driver_messages import Bundle, Node, NodeProbed, Refusal
-from anygpu.fleet.faults import AnswerLost, HomeLost, HomeRefused, NoRoom
-from anygpu.fleet.home import Home
 from anygpu.fleet.prober import Prober, decode
-from anygpu.fleet.travel import Part
 from anygpu.plan.calibration import Network
 
 #: What makes up for lost messages is ours, so that nothing is executed twice: Ray neither restarts nor repeats.
@@ -124,7 +123,7 @@ class RayCluster:
         actor = cls.options(scheduling_strategy=_at(node), num_gpus=gpus).remote(device)
         home = RayHome(actor)
         try:
-            home.pid = travel.decode_pulse(_repeated(lambda: home.pong(home.ping(), seconds))).pid
+            home.pid = actor_messages.decode_pulse(_repeated(lambda: home.pong(home.ping(), seconds))).pid
         except TimeoutError:
             home.kill()
             free = ray._private.state.available_resources_per_node().get(node, {}).get("GPU", 0.0)
@@ -254,11 +253,11 @@ def _kill(actor: Any) -> None:
 
 def _measured(prober: Any) -> Network:
     """The best of a few rounds: one that waited for a busy processor says nothing about the way."""
-    parts = [bytes(travel.PART)] * (_MEASURED_BYTES // travel.PART)
+    parts = [bytes(actor_messages.PART)] * (_MEASURED_BYTES // actor_messages.PART)
 
     def seconds(sent: Sequence[bytes], returns: int) -> float:
         def once() -> float:
-            size = travel.PART if returns > 1 else 8
+            size = actor_messages.PART if returns > 1 else 8
             begin = time.perf_counter()
             _repeated(
                 lambda: ray.get(prober.echo.options(num_returns=returns).remote(returns, size, *sent), timeout=30.0)
@@ -268,7 +267,7 @@ def _measured(prober: Any) -> Network:
         return min(once() for _ in range(_ROUNDS))
 
     latency = seconds((), 1)
-    moved = float(travel.PART * len(parts))
+    moved = float(actor_messages.PART * len(parts))
     return Network(
         latency=latency,
         sent_per_second=moved / max(1e-6, seconds(parts, 1) - latency),

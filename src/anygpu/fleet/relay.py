@@ -14,10 +14,9 @@ from typing import Any, Protocol
 import msgspec
 
 from anygpu.errors import InvalidOption, OutOfMemory
-from anygpu.fleet import travel
+from anygpu.fleet import actor_messages
+from anygpu.fleet.actor_messages import AnswerLost, Ask, Bytes, HomeLost, NoRoom, Part, Reply
 from anygpu.fleet.driver_messages import CLOSED, KILLED, Executions
-from anygpu.fleet.faults import AnswerLost, HomeLost, NoRoom
-from anygpu.fleet.travel import Ask, Bytes, Part, Reply
 from anygpu.receipts import NetworkUse
 from anygpu.workers import task_messages
 from anygpu.workers.link import Link, LinkClosed
@@ -131,10 +130,10 @@ class Relay:
             return None
         return envelope
 
-    def _pulse(self, ping: Any) -> travel.Pulse:
+    def _pulse(self, ping: Any) -> actor_messages.Pulse:
         for _ in range(MOST_MISSED):
             try:
-                return travel.decode_pulse(self._home.pong(ping, PONG_SECONDS))
+                return actor_messages.decode_pulse(self._home.pong(ping, PONG_SECONDS))
             except TimeoutError:
                 continue
         raise _silent()
@@ -143,7 +142,7 @@ class Relay:
         """Memory can be freed there; nobody waits for that."""
         if self._dropped:
             dropped, self._dropped = tuple(self._dropped), []
-            self._home.ask(travel.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)
+            self._home.ask(actor_messages.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)
 
     def _answered(self, envelope: Envelope) -> TaskOutcome:
         """The outcome. Raises `HomeLost`, or `AnswerLost` when asking again has not helped."""
@@ -168,14 +167,16 @@ class Relay:
         dropped, self._dropped = tuple(self._dropped), []
         envelope = Envelope(number, task, dropped)
         given = tuple(each.nbytes for each in arrays)
-        reply, parts, use = self._settled(envelope, given, travel.packed(arrays), 1 + travel.parts_of(sizes))
+        reply, parts, use = self._settled(
+            envelope, given, actor_messages.packed(arrays), 1 + actor_messages.parts_of(sizes)
+        )
         if any(place > len(places) or nbytes > sizes[place - 1] for place, nbytes in reply.arrays):
             raise HomeLost("it sent arrays that were not requested")
         targets = [
             self._segments.find(places[place - 1], self._device).bytes[:nbytes] for place, nbytes in reply.arrays
         ]
         try:
-            travel.unpack_into(targets, parts)
+            actor_messages.unpack_into(targets, parts)
         except ValueError as error:
             raise HomeLost(f"it sent an unreadable answer ({error})") from None
         outcome = reply.answer.outcome
@@ -190,7 +191,7 @@ class Relay:
         sent = received = asks = 0
         self._missed = 0
         while True:
-            header = travel.encode(Ask(envelope, sizes, returns))
+            header = actor_messages.encode(Ask(envelope, sizes, returns))
             sent += len(header) + sum(sizes)
             asks += 1
             try:
@@ -200,7 +201,7 @@ class Relay:
                     raise
                 continue
             try:
-                reply = travel.decode_reply(bytes(found[0]))
+                reply = actor_messages.decode_reply(bytes(found[0]))
             except msgspec.DecodeError as error:
                 raise HomeLost(f"it sent an unreadable answer ({error})") from None
             received += sum(len(each) for each in found)
@@ -228,7 +229,7 @@ class Relay:
                 ping = self._home.ping()
                 continue
             try:
-                pulse = travel.decode_pulse(self._home.pong(ping, 0.0))
+                pulse = actor_messages.decode_pulse(self._home.pong(ping, 0.0))
             except TimeoutError:
                 self._missed += 1
                 if self._missed >= MOST_MISSED:

@@ -16,10 +16,8 @@ from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.disturbance import Conditions
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost, DeviceUnavailable, QueueFull
-from anygpu.fleet.simulation.clock import EventClock
-from anygpu.fleet.simulation.hardware import OPENING, SimulatedDevice, SimulatedPlanner
-from anygpu.fleet.simulation.ledger import Ledger, SimulatedFuture
-from anygpu.fleet.simulation.meter import Meter
+from anygpu.fleet.simulation.hardware import OPENING, EventClock, SimulatedDevice, SimulatedPlanner
+from anygpu.fleet.simulation.ledger import Ledger, Meter, SimulatedFuture
 from anygpu.fleet.simulation.scenario import Scenario
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite

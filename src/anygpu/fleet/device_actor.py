@@ -20,8 +20,8 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import entry_of
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.errors import InvalidOption
-from anygpu.fleet import travel
-from anygpu.fleet.travel import Ask, Bytes, Part, Pulse, Reply
+from anygpu.fleet import actor_messages
+from anygpu.fleet.actor_messages import Ask, Bytes, Part, Pulse, Reply
 from anygpu.hardware.device_names import parse_device
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
@@ -65,7 +65,7 @@ class Home:
     def ping(self) -> bytes:
         """Say that it is there, also while it is busy."""
         self._unheard = 0.0
-        return travel.encode(Pulse(os.getpid(), self._running))
+        return actor_messages.encode(Pulse(os.getpid(), self._running))
 
     def leave(self) -> None:
         """End this process, for a fleet that is about to end and cannot ask the cluster's head any more."""
@@ -74,7 +74,7 @@ class Home:
     def ask(self, header: bytes, *parts: Part) -> bytes | list[Part]:
         """Answer a question: a header, and parts if the question has room for these."""
         self._unheard = 0.0
-        ask = travel.decode_ask(header)
+        ask = actor_messages.decode_ask(header)
         number = ask.envelope.number
         kept = self._answers.get(number)
         if kept is None:
@@ -83,11 +83,11 @@ class Home:
             if number:
                 self._keep(number, kept)
             self._running = 0
-        head = travel.encode(kept.reply)
+        head = actor_messages.encode(kept.reply)
         if ask.returns == 1:
             return head
         fits = kept.reply.parts < ask.returns
-        found = travel.packed(kept.arrays) if fits else []
+        found = actor_messages.packed(kept.arrays) if fits else []
         return [head, *found, *([b""] * (ask.returns - 1 - len(found)))]
 
     def _answered(self, ask: Ask, parts: Sequence[Part]) -> _Kept:
@@ -101,7 +101,7 @@ class Home:
         reply = Reply(
             Answer(number, outcome),
             tuple((place, values.nbytes) for place, values in arrays.items()),
-            travel.parts_of(sizes),
+            actor_messages.parts_of(sizes),
             self._executed,
             self._twice,
         )
@@ -144,7 +144,7 @@ class HomeServer(Server):
         """The outcome, and by their places the arrays that belong to it."""
         self._places = {}
         try:
-            self._given = travel.unpacked(ask.arrays, parts)
+            self._given = actor_messages.unpacked(ask.arrays, parts)
             outcome = self.answer(ask.envelope, _no_descriptor) or task_messages.TaskDone()
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
             outcome = error_to_message(error)

@@ -19,6 +19,25 @@ from msgspec import Meta
 
 from anygpu.workers.task_messages import Answer, Envelope, WireRecord, decoded
 
+# -- what can become of a question to another machine, whatever Ray calls it
+
+
+class HomeLost(Exception):
+    """The home is gone for good, or nothing will ever be heard of it: the device has to be opened anew."""
+
+
+class AnswerLost(Exception):
+    """The answer was lost on its way, or perhaps the question: it can be asked again, with the same number."""
+
+
+class NoRoom(Exception):
+    """There is no memory for what would have to travel."""
+
+
+class HomeRefused(Exception):
+    """The home could not be made there."""
+
+
 Bytes = npt.NDArray[np.uint8]
 #: One object of a message. Either is bytes: Ray copies those of an array into its store, and shows them there in place.
 Part = bytes | Bytes
