@@ -1,8 +1,8 @@
 """Mutated messages of a fleet: `python -m benchmarks.fleet_fuzz [--count 100000] [--json] [--check]`.
 
 Every message is a good one with some of it changed, in bytes or in fields, and comes to one of four doors: questions to
-the home of a device, with their arrays; answers of a home, at the driver; answers of the driver, at the user's process;
-and requests to the driver. Each is done, or refused with an error that is known there. Nothing else is raised, nothing
+the actor of a device, with their arrays; answers of an actor, at the driver; answers of the driver, at the user's
+process; and requests to the driver. Each is done, or refused with an error that is known there. Nothing else is raised, nothing
 hangs, and memory stays flat. `--seed` does the same again.
 """
 
@@ -21,8 +21,8 @@ import psutil
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.errors import AnyGPUError
 from anygpu.fleet import actor_messages, driver_messages
-from anygpu.fleet.actor_messages import AnswerLost, Ask, HomeLost, Part
-from anygpu.fleet.device_actor import Home
+from anygpu.fleet.actor_messages import ActorLost, AnswerLost, Ask, Part
+from anygpu.fleet.device_actor import DeviceActor
 from anygpu.fleet.relay import Relay
 from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
@@ -110,7 +110,7 @@ class Doors:
     """Where messages come in. Each door returns what became of one, and raises what nobody expects there."""
 
     def __init__(self) -> None:
-        self.home = self._opened()
+        self.actor = self._opened()
         self.number = 1
         # Arrays are in shared memory on the driver's side.
         self._relay = Relay(None, self, NAME)  # type: ignore[arg-type]
@@ -121,13 +121,13 @@ class Doors:
         self._reply = b""
         self._parts: list[Part] = []
 
-    def _opened(self) -> Home:
-        home = Home(NAME, lease=None)
+    def _opened(self) -> DeviceActor:
+        actor = DeviceActor(NAME, lease=None)
         task = task_messages.Open(EngineEntry(name="numpy", target=""), numpy_device(), None)
-        home.ask(actor_messages.encode(Ask(Envelope(1, task), (), 1)))
-        return home
+        actor.ask(actor_messages.encode(Ask(Envelope(1, task), (), 1)))
+        return actor
 
-    # -- a question to a home
+    # -- a question to an actor
 
     def question(self, random_: random.Random) -> str:
         self.number += 1
@@ -137,11 +137,11 @@ class Doors:
         if random_.random() < 0.2 and parts:
             parts = [_bytes_changed(random_, bytes(each)) for each in parts]
         try:
-            found = self.home.ask(header, *parts)
+            found = self.actor.ask(header, *parts)
         except msgspec.DecodeError:
             return "a question, unreadable"
-        if self.home._server.finished:
-            self.home = self._opened()
+        if self.actor._server.finished:
+            self.actor = self._opened()
         reply = actor_messages.decode_reply(bytes(found if isinstance(found, bytes) else found[0]))
         return f"a question, {_judged(reply.answer.outcome)}"
 
@@ -161,7 +161,7 @@ class Doors:
         ask = Ask(Envelope(self.number, task, (8, 9)), tuple(each.nbytes for each in arrays), random_.choice([1, 2, 9]))
         return actor_messages.encode(ask), actor_messages.packed(arrays)
 
-    # -- an answer of a home, at the driver; this object is that home
+    # -- an answer of an actor, at the driver; this object is that actor
 
     def reply(self, random_: random.Random) -> str:
         self.number += 1
@@ -173,8 +173,8 @@ class Doors:
             self._parts = [_bytes_changed(random_, bytes(self._parts[0]))]
         try:
             outcome = self._relay._answered(Envelope(self.number, task))
-        except (HomeLost, AnswerLost):
-            return "a reply, home given up"
+        except (ActorLost, AnswerLost):
+            return "a reply, actor given up"
         task_messages.decode_answer(task_messages.encode(Answer(self.number, outcome)))
         return f"a reply, {_judged(outcome)}"
 
@@ -189,7 +189,7 @@ class Doors:
         return None
 
     def pong(self, ping: Any, seconds: float) -> bytes:
-        return self.home.ping()
+        return self.actor.ping()
 
     def kill(self) -> None:
         """It is not alive."""
@@ -211,10 +211,10 @@ class Doors:
         node = driver_messages.Node("ab" * 28, "node-7", "10.0.0.7", {"CPU": 1.0}, {"a": "b"})
         goods: tuple[tuple[Any, Callable[[bytes], Any]], ...] = (
             (driver_messages.Connect("auto"), driver_messages.decode_request),
-            (driver_messages.OpenHome(1, NAME, "ab", 0.5, 15.0), driver_messages.decode_request),
+            (driver_messages.OpenActor(1, NAME, "ab", 0.5, 15.0), driver_messages.decode_request),
             (driver_messages.Connected((node,), "ab", {"ray": "2"}), driver_messages.decode_answer),
             (driver_messages.NodesChanged((node,)), driver_messages.decode_event),
-            (driver_messages.HomeEnded(1, "it was closed"), driver_messages.decode_event),
+            (driver_messages.ActorEnded(1, "it was closed"), driver_messages.decode_event),
         )
         good, decode = random_.choice(goods)
         try:

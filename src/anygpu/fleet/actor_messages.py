@@ -22,8 +22,8 @@ from anygpu.workers.task_messages import Answer, Envelope, WireRecord, decoded
 # -- what can become of a question to another machine, whatever Ray calls it
 
 
-class HomeLost(Exception):
-    """The home is gone for good, or nothing will ever be heard of it: the device has to be opened anew."""
+class ActorLost(Exception):
+    """The actor is gone for good, or nothing will ever be heard of it: the device has to be opened anew."""
 
 
 class AnswerLost(Exception):
@@ -34,8 +34,8 @@ class NoRoom(Exception):
     """There is no memory for what would have to travel."""
 
 
-class HomeRefused(Exception):
-    """The home could not be made there."""
+class ActorRefused(Exception):
+    """The actor could not be made there."""
 
 
 Bytes = npt.NDArray[np.uint8]
@@ -55,7 +55,7 @@ _Bytes = Annotated[int, Meta(ge=0)]
 
 
 class Ask(WireRecord, frozen=True):
-    """A question to the home of a device. Its number is the envelope's: an ask that is repeated is executed once."""
+    """A question to the actor of a device. Its number is the envelope's: an ask that is repeated is executed once."""
 
     #: Operands in "segments" are the arrays of this message, counted from 1, and so are the places of results.
     envelope: Envelope
@@ -66,20 +66,20 @@ class Ask(WireRecord, frozen=True):
 
 
 class Reply(WireRecord, frozen=True):
-    """The answer of a home."""
+    """The answer of an actor."""
 
     answer: Answer
     #: The number of the place that each array is for, and its bytes.
     arrays: tuple[tuple[Annotated[int, Meta(ge=1)], _Bytes], ...]
     #: How many objects come after the header; if more than the question allowed, none does, and it is asked again.
     parts: Annotated[int, Meta(ge=0, lt=MOST_OBJECTS)]
-    #: How many questions the home had executed when it answered this one, and how many of them not for the first time.
+    #: How many questions the actor had executed when it answered this one, and how many of them not for the first time.
     executed: Annotated[int, Meta(ge=0)] = 0
     twice: Annotated[int, Meta(ge=0)] = 0
 
 
 class Pulse(WireRecord, frozen=True):
-    """What a home is doing."""
+    """What an actor is doing."""
 
     pid: int
     #: The number of the question that is being answered; 0 for none.

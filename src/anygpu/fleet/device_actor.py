@@ -1,4 +1,4 @@
-"""The home of a device on its own machine: what a Ray actor holds, and all of it that is ours.
+"""The actor of a device on its own machine: what a Ray actor holds, and all of it that is ours.
 
 It takes programs, which are data and are checked, never code. It answers each numbered question once and keeps the last
 answers: when an answer is lost on its way, the same question gets the same answer, and nothing is executed twice.
@@ -43,12 +43,12 @@ class _Kept(NamedTuple):
     nbytes: int
 
 
-class Home:
+class DeviceActor:
     """One open device, on the machine that it is in."""
 
     def __init__(self, device: str, lease: float | None = LEASE_SECONDS) -> None:
         """`device` is its name in the fleet. The process ends without a word from there for `lease` seconds."""
-        self._server = HomeServer(device)
+        self._server = ActorServer(device)
         self._answers: OrderedDict[int, _Kept] = OrderedDict()
         self._kept_bytes = 0
         #: The number of the question that is being answered.
@@ -59,7 +59,7 @@ class Home:
         #: Seconds without a word.
         self._unheard = 0.0
         if lease is not None:
-            watch = threading.Thread(target=self._watch, args=(os.getppid(), lease), name="anygpu-home", daemon=True)
+            watch = threading.Thread(target=self._watch, args=(os.getppid(), lease), name="anygpu-actor", daemon=True)
             watch.start()
 
     def ping(self) -> bytes:
@@ -127,7 +127,7 @@ class Home:
         os._exit(1)
 
 
-class HomeServer(Server):
+class ActorServer(Server):
     """The server of a child, whose arrays come and go with messages instead of shared memory."""
 
     # They are in Ray's messages, or in its store, and nobody writes to them.

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from anygpu.errors import AnyGPUError, ClusterUnavailable, DeviceUnavailable, text_of
-from anygpu.fleet.actor_messages import AnswerLost, HomeLost, HomeRefused
+from anygpu.fleet.actor_messages import ActorLost, ActorRefused, AnswerLost
 from anygpu.fleet.driver_messages import (
+    ActorEnded,
+    ActorOpened,
     Bundle,
     Connect,
     Connected,
@@ -31,13 +33,11 @@ from anygpu.fleet.driver_messages import (
     DriverEvent,
     DriverRequest,
     Executions,
-    HomeEnded,
-    HomeOpened,
-    KillHome,
+    KillActor,
     MachinesRefused,
     Node,
     NodesChanged,
-    OpenHome,
+    OpenActor,
     ProbeNode,
     Refusal,
     RequestMachines,
@@ -241,7 +241,7 @@ def _keeping_alive(made: socket.socket) -> socket.socket:
 _PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 #: The head's own server, among the servers that are watched.
 _HEAD = "head"
-#: What the last messages to homes may take.
+#: What the last messages to actors may take.
 _LEAVE_SECONDS = 0.3
 #: How often the autoscaler is asked what it thinks of a request.
 _REFUSAL_SECONDS = 2.0
@@ -292,8 +292,8 @@ def _connected(link: Link, address: str) -> RayCluster | None:
     return cluster
 
 
-class _Homed(NamedTuple):
-    """A home that is open, and where."""
+class _OpenedActor(NamedTuple):
+    """An actor that is open, and where."""
 
     relay: Relay
     node: str
@@ -306,8 +306,8 @@ class Driver:
         self._link = link
         self._cluster = cluster
         self._telling = threading.Lock()
-        self._homes: dict[int, _Homed] = {}
-        #: What homes have executed that are gone.
+        self._actors: dict[int, _OpenedActor] = {}
+        #: What actors have executed that are gone.
         self._ended = Executions()
         #: The machines that Ray knows, and those that the user's process was told of.
         self._known: tuple[Node, ...] = ()
@@ -328,7 +328,7 @@ class Driver:
                 self._request(request.bundles)
                 continue
             answers: Link | None = None
-            if isinstance(request, ProbeNode | OpenHome | CountExecutions):
+            if isinstance(request, ProbeNode | OpenActor | CountExecutions):
                 answers = Link(socket.socket(fileno=self._link.next_descriptor()), takes_descriptors=True)
             threading.Thread(target=self._do, args=(request, answers), daemon=True).start()
 
@@ -337,17 +337,17 @@ class Driver:
             match request:
                 case ProbeNode() if answers is not None:
                     self._probe(request, answers)
-                case OpenHome() if answers is not None:
+                case OpenActor() if answers is not None:
                     self._open(request, answers)
                 case CountExecutions() if answers is not None:
                     with self._comparing:
-                        found = sum([each.relay.executions for each in self._homes.values()], self._ended)
+                        found = sum([each.relay.executions for each in self._actors.values()], self._ended)
                     answers.send(encode(found))
                     answers.close()
-                case KillHome(home):
-                    homed = self._homes.get(home)
-                    if homed is not None:
-                        homed.relay.kill()
+                case KillActor(actor):
+                    opened = self._actors.get(actor)
+                    if opened is not None:
+                        opened.relay.kill()
                 case WatchNodes(every):
                     self._watch(every)
         except LinkClosed:
@@ -356,18 +356,18 @@ class Driver:
     def _probe(self, request: ProbeNode, answers: Link) -> None:
         try:
             found: DriverAnswer = self._cluster.probe(request.node, request.seconds)
-        except (HomeLost, AnswerLost, HomeRefused) as error:
+        except (ActorLost, AnswerLost, ActorRefused) as error:
             found = error_to_message(DeviceUnavailable("its devices", [f"it could not be probed: {error}."]))
         except Exception as error:  # noqa: BLE001 - the one who waits is told
             found = error_to_message(error)
         answers.send(encode(found))
         answers.close()
 
-    def _open(self, request: OpenHome, answers: Link) -> None:
+    def _open(self, request: OpenActor, answers: Link) -> None:
         try:
             self._require_line(request.node)
-            home = self._cluster.open_home(request.device, request.node, request.gpus, request.seconds)
-        except HomeRefused as error:
+            actor = self._cluster.open_actor(request.device, request.node, request.gpus, request.seconds)
+        except ActorRefused as error:
             refusal = f"{request.device} could not be opened: {error}."
             answers.send(
                 encode(error_to_message(DeviceUnavailable(f'on="{request.device}"', [refusal], device=request.device)))
@@ -378,18 +378,18 @@ class Driver:
             answers.send(encode(error_to_message(error)))
             answers.close()
             return
-        relay = Relay(answers, home, request.device)
+        relay = Relay(answers, actor, request.device)
         with self._comparing:
-            self._homes[request.home] = _Homed(relay, request.node)
+            self._actors[request.actor] = _OpenedActor(relay, request.node)
         try:
-            answers.send(encode(HomeOpened(home.pid)))
+            answers.send(encode(ActorOpened(actor.pid)))
             why = relay.serve()
             if relay.lost is None:
                 # Before the link closes, so that whoever sees that knows why.
-                self._tell(HomeEnded(request.home, why))
+                self._tell(ActorEnded(request.actor, why))
         finally:
             with self._comparing:
-                del self._homes[request.home]
+                del self._actors[request.actor]
                 self._ended += relay.executions
             relay.close()
 
@@ -414,9 +414,9 @@ class Driver:
     # -- whether anybody is there
 
     def _require_line(self, node: str) -> None:
-        """Watch the machine from now on. Raises `HomeRefused` if it is known to be out of reach."""
+        """Watch the machine from now on. Raises `ActorRefused` if it is known to be out of reach."""
         if self._lines.is_gone(node):
-            raise HomeRefused("its machine does not answer")
+            raise ActorRefused("its machine does not answer")
         server = self._cluster.server_of(node)
         if server is not None:
             self._lines.watch(node, *server)
@@ -431,20 +431,20 @@ class Driver:
             return
         try:
             if why is not None:
-                for number, homed in list(self._homes.items()):
-                    if homed.node == name:
-                        self._tell(HomeEnded(number, why))
-                        homed.relay.lose(why)
+                for number, opened in list(self._actors.items()):
+                    if opened.node == name:
+                        self._tell(ActorEnded(number, why))
+                        opened.relay.lose(why)
             self._tell_nodes()
         except LinkClosed:
             return
 
     def _leave_if_headless(self, why: str) -> None:
-        """Without a head, Ray ends this process soon, and would leave the homes behind."""
+        """Without a head, Ray ends this process soon, and would leave the actors behind."""
         if not self._lines.is_gone(_HEAD):
             return
-        for homed in list(self._homes.values()):
-            homed.relay.leave()
+        for opened in list(self._actors.values()):
+            opened.relay.leave()
         time.sleep(_LEAVE_SECONDS)
         sys.stderr.write(f"the head's server (GCS) is gone: {why}\n")
         sys.stderr.flush()

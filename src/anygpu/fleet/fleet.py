@@ -120,7 +120,7 @@ class Fleet(Runtime):
         self._places.while_opening = self._planner.using
         self._machines.when_changed = self._planner.forget_machine
         cluster.when_nodes_change = self._machines.nodes_changed
-        cluster.when_home_ends = self._places.home_ended
+        cluster.when_actor_ends = self._places.actor_ended
         cluster.when_lost = self._machines.lost
         cluster.begin_watching()
         self._machines.probe_all()

@@ -397,7 +397,7 @@ class Scaler:
         self._release(now, lanes)
 
     def _release(self, now: float, lanes: Sequence[LaneHealth]) -> None:
-        """Ray gives a machine back when nothing runs there, and a home counts as something."""
+        """Ray gives a machine back when nothing runs there, and an actor counts as something."""
         uses = {
             lane.device: Use(lane.done + lane.failed, bool(lane.running) or lane.backlog_seconds > 0)
             for lane in lanes
@@ -443,8 +443,8 @@ class Scaler:
 def _may_leave(job: Job) -> bool:
     """Whether another machine could run it."""
     site = job.call.site
-    is_at_home = site.fallback_reason is not None and not site.misses_device
-    if job.forced is not None or site.options.engine is not None or is_at_home:
+    stays_here = site.fallback_reason is not None and not site.misses_device
+    if job.forced is not None or site.options.engine is not None or stays_here:
         return False
     return may_run_elsewhere(site.options.preference.on)
 
