@@ -2,8 +2,8 @@
 
 Every message is a good one with some of it changed, in bytes or in fields, and comes to one of four doors: questions to
 the actor of a device, with their arrays; answers of an actor, at the driver; answers of the driver, at the user's
-process; and requests to the driver. Each is done, or refused with an error that is known there. Nothing else is raised, nothing
-hangs, and memory stays flat. `--seed` does the same again.
+process; and requests to the driver. Each is done, or refused with an error that is known there. Nothing else is
+raised, nothing hangs, and memory stays flat. `--seed` does the same again.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class LivenessConnections:
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        threading.Thread(target=self._watch, name="anygpu-lifelines", daemon=True).start()
+        threading.Thread(target=self._watch, name="anygpu-liveness", daemon=True).start()
 
     def watch(self, name: str, host: str, port: int) -> None:
         """From now on, if it is not watched already. A server counts as being there until the opposite is known."""
@@ -422,7 +422,7 @@ class Driver:
             self._lines.watch(node, *server)
 
     def _line_changed(self, name: str, why: str | None) -> None:
-        """Called by the thread of the lifelines, long before Ray takes notice."""
+        """Called by the thread of the liveness connections, long before Ray takes notice."""
         if name == _HEAD:
             if why is not None:
                 timer = threading.Timer(head_patience(), self._leave_if_headless, [why])

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from anygpu.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from anygpu.pytorch.comparison_schedule import GradientsDiffer
+    from anygpu.pytorch.gradient_comparison import GradientsDiffer
     from anygpu.pytorch.prefetching import Batches, Prefetch, prefetch
-    from anygpu.pytorch.records import StepPlan
     from anygpu.pytorch.side_by_side import ParallelResult, parallel
     from anygpu.pytorch.step import Step, StepResult
+    from anygpu.pytorch.step_plans import StepPlan
     from anygpu.pytorch.torch_doctor import TorchDiagnosis, doctor
     from anygpu.pytorch.torch_settings import settings
 

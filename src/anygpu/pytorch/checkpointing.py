@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from anygpu.errors import InvalidOption, Unsupported
-from anygpu.pytorch.records import LayerCost
+from anygpu.pytorch.step_plans import LayerCost
 
 #: Containers whose elements are layers; the first two have no forward pass of their own.
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)

@@ -13,16 +13,20 @@ import torch
 from anygpu.engines.torch.memory import Meter, is_out_of_memory, meter_for
 from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.fallback_warnings import users_line
-from anygpu.pytorch.backward_hooks import BackwardHooks
+from anygpu.pytorch.accumulation import Combining, found_by_values, known
 from anygpu.pytorch.batches import all_have_rows, bounds, count_rows, joined, leaves, moved, part_of
 from anygpu.pytorch.checkpointing import candidates
-from anygpu.pytorch.comparison_schedule import Agreement, Comparisons, GradientsDiffer
 from anygpu.pytorch.footprint import CannotPredict
-from anygpu.pytorch.gradient_comparison import Compared, Comparer
-from anygpu.pytorch.halving import Halving
-from anygpu.pytorch.losses import Combining, found_by_values, known
-from anygpu.pytorch.records import Precision, Room, StepPlan
+from anygpu.pytorch.gradient_comparison import (
+    Agreement,
+    BackwardHooks,
+    Compared,
+    Comparer,
+    Comparisons,
+    GradientsDiffer,
+)
 from anygpu.pytorch.rows import ROWS, Shown, look_at_rows, same, undisturbed
+from anygpu.pytorch.step_plans import Halving, Precision, Room, StepPlan
 from anygpu.pytorch.undoing import forget, release
 
 #: Bytes by which a measured peak may be off on a host.

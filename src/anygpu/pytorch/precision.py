@@ -8,7 +8,7 @@ from typing import Any, get_args
 import torch
 
 from anygpu.errors import InvalidOption
-from anygpu.pytorch.records import PRECISIONS, Precision
+from anygpu.pytorch.step_plans import PRECISIONS, Precision
 
 _DTYPES: dict[Precision, torch.dtype] = {
     "float32": torch.float32,

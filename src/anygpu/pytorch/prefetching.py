@@ -25,9 +25,9 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from anygpu.errors import AnyGPUError, InvalidOption
-from anygpu.pytorch import data_wait
-from anygpu.pytorch.batch_moves import Moved, Mover, mover_to
-from anygpu.pytorch.thread_state import ThreadState, not_carried
+from anygpu.pytorch import measuring
+from anygpu.pytorch.batches import Moved, Mover, mover_to
+from anygpu.pytorch.concurrent_calls import ThreadState, not_carried
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ class Batches(Iterator[T]):
             batch = cast(T, self._mover.receive(cast(_Batch, found).moved))
         seconds = time.perf_counter() - begin
         self.waited += seconds
-        data_wait.add(self._source, seconds)
+        measuring.add_data_wait(self._source, seconds)
         return batch
 
     def _next_plain(self, plain: Iterator[T]) -> T:
@@ -228,7 +228,7 @@ class Batches(Iterator[T]):
 
     def _end(self) -> None:
         self._ended = True
-        data_wait.forget(self._source)
+        measuring.forget_data_wait(self._source)
         self._plain = None
         self._channel.close()
 

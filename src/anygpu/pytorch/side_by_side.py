@@ -23,11 +23,23 @@ import torch
 
 from anygpu.errors import InvalidOption
 from anygpu.notes import publish
-from anygpu.pytorch.batch_tensors import tensors_of
-from anygpu.pytorch.crews import Call, Crew, Outcome, StreamCrew, ThreadCrew
-from anygpu.pytorch.shared_parts import common_tensors, groups_of, versions
-from anygpu.pytorch.side_by_side_choice import SERIAL, Choice, Timings, Way, choose
-from anygpu.pytorch.thread_state import not_carried
+from anygpu.pytorch.batches import tensors_of
+from anygpu.pytorch.concurrent_calls import (
+    SERIAL,
+    Call,
+    Choice,
+    Crew,
+    Outcome,
+    StreamCrew,
+    ThreadCrew,
+    Timings,
+    Way,
+    choose,
+    common_tensors,
+    groups_of,
+    not_carried,
+    versions,
+)
 from anygpu.receipts import Phases, Receipt
 
 _UNKNOWN = {

@@ -18,21 +18,20 @@ from anygpu.base.units import bytes_from
 from anygpu.engines.torch.memory import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
 from anygpu.notes import Failure, publish
-from anygpu.pytorch import data_wait
+from anygpu.pytorch import measuring
 from anygpu.pytorch.accumulation import Disagreement, Passes
 from anygpu.pytorch.batches import bounds, count_rows, form_of, leaves, moved
 from anygpu.pytorch.checkpointing import checkpointed, first_overlap, is_compiled, layer_of
-from anygpu.pytorch.comparison_schedule import Comparisons
 from anygpu.pytorch.forms import Calling, Form, MakePlanner, Work
-from anygpu.pytorch.laps import Laps, laps_on
-from anygpu.pytorch.optimizer_step import OptimizerBefore
+from anygpu.pytorch.gradient_comparison import Comparisons
+from anygpu.pytorch.measuring import Laps, StepMeter, laps_on
+from anygpu.pytorch.planning import bytes_of, planner_for
 from anygpu.pytorch.precision import Casting, precisions_for
-from anygpu.pytorch.records import Precision, StepPlan
-from anygpu.pytorch.step_meter import StepMeter
-from anygpu.pytorch.step_planner import bytes_of, planner_for
+from anygpu.pytorch.step_plans import Precision, StepPlan
 from anygpu.pytorch.undoing import (
     Buffers,
     Gradients,
+    OptimizerBefore,
     RandomState,
     brief,
     forget,
@@ -155,7 +154,7 @@ class Step:
 
     def _step(self, batch: Any, began: float) -> StepResult:
         timer = PhaseTimer()
-        waited = data_wait.take()
+        waited = measuring.take_data_wait()
         if waited:
             timer.waited(waited)
         self._calling.check(batch)
