@@ -42,7 +42,7 @@ def _usage_of(device: Device, seconds: float) -> Usage:
 
 
 def _array_device(name: str | None) -> ArrayDevice:
-    from anygpu.residency.registry import registry
+    from anygpu.device_arrays.registry import registry
 
     return registry.find(name)
 

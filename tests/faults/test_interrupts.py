@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from anygpu.base.interrupts import TryAcquire, completed, is_of_a_handler, uninterrupted
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.memory import DeviceMemory, Fenced, Pool, Resource, Timeline
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
 from anygpu.store.store import Store

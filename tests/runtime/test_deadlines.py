@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeadlineExceeded, InvalidOption
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.intake import Deadlines
 from anygpu.runtime.runtime import Runtime
 from anygpu.testing.clock import ManualClock

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeadlineExceeded
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future, FutureLock, InterruptibleEvent
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.thread import ThreadWorker

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import anygpu as ag
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import OutOfMemory
 from anygpu.placement.call import Call
 from anygpu.placement.known import Known
 from anygpu.placement.options import options
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime import stacking
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import InvalidOption, Overloaded, QueueFull, QuotaExceeded
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from anygpu.runtime.task_queue import Tenant
 from tests.runtime.holding import PATIENCE, Held

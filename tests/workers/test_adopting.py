@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines import catalogue
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeEngine, check_worker
 from anygpu.workers.child_process import Child
 from anygpu.workers.probe_runner import ProbeDeadlines, run_probes

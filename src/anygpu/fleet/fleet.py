@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.errors import AnyGPUError, InvalidOption, MissingExtra
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Node
@@ -30,7 +31,6 @@ from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.undecorated import unwrapped
 from anygpu.plan.plan import Plan
 from anygpu.receipts import PhaseTimer
-from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.runtime.future import Future, here
 from anygpu.runtime.health import Health
 from anygpu.runtime.runtime import FOR_EVER, Runtime

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from anygpu.device_arrays.handle import DeviceHandle
+from anygpu.device_arrays.lineage import Evicted, Loss
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.isolation import Isolation
 from anygpu.errors import AnyGPUError, DeviceUnavailable
@@ -20,9 +23,6 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.device_names import names_a_fleet, node_of, parse_device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
-from anygpu.residency.handle import DeviceHandle
-from anygpu.residency.lineage import Evicted, Loss
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.workers.child_process import Child
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Worker

@@ -10,9 +10,9 @@ from weakref import WeakSet
 import msgspec
 
 from anygpu.base.units import readable_bytes, readable_seconds
+from anygpu.device_arrays.lineage import Loss
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.placement.mismatches import Mismatch
-from anygpu.residency.lineage import Loss
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.lanes import PLANNING, Job, Lane
 from anygpu.runtime.task_queue import TaskQueue
 

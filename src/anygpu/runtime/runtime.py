@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, Self, Unpack
 
 from anygpu.base.display import Listed, drawn
 from anygpu.base.interrupts import is_of_a_handler, whole
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import InvalidOption, Overloaded, QueueFull
 from anygpu.fallback_warnings import users_line
 from anygpu.notes import listeners, origin_here
@@ -33,7 +34,6 @@ from anygpu.placement.undecorated import KnownFunctions, known_of, unwrapped
 from anygpu.placement.values import bytes_of
 from anygpu.progress import Progress, showing
 from anygpu.receipts import Receipt
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future, here
 from anygpu.runtime.health import Health
 from anygpu.runtime.intake import Submission

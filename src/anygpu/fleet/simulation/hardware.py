@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.isolation import Isolation
 from anygpu.fleet.simulation.scenario import Scenario
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.machine import Machine, machine_of
 from anygpu.placement.planner import Planner
 from anygpu.plan.calibration import Calibration, Curve, Transfer, assumed
-from anygpu.residency.registry import DeviceRegistry
 
 # -- A clock that goes from event to event
 

@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from anygpu.array.functions.types import set_devices
 from anygpu.base import events
+from anygpu.device_arrays.handle import DeviceHandle
+from anygpu.device_arrays.lineage import Evicted, HostCopyCache, Loss
+from anygpu.device_arrays.recoverable import RecoverableDevice
+from anygpu.device_arrays.worker_events import WorkerEvent
 from anygpu.engines.catalogue import (
     EngineEntry,
     catalogue,
@@ -32,10 +36,6 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.device_names import CPU, names_a_fleet
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
-from anygpu.residency.handle import DeviceHandle
-from anygpu.residency.lineage import Evicted, HostCopyCache, Loss
-from anygpu.residency.recoverable import RecoverableDevice
-from anygpu.residency.worker_events import WorkerEvent
 from anygpu.workers.spares import Explorers, Spares
 from anygpu.workers.worker import ISOLATION, Overlapping, Worker, default_budget, isolation_of, open_worker
 

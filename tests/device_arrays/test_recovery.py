@@ -12,11 +12,8 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.expression import compute
-from anygpu.errors import HostFallback, InvalidOption
-from anygpu.program.graph import Node, Program
-from anygpu.program.primitives import Binary, Input, Spec
-from anygpu.residency import lineage
-from anygpu.residency.lineage import (
+from anygpu.device_arrays import lineage
+from anygpu.device_arrays.lineage import (
     HostCopy,
     HostCopyCache,
     Lineage,
@@ -25,8 +22,11 @@ from anygpu.residency.lineage import (
     result_lineages,
     topological_order,
 )
-from anygpu.residency.recoverable import RecoverableDevice
-from anygpu.residency.registry import DeviceRegistry
+from anygpu.device_arrays.recoverable import RecoverableDevice
+from anygpu.device_arrays.registry import DeviceRegistry
+from anygpu.errors import HostFallback, InvalidOption
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import Binary, Input, Spec
 from anygpu.workers.worker import Handle, Worker
 
 SPEC = Spec((250,), "float32")

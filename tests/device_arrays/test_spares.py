@@ -10,9 +10,9 @@ import numpy as np
 import psutil
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeEngine
 from anygpu.workers import spare_process as spare_module
 from anygpu.workers.process import ProcessWorker

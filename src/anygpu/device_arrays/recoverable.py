@@ -13,23 +13,8 @@ import numpy as np
 
 from anygpu.array.core.expression import users_line
 from anygpu.base.typing import HostArray
-from anygpu.engines.numpy import lowering
-from anygpu.errors import (
-    AllocationError,
-    AnyGPUError,
-    DeviceLost,
-    DevicePoisoned,
-    DeviceUnavailable,
-    OutOfMemory,
-    OverBudget,
-    text_of,
-)
-from anygpu.fallback_warnings import ran_on_host
-from anygpu.hardware.device import Device
-from anygpu.program.graph import Program
-from anygpu.receipts import HostOperation
-from anygpu.residency.handle import DeviceHandle, is_shared, run_and_keep
-from anygpu.residency.lineage import (
+from anygpu.device_arrays.handle import DeviceHandle, is_shared, run_and_keep
+from anygpu.device_arrays.lineage import (
     DEPTH,
     NODES,
     Evicted,
@@ -48,6 +33,21 @@ from anygpu.residency.lineage import (
     result_lineages,
     topological_order,
 )
+from anygpu.engines.numpy import lowering
+from anygpu.errors import (
+    AllocationError,
+    AnyGPUError,
+    DeviceLost,
+    DevicePoisoned,
+    DeviceUnavailable,
+    OutOfMemory,
+    OverBudget,
+    text_of,
+)
+from anygpu.fallback_warnings import ran_on_host
+from anygpu.hardware.device import Device
+from anygpu.program.graph import Program
+from anygpu.receipts import HostOperation
 from anygpu.workers.executor import line_of, spec_of
 from anygpu.workers.task_lifecycle import Fail, Failed, Reclaim, Started, Task, fault_of, step
 from anygpu.workers.worker import Argument, Handle, Lending, Worker
