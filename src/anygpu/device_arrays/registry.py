@@ -235,7 +235,7 @@ class DeviceRegistry:
         return isolation_of(entry_of(device_id), wanted)
 
     def calibration(self, device: Device) -> Calibration | None:
-        """What is known of the speed of a device beside what this machine has measured itself."""
+        """A calibration that was not measured here, as a fleet has for other machines; `None` on one machine."""
         return None
 
     def generation(self, device_id: str) -> int | None:
@@ -421,7 +421,7 @@ class DeviceRegistry:
         return []
 
     def of_engines(self, names: Collection[str], *, low_priority: bool = False) -> list[Device | Unavailable]:
-        """What these engines have, usable or not; no other engine is probed."""
+        """The devices of these engines, usable or not; no other engine is probed."""
         return self._probe([entry for entry in catalogue() if entry.name in names], low_priority=low_priority)
 
     def remembered(self, names: Collection[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""What happens to the workers of devices, for those who observe a process."""
+"""Events of the workers of devices: opened, lost, replaced."""
 
 from __future__ import annotations
 

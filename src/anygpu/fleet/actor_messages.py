@@ -79,7 +79,7 @@ class Reply(WireRecord, frozen=True):
 
 
 class Pulse(WireRecord, frozen=True):
-    """What an actor is doing."""
+    """The state of an actor: its process, and the question that it is busy with."""
 
     pid: int
     #: The number of the question that is being answered; 0 for none.

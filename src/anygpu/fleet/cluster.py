@@ -132,7 +132,7 @@ class Cluster:
 
     @property
     def process_id(self) -> int:
-        """Of the driver."""
+        """The id of the driver's process."""
         return self._process.pid
 
     def probe(self, node: str, seconds: float) -> NodeProbed:
@@ -161,7 +161,7 @@ class Cluster:
         return ActorChild(self, actor, link, opened.pid)
 
     def executions(self) -> Executions:
-        """What was executed on other machines, as far as these have answered. Raises `DeviceUnavailable`."""
+        """Counts of executions on other machines, as far as these have answered. Raises `DeviceUnavailable`."""
         link = self._asked(CountExecutions)
         try:
             return _unwrapped(_answer(link, OPEN_SECONDS), Executions)
@@ -274,7 +274,7 @@ class _ActorProcess:
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Nobody here can wait for it: the driver does."""
+        """Return at once: the driver waits for the process, which is not a child of this one."""
         return 0
 
     def kill(self) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, and what fixes it: versions, tokens, TLS, ports, file modes, clocks, shared memory.
+"""Diagnoses a cluster: versions, tokens, TLS, ports, file modes, clocks, shared memory; with commands that help.
 
 `examine` gathers `FleetFacts`; the rules are pure functions of them.
 """

@@ -485,7 +485,7 @@ class Driver:
                     self._asked.set()
 
     def withdraw(self) -> None:
-        """Nobody needs what was asked for. The process ends in any case."""
+        """Withdraw the request for machines. The process ends in any case."""
         if self._asks_for_machines:
             # The kernel ends it, whatever Ray does meanwhile.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

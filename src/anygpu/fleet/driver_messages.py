@@ -1,4 +1,4 @@
-"""What crosses between this process and the driver, its child that speaks to Ray: MessagePack, and nothing else."""
+"""Messages between this process and the driver, its child that speaks to Ray: MessagePack, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """What one machine must have to be of use, in Ray's words."""
+    """The resources and labels that a machine must have to be of use, in Ray's words."""
 
     resources: dict[str, float]
     #: Label selectors.
@@ -148,7 +148,7 @@ class NodesChanged(WireRecord, frozen=True, tag="nodes"):
 
 
 class MachinesRefused(WireRecord, frozen=True, tag="refused"):
-    """What became of the request for so many machines; `None` if nothing speaks against it."""
+    """The autoscaler's reason to refuse a request for machines; `None` if it does not."""
 
     count: int
     refusal: Refusal | None

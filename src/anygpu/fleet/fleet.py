@@ -67,7 +67,7 @@ _QUEUED = frozenset(("priority", "tenant", "nan", "idempotent"))
 
 
 class ServerOptions(TypedDict, total=False):
-    """What `Fleet.serve` takes beside the models."""
+    """Options of `Fleet.serve`."""
 
     port: int
     host: str
@@ -132,7 +132,7 @@ class Fleet(Runtime):
         return self._places.devices()
 
     def unavailable(self) -> list[Unavailable]:
-        """What could have been a device, here or on another machine, and why it is not."""
+        """Devices that cannot be used, here or on another machine, with the reasons."""
         return self._places.unavailable()
 
     def nodes(self) -> list[Node]:

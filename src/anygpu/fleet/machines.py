@@ -40,7 +40,7 @@ class RemoteDevice(msgspec.Struct, frozen=True):
 
 
 class Machines:
-    """What is known of the machines of a cluster. Thread-safe."""
+    """The machines of a cluster, with their devices and faults. Thread-safe."""
 
     def __init__(
         self, cluster: Cluster, wanted: Iterable[str], *, with_own: bool, other_versions: bool = False
@@ -239,7 +239,7 @@ class Machines:
             return self._without_cluster() + self._missing() + gone
 
     def _missing(self) -> list[Unavailable]:
-        """What the machines lack that are there: of one that has left, that it has left is all there is to say."""
+        """The reasons why machines that are in the cluster offer no device; one that has left has no other."""
         there = self._cluster.nodes
         return [each for node, found in self._unavailable.items() if node in there for each in found]
 

@@ -69,7 +69,7 @@ def minor_version(version: str) -> tuple[str, ...]:
 
 
 def refused(name: str, engine: str, found: tuple[Difference, ...]) -> Unavailable:
-    """What is not used because of its versions, and the command that helps. Its name is `name` in the fleet."""
+    """A device that is not used because of its versions, with the command that helps; `name` is that in the fleet."""
     node = node_of(name)
     packages = " ".join(f"'{each.distribution}=={each.here}'" for each in found)
     return Unavailable(
@@ -100,7 +100,7 @@ def warnings_of(missing: Iterable[Unavailable], here: Mapping[str, str]) -> Iter
 
 
 class Visited(msgspec.Struct, frozen=True):
-    """What there is on a machine."""
+    """The devices of a machine, its versions and its speed."""
 
     devices: tuple[Device, ...]
     unavailable: tuple[Unavailable, ...]
@@ -140,7 +140,7 @@ class Prober:
 
 
 def decode(data: bytes) -> Visited:
-    """What a machine has answered. Of an answer in the form of another version, that version is all that is known."""
+    """Decode a machine's answer. From one in the form of another version, only the version is read."""
     try:
         found = msgspec.msgpack.decode(data, type=Visited)
     except msgspec.ValidationError:

@@ -213,7 +213,7 @@ class RayActor:
 
 
 def _base_name(node: dict[str, Any]) -> str:
-    """What its owner calls it, or the name of its host."""
+    """The name of a node: its label, or the name of its host."""
     name = str(node.get("NodeName") or "")
     given = name and name != node["NodeManagerAddress"]
     base = name if given else str(node["NodeManagerHostname"])

@@ -56,12 +56,12 @@ class ActorWorker(ProcessWorker):
 
     @property
     def process_id(self) -> int:
-        """Of the driver: the process of this machine that is busy with its calls."""
+        """The id of the driver's process, which is busy with its calls on this machine."""
         return self._driver
 
     @property
     def process_id_there(self) -> int:
-        """Of the actor's process, on its own machine."""
+        """The id of the actor's process on its own machine."""
         return self._process_id_there
 
     def __repr__(self) -> str:

@@ -102,7 +102,7 @@ class Demand:
 
 
 class Asking:
-    """What is asked of an autoscaler that takes a request as a whole or not at all.
+    """A request to an autoscaler, which takes it as a whole or not at all.
 
     After a refusal half as much is asked for, and one more whenever all of it has come.
     """
@@ -218,7 +218,7 @@ def written(bundle: Bundle) -> str:
 
 
 class Use(NamedTuple):
-    """What a look at a device has shown."""
+    """The load of a device when it was sampled."""
 
     #: Tasks that were ever taken there.
     done: int

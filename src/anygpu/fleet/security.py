@@ -76,7 +76,7 @@ def chosen(running: Collection[str], note: Note) -> str:
 
 
 def read_note(environment: Mapping[str, str]) -> Note:
-    """What Ray has noted, if only this user or root can have written it, and its folder."""
+    """Ray's note of the running cluster, if only this user or root can have written it and its folder."""
     path = Path(environment.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
     content = None
     with contextlib.suppress(OSError):
@@ -143,7 +143,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about who may use a cluster."""
+    """Facts about who may use a cluster."""
 
     #: `host:port` of the cluster's head (its GCS).
     address: str
@@ -220,7 +220,7 @@ def check_access(
 
 
 def driver_variables(access: Access) -> dict[str, str]:
-    """What the environment of a Ray driver needs: Ray sends no token to an address it was given unless told to."""
+    """Variables for the environment of a Ray driver: Ray sends no token to an address it was given unless told to."""
     return {"RAY_AUTH_MODE": "token"} if access.demands_token else {}
 
 

@@ -80,7 +80,7 @@ _OPTIONS = ("reduction", "weight", "pos_weight", "ignore_index", "label_smoothin
 
 
 def known(loss: Callable[..., Any], outputs: Any, targets: Any) -> Combining | None:
-    """What torch says of its own losses; `None` for others, and where shapes would be broadcast."""
+    """How a loss of torch's own combines, by its reduction; `None` for others, and where shapes would be broadcast."""
     described = _described(loss)
     if described is None or not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
         return None
@@ -278,7 +278,7 @@ class Passes:
         return _number(loss)
 
     def weighted(self, batch: Any, rows: int, size: int, combining: Combining, precision: str) -> torch.Tensor:
-        """Of a loss that is a mean or a sum. Raises `Disagreement` where the batch shows that it is not."""
+        """Run all parts, for a loss that is a mean or a sum; returns the loss. Raises `Disagreement` where it is neither."""
         counted = combining.counted
         total: torch.Tensor | None = None
         losses: list[torch.Tensor] = []
@@ -321,7 +321,7 @@ class Passes:
             raise Disagreement
 
     def twice(self, batch: Any, rows: int, size: int) -> torch.Tensor:
-        """Of any loss of outputs that have rows."""
+        """Run all parts twice, for any loss of outputs that have rows; returns the loss."""
         states, parts = [], []
         cuts = bounds(rows, size)
         for begin, end in cuts:
@@ -366,7 +366,7 @@ class Passes:
         return self.weighted(batch, rows, size, combining, precision)
 
     def _same_buffers(self, begin: int) -> None:
-        """What a forward pass changes whatever its rows are, it changes once for a batch, as the whole would."""
+        """Restore buffers between parts: what changes whatever the rows are changes once for a batch."""
         if begin and self.buffers is not None:
             self.buffers.restore()
 

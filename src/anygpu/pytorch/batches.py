@@ -160,7 +160,7 @@ def mapped(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def count_rows(tensors: Sequence[torch.Tensor]) -> int | None:
-    """Of a batch with these leaves; `None` if none of them has rows."""
+    """The number of rows of a batch with these leaves; `None` if none of them has rows."""
     return next((leaf.size(0) for leaf in tensors if leaf.dim()), None)
 
 
@@ -208,7 +208,7 @@ def moved(batch: Any, device: torch.device) -> tuple[Any, int]:
 
 
 def form_of(tensors: Sequence[torch.Tensor], rows: int) -> tuple[Any, ...]:
-    """What batches have in common whose steps take about as much: types, axes, and bytes a row within a quarter."""
+    """A key for batches whose steps take about as much: types, axes, and bytes a row within a quarter."""
     size = sum([leaf.nbytes for leaf in tensors]) * 4 // max(rows, 1)
     # The first three binary digits and how many follow: a logarithm that needs no floats.
     return (size.bit_length(), size >> max(0, size.bit_length() - 3), *[(leaf.dtype, leaf.dim()) for leaf in tensors])

@@ -35,7 +35,7 @@ _AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 class ThreadState(NamedTuple):
-    """Of the caller's thread; each call of `run` sees a copy."""
+    """Torch's state of the caller's thread; each call of `run` sees a copy."""
 
     grad: bool
     inference: bool
@@ -61,7 +61,7 @@ class ThreadState(NamedTuple):
         )
 
     def run(self, call: Callable[[], T]) -> T:
-        """What `call` returns, on this thread and with that state; this thread's own is as before afterwards."""
+        """Return `call()` on this thread with that state, and restore the thread's own."""
         return self.context.copy().run(self._with_modes, call)
 
     def _with_modes(self, call: Callable[[], T]) -> T:
@@ -77,7 +77,7 @@ class ThreadState(NamedTuple):
 
 
 def not_carried() -> str | None:
-    """What is active on this thread that no other one can be given, as "a … is active"; `None` if nothing is."""
+    """State of this thread that no other can be given, as "a … is active"; `None` if there is none."""
     if _stack("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack"):
         return "a mode that sees every operation (TorchDispatchMode) is active"
     modes = [mode for mode in _stack("torch.overrides", "_get_current_function_mode_stack") if not _is_device(mode)]
@@ -91,7 +91,7 @@ def not_carried() -> str | None:
 
 
 def _stack(module: str, name: str) -> list[Any]:
-    """Of a function that torch keeps to itself; nothing where a version of it has none."""
+    """The stack that a private function of torch returns; empty where a version has none."""
     from importlib import import_module
 
     found = getattr(import_module(module), name, None)
@@ -136,7 +136,7 @@ _FIRST_HOLD, _LAST_HOLD = 20, 640
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """What calls of the same modules with the same shapes took, in seconds, without those that do not count."""
+    """Seconds of calls of the same modules with the same shapes, without those that do not count."""
 
     serial: tuple[float, ...] = ()
     together: tuple[float, ...] = ()
@@ -156,7 +156,7 @@ class Timings(msgspec.Struct, frozen=True):
         return fewer >= TRIALS or (fewer >= 2 and min(self.together) > _HOPELESS * max(self.serial))
 
     def next_way(self) -> Way:
-        """Of the next call: the two take turns, one after the other first."""
+        """The way of the next call: the two take turns, one after the other first."""
         return TOGETHER if self.calls // _ROW % 2 else SERIAL
 
 
@@ -232,7 +232,7 @@ def groups_of(modules: Sequence[torch.nn.Module]) -> list[list[int]]:
 
 
 def _things(module: torch.nn.Module) -> Iterator[Any]:
-    """What may hold state: its submodules, and what their hooks know."""
+    """Objects that may hold state: submodules, and what their hooks refer to."""
     for part in module.modules():
         yield part
         for name in ("_forward_hooks", "_forward_pre_hooks"):
@@ -302,7 +302,7 @@ Call = Callable[[], Any]
 
 
 class Outcome:
-    """Of one call: what it returned, or what it raised. A call that was never begun has neither."""
+    """The value or the error of one call. A call that was never begun has neither."""
 
     __slots__ = ("error", "value")
 

@@ -310,7 +310,7 @@ class _Layer(NamedTuple):
 
 
 class _Layers:
-    """What each layer leaves behind in the forward pass: living storages that it made, without its results."""
+    """The bytes that each layer keeps after its forward pass: living storages that it made, without its results."""
 
     def __init__(self, live: LiveBytes) -> None:
         self._live = live

@@ -51,7 +51,7 @@ class StepPlanner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a planner is made from: a module with its optimiser, and a batch that it is to be trained with."""
+    """The input of a planner: a module with its optimiser, and a batch to train it with."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -91,7 +91,7 @@ def halving_for(work: Work, why: str = "nothing is predicted") -> StepPlanner:
 
 
 class Calling:
-    """What is called with what: `model` with a batch's inputs, `loss` with outputs and targets.
+    """The calls of a step: `model` with a batch's inputs, `loss` with outputs and targets.
 
     ========================  =====================  ==========================
     batch                     outputs                loss
@@ -165,7 +165,7 @@ def _described(batch: Any) -> str:
 
 
 class Form:
-    """What is known of batches of one form."""
+    """The plan, the comparisons and the loss of batches of one form."""
 
     def __init__(self, calling: Calling, work: Work, make_planner: MakePlanner, comparisons: Comparisons) -> None:
         self._calling = calling
@@ -449,7 +449,7 @@ def _is_room_for_more(before: int | None, meter: Meter, device: torch.device) ->
 
 
 def _sentence(rows: int, size: int, shown: int, seen: int, unclear: str) -> str:
-    """What was compared, and is the same."""
+    """A sentence about a comparison that found no difference."""
     if unclear:
         return f"nothing was shown of gradients ({unclear})"
     if shown >= rows:

@@ -1,4 +1,4 @@
-"""What a module makes of rows at once, beside what it makes of their parts: gradients, outputs and buffers.
+"""Compares a module's gradients, outputs and buffers for rows at once with those for their parts.
 
 Only equal gradients show that a batch may be cut. Outputs do not show what couples rows in the backward pass alone, and
 a few rows do not show what a module does with many. Nothing is left behind: gradients, random numbers, buffers and
@@ -45,7 +45,7 @@ def next_comparison(cut: int) -> int:
 
 
 class Agreement(NamedTuple):
-    """What was compared and is the same, in words, and the number of steps that had been cut by then."""
+    """A comparison that found no difference, in words, and the number of steps that had been cut by then."""
 
     what: str
     cut: int
@@ -80,7 +80,7 @@ class Comparisons:
         self.cut += 1
 
     def sentence(self, agreement: Agreement) -> str:
-        """What was compared, and when, seen from the present step, which has not been counted."""
+        """A sentence about the last comparison, seen from the present step, which has not been counted."""
         ago = self.cut - agreement.cut
         when = "in this step" if ago == 0 else f"{ago} cut step{'s' if ago > 1 else ''} ago"
         return f"{agreement.what}, compared {when}"
@@ -332,7 +332,7 @@ class Comparer:
 
 
 def _norms(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
-    """Of their gradients; 0 where there is none."""
+    """The norms of their gradients; 0 where there is none."""
     zero = torch.zeros((), dtype=torch.float64)
     found = [zero if each.grad is None else _norm_of(each.grad) for each in parameters]
     return torch.stack([each.to("cpu", torch.float64) for each in found]) if found else zero.reshape(1)

@@ -1,4 +1,4 @@
-"""What a step takes: seconds of its parts, the peak of its memory, and waiting for its batches."""
+"""Measures a step: seconds of its parts, the peak of its memory, and waiting for its batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anygpu.pytorch.step_plans import StepPlan
 
 
 class Laps(Protocol):
-    """What runs from one call of `lap` to the next counts under the later one's name, or not at all if that is ""."""
+    """A stopwatch: the time between two calls of `lap` counts under the later name, or not at all if that is ""."""
 
     def lap(self, name: str) -> None: ...
 
@@ -75,7 +75,7 @@ _NOW_AND_THEN = f"memory is measured in the first {_FIRST} steps of a plan, and 
 
 
 class StepMeter:
-    """Of one `Step`. `has_now` counts the bytes of its parameters, gradients and optimiser state."""
+    """The memory of one `Step`. `has_now` counts the bytes of its parameters, gradients and optimiser state."""
 
     def __init__(self, device: torch.device, has_now: Callable[[], int], meter: Meter | None = None) -> None:
         self._meter = meter_for(device) if meter is None else meter

@@ -71,7 +71,7 @@ class Watch(Protocol):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a step across runs."""
+    """The record of a step that is kept across runs."""
 
     rows: int
     budget: int
@@ -202,7 +202,7 @@ class Planner:
         return smaller
 
     def room(self, rows: int) -> Room:
-        """What fits at once by prediction, however slowly: with layers checkpointed, unless the user has named some."""
+        """The most that fits at once by prediction: with layers checkpointed, unless the user has named some."""
         fitting = self._fitting
         precision: Precision = "float32"
         if self._checkpoint is not None:
@@ -272,7 +272,7 @@ class Planner:
         return Fit(way, self._fitting.peak(way))
 
     def _half(self, way: Way, rows: int) -> StepPlan | None:
-        """What failed, with half the rows at once; then with every layer checkpointed."""
+        """The plan after one that failed: half the rows at once; then every layer checkpointed."""
         size = way.micro_batch
         while size > 1 and self._micro_batch is None and not self._whole:
             size = math.ceil(size / 2)
@@ -489,7 +489,7 @@ def step_key(
 
 
 def recall(key: str, layers: Sequence[str]) -> Kept | None:
-    """What is kept of that step; `layers` are those that may be checkpointed, in their order."""
+    """Return the record of a step; `layers` are those that may be checkpointed, in their order."""
     found = decoded(msgspec.json.decode, read_step(key), _Kept)
     if found is None or any(not 0 <= number < len(layers) for number in found.layers):
         return None
@@ -564,7 +564,7 @@ def budget_of(work: Work) -> int:
 
 
 def bytes_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """What is allocated for parameters, buffers, gradients and the optimiser's state, each storage once."""
+    """Bytes of parameters, buffers, gradients and the optimiser's state, each storage once."""
     found: dict[int, int] = {}
     for tensor in (*model.parameters(), *model.buffers()):
         _count(tensor, found)

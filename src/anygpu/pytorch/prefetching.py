@@ -66,7 +66,7 @@ def _makes_new_batches(loader: Iterable[Any]) -> bool:
 
 
 class Prefetch(Generic[T]):
-    """What `prefetch` returns."""
+    """The iterable that `prefetch` returns."""
 
     def __init__(self, loader: Iterable[T], mover: Mover, depth: int) -> None:
         self.loader = loader
@@ -200,14 +200,14 @@ class Batches(Iterator[T]):
             raise
 
     def _wait(self) -> _Begun | _Batch | _End:
-        """What the thread has found. A signal that comes just before Python begins to wait does not wake it, so it
+        """Wait for the next item. A signal that comes just before Python begins to wait does not wake it, so it
         never waits for long: Ctrl-C is heard then."""
         while True:
             with contextlib.suppress(Empty):
                 return self._channel.found.get(timeout=_HEARING_SECONDS)
 
     def _receive(self) -> _Begun | _Batch:
-        """What the thread has found; the end of the loader, and what it raised, end this loop too."""
+        """Receive the thread's next item; the end of the loader, and what it raised, end this loop too."""
         try:
             found = self._wait()
             if not isinstance(found, _End):
@@ -250,7 +250,7 @@ class Batches(Iterator[T]):
 
 
 class _Producer:
-    """What the thread does. It holds a batch only until it is in the channel."""
+    """The thread that fetches. It holds a batch only until it is in the channel."""
 
     def __init__(self, loader: Iterable[Any], mover: Mover, channel: _Channel, turn: _Turn) -> None:
         self._loader = loader

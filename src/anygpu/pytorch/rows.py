@@ -100,7 +100,7 @@ def _without_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 class Shown(NamedTuple):
-    """What a few rows have shown of a module."""
+    """The result of trying a module on a few rows."""
 
     #: Why a batch may not be cut; empty if it may.
     whole: str

@@ -51,7 +51,7 @@ _MOST_KEPT = 256
 
 @dataclass(frozen=True, slots=True)
 class ParallelResult:
-    """What `parallel` returns."""
+    """The result of `parallel`."""
 
     #: Of each module, in order.
     outputs: tuple[Any, ...]
@@ -131,7 +131,7 @@ def _calls(models: Sequence[Any], inputs: Sequence[Any], keywords: Sequence[Mapp
 
 
 class _Case:
-    """What is known of one list of modules with one kind of inputs."""
+    """Timings and choice for one list of modules with one kind of inputs."""
 
     def __init__(self, device: tuple[str, Any]) -> None:
         self.device = device

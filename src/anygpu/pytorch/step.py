@@ -46,7 +46,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gave."""
+    """The result of a step."""
 
     #: Of the whole batch, without a graph.
     loss: torch.Tensor
@@ -531,7 +531,7 @@ def _budget(memory: int | str | None) -> int | None:
 
 
 def _settings_of(loss: Any) -> tuple[Any, ...]:
-    """What decides how the losses of parts combine, of a loss that is a module: its reduction, its weights."""
+    """The settings of a loss module that decide how the losses of parts combine: its reduction, its weights."""
     if not isinstance(loss, torch.nn.Module):
         return ()
     plain = [(name, value) for name, value in vars(loss).items() if isinstance(value, bool | int | float | str | None)]

@@ -47,7 +47,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a submodule keeps for its backward pass, and what computing that again would cost."""
+    """The bytes that a submodule keeps for its backward pass, and the cost of computing them again."""
 
     #: As in `named_modules`.
     name: str
@@ -93,7 +93,7 @@ class Way(NamedTuple):
 
 
 class Predict(Protocol):
-    """What a micro-batch takes, without running it."""
+    """Predicts the memory of a micro-batch without running it."""
 
     def __call__(self, rows: int, checkpoint: tuple[str, ...], precision: Precision) -> Footprint: ...
 
@@ -149,7 +149,7 @@ class Fitting:
         return found.fixed_bytes + int(self.correction * (found.peak_bytes - found.fixed_bytes))
 
     def known_peak(self, way: Way) -> int | None:
-        """Of a way that was asked for before."""
+        """The predicted peak of a plan that was asked for before."""
         return self.peak(way) if way in self._known else None
 
     def fits(self, way: Way) -> bool:
@@ -309,7 +309,7 @@ def fastest(ways: Sequence[Way], times: Times) -> Way:
 
 
 def cost_of_each(measured: Sequence[tuple[int, float]]) -> float:
-    """What one more micro-batch costs at most, from numbers of them and the times; of a single one, all of it."""
+    """The most that one more micro-batch costs, from numbers of them and their times."""
     known = sorted({count: seconds for count, seconds in measured if seconds < math.inf}.items())
     if len(known) == 1:
         return known[0][1] / known[0][0]

@@ -43,7 +43,7 @@ class TorchCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
-    """What short computations took here; `None` where it was not measured."""
+    """Times of short computations; `None` where one was not measured."""
 
     #: Seconds of a float32 product, by number of threads.
     product_by_threads: dict[int, float] = {}
@@ -59,7 +59,7 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TorchFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What `anygpu doctor --torch` looks at."""
+    """The settings and hardware that `anygpu doctor --torch` judges."""
 
     version: str
     cards: tuple[TorchCard, ...] = ()
@@ -131,7 +131,7 @@ _SIZE = 384
 
 
 def measure(thread_counts: Sequence[int], budget: float = BUDGET) -> Measurements:
-    """What computations take, with each of these numbers of threads where that matters."""
+    """Time computations, with each of these numbers of threads where that matters."""
     begin = time.perf_counter()
     now = torch.get_num_threads()
     each = budget / (len(thread_counts) * 2 + 8)
@@ -150,7 +150,7 @@ def measure(thread_counts: Sequence[int], budget: float = BUDGET) -> Measurement
 
 
 def _with_threads(count: int, call: Callable[[], T]) -> T:
-    """What it returns on a thread with so many; what new threads begin with is as before."""
+    """Return `call()` on a thread with so many; the number that new threads begin with stays."""
     found: list[T] = []
     errors: list[BaseException] = []
     ready = threading.Event()
@@ -225,7 +225,7 @@ _MEASURED_ON = "a float32 product of 384 × 384"
 
 
 class TorchDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What `anygpu.pytorch.doctor` returns, and `anygpu doctor --torch` prints."""
+    """The result of `anygpu.pytorch.doctor`, which `anygpu doctor --torch` prints."""
 
     schema: str = SCHEMA
     #: The answer in one sentence.
@@ -235,7 +235,7 @@ class TorchDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """What costs speed for sure."""
+        """Findings that cost speed for sure."""
         return tuple(finding for finding in self.findings if finding.severity == "problem")
 
     def to_json(self) -> bytes:

@@ -80,7 +80,7 @@ MatmulPrecision = Literal["highest", "high", "medium"]
 
 
 class Options(NamedTuple):
-    """What a block wants; `None` leaves a setting as it is."""
+    """The settings of a block; `None` leaves one as it is."""
 
     tf32: bool | None = None
     cudnn_benchmark: bool | None = None
@@ -308,7 +308,7 @@ def _refuse_inheritance(options: Options) -> None:
 
 
 class TorchSettings:
-    """What `settings` returns: a context manager that can be entered again, also inside itself, and a decorator."""
+    """The result of `settings`: a context manager that can be entered again, also inside itself, and a decorator."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

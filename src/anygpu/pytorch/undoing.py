@@ -1,4 +1,4 @@
-"""What a step changes before its optimiser does, and how that is taken back: random states, buffers, gradients."""
+"""Undoes the changes of a step that ran out of memory: random states, buffers, gradients, the optimiser's step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RandomState = tuple[torch.Tensor, torch.Tensor | None]
 
 
 def random_state(device: torch.device) -> RandomState:
-    """Of the CPU, and of `device` if it is CUDA (never run on a card)."""
+    """The random state of the CPU, and of `device` if it is CUDA (never run on a card)."""
     return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
@@ -33,7 +33,7 @@ def set_random_state(state: RandomState, device: torch.device) -> None:
 
 
 def host_random_state() -> tuple[Any, Any]:
-    """Of Python's own generator, and of NumPy's global one if NumPy has been loaded."""
+    """The random state of Python's own generator, and of NumPy's global one if NumPy has been loaded."""
     numpy = sys.modules.get("numpy")
     return random.getstate(), None if numpy is None else numpy.random.get_state()
 
@@ -243,7 +243,7 @@ class OptimizerBefore:
         return True
 
     def sentence(self) -> str:
-        """What is known of parameters and state after a step that broke."""
+        """A sentence about the parameters and the state after a step that broke."""
         if not self.is_provable:
             return "parameters may have changed in part: load them from a checkpoint"
         parameters, states = self.changed()

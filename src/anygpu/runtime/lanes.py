@@ -181,7 +181,7 @@ PLANNING = "planning"
 
 
 class LaneLoad:
-    """What runs on one device, and what waits for it. It has no thread and no clock; the scheduler's lock guards it.
+    """The tasks that run on one device or wait for it. No thread, no clock; the scheduler's lock guards it.
 
     What runs its tasks is woken by `notify` and `start`: threads here, events in a simulation.
     """
@@ -426,7 +426,7 @@ class Waiting(WaitingTimes):
         self._without = without
 
     def get(self, name: str, default: float = 0.0, /) -> float:
-        """Of a candidate that is split across devices, the one that is busy longest counts."""
+        """Seconds until a candidate is free; one that is split across devices is as busy as the busiest of them."""
         if name == self._without:
             return 0.0
         lane = self._index.find(name)

@@ -31,7 +31,7 @@ class Queue(Protocol):
 
 
 class LaneTasks(Protocol):
-    """What the worker of a lane does with tasks of every kind."""
+    """The methods of a lane's worker that tasks of every kind need."""
 
     def begin(self, job: Job, choice: Choice, start: Started) -> bool: ...
 
@@ -173,7 +173,7 @@ class OpaqueRunner:
 
 
 class _Share(NamedTuple):
-    """What the calls of one launch of an opaque task share."""
+    """The receipt that the calls of one launch of an opaque task share."""
 
     whole: Receipt
     calls: int

@@ -327,7 +327,7 @@ class Runtime:
         return self._queue.most
 
     def health(self) -> Health:
-        """What runs where, what waits, and what was lost; plain values."""
+        """Running, waiting and lost tasks of each device, as plain values."""
         return self._scheduler.health()
 
     def drain(self, timeout: float | None = None) -> bool:

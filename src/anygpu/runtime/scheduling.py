@@ -150,7 +150,7 @@ class Scheduler:
         return self._closed or "open"
 
     def health(self) -> Health:
-        """What runs where, what waits, and what was lost; plain values."""
+        """Running, waiting and lost tasks of each device, as plain values."""
         if self._intake:
             uninterrupted(self._admit_pending)
         with self.lock:

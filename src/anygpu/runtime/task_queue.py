@@ -65,7 +65,7 @@ _FORGET_AT = 64
 
 
 class Queued(Protocol):
-    """What the queue reads of a task. Only `kind` may change, and only while the task is not waiting."""
+    """The fields of a task that the queue reads. Only `kind` may change, and only while the task is not waiting."""
 
     @property
     def kind(self) -> Hashable:

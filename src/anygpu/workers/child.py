@@ -86,7 +86,7 @@ def _serve_when_needed(link: Link, request: ServeRequest) -> None:
 
 
 def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
-    """What was probed, with its devices discovered."""
+    """Probe an engine or the cards, send each finding, and return the engine with its devices discovered."""
     _end_after(request.seconds)
     engine: Engine | None = None
 

@@ -21,7 +21,7 @@ UNKNOWN_CODE = 256
 
 
 class Process(Protocol):
-    """What is asked of a process: a `subprocess.Popen`, or a copy of a spare."""
+    """The methods of a process that a child needs: a `subprocess.Popen`, or a copy of a spare."""
 
     pid: int
     stdin: IO[bytes] | None

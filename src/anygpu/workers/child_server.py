@@ -68,7 +68,7 @@ def _forget_old_words() -> None:
 
 
 class Server:
-    """What a child holds: one open device, the programs and arrays that it was sent, and views of shared memory."""
+    """The state of a child: one open device, the programs and arrays that it was sent, and views of shared memory."""
 
     #: Whether an engine that works in the host's memory may read arguments where they are, as long as a run lasts.
     _lends = False
@@ -264,7 +264,7 @@ class SideServer(Server):
                 raise InvalidOption("the side transfers, and does nothing else.")
 
     def withdraw(self, task: ChildTask | None) -> None:
-        """Nobody waits for the answer any more, so nobody knows what was made."""
+        """Drop the results of a task whose caller has left."""
         if isinstance(task, task_messages.Upload):
             self._residents.pop(task.handle, None)
 

@@ -111,7 +111,7 @@ def _part(
 
 
 def _constants_of(program: Program, part: Sequence[int], lacking: Collection[int]) -> set[int]:
-    """What the nodes take that is made of constants alone, by repeating and casting."""
+    """The operands of the nodes that are made of constants alone, by repeating and casting."""
     found: set[int] = set()
     for position in part:
         for source in program.nodes[position].inputs:
@@ -161,7 +161,7 @@ class Resident:
 
 
 class Executed(NamedTuple):
-    """What came out of one run on a device of this process. Seconds are of this process alone."""
+    """The results and times of one run on a device of this process. Seconds are of this process alone."""
 
     #: What `deliver` made of the values, `None` for those with a target, or buffers if they were to be kept.
     results: list[Any]

@@ -117,7 +117,7 @@ class EngineProbe:
         return self._starved_before + self._starved + self._listener_starved
 
     def results(self) -> list[ProbeItem]:
-        """What is known now; devices that were listed and never reached are still only `usable`."""
+        """The findings so far; devices that were listed and never reached are still only `usable`."""
         return [*self._items, *(self._listed[name] for name in self._pending if name in self._listed)]
 
     def received(self, message: Message, now: float) -> list[ProbeAction]:
@@ -365,7 +365,7 @@ class _Children:
                 self._carry_out(probe.name, probe.expired(now))
 
     def _give_time_back(self, probe: EngineProbe, child: _Child) -> None:
-        """What the child, the thread that reads what it says, and this one have waited for the processor."""
+        """Extend the deadline by the time that the child, its reader and this thread waited for a processor."""
         here = thread_seconds_without_processor(threading.get_native_id()) - self._starved_before
         probe.starved(seconds_without_processor(child.child.process.pid), here + child.reader_starved())
 

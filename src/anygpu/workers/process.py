@@ -75,7 +75,7 @@ class RemoteHandle:
 
 
 class _Known(NamedTuple):
-    """What a call has to know of a program: of each argument and result what it looks like, its type and its bytes."""
+    """The spec, NumPy type and bytes of each argument and result of a program."""
 
     inputs: tuple[_Facts, ...]
     results: tuple[_Facts, ...]

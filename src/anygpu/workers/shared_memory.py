@@ -233,7 +233,7 @@ class SharedMemory:
 
 
 class Lent:
-    """What an array in a segment stands on."""
+    """The memory of a segment as the base of an array, which returns it when the array is gone."""
 
     __slots__ = ("__array_interface__", "_block", "_shared")
 

@@ -56,7 +56,7 @@ def can_copy() -> bool:
 
 
 class _Surroundings(NamedTuple):
-    """What a child takes over from its parent when it is started, and a copy from the spare."""
+    """Environment, folder and the like, which a child inherits from its parent, and a copy from the spare."""
 
     environment: dict[str, str]
     folder: str

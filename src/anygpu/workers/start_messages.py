@@ -1,4 +1,4 @@
-"""What a child is asked when it is started, and what a probe or a spare answers."""
+"""Messages to a child when it is started, and the answers of a probe or a spare."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def decode_request(text: str) -> ChildRequest:
 
 
 class Discovered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What there is. Each name in `pending` will be looked at in turn."""
+    """The devices that were found. Each name in `pending` will be verified in turn."""
 
     pending: tuple[str, ...]
     items: tuple[ProbeItem, ...] = ()

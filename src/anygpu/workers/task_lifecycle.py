@@ -334,7 +334,7 @@ def _free(task: Task, event: Finished | Failed) -> Step:
 
 
 def _repairs(event: Event, device: str) -> tuple[Action, ...]:
-    """What the worker needs before it can be used again, however the task ends."""
+    """The repairs of a worker before it can be used again, however the task ends."""
     fault = event.fault if isinstance(event, Failed) else None
     if fault == "hung":
         return (Probe(device),)

@@ -1,4 +1,4 @@
-"""What crosses between a worker and its child: tasks one way, outcomes the other, as MessagePack."""
+"""Messages between a worker and its child: tasks one way, outcomes the other, as MessagePack."""
 
 from __future__ import annotations
 

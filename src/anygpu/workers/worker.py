@@ -1,4 +1,4 @@
-"""What a worker is: it owns one open device and executes programs on it, wherever it lives.
+"""The interface of workers: one owns an open device and executes programs on it, in a thread or another process.
 
 A worker takes programs and arrays, never code. It is used by one caller at a time (it has a lock of its own), and a
 call returns when its results are there. Whether it lives in this process or in a child makes no difference to callers,
@@ -44,7 +44,7 @@ Argument = HostArray | Handle
 
 
 class Ran(NamedTuple):
-    """What came out of one run, and what it took."""
+    """The results of one run, its times and its transfers."""
 
     #: Values on the host, or handles if the caller wanted them left there.
     results: list[Any]
@@ -107,7 +107,7 @@ class Worker(Protocol):
         """Why it is not alive any more; `None` while it is."""
 
     def supports(self, program: Program) -> list[Lack]:
-        """What the device cannot do of the program, kept by the program's key."""
+        """The operations of the program that the device lacks, cached by the program's key."""
 
     def prepare(self, program: Program) -> float:
         """Compile it, so that the next run does not have to: the seconds that took."""

@@ -292,7 +292,7 @@ def _divide_floats(fn: BinaryFunction, dtype: DType) -> Step:
         return functools.partial(_rest, dtype=dtype)
 
     def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Of the same sign as the divisor, as in NumPy even when it is 0."""
+        """The remainder with the sign of the divisor, as in NumPy even when it is 0."""
         rest = _rest(x, y, dtype=dtype)
         return torch.copysign(torch.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest), y)
 
@@ -300,7 +300,7 @@ def _divide_floats(fn: BinaryFunction, dtype: DType) -> Step:
 
 
 def _rest(x: torch.Tensor, y: torch.Tensor, *, dtype: DType) -> torch.Tensor:
-    """What is left of a division towards 0. torch says NaN where the quotient is too large for a float."""
+    """The remainder of a division towards 0. torch gives NaN where the quotient is too large for a float."""
     rest = torch.fmod(x, y)
     beyond = torch.isnan(rest) & torch.isfinite(x) & (y != 0) & ~torch.isnan(y)
     if not beyond.any():

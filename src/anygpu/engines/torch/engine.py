@@ -149,7 +149,7 @@ class TorchEngine:
         return meter_for(torch.device(_place(device)))
 
     def structure(self, function: Callable[..., Any]) -> Hashable:
-        """What decides the memory of a function beside its arguments: the same in every process."""
+        """A hash of what a function's memory depends on beside its arguments: the same in every process."""
         from anygpu.engines.torch.captures import structure_of
 
         return structure_of(function)

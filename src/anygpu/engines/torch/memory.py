@@ -103,7 +103,7 @@ class CudaMeter:
         return int(torch.cuda.max_memory_allocated(self._device))
 
     def free(self) -> int | None:
-        """What the driver has, and what torch has reserved and does not use; less what the user withheld from torch."""
+        """Free bytes of the driver and of torch's reserve, less what the user withheld from torch."""
         free, total = torch.cuda.mem_get_info(self._device)
         allocated = int(torch.cuda.memory_allocated(self._device))
         unused = int(torch.cuda.memory_reserved(self._device)) - allocated

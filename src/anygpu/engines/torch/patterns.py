@@ -152,7 +152,7 @@ class _Reader:
             yield pair[::-1]
 
     def plus(self, node: int, wanted: float) -> int | None:
-        """What a number is added to."""
+        """The operand that a number is added to."""
         return next((rest for number, rest in self.either_way(node, "add") if self.is_number(number, wanted)), None)
 
     def factors(self, node: int) -> tuple[float, list[int]]:
@@ -173,7 +173,7 @@ class _Reader:
         return self.program.nodes[node].inputs[0]
 
     def reduced(self, node: int, fn: str) -> tuple[int, tuple[int, ...]] | None:
-        """What is reduced along which axes, whose lengths are then 1."""
+        """The operand and the axes of a reduction that keeps them with length 1."""
         if not isinstance(self.op(node), Reshape):
             return None
         (inner,) = self.program.nodes[node].inputs
@@ -188,7 +188,7 @@ class _Reader:
         return source, op.axes
 
     def mean(self, node: int) -> tuple[int, tuple[int, ...]] | None:
-        """Of what along which axes."""
+        """The operand and the axes of a mean."""
         pair = self.binary(node, "divide")
         total = self.reduced(pair[0], "sum") if pair is not None else None
         if pair is None or total is None:
@@ -319,7 +319,7 @@ def _is_gelu_cubic(reader: _Reader, node: int, x: int) -> bool:
 
 
 def _softmax(reader: _Reader, node: int) -> Softmax | None:
-    """Of exp(x - max) over its sum."""
+    """Match exp(x - max) over its sum."""
     pair = reader.binary(node, "divide")
     below = reader.repeated(pair[1]) if pair is not None else None
     total = reader.reduced(below, "sum") if below is not None else None

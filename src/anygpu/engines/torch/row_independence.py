@@ -177,7 +177,7 @@ def _count(inner: torch.Tensor, rows: RowAxis) -> int:
 
 
 class _Step(NamedTuple):
-    """What two calls with different numbers of rows must have in common."""
+    """The part of an operation that two calls with different numbers of rows must have in common."""
 
     name: str
     where: Any

@@ -1,4 +1,4 @@
-"""What is not element by element in torch: movement, reductions, sorting, contraction, gathering, transforms."""
+"""Movement, reductions, sorting, contraction, gathering and transforms in torch."""
 
 from __future__ import annotations
 
@@ -453,5 +453,5 @@ def attend(op: Attend, site: Site) -> Step:
 
 
 def _once(x: torch.Tensor) -> torch.Tensor:
-    """What is only repeated along an axis, once: a mask of a batch is the same for all heads and queries."""
+    """A tensor without its repeated axes: a mask of a batch is the same for all heads and queries."""
     return x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.stride())]

@@ -28,7 +28,7 @@ _WORTH_MEASURING = 0.02
 
 
 class LiveObjects(NamedTuple):
-    """What a driver holds now. For leak checks."""
+    """Counts of the objects that a driver holds, for leak checks."""
 
     blocks: int = 0
     block_bytes: int = 0

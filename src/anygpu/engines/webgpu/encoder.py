@@ -81,7 +81,7 @@ class Encoder:
         return dispatches
 
     def replay_of(self, commands: Sequence[Command], native: NativeCalls) -> Replay | None:
-        """What `submit` sends for these, all of it in one submission; `None` where it makes something new each time."""
+        """The submission that `submit` sends for these, to repeat it; `None` where it makes something new each time."""
         steps: list[NativeStep] = []
         keep: list[Any] = []
         for command in commands:

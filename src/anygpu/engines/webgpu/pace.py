@@ -78,7 +78,7 @@ def plan(
     dispatch_seconds: float = DISPATCH_SECONDS,
     submission_seconds: float = SUBMISSION_SECONDS,
 ) -> list[list[GridPart]]:
-    """What goes together: commands in their order, each once or in parts that cover its groups once."""
+    """Group commands into submissions, in their order, each once or in parts that cover its groups once."""
     submissions: list[list[GridPart]] = [[]]
     filled = 0.0
     for command, work in enumerate(works):
@@ -98,7 +98,7 @@ def plan(
 
 
 class KernelPace:
-    """What has been learned of a device: how long its kernels take, in multiples of the careful guess."""
+    """The measured times of a device's kernels, in multiples of the careful guess."""
 
     def __init__(self) -> None:
         #: For each kernel's text the least that was measured, and how often it was.
@@ -115,7 +115,7 @@ class KernelPace:
         return source not in self._measured or self._measured[source][1] < MEASUREMENTS
 
     def learn(self, sources: Iterable[str], multiple: float) -> None:
-        """What kernels took that ran together: measured seconds by carefully guessed seconds."""
+        """Record kernels that ran together: measured seconds by carefully guessed seconds."""
         for source in sources:
             least, count = self._measured.pop(source, (multiple, 0))
             self._measured[source] = min(least, multiple), count + 1
@@ -125,7 +125,7 @@ class KernelPace:
         self._unknown = max(slowest, min(1.0, slowest * _MARGIN_OF_UNKNOWN))
 
     def seconds(self, source: str, careful: float) -> float:
-        """What to expect of a kernel, on the safe side."""
+        """Expected seconds of a kernel, on the safe side."""
         known = self._measured.get(source)
         return careful * (self._unknown if known is None else known[0] * _MARGIN_OF_MEASURED)
 
@@ -159,7 +159,7 @@ class Stopwatch:
         encoder.resolve_query_set(self._queries, 0, 2, self.ticks, 0)
 
     def seconds(self, ticks: Bytes) -> float | None:
-        """What `ticks` holds, once it was read; `None` from a clock that ran backwards."""
+        """Seconds between both ticks, once they were read; `None` from a clock that ran backwards."""
         begin, end = (int(value) for value in ticks.view(np.uint64))
         return (end - begin) * self._period * 1e-9 if end >= begin else None
 

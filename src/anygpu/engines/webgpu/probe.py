@@ -1,4 +1,4 @@
-"""What the adapters of this machine are: described as devices, opened no further than listing needs."""
+"""The adapters of this machine, described as devices; opened no further than listing needs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LIMITS = (
 
 
 class VulkanFacts:
-    """What Vulkan says of the adapters, since wgpu passes on neither identity nor memory."""
+    """Identity and memory of the adapters from Vulkan, since wgpu passes on neither."""
 
     def __init__(self) -> None:
         try:

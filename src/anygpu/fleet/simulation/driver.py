@@ -65,7 +65,7 @@ class SimulatedLane(LaneLoad):
 
 
 class _Work:
-    """What one thread of a lane has taken, and has not launched yet."""
+    """The tasks that one thread of a lane has taken and not yet launched."""
 
     __slots__ = ("jobs", "lane", "rest", "thread")
 
@@ -217,7 +217,7 @@ class Driver:
             self.clock.at(self._free_at, self._look)
 
     def _look_again(self, lane: SimulatedLane, turn: int) -> None:
-        """Nobody has woken the thread, and it looks all the same."""
+        """Look for tasks without having been woken, as the thread of a real lane does."""
         if lane.turn == turn and lane.idle and not lane.woken:
             self._go_on(self._take, lane)
 
@@ -230,7 +230,7 @@ class Driver:
             self._launch(launch)
 
     def _take(self, lane: SimulatedLane) -> Launch | None:
-        """What the lane launches next, if there is anything for it."""
+        """Take the tasks that the lane launches next, if there are any."""
         now = self.clock.now
         lane.turn += 1
         jobs = self.dispatcher.take(lane, now) if len(self.queue) else []

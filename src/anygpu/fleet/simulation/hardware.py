@@ -95,7 +95,7 @@ class SimulatedDevice:
         self.held: AbstractContextManager[Any] | None = None
 
     def seconds_for(self, tasks: int, scenario: Scenario, draw: random.Random) -> float:
-        """What a launch of so many tasks takes there."""
+        """Seconds of a launch of so many tasks."""
         seconds = scenario.launch_seconds + scenario.task_seconds * (1 + (tasks - 1) * scenario.marginal)
         if self.name == "numpy":
             seconds = scenario.task_seconds * tasks * _ON_NUMPY
@@ -103,7 +103,7 @@ class SimulatedDevice:
 
 
 class SimulatedRegistry(DeviceRegistry):
-    """What the planner of one driver knows of its devices."""
+    """The devices of one driver, as its planner sees them."""
 
     def __init__(self, devices: Mapping[str, SimulatedDevice], clock: EventClock) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class SimulatedPlanner(Planner):
 
 
 def _calibration(scenario: Scenario) -> Calibration:
-    """Of a device that takes for a launch what the scenario says: as much for each byte as a task takes for its own."""
+    """The calibration of a simulated device: a launch takes what the scenario says, a byte what its task takes."""
     known = assumed(described("torch:cuda:0"))
     each = scenario.task_seconds * scenario.marginal
     way = Transfer(0.0, max(1, scenario.nbytes) / each if each else math.inf)

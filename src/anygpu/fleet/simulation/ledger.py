@@ -1,4 +1,4 @@
-"""What became of every task: none may be lost, and none may have two ends."""
+"""The outcome of every task: none may be lost, and none may have two."""
 
 from __future__ import annotations
 
@@ -138,5 +138,5 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Of all decisions, as far as the sample tells."""
+        """Seconds of all decisions, extrapolated from the sample."""
         return self._seconds * EVERY

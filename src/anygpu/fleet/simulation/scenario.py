@@ -1,4 +1,4 @@
-"""What is simulated: devices, tasks and when they come, the network, faults, and what the driver takes for a task."""
+"""A scenario: devices, tasks and when they arrive, the network, faults, and the driver's time for a task."""
 
 from __future__ import annotations
 

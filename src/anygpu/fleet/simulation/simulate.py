@@ -163,7 +163,7 @@ def breaks_first(scenario: Scenario, devices: float, driver: float, link: float,
 
 
 def simulate(scenario: Scenario) -> Report:
-    """What comes of it. The same scenario gives the same report, beside what was measured of our own code.
+    """Simulate a scenario. The report depends on nothing else, but for the measured times of our own code.
 
     Raises `InvariantBroken` if a task was lost, had two ends, or was in a state that there is not.
     """
