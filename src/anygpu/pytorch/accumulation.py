@@ -278,7 +278,7 @@ class Passes:
         return _number(loss)
 
     def weighted(self, batch: Any, rows: int, size: int, combining: Combining, precision: str) -> torch.Tensor:
-        """Run all parts, for a loss that is a mean or a sum; returns the loss. Raises `Disagreement` if it is neither."""
+        """Run all parts, for a loss that is a mean or a sum; returns the loss. Raises `Disagreement` if not."""
         counted = combining.counted
         total: torch.Tensor | None = None
         losses: list[torch.Tensor] = []
