@@ -260,7 +260,9 @@ class Future(concurrent.futures.Future[Any]):
     def _state(self) -> str:
         """The state: in a method of this class, which holds the lock, the present one; else the thread's snapshot."""
         lock = self._lock
-        return lock.state if not lock.snapshots or lock._is_owned() else lock.snapshot
+        if not lock.snapshots or lock._is_owned():
+            return lock.state
+        return lock.snapshot
 
     @_state.setter
     def _state(self, state: str) -> None:
@@ -283,8 +285,13 @@ class Future(concurrent.futures.Future[Any]):
     def _repr_html_(self) -> str | None:
         return drawn(self)
 
+    def done(self) -> bool:
+        return self._lock.state not in ("PENDING", "RUNNING")
+
     def result(self, timeout: float | None = None) -> Any:
         self._wait(timeout)
+        if self._lock.state == "FINISHED" and self._exception is None:
+            return self._result  # nothing changes any more, so no lock is needed
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -293,7 +300,7 @@ class Future(concurrent.futures.Future[Any]):
 
     def _wait(self, timeout: float | None) -> None:
         """Wait until it is done; raises `TimeoutError` after `timeout` seconds."""
-        if self.done():
+        if self._lock.state not in ("PENDING", "RUNNING"):
             return
         if self._hurry is not None:
             self._hurry()
@@ -353,7 +360,6 @@ class Future(concurrent.futures.Future[Any]):
                 self.cancel()
                 raise
         if self._lock.state == "FINISHED" and self._exception is None:
-            # Nothing changes any more, so no lock is needed: `cancelled` and `result` take it eight times.
             return self._result
         if self.cancelled():
             raise asyncio.CancelledError
