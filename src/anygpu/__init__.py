@@ -55,13 +55,10 @@ if TYPE_CHECKING:
     from anygpu.program.graph import Program
     from anygpu.receipts import Receipt
     from anygpu.runtime.future import Future
-    from anygpu.runtime.health import Health
-    from anygpu.runtime.runtime import Outcome, Runtime
-    from anygpu.runtime.task_queue import Tenant
+    from anygpu.runtime.runtime import Runtime
     from anygpu.serving.server import Server
     from anygpu.store.store import Store
     from anygpu.store.tensor import Tensor
-    from anygpu.streams.report import Streamed
 
 __array_api_version__ = "2024.12"
 
