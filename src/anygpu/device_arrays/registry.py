@@ -55,7 +55,7 @@ LOOK_SECONDS = 20.0
 #: How long a child that has verified a device may wait to become its worker.
 _ADOPTION_SECONDS = 60.0
 
-#: What replacing a worker is expected to take before one was replaced.
+#: Seconds that replacing a worker is expected to take before one was replaced.
 REPLACE_SECONDS = 1.0
 
 #: How long closing waits for a worker that is being replaced.

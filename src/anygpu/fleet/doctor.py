@@ -34,7 +34,7 @@ from anygpu.hardware.diagnosis_context import Finding, Severity, together
 #: Seconds that one node may take for its answer, which includes starting a process there.
 _NODE_SECONDS = 30.0
 
-#: What Ray writes before it aborts.
+#: The words that Ray writes before it aborts.
 _NO_RAYLET = b"Failed to connect to socket"
 
 
@@ -59,7 +59,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     shared_memory: int | None
     #: Bytes that Ray uses for its object store.
     object_store: int
-    #: What Ray's temporary folder, and the token's file, let other users do.
+    #: The modes of Ray's temporary folder and of the token's file.
     folder: FileMode | None = None
     token_file: FileMode | None = None
     #: Named ports of Ray that other machines can reach.
@@ -194,7 +194,7 @@ SCHEMA = "anygpu.fleet-doctor/1"
 _SKEW_SECONDS, _BROKEN_SKEW_SECONDS = 1.0, 300.0
 #: Below this, a handful of arrays in flight fills the object store, and Ray writes them to disk.
 _SMALL_STORE = 256 << 20
-#: What Ray says where a node cannot import what this process can.
+#: Ray's words where a node cannot import what this process can.
 _NO_MODULE = "No module named 'anygpu"
 
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 #: When nothing passes: the first question of the kernel, the time between the next ones, and how many may be lost.
 KEEPALIVE_IDLE, KEEPALIVE_EVERY, KEEPALIVE_LOST = 2, 1, 4
-#: What connecting may take, and when it is tried again.
+#: Seconds that connecting may take, and after which it is tried again.
 CONNECT_SECONDS, AGAIN_SECONDS = 1.0, 0.25
 #: When connecting to a server is tried again that has never answered.
 UNSEEN_SECONDS = 5.0
@@ -237,11 +237,11 @@ def _keeping_alive(made: socket.socket) -> socket.socket:
     return made
 
 
-#: What Ray itself calls this; its default is a minute.
+#: Ray's own variable for this; its default is a minute.
 _PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 #: The head's own server, among the servers that are watched.
 _HEAD = "head"
-#: What the last messages to actors may take.
+#: Seconds that the last messages to actors may take.
 _LEAVE_SECONDS = 0.3
 #: How often the autoscaler is asked what it thinks of a request.
 _REFUSAL_SECONDS = 2.0
@@ -307,7 +307,7 @@ class Driver:
         self._cluster = cluster
         self._telling = threading.Lock()
         self._actors: dict[int, _OpenedActor] = {}
-        #: What actors have executed that are gone.
+        #: Executions of actors that are gone.
         self._ended = Executions()
         #: The machines that Ray knows, and those that the user's process was told of.
         self._known: tuple[Node, ...] = ()

@@ -16,10 +16,10 @@ class Node(msgspec.Struct, frozen=True):
 
     #: Ray's own identity of it, in hexadecimal digits.
     id: str
-    #: What devices there are called after; one node's alone.
+    #: The name that its devices are called after, unique among nodes.
     name: str
     address: str
-    #: What Ray may give away there: "CPU", "GPU", "memory", …
+    #: The resources that Ray may give away there: "CPU", "GPU", "memory", …
     resources: dict[str, float]
     labels: dict[str, str]
 
@@ -63,7 +63,7 @@ class OpenActor(WireRecord, frozen=True, tag="open"):
     #: Its name in the fleet.
     device: str
     node: str
-    #: Of a GPU, as Ray counts them.
+    #: The share of a GPU, as Ray counts them.
     gpus: float
     seconds: float
 
@@ -98,7 +98,7 @@ class Connected(WireRecord, frozen=True, tag="connected"):
     nodes: tuple[Node, ...]
     #: The machine that this process is on.
     own: str
-    #: Of Ray and of Python.
+    #: The versions of Ray and of Python.
     versions: dict[str, str]
 
 

@@ -16,13 +16,13 @@ from anygpu.hardware.device_names import FLEET, at_node, node_of, parse_device
 from anygpu.hardware.selection import matches_name
 from anygpu.plan.calibration import Calibration, assumed, through
 
-#: What probing one machine may take.
+#: Seconds that probing one machine may take.
 PROBE_SECONDS = 20.0
 #: How long a device that could not be opened is left alone.
 ASIDE_SECONDS = 10.0
 #: When a machine that was too busy to answer is probed again: so long after each failure.
 AGAIN_SECONDS = (5.0, 20.0, 80.0)
-#: What may be otherwise the next time.
+#: Reasons that may be gone the next time.
 _PASSING = frozenset({"hung", "crashed", "garbage"})
 _CONNECT_AGAIN = "Connect again when it is back."
 #: Every device of the cluster.
@@ -52,7 +52,7 @@ class Machines:
         self._cluster = cluster
         self._wanted = tuple(wanted)
         self._own = None if with_own else cluster.own
-        #: What is installed here; `None` if it does not matter.
+        #: Versions that are installed here; `None` if they do not matter.
         self._versions = None if other_versions else installed_versions()
         self._lock = threading.Lock()
         self._probing: set[str] = set()

@@ -23,7 +23,7 @@ from anygpu.plan.calibration import Calibration
 # version is another one are therefore refused, unless the caller has asked for them.
 
 
-#: What every device depends on: NumPy computes what a device cannot.
+#: Libraries that every device depends on: NumPy computes what a device cannot.
 COMMON = ("anygpu", "numpy")
 #: The option of `connect` that admits other versions.
 _OPTION = "other_versions=True"

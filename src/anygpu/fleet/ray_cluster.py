@@ -35,7 +35,7 @@ from anygpu.fleet.driver_messages import Bundle, Node, NodeProbed, Refusal
 from anygpu.fleet.prober import Prober, decode
 from anygpu.plan.calibration import Network
 
-#: What makes up for lost messages is ours, so that nothing is executed twice: Ray neither restarts nor repeats.
+#: Ray neither restarts nor repeats: we make up for lost messages, so that nothing is executed twice.
 _NO_MAGIC: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
 
 _Answer = TypeVar("_Answer")
@@ -170,7 +170,7 @@ class RayActor:
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
-        #: Of its process, there.
+        #: The id of its process, there.
         self.pid = 0
         self._ping = handle.ping.options(concurrency_group="control")
         #: By the number of objects that are wanted.

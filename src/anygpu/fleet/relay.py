@@ -71,7 +71,7 @@ class Relay:
         self.killed = False
         #: Set by another thread: why the actor is known to be lost.
         self.lost: str | None = None
-        #: What the actor has executed for this relay, as far as it has answered.
+        #: Executions of the actor for this relay, as far as it has answered.
         self.executions = Executions()
         #: How many pongs of the open question have been waited for in vain since the last one came.
         self._missed = 0

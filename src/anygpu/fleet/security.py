@@ -29,7 +29,7 @@ from anygpu.hardware.diagnosis_context import Finding
 
 #: As `connect` takes it.
 AUTO = "auto"
-#: What Ray's process on a node is called, and the argument that names its head.
+#: The name of Ray's process on a node, and the argument that names its head.
 _PROCESS, _ARGUMENT = "raylet", "--gcs-address="
 #: An address has fewer bytes than this.
 _MOST_BYTES = 1024
@@ -43,7 +43,7 @@ class Note(NamedTuple):
 
     path: Path
     exists: bool
-    #: What it says; `None` if it is not there, or if others can have written it.
+    #: The address that it names; `None` if there is none, or if others can have written it.
     address: str | None
 
 
@@ -186,9 +186,9 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster that may be used."""
 
     address: str
-    #: What is worth a warning.
+    #: Findings that are worth a warning.
     findings: tuple[Finding, ...]
-    #: What the environment of a Ray driver needs.
+    #: Variables for the environment of a Ray driver.
     variables: dict[str, str]
 
 

@@ -30,7 +30,7 @@ from anygpu.pytorch.undoing import Buffers, random_state, set_random_state
 
 
 Kind = Literal["mean", "sum", "unknown"]
-#: Of a loss, in float32; and how far parts may be from it.
+#: The relative tolerance of a loss in float32, and how far parts may be from it.
 _TOLERANCE = 1e-4
 #: Of the targets' tensors, those that are changed one after the other.
 _MOST_CHANGED = 8
@@ -43,7 +43,7 @@ class Counted(NamedTuple):
 
     #: The sum of what the mean is of.
     summed: Callable[[Any, Any], torch.Tensor]
-    #: What the mean divides by.
+    #: The number that the mean divides by.
     divisor: Callable[[Any, Any], torch.Tensor]
 
 
@@ -257,7 +257,7 @@ class Passes:
     ) -> None:
         #: Outputs for a batch, or for a part of one.
         self.forward = forward
-        #: Of outputs and targets.
+        #: The loss of outputs and targets.
         self.loss = loss
         #: Of a batch.
         self.targets = targets

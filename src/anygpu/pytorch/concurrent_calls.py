@@ -129,7 +129,7 @@ _ROW = 3
 _LEAST_GAIN = 0.07
 #: After two calls each, a way that takes so much longer is not tried again.
 _HOPELESS = 1.5
-#: Of the time that calls take one after the other, for looking again.
+#: The share of the time of calls one after the other that looking again may take.
 _TRYING = 0.02
 #: Calls that a choice for side by side holds: the first time, and at most.
 _FIRST_HOLD, _LAST_HOLD = 20, 640

@@ -69,7 +69,7 @@ class Work:
     precisions: tuple[Precision, ...]
     #: Why the batch may not be cut; empty if it may, or if nobody has looked yet.
     whole: str
-    #: What the user has set; `None` where it is left to the planner.
+    #: The user's settings; `None` where one is left to the planner.
     micro_batch: int | None
     checkpoint: tuple[str, ...] | None
     memory: int | None

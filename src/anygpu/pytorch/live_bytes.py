@@ -53,7 +53,7 @@ def compiled_bytes(operation: Any, arguments: Arguments) -> int:
     return _COMPILED if _on_processor(first) and first.dtype in (torch.bfloat16, torch.float16) else 0
 
 
-#: Of a product of matrices of fewer bits, for each combination of shapes.
+#: Bytes of a product of matrices of fewer bits, for each combination of shapes.
 _COMPILED = 600_000
 _MATRIX_PRODUCTS = frozenset(
     {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default, _aten.mv.default}
@@ -183,7 +183,7 @@ _TRANSIENT: dict[Any, Callable[[Arguments, Any], int]] = {
 }
 
 
-#: What allocators round up to.
+#: Allocators round up to multiples of this.
 _GRAIN = {"cpu": 64, "cuda": 512}
 
 _prim = torch.ops.prim

@@ -78,7 +78,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision
     micro_batch: int
     checkpoint: tuple[str, ...] = ()
-    #: What predictions are multiplied by.
+    #: The factor of predictions.
     correction: float
     predicted_bytes: int | None
     seconds_per_row: float

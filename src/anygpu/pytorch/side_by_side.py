@@ -53,7 +53,7 @@ _MOST_KEPT = 256
 class ParallelResult:
     """The result of `parallel`."""
 
-    #: Of each module, in order.
+    #: The outputs of each module, in order.
     outputs: tuple[Any, ...]
     #: Its `reason` says which way was taken, and why.
     receipt: Receipt

@@ -48,7 +48,7 @@ _VERSION = 1
 class StepResult:
     """The result of a step."""
 
-    #: Of the whole batch, without a graph.
+    #: The loss of the whole batch, without a graph.
     loss: torch.Tensor
     receipt: Receipt
     #: Whether the optimiser has made its step: not while batches accumulate, nor when float16 gradients overflowed.

@@ -55,7 +55,7 @@ class LayerCost(msgspec.Struct, frozen=True, kw_only=True):
     freed_bytes: int
     #: Bytes that are back while its backward pass runs.
     again_bytes: int
-    #: Of one forward pass; an estimate from its operations until it was measured.
+    #: Seconds of one forward pass; an estimate from its operations until it was measured.
     seconds: float
 
 
@@ -78,7 +78,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
 # -- which ways to run a step fit into a budget of memory: pure, from predictions
 
 
-#: Of the budget, what predictions may fill: they miss by some, and allocators round.
+#: The share of the budget that predictions may fill: they miss by some, and allocators round.
 SHARE = 0.95
 #: Predictions that are asked for to find one size; each takes as long as some hundred operations take to be looked at.
 _MOST_GUESSES = 6
@@ -106,7 +106,7 @@ class Fit(NamedTuple):
 
     way: Way
     peak_bytes: int
-    #: Of the forward pass, the share that is computed twice.
+    #: The share of the forward pass that is computed twice.
     repeated: float = 0.0
 
 
@@ -245,7 +245,7 @@ def sentence(fit: Fit, rows: int, whole_bytes: int | None, budget: int) -> str:
 # the least counts. A ladder is walked twice rather than each way measured twice in a row, because a disturbance lasts.
 
 
-#: What steps of each way took, in seconds a row; infinite for a way that did not fit.
+#: Seconds a row of steps, by plan; infinite for a plan that did not fit.
 Times = Mapping[Way, Sequence[float]]
 
 #: Steps of each way on a ladder, and of those that may still be the fastest.
@@ -256,7 +256,7 @@ MOST_TRIALS = 40
 SLOW = 1.5
 #: Recomputing grows along a ladder of layers checkpointed, and what larger micro-batches save shrinks.
 SLOW_CHECKPOINTED = 1.1
-#: What takes so many times the least is not measured again.
+#: A plan that takes so many times the least is not measured again.
 _HOPELESS = 2.5
 #: A way within this of the least may be the fastest.
 _CONTENDS = 1.2

@@ -38,7 +38,7 @@ class TorchCard(msgspec.Struct, frozen=True, kw_only=True):
     """A card that this torch can use."""
 
     name: str
-    #: Of NVIDIA's; (0, 0) for others.
+    #: The compute capability of NVIDIA's cards; (0, 0) for others.
     capability: tuple[int, int]
 
 

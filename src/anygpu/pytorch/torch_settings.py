@@ -204,7 +204,7 @@ class _Entry:
     def __init__(self, block: _Block, slot: Slot, found: Any, value: Any) -> None:
         self.block = block
         self.slot = slot
-        #: What has to be put back when it ends.
+        #: The values to restore when it ends.
         self.found = found
         self.value = value
 

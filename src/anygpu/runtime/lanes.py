@@ -170,7 +170,7 @@ def _kind(call: Call) -> Hashable:
 
 #: Seconds after which an idle lane looks again while tasks wait for other lanes: one of those may be stuck.
 LOOK_AGAIN = 0.05
-#: Of more lanes than this, each looks less often: all of them together look as often as so many would.
+#: With more lanes than this, each looks less often: all of them together look as often as so many would.
 LOOKING = 64
 
 #: For a backlog shorter than this many seconds no other thread is woken.

@@ -297,7 +297,7 @@ def lane_of(candidate: str) -> str:
 # The scheduler of a runtime performs them with threads, and `anygpu fleet simulate` with events of a simulated clock.
 
 
-#: Of many lanes that are free, so many are asked for one that could take a task that waits for another lane.
+#: Free lanes that are asked whether they could take a task that waits for another lane.
 _ASKED = 4
 
 

@@ -157,7 +157,7 @@ class OpaqueBatches:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.times = BatchTimes()
-        #: What the engine has found; `None` as long as it was not asked.
+        #: The engine's proof; `None` as long as it was not asked.
         self.proof: Any = None
         self._is_proving = False
         #: Why calls run one by one for good.

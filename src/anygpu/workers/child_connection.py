@@ -81,7 +81,7 @@ class ChildConnection:
         self.link: Link = child.link
         #: None where descriptors cannot be passed.
         self.shared = SharedMemory(device, kind=memory_kind) if self.link.passes_descriptors else None
-        #: Of the last task.
+        #: The number of the last task.
         self.number = 0
         #: Handles without a reference, of which the child has not been told.
         self.dropped: deque[int] = deque()

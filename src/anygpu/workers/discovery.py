@@ -30,7 +30,7 @@ from anygpu.workers.start_messages import ProbeItem
 # for a day at most, and only when the probe ended well: a device that hung yesterday is asked again today.
 
 
-#: What the checksum in the file's first line is for.
+#: The format that the checksum in the file's first line is for.
 _PURPOSE = b"probes"
 
 VALID_SECONDS = 24 * 3600.0

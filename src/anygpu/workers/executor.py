@@ -163,7 +163,7 @@ class Resident:
 class Executed(NamedTuple):
     """The results and times of one run on a device of this process. Seconds are of this process alone."""
 
-    #: What `deliver` made of the values, `None` for those with a target, or buffers if they were to be kept.
+    #: The results of `deliver`, `None` for values with a target, or buffers if they were to be kept.
     results: list[Any]
     compile: float
     write: float

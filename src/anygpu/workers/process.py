@@ -79,7 +79,7 @@ class _Known(NamedTuple):
 
     inputs: tuple[_Facts, ...]
     results: tuple[_Facts, ...]
-    #: Of all of them.
+    #: The bytes of all arguments and results.
     nbytes: int
 
 

@@ -174,7 +174,7 @@ class SharedMemory:
         self._sizes: dict[int, int] = {}
         #: Results that are in use.
         self.out = 0
-        #: What the child has not been told yet.
+        #: Segments that the child has not been told of.
         self.unannounced: deque[Segment] = deque()
         self.forgotten: deque[int] = deque()
 

@@ -263,7 +263,7 @@ class _Copy(Child):
         self._stderr = stderr
 
 
-#: Of this process.
+#: The spares of this process.
 _spares: weakref.WeakSet[Spare] = weakref.WeakSet()
 
 

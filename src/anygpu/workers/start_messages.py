@@ -20,7 +20,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     #: The engine to probe; `None` asks for the cards that the vendors' own tools know.
     engine: EngineEntry | None
     deep: bool = False
-    #: What an earlier child already dealt with, or died of.
+    #: Devices that an earlier child already dealt with, or died of.
     skip: tuple[str, ...] = ()
     #: The child ends itself after this many seconds, whatever happens to its parent.
     seconds: float = 60.0

@@ -246,7 +246,7 @@ def decode_answer(data: bytes | memoryview) -> Answer:
 # -- errors that cross processes: by the name of their class, their message and their plain fields. Nothing is pickled
 
 
-#: What programs raise on purpose, because NumPy does: it is the user's to catch, and arrives as it was raised.
+#: Errors that programs raise on purpose, because NumPy does: the user may catch them, so they arrive as raised.
 _AS_RAISED: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (

@@ -39,7 +39,7 @@ class Handle(Protocol):
     def generation(self) -> int: ...
 
 
-#: What a program is run on: values of the host, or what is on the worker's device already.
+#: An argument of a program: values of the host, or an array on the worker's device.
 Argument = HostArray | Handle
 
 
@@ -48,11 +48,11 @@ class Ran(NamedTuple):
 
     #: Values on the host, or handles if the caller wanted them left there.
     results: list[Any]
-    #: Of the whole call as its caller waited for it; `trace` and `plan` are 0, `other` is the way there and back.
+    #: The phases of the call as its caller waited for it; `trace` and `plan` are 0, `other` is the way there and back.
     phases: Phases
     bytes_to_device: int
     bytes_to_host: int
-    #: Of arguments that were on the device already, and of results that stay there.
+    #: Bytes of arguments that were on the device already, and of results that stay there.
     bytes_skipped: int
     device_seconds: float | None
     peak_bytes: int | None
@@ -63,7 +63,7 @@ class Ran(NamedTuple):
     unknown: dict[str, str]
     #: Whether its arguments were uploaded while another call ran: `phases.queue` is what it waited for that one then.
     overlapped: bool = False
-    #: Of a worker on another machine; `None` on this one.
+    #: The network's share, for a worker on another machine; `None` on this one.
     network: NetworkUse | None = None
 
 

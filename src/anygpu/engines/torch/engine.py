@@ -33,7 +33,7 @@ _IS_ROCM = torch.version.hip is not None
 #: How torch says that it cannot do something. What NumPy would raise because of values, our own code raises likewise.
 _REFUSALS = (RuntimeError, NotImplementedError, TypeError)
 
-#: What DLPack calls memory of the host.
+#: DLPack's name for memory of the host.
 _DLPACK_CPU = 1
 
 _NAMES: dict[torch.dtype, DType] = {getattr(torch, name): name for name in DTYPES}

@@ -11,7 +11,7 @@ from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.primitives import Spec
 from anygpu.program.rule_table import RuleTable
 
-#: What a primitive becomes: tensors in, one tensor out.
+#: The torch call of a primitive: tensors in, one tensor out.
 Step: TypeAlias = Callable[..., Any]
 
 

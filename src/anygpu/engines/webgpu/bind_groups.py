@@ -30,7 +30,7 @@ class WebGPUBlock:
     def __init__(self, buffer: Any, nbytes: int) -> None:
         self.buffer = buffer
         self.nbytes = nbytes
-        #: Of the bind groups that have it.
+        #: The keys of the bind groups that have it.
         self.keys: set[BindGroupKey] = set()
 
 

@@ -144,7 +144,7 @@ def _asked(opened: Any) -> int:
     return int(sizes.min())
 
 
-#: What kernels and clocks can use; each adapter has some of it. The last two are one feature, renamed between versions.
+#: Features that kernels and clocks can use; each adapter has some. The last two are one, renamed between versions.
 #: Left out on purpose: "immediates" (slower from Python than a uniform with a dynamic offset: 9 against 6 µs for each
 #: launch) and "pipeline-cache" (wgpu-py 0.32 lists the feature and offers no call that uses it).
 USEFUL_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", "shader-int64", "subgroup", "subgroups")
@@ -152,7 +152,7 @@ USEFUL_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", "shader-int64"
 #: The features whose drivers are oldest and most used: kept for one step longer.
 _COMMON_FEATURES = ("timestamp-query", "shader-f16")
 
-#: What every WebGPU device must offer, of the limits that computing meets.
+#: The limits of compute that every WebGPU device must offer.
 GUARANTEED_LIMITS = {
     "max-buffer-size": 256 << 20,
     "max-storage-buffer-binding-size": 128 << 20,

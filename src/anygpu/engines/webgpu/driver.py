@@ -42,7 +42,7 @@ class PreparedCommands(NamedTuple):
 
     commands: tuple[Command, ...]
     replay: Replay
-    #: Of the table that its numbers are in.
+    #: The generation of the table that its numbers are in.
     generation: int
     #: The carefully guessed seconds; 0 if they are known, and short enough.
     careful: float

@@ -22,7 +22,7 @@ _FORMS: dict[str, Form] = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrat
 #: Renderers that compute on the CPU and do not always say so.
 _SOFTWARE_NAMES = ("llvmpipe", "softpipe", "swiftshader", "lavapipe", "microsoft basic render")
 
-#: What wgpu calls a feature, and what anygpu calls it.
+#: wgpu's names of features, and anygpu's.
 FEATURES = {
     "shader-f16": "f16",
     "shader-f64": "f64",

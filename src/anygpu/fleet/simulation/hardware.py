@@ -89,7 +89,7 @@ class SimulatedDevice:
         #: When it is back; in the past while it is there. And whether anybody knows that it is gone.
         self.back_at = 0.0
         self.noticed = True
-        #: What is on its way to it, or runs there.
+        #: Launches on their way to it, or running there.
         self.launches: dict[Any, None] = {}
         #: Says that it is being opened again.
         self.held: AbstractContextManager[Any] | None = None

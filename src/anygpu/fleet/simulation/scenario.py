@@ -48,7 +48,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
     #: One way, in seconds.
     latency: float = 2e-4
-    #: Of one node, both ways together.
+    #: Bytes a second of one node, both ways together.
     bytes_per_second: float = 1.25e9
 
 

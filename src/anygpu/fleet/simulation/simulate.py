@@ -24,7 +24,7 @@ from anygpu.fleet.simulation.scenario import Scenario, moments
 
 SCHEMA = "anygpu.simulation/1"
 
-#: What is busy for more of the time than this is the bound.
+#: A part that is busy for more of the time than this is the bottleneck.
 _FULL = 0.9
 
 
@@ -69,7 +69,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     breaks_first: str
     #: Processor seconds of our own code for one task: queue, state machine, chooser, batches. Measured, not simulated.
     decision_seconds: float
-    #: What the simulation took by the clock and of the processor, and preparing it.
+    #: Seconds of the simulation by the clock and of the processor, and of preparing it.
     real_seconds: float
     processor_seconds: float
     preparing_seconds: float

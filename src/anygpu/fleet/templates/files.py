@@ -26,7 +26,7 @@ VENDORS: tuple[Vendor, ...] = get_args(Vendor)
 #: The Ray that anygpu is tested with. All nodes need the same one.
 RAY_VERSION = "2.60.0"
 
-#: What a device plug-in calls a vendor's cards in Kubernetes.
+#: The resource names of each vendor's cards in Kubernetes.
 KUBERNETES_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
 
 #: KubeRay shortens names over 50 characters; ours get suffixes.
@@ -57,7 +57,7 @@ class TemplateOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_workers: int = 4
     #: Also offer workers on machines that the cloud may take away.
     spot: bool = False
-    #: What the endpoint serves.
+    #: The function that the endpoint serves.
     function: str = "service:score"
     #: Without Kubernetes: the head's host name, and the first of the 221 ports that Ray may use between nodes.
     head: str = "head.internal"
