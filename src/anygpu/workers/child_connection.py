@@ -55,11 +55,14 @@ class _Use(TryAcquire):
         self._connection = connection
 
     def __enter__(self) -> bool:
-        if not self.acquire():
-            raise self._connection._busy(self._seconds)
-        if not self._connection.alive:
+        try:
+            if not self.acquire():
+                raise self._connection._busy(self._seconds)
+            if not self._connection.alive:
+                raise self._connection._gone(started=False)
+        except BaseException:  # also an interrupt
             self.release()
-            raise self._connection._gone(started=False)
+            raise
         return True
 
 
