@@ -265,4 +265,4 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 if os.environ.get("ANYGPU_OBSERVE"):
-    importlib.import_module("anygpu.observe.variable").observe_if_asked()
+    importlib.import_module("anygpu.observe").observe_if_asked()

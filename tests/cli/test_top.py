@@ -19,9 +19,8 @@ from anygpu.cli.top.pages import NOBODY
 from anygpu.cli.top.screen import Note, Top
 from anygpu.cli.top.table import Rows
 from anygpu.cli.top.watching import Watching
-from anygpu.observe.following import Following
-from anygpu.observe.looking import observed_processes
-from anygpu.observe.variable import VARIABLE
+from anygpu.observe import VARIABLE
+from anygpu.observe.looking import Following, observed_processes
 from tests.cli.test_top_pages import HOSTILE, _Answers
 from tests.observe.places import place  # noqa: F401 - a fixture
 from tests.observe.snapshots import calls, eventful, snapshot, training

@@ -12,11 +12,8 @@ from anygpu.cli.top.details import details
 from anygpu.cli.top.fitting import fit
 from anygpu.cli.top.pages import PAGES, ago, compact, filtered, headline, in_order, percent, short_command, widths
 from anygpu.hardware.usage.usage import Readings
-from anygpu.observe.calls import Fallback
-from anygpu.observe.findings import DeviceMemory
-from anygpu.observe.following import Following, Look, processor_share, rates
-from anygpu.observe.looking import NoAnswer, ObservedProcess
-from anygpu.observe.snapshot import Snapshot
+from anygpu.observe.looking import Following, Look, NoAnswer, ObservedProcess, processor_share, rates
+from anygpu.observe.snapshot import DeviceMemory, Fallback, Snapshot
 from tests.observe.snapshots import calls, eventful, snapshot, training
 
 FUNCTIONS, PROCESSES, QUEUES, TENANTS, LOSSES, ANOMALIES, STEPS = PAGES

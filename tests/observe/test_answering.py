@@ -302,7 +302,7 @@ def test_whose_process_it_is_decides(place: Path, monkeypatch: pytest.MonkeyPatc
     try:
         (found,) = observed_processes(own=True)
         user = os.geteuid()
-        monkeypatch.setattr("anygpu.observe.peers.os.geteuid", lambda: user + 1)
+        monkeypatch.setattr("anygpu.observe.meeting_place.os.geteuid", lambda: user + 1)
         assert _reply(service, _good(service)) == b""
         with pytest.raises(NoAnswer, match="another user"):
             found.ask(deadline=PATIENCE)

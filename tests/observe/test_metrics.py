@@ -22,10 +22,9 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.usage.usage import READINGS, Usage
 from anygpu.notes import Failure, HostNote, Seen
 from anygpu.notes import observe as tell
-from anygpu.observe.findings import Anomaly
 from anygpu.observe.metrics import BUCKETS, anomaly_families, call_families, usage_families
-from anygpu.observe.sketch import Sketch
-from anygpu.observe.statistics import MOST_FUNCTIONS, Statistics
+from anygpu.observe.snapshot import Anomaly
+from anygpu.observe.statistics import MOST_FUNCTIONS, Sketch, Statistics
 from anygpu.receipts import Attempt, DriverWork, Phases, Receipt
 from benchmarks.metrics_scrape import compare, full
 from benchmarks.prometheus_process import program

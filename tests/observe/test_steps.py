@@ -13,17 +13,15 @@ from rich.console import Console
 from anygpu.cli.profile import show_profile
 from anygpu.notes import Failure, observe
 from anygpu.observe import trace
-from anygpu.observe.batch import batches
-from anygpu.observe.calls import fallback_of
 from anygpu.observe.dashboard.history import History
 from anygpu.observe.dashboard.panels import View
 from anygpu.observe.dashboard.tables import notes, problems, steps
 from anygpu.observe.metrics import BUCKETS, call_families
-from anygpu.observe.parts import LONGEST_PART, MOST_PARTS, breakdown
 from anygpu.observe.profile_html import to_html
 from anygpu.observe.profile_records import Profile
 from anygpu.observe.profiler import Profiler
-from anygpu.observe.statistics import CallStatistics, Statistics
+from anygpu.observe.snapshot import fallback_of
+from anygpu.observe.statistics import LONGEST_PART, MOST_PARTS, CallStatistics, Statistics, batches, breakdown
 from anygpu.receipts import Attempt, Phases, Receipt
 from tests.observe.snapshots import snapshot, training
 from tests.observe.trace_checks import Trace

@@ -13,14 +13,13 @@ import anygpu
 from anygpu import api
 from anygpu.cli.advise import advise
 from anygpu.cli.calibrate import calibrate
-from anygpu.cli.dashboard import dashboard
 from anygpu.cli.demo import demo
 from anygpu.cli.explain import explain
 from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
 from anygpu.cli.profile import profile
 from anygpu.cli.report import report
-from anygpu.cli.run import run
+from anygpu.cli.run import dashboard, run
 from anygpu.cli.serve import serve
 from anygpu.cli.show import show_diagnosis, show_inventory, show_torch_diagnosis
 from anygpu.cli.top import top
@@ -60,7 +59,7 @@ def devices(
     with _patience("Looking for devices"):
         inventory = discover(deep=deep, timeout=timeout)
     if usage:
-        from anygpu.cli.usage import show_usage
+        from anygpu.cli.show import show_usage
         from anygpu.hardware.usage.reading import read_twice
 
         document = read_twice(inventory.devices, 0.5)

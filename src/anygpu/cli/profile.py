@@ -18,10 +18,10 @@ from rich.text import Text
 from anygpu.base.printable import printable
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.cli.output_files import check_output, write_output
-from anygpu.observe.parts import breakdown
 from anygpu.observe.profile_html import summary, to_html
 from anygpu.observe.profile_records import Profile, ScaleneLine, by_device
 from anygpu.observe.scalene import joined, run_scalene, version
+from anygpu.observe.statistics import breakdown
 
 #: Rows of a table on the screen, and the part of the whole below which a row is left out.
 _MOST, _LEAST = 15, 0.005
@@ -71,7 +71,7 @@ def _run(script: str, arguments: list[str]) -> tuple[int, Profile | None]:
     with tempfile.TemporaryDirectory(prefix="anygpu-profile-") as folder:
         out = Path(folder) / "profile.json"
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [sys.executable, *flags, "-m", "anygpu.observe.profiled", str(out), script, *arguments]
+        command = [sys.executable, *flags, "-m", "anygpu.observe.script", str(out), script, *arguments]
         # An interrupt is the script's: it decides what becomes of it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -16,11 +17,11 @@ from anygpu.base.metric_families import Family, sources, to_text
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.notes import Origin, Seen, observers
 from anygpu.observe.answering import Answering
-from anygpu.observe.findings import Advice, Anomaly
-from anygpu.observe.observation import Observation
-from anygpu.observe.sampling import Sampler
+from anygpu.observe.observation import Observation, Sampler
+from anygpu.observe.snapshot import Advice, Anomaly
 from anygpu.observe.snapshot_of import Describing
 from anygpu.observe.statistics import Summary
+from anygpu.workers.command import WORKER_ARGUMENT, is_frozen
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from anygpu.observe.open_telemetry import Telemetry
     from anygpu.observe.prometheus import ObservedCollector
     from anygpu.observe.recording import Recording
+
 
 _current: Observation | None = None
 _sampler: Sampler | None = None
@@ -225,3 +227,15 @@ def _forked() -> None:
 atexit.register(_end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+VARIABLE = "ANYGPU_OBSERVE"
+_NO = ("", "0", "off", "no", "false")
+
+
+def observe_if_asked() -> None:
+    """Not in a child of a frozen application that only has a device open; those of an interpreter have no variable."""
+    if os.environ.get(VARIABLE, "").strip().lower() in _NO:
+        return
+    if not (is_frozen() and sys.argv[1:2] == [WORKER_ARGUMENT]):
+        start()

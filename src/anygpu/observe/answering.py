@@ -21,9 +21,16 @@ from typing import Any
 
 import msgspec
 
-from anygpu.observe.leftovers import remove_leftovers
-from anygpu.observe.meeting_place import HAS_UNIX_SOCKETS, NEW, PORT, SOCKET, new_name, place_to_be
-from anygpu.observe.peers import peer_is_this_user
+from anygpu.observe.meeting_place import (
+    HAS_UNIX_SOCKETS,
+    NEW,
+    PORT,
+    SOCKET,
+    new_name,
+    peer_is_this_user,
+    place_to_be,
+    remove_leftovers,
+)
 from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.wire import HEAD, MOST_QUESTION, Answer, Question, Refused, framed, length_of, question_of
 

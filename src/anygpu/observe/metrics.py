@@ -17,8 +17,8 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.host import resident_bytes
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.findings import Anomaly
 from anygpu.observe.observation import Observation
+from anygpu.observe.snapshot import Anomaly
 from anygpu.observe.statistics import CallStatistics, Summary
 from anygpu.residency.registry import registry
 from anygpu.runtime.health import Health

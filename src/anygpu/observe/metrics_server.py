@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from anygpu.errors import InvalidOption
-from anygpu.serving.hosts import refusal_of_page
+from anygpu.serving.limits import refusal_of_page
 
 #: Bytes of a request, and the seconds that it may take to arrive and its answer to leave.
 MOST_BYTES, REQUEST_SECONDS, ANSWER_SECONDS = 8192, 5.0, 30.0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from anygpu.base.printable import printable
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.observe.parts import breakdown
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, Profile, by_device
-from anygpu.observe.source_lines import decode_source, source_lines
+from anygpu.observe.script import decode_source, source_lines
+from anygpu.observe.statistics import breakdown
 
 #: Lines of a file around those that took time, and files that are shown.
 _AROUND, _MOST_FILES, _MOST_LINES = 3, 10, 40

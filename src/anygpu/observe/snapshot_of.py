@@ -19,9 +19,8 @@ from anygpu.errors import AnyGPUError
 from anygpu.hardware import host
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.findings import Advice, DeviceMemory
 from anygpu.observe.observation import Observation
-from anygpu.observe.snapshot import Process, Snapshot
+from anygpu.observe.snapshot import Advice, DeviceMemory, Process, Snapshot
 from anygpu.observe.watching import Sample
 from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.runtime.health import Health

@@ -5,18 +5,227 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from anygpu.base.display import drawn
 from anygpu.base.printable import encode_json, printable
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.observe.batch import Batch
-from anygpu.observe.parts import StepTally
-from anygpu.observe.sketch import Sketch
+from anygpu.notes import Failure, Note
 from anygpu.receipts import PHASES, Receipt
+
+RELATIVE_ERROR = 0.01
+_GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
+_PER_LOG = 1 / math.log(_GAMMA)
+#: Shorter and longer times count as these: a nanosecond, and some eleven days.
+_LEAST, _MOST = 1e-9, 1e6
+#: Buckets are added this many at a time, so that arrays do not grow with every new value.
+_STEP = 32
+#: Up to so many times, every count fits into 32 bits.
+_MOST_SMALL = 2**31 - 1
+
+
+class Sketch:
+    """Times that have been seen, in seconds."""
+
+    __slots__ = ("_counts", "_first", "count", "most", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        #: The sum and the longest one, exactly.
+        self.total = 0.0
+        self.most = 0.0
+        #: The number of the first bucket that there is room for.
+        self._first = 0
+        #: In half the memory as long as no count can overflow.
+        self._counts: NDArray[np.integer] = np.zeros(0, np.int32)
+
+    def add(self, seconds: NDArray[np.float64]) -> None:
+        if not len(seconds):
+            return
+        self.count += len(seconds)
+        self.total += float(seconds.sum())
+        self.most = max(self.most, float(seconds.max()))
+        buckets = np.ceil(np.log(np.clip(seconds, _LEAST, _MOST)) * _PER_LOG).astype(np.int64)
+        low, high = int(buckets.min()), int(buckets.max())
+        self._make_room(low, high)
+        self._counts[low - self._first : high - self._first + 1] += np.bincount(buckets - low)
+
+    def merge(self, other: Sketch) -> None:
+        if not other.count:
+            return
+        self.count += other.count
+        self.total += other.total
+        self.most = max(self.most, other.most)
+        self._make_room(other._first, other._first + len(other._counts) - 1)
+        begin = other._first - self._first
+        self._counts[begin : begin + len(other._counts)] += other._counts
+
+    def quantile(self, share: float) -> float | None:
+        """The time that this share of all times does not exceed; `None` before the first."""
+        if not self.count:
+            return None
+        rank = math.ceil(share * self.count) or 1
+        bucket = int(np.searchsorted(np.cumsum(self._counts), rank)) + self._first
+        middle = 2 * math.exp(bucket / _PER_LOG) / (1 + _GAMMA)
+        return min(middle, self.most)
+
+    def counts_up_to(self, bounds: Sequence[float]) -> list[int]:
+        """For each bound, which rise, how many times did not exceed it.
+
+        A bucket counts where all of it is below the bound: a time that is less than 2 % shorter may be missing.
+        """
+        if not self.count:
+            return [0] * len(bounds)
+        # A bound that is one of a bucket belongs to it, whatever the rounding.
+        last = np.floor(np.log(np.asarray(bounds, float)) * _PER_LOG + 1e-9).astype(np.int64) - self._first
+        below = np.concatenate(([0], np.cumsum(self._counts)))
+        counts: list[int] = below[np.clip(last + 1, 0, len(self._counts))].tolist()
+        return counts
+
+    @property
+    def nbytes(self) -> int:
+        return self._counts.nbytes
+
+    def _make_room(self, low: int, high: int) -> None:
+        if self.count > _MOST_SMALL and self._counts.dtype == np.int32:
+            self._counts = self._counts.astype(np.int64)
+        counts, first = self._counts, self._first
+        if len(counts) and first <= low and high < first + len(counts):
+            return
+        if len(counts):
+            low, high = min(low, first), max(high, first + len(counts) - 1)
+        begin = low // _STEP * _STEP
+        room = np.zeros((high // _STEP + 1) * _STEP - begin, counts.dtype)
+        if len(counts):
+            room[first - begin : first - begin + len(counts)] = counts
+        self._first, self._counts = begin, room
+
+
+#: Names of parts that are kept of one function, and characters of each. All others together are "other".
+MOST_PARTS, LONGEST_PART = 16, 40
+_OTHER = "other"
+
+
+class StepTally:
+    """Sums over calls of one function on one device, in a fixed memory."""
+
+    __slots__ = ("parts", "peak_bytes", "predicted_bytes", "repeats")
+
+    def __init__(self) -> None:
+        self.parts: dict[str, float] = {}
+        self.repeats = 0
+        self.peak_bytes: int | None = None
+        self.predicted_bytes: int | None = None
+
+    def add(self, receipt: Receipt) -> None:
+        """For every receipt, of which most have none of this."""
+        if receipt.parts:
+            add_parts(self.parts, receipt.parts)
+        if len(receipt.attempts) > 1:
+            self.repeats += repeats_of(receipt)
+        if receipt.peak_bytes is not None or receipt.predicted_bytes is not None:
+            self.add_memory(receipt.peak_bytes, receipt.predicted_bytes)
+
+    def add_memory(self, peak: int | None, predicted: int | None) -> None:
+        """The highest peak is kept, with what was predicted for that call: a peak beside another call's prediction
+        would say nothing of the prediction."""
+        if (peak or 0, predicted or 0) > (self.peak_bytes or 0, self.predicted_bytes or 0):
+            self.peak_bytes, self.predicted_bytes = peak, predicted
+
+    def merge(self, other: StepTally) -> None:
+        add_parts(self.parts, other.parts)
+        self.repeats += other.repeats
+        self.add_memory(other.peak_bytes, other.predicted_bytes)
+
+
+def add_parts(sums: dict[str, float], parts: Mapping[str, float]) -> None:
+    """Add seconds to sums by name, which stay few whatever the names are."""
+    for given, seconds in parts.items():
+        if not 0.0 < seconds < float("inf"):  # a clock that went backwards, or no number
+            continue
+        name = given[:LONGEST_PART]
+        if name not in sums and len(sums) >= MOST_PARTS:
+            name = _OTHER
+        sums[name] = sums.get(name, 0.0) + seconds
+
+
+def repeats_of(receipt: Receipt) -> int:
+    """Attempts that failed and were made again on the device on which the call ended."""
+    return sum(not attempt.succeeded and attempt.device == receipt.device for attempt in receipt.attempts[:-1])
+
+
+def breakdown(phases: Mapping[str, float], parts: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Where the seconds of calls with parts went, in the order in which that happens; nothing that took no time."""
+    before = [("wait", phases.get("queue", 0.0)), ("transfer", phases.get("write", 0.0) + phases.get("read", 0.0))]
+    named = [*before, *parts.items()]
+    rest = sum(phases.values()) - sum(seconds for _, seconds in named)
+    return [(name, seconds) for name, seconds in [*named, ("rest", rest)] if seconds > 0.0]
+
+
+Times = NDArray[np.float64]
+
+
+class Batch(NamedTuple):
+    """Of calls of one kind; each array has an element for each call."""
+
+    function: str
+    device: str
+    #: What the caller waited, in seconds, and when that ended.
+    seconds: Times
+    ends: Times
+    #: Of these seconds, what the function itself took: without tracing, planning, compiling and waiting for a turn.
+    run: Times
+    #: Seconds that were predicted for each of them; `None` if nothing was.
+    predicted: float | None = None
+    #: What they were made of, beside notes.
+    receipts: Sequence[Receipt] = ()
+    failures: Sequence[Failure] = ()
+
+
+def batches(notes: Sequence[Note], others: Iterable[tuple[Receipt | Failure, float]]) -> list[Batch]:
+    """Calls that left a note, and others with when they ended."""
+    return [*_of_notes(notes), *_of_others(others)]
+
+
+def _of_notes(notes: Sequence[Note]) -> Iterable[Batch]:
+    groups: dict[int, list[Note]] = {}
+    for note in notes:
+        # Calls of one call site share what they say, until that changes.
+        group = groups.get(id(note[0]))
+        if group is None:
+            groups[id(note[0])] = [note]
+        else:
+            group.append(note)
+    for group in groups.values():
+        said = group[0][0]
+        _, begins, readies, ends = zip(*group, strict=True)
+        begin, ready, end = np.array(begins), np.array(readies), np.array(ends)
+        yield Batch(said.task, "numpy", end - begin, end, end - ready, said.predicted)
+
+
+def _of_others(others: Iterable[tuple[Receipt | Failure, float]]) -> Iterable[Batch]:
+    groups: dict[tuple[bool, str, str], list[tuple[Receipt | Failure, float]]] = {}
+    for one, end in others:
+        groups.setdefault((type(one) is Failure, one.task, one.device), []).append((one, end))
+    for (failed, function, device), group in groups.items():
+        ends = np.array([end for _, end in group])
+        if failed:
+            failures = [one for one, _ in group if isinstance(one, Failure)]
+            seconds = np.array([one.end - one.begin for one in failures])
+            yield Batch(function, device, seconds, ends, seconds, failures=failures)
+        else:
+            receipts = [one for one, _ in group if isinstance(one, Receipt)]
+            seconds = np.array([one.phases.total for one in receipts])
+            before = [one.phases.trace + one.phases.plan + one.phases.compile + one.phases.queue for one in receipts]
+            yield Batch(function, device, seconds, ends, seconds - np.array(before), receipts=receipts)
+
 
 #: Functions that are counted by name; all others together are "other".
 MOST_FUNCTIONS = 200

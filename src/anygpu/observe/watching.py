@@ -13,10 +13,9 @@ import numpy as np
 
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.anomalies import Leak, LevelWatch, leak
-from anygpu.observe.batch import Batch, Times
-from anygpu.observe.findings import Anomaly, DeviceMemory
-from anygpu.observe.forecasts import LEAST_SAMPLES, Forecast, time_until
+from anygpu.observe.anomalies import LEAST_SAMPLES, Forecast, Leak, LevelWatch, leak, time_until
+from anygpu.observe.snapshot import Anomaly, DeviceMemory
+from anygpu.observe.statistics import Batch, Times
 
 #: Functions on devices that are watched; a program with more of them is watched in part.
 MOST_WATCHED = 400

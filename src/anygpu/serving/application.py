@@ -18,12 +18,20 @@ from anygpu import _version
 from anygpu.base.metric_families import sources
 from anygpu.base.printable import encode_json
 from anygpu.runtime.health import Health
-from anygpu.serving.hosts import refusal_of_page
-from anygpu.serving.limits import MAX_HEADERS, Held, Limits
+from anygpu.serving.limits import (
+    MAX_HEADERS,
+    Held,
+    InvalidRequest,
+    Limits,
+    Refusal,
+    refusal_of,
+    refusal_of_page,
+    too_large,
+    try_again,
+)
 from anygpu.serving.metrics import Metrics
 from anygpu.serving.models import VERSION, Model
 from anygpu.serving.protocol import Response, answer, parse
-from anygpu.serving.refusals import InvalidRequest, Refusal, refusal_of, too_large, try_again
 from anygpu.serving.tokens import EVERYBODY, Access, Tokens
 
 Scope = MutableMapping[str, Any]

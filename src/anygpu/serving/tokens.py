@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from anygpu.errors import InvalidOption
-from anygpu.serving.refusals import Refusal
+from anygpu.serving.limits import Refusal
 
 #: Shorter tokens can be guessed.
 MIN_LENGTH = 16

@@ -10,9 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from anygpu.observe.calls import Fallback
-from anygpu.observe.findings import Advice, Anomaly, DeviceMemory
-from anygpu.observe.snapshot import Process, Snapshot
+from anygpu.observe.snapshot import Advice, Anomaly, DeviceMemory, Fallback, Process, Snapshot
 from anygpu.observe.statistics import Summary
 from anygpu.runtime.health import Health, LaneHealth, TenantHealth
 from tests.observe.dashboard.invented import Invented, call, snapshot, statistics, usage

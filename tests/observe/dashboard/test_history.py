@@ -23,8 +23,7 @@ from anygpu.observe.dashboard.history import (
 )
 from anygpu.observe.dashboard.panels import View
 from anygpu.observe.dashboard.timeline import CALLS
-from anygpu.observe.findings import DeviceMemory
-from anygpu.observe.snapshot import Process
+from anygpu.observe.snapshot import DeviceMemory, Process
 from tests.observe.dashboard.invented import Invented, call, snapshot, usage
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from anygpu.base.printable import printable
 from anygpu.cli.top.pages import Page, Row, bytes_, compact, percent, seconds_
-from anygpu.observe.following import Look
+from anygpu.observe.looking import Look
 from anygpu.observe.statistics import CallStatistics, Quantiles
 
 

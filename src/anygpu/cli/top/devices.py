@@ -9,7 +9,7 @@ from anygpu.base.printable import printable
 from anygpu.cli.top.pages import UNKNOWN, Cell, Column, Row, Tone, bytes_
 from anygpu.hardware.device import Device
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.following import Look
+from anygpu.observe.looking import Look
 
 COLUMNS = (
     Column("DEVICE", "a card or the processor, and the devices that use it", 14, right=False, takes_rest=True),

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from anygpu.base.printable import printable
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.observe.following import Look, processor_share, rates
+from anygpu.observe.looking import Look, processor_share, rates
 from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.statistics import CallStatistics
 

@@ -13,7 +13,7 @@ from anygpu.cli.top.devices import Card, cards
 from anygpu.hardware.device import Device
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.following import Following, Look
+from anygpu.observe.looking import Following, Look
 from anygpu.observe.snapshot import Snapshot
 
 

@@ -26,9 +26,8 @@ from anygpu.array.core.device import Witnessed
 from anygpu.array.core.expression import active_tracer
 from anygpu.array.trace.tracing import trace
 from anygpu.notes import Given, Note
-from anygpu.observe.advising.findings import findings
-from anygpu.observe.advising.seen import MOST_LINES, Line, Lines, Place, leaves
-from anygpu.observe.findings import Advice
+from anygpu.observe.advising.findings import MOST_LINES, Line, Lines, Place, findings, leaves
+from anygpu.observe.snapshot import Advice
 from anygpu.placement.executing import Executing
 from anygpu.receipts import HostOperation, Receipt
 

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.calls import Call
 from anygpu.observe.dashboard.timeline import COLUMNS, blocks_of, merged
-from anygpu.observe.snapshot import Process, Snapshot
+from anygpu.observe.snapshot import Call, Process, Snapshot
 
 #: How long samples are kept, in seconds, and how many there are of each series at most.
 KEPT_SECONDS, SAMPLES = 600.0, 1300

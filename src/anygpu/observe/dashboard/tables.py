@@ -9,8 +9,7 @@ from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.dashboard.history import History, ProcessHistory
 from anygpu.observe.dashboard.names import shown
 from anygpu.observe.dashboard.panels import Columns, View, colour, process_colour, rate
-from anygpu.observe.parts import breakdown
-from anygpu.observe.statistics import CallStatistics
+from anygpu.observe.statistics import CallStatistics, breakdown
 
 _MOST_ROWS = 60
 _SENTENCE = 300

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anygpu.observe.calls import Call
+from anygpu.observe.snapshot import Call
 
 Table = NDArray[np.float64]
 
