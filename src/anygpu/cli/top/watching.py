@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 
 from anygpu.base.printable import encode_json
-from anygpu.cli.top.devices import Card, cards
+from anygpu.base.tables import Cell, Column
+from anygpu.cli.top.pages import (
+    DEVICES,
+    NOBODY,
+    PAGES,
+    Row,
+    cards,
+    device_rows,
+    fit,
+    heading,
+    headline,
+    in_order,
+    widths,
+)
 from anygpu.hardware.device import Device
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.looking import Following, Look
 from anygpu.observe.snapshot import Snapshot
+from anygpu.observe.tables import DeviceRow
 
 
 class Picture(NamedTuple):
     """Everything at a moment."""
 
     looks: tuple[Look, ...]
-    cards: tuple[Card, ...]
+    cards: tuple[DeviceRow, ...]
     usage: dict[str, Usage]
 
 
@@ -75,3 +92,45 @@ def document(picture: Picture) -> TopDocument:
         silent=tuple(Silent(pid=look.process.pid, why=look.trouble or "") for look in silent),
         usage=picture.usage,
     )
+
+
+STYLES = {"": "", "dim": "dim", "good": "green", "warn": "yellow", "bad": "bold red"}
+
+
+def show_once(console: Console, picture: Picture) -> None:
+    """All pages that have anything to say, one below the other."""
+    console.print(Text(f"anygpu top · {headline(picture.looks)}"))
+    if picture.cards:
+        _show(console, "", DEVICES, device_rows(picture.cards))
+    if not picture.looks:
+        console.print()
+        console.print(Text(NOBODY))
+        return
+    for page in PAGES:
+        rows = page.rows(picture.looks)
+        if rows:
+            _show(console, page.title, page.columns, in_order(rows, page.sort, descending=page.descending))
+
+
+def _show(console: Console, title: str, columns: Sequence[Column[Any]], rows: Sequence[Row]) -> None:
+    console.print()
+    if title:
+        console.print(Text(title, style="bold"))
+    if console.is_terminal:
+        room = widths(columns, console.width)
+    else:  # to a file, nothing is left out or cut off
+        room = [
+            max(cell_len(each) for each in (heading(column), *(row.cells[number].text for row in rows)))
+            for number, column in enumerate(columns)
+        ]
+    shown = [(number, column, width) for number, (column, width) in enumerate(zip(columns, room, strict=True)) if width]
+    head = " ".join(fit(heading(column), width, right=column.right) for _, column, width in shown)
+    console.print(Text(head.rstrip(), style="dim"), soft_wrap=True)
+    for row in rows:
+        line = Text(" ").join(_styled(row.cells[number], column, width) for number, column, width in shown)
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+
+def _styled(cell: Cell, column: Column[Any], width: int) -> Text:
+    return Text(fit(cell.text, width, right=column.right), style=STYLES[cell.tone])
