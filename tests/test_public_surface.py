@@ -34,7 +34,6 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "IPython": "notebook/magics.py",
     "textual": "cli/top/",
     "bokeh": "observe/dashboard/",
-    "tornado": "observe/dashboard/",
     "scalene": "observe/scalene.py",
     "starlette": "nobody",
     "prometheus_client": "observe/prometheus.py",

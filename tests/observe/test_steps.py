@@ -14,7 +14,7 @@ from anygpu.cli.profile import show_profile
 from anygpu.notes import Failure, observe
 from anygpu.observe import trace
 from anygpu.observe.dashboard.history import History
-from anygpu.observe.dashboard.panels import View
+from anygpu.observe.dashboard.panels import Columns, View
 from anygpu.observe.dashboard.tables import notes, problems, steps
 from anygpu.observe.metrics import BUCKETS, call_families
 from anygpu.observe.profile_html import to_html
@@ -216,9 +216,13 @@ def test_the_dashboard_has_them_beside_predictions() -> None:
     again = fallback_of(step(attempts=(FULL, DONE)), 70.0)
     assert again is not None
     history.add({7: snapshot(training(), fallbacks=(again,))}, 100.0)
-    found = steps(history, view)
-    assert found["parts"] == ["wait 5%, transfer 10%, forward 25%, backward 50%, optimizer 5%, rest 5%"]
-    assert (found["peak"], found["predicted"], found["again"]) == (["96.0 MiB"], ["88.0 MiB"], ["2"])
-    assert problems(history, view)["what"] == ["repeat"]
-    assert "steps" not in notes(history, view)["panel"]
-    assert "steps" in notes(History(), view)["panel"]
+    (row,) = tabulated(steps(history, view))
+    assert row["parts"] == "wait 5%, transfer 10%, forward 25%, backward 50%, optimizer 5%, rest 5%"
+    assert (row["peak"], row["predicted"], row["again"]) == ("96.0 MiB", "88.0 MiB", "2")
+    assert [row["what"] for row in tabulated(problems(history, view))] == ["repeat"]
+    assert "steps" not in notes(history, view)
+    assert "steps" in notes(History(), view)
+
+
+def tabulated(table: Columns) -> list[dict[str, str]]:
+    return [dict(zip(table["heads"], row, strict=True)) for row in table["rows"]]

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from anygpu.observe import metrics_server
-from anygpu.observe.metrics_server import MOST_BYTES, MOST_CONNECTIONS, MetricsServer
+from anygpu.observe.local_http import MOST_BYTES, MOST_CONNECTIONS, MetricsServer
 from anygpu.serving import limits as module
 from anygpu.serving.limits import MAX_HEAD, MAX_HEADERS, MAX_INPUTS, MAX_JSON, MAX_RANK, Held, Limits
 from anygpu.serving.server import Server

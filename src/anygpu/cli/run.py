@@ -1,4 +1,4 @@
-"""`anygpu run script.py`: a script as Python would run it, and observed."""
+"""`anygpu run`: a script, observed. `anygpu dashboard`: observed processes in a browser."""
 
 from __future__ import annotations
 
@@ -52,12 +52,11 @@ def dashboard(
     on this machine only, and only to who has its address.
     """
     try:
-        from anygpu.observe.dashboard.server import Dashboard
+        from anygpu.observe.dashboard.server import Dashboard, ObservedProcesses
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("bokeh", "tornado"):
+        if error.name is None or error.name.partition(".")[0] != "bokeh":
             raise
         raise MissingExtra("bokeh", "dashboard") from error
-    from anygpu.observe.dashboard.source import ObservedProcesses
 
     console = Console()
     source = ObservedProcesses()

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from anygpu.observe.advising.advisor import Advisor
+    from anygpu.observe.local_http import MetricsServer
     from anygpu.observe.metrics import ObservedMetrics
-    from anygpu.observe.metrics_server import MetricsServer
     from anygpu.observe.open_telemetry import Telemetry
     from anygpu.observe.prometheus import ObservedCollector
     from anygpu.observe.recording import Recording
@@ -110,8 +110,8 @@ def serve_metrics(port: int) -> MetricsServer:
 
     The process is observed from now on. 0 is any port that is free; the server's `port` says which.
     """
+    from anygpu.observe.local_http import MetricsServer
     from anygpu.observe.metrics import ObservedMetrics, default_health, own_families
-    from anygpu.observe.metrics_server import MetricsServer
 
     metrics = ObservedMetrics(_find, health=default_health)
     server = MetricsServer(lambda: to_text([*metrics.families(), *own_families()]), port)
