@@ -247,7 +247,7 @@ def __dir__() -> list[str]:
 
 
 def _draw(value: Any) -> str | None:
-    html: str | None = importlib.import_module("anygpu.notebook.drawing").html_of(value)
+    html: str | None = importlib.import_module("anygpu.notebook").html_of(value)
     return html
 
 

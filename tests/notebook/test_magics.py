@@ -19,8 +19,8 @@ from traitlets.config import Config
 
 import anygpu as ag
 from anygpu.errors import InvalidOption
-from anygpu.notebook.arguments import call_in, offload_options, receipt_count
-from anygpu.notebook.kept import LastCalls
+from anygpu.notebook.magics import call_in, offload_options, receipt_count
+from anygpu.notebook.receipts import LastCalls
 from anygpu.notes import observers
 from anygpu.placement.offload import Offloaded
 from anygpu.plan.plan import Plan

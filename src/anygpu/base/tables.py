@@ -51,6 +51,14 @@ class Column(NamedTuple, Generic[Item]):
         return self.unit not in ("text", "prose")
 
 
+def by_title(*columns: Column[Item]) -> dict[str, Column[Item]]:
+    return {column.title: column for column in columns}
+
+
+def pick(columns: Mapping[str, Column[Item]], *titles: str) -> tuple[Column[Item], ...]:
+    return tuple(columns[title] for title in titles)
+
+
 class Cell(NamedTuple):
     text: str
     #: The value to sort by; `None` if it is unknown.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -10,13 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from anygpu.base.printable import printable
-from anygpu.base.units import readable_bytes, readable_seconds
+from anygpu.base.tables import LONG, UNKNOWN, Column, Formats, Item, cells, pick
+from anygpu.base.units import readable_seconds
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, State
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.diagnosis_context import Finding
 from anygpu.hardware.inventory import Inventory
-from anygpu.hardware.usage.usage import Usage, UsageDocument
+from anygpu.hardware.usage.usage import ProcessUsage, UsageDocument
 from anygpu.hardware.wording import all_facts, explained, in_a_few_words, memory_of, more_words
 
 _MARKS: dict[State, tuple[str, str]] = {
@@ -117,73 +118,52 @@ def _how_we_know(inventory: Inventory) -> str:
     return f"✓: a computation on the device gave the right result, up to {ago} ago; --deep checks again. {took}"
 
 
-_UNKNOWN = Text("–", style="dim")
+# -- tables
+
+#: Texts in full, and nothing in place of what is not known.
+PLAIN = LONG._replace(text=lambda text, letters: printable(text), unknown="")
+#: The same with a mark for what is not known.
+MARKED = PLAIN._replace(unknown=UNKNOWN)
+_STYLES = {"": "", "dim": "dim", "good": "", "warn": "yellow", "bad": "bold red"}
+
+
+def show_table(console: Console, columns: Sequence[Column[Item]], items: Iterable[Item], formats: Formats) -> None:
+    """Print an empty line and a table. Names in it are whatever users have chosen: markup in them is only text."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        prose = column.unit == "prose"
+        table.add_column(column.title, justify="right" if column.right else "left", no_wrap=not prose)
+    for item in items:
+        table.add_row(*(Text(each.text, _STYLES[each.tone]) for each in cells(columns, item, formats)))
+    console.print()
+    console.print(table)
+
+
+_PROCESSES: tuple[Column[tuple[str, ProcessUsage]], ...] = (
+    Column("device", lambda each: each[0]),
+    Column("process", lambda each: each[1].pid, "id"),
+    Column("load", lambda each: each[1].load, "share"),
+    Column("memory", lambda each: each[1].memory, "bytes"),
+    Column("name", lambda each: each[1].name),
+)
 
 
 def show_usage(console: Console, document: UsageDocument) -> None:
-    """A line for each device, then whose processes they are, then why something is not known."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("device", "load", "memory", "°C", "power", "clock", "throttled"):
-        table.add_column(name, justify="left" if name in ("device", "throttled") else "right", no_wrap=True)
-    for device, usage in document.usage.items():
-        table.add_row(device, *_cells(usage))
-    console.print(table)
-    _show_processes(console, document)
-    _show_unknown(console, document)
+    """A line for each device, then the processes that use them, then why something is not known."""
+    from anygpu.observe.tables import DEVICES, DeviceRow
 
-
-def _cells(usage: Usage) -> list[Text]:
-    return [
-        _UNKNOWN if usage.load is None else Text(f"{usage.load:.0%}"),
-        _of(_bytes(usage.memory_used), _bytes(usage.memory_total)),
-        _UNKNOWN if usage.temperature is None else Text(f"{usage.temperature:.0f}"),
-        _of(_watts(usage.power), _watts(usage.power_limit)),
-        _of(_megahertz(usage.clock), _megahertz(usage.clock_limit)),
-        _throttled(usage.throttled),
+    rows = [DeviceRow(device, usage) for device, usage in document.usage.items()]
+    show_table(console, pick(DEVICES, "device", "load", "memory", "°C", "power", "clock", "throttled"), rows, MARKED)
+    cards = {usage.card: (device, usage) for device, usage in reversed(document.usage.items())}
+    processes = [
+        (device, process)
+        for device, usage in document.usage.items()
+        if cards[usage.card][0] == device
+        for process in usage.processes or ()
     ]
-
-
-def _bytes(count: int | None) -> str | None:
-    return None if count is None else readable_bytes(count)
-
-
-def _watts(value: float | None) -> str | None:
-    return None if value is None else f"{value:.0f} W"
-
-
-def _megahertz(value: float | None) -> str | None:
-    return None if value is None else f"{value / 1e6:.0f} MHz"
-
-
-def _of(value: str | None, limit: str | None) -> Text:
-    if value is None:
-        return _UNKNOWN
-    return Text(value) if limit is None else Text(f"{value} / {limit}")
-
-
-def _throttled(reasons: tuple[str, ...] | None) -> Text:
-    if reasons is None:
-        return _UNKNOWN
-    return Text(", ".join(reasons), style="bold red") if reasons else Text("no")
-
-
-def _show_processes(console: Console, document: UsageDocument) -> None:
-    seen: set[str] = set()
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("device", "process", "load", "memory", "name"):
-        table.add_column(name, justify="right" if name in ("process", "load", "memory") else "left", no_wrap=True)
-    for device, usage in document.usage.items():
-        if usage.card in seen:
-            continue
-        seen.add(usage.card)
-        for process in usage.processes or ():
-            load = _UNKNOWN if process.load is None else Text(f"{process.load:.0%}")
-            memory = _UNKNOWN if process.memory is None else Text(readable_bytes(process.memory))
-            # A name is whatever the process has chosen, so no markup of it counts, and no escapes reach the screen.
-            table.add_row(device, str(process.pid), load, memory, Text(printable(process.name or "–")))
-    if table.row_count:
-        console.print()
-        console.print(table)
+    if processes:
+        show_table(console, _PROCESSES, processes, MARKED)
+    _show_unknown(console, document)
 
 
 def _show_unknown(console: Console, document: UsageDocument) -> None:

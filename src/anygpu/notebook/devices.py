@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from anygpu.hardware.device import Device, State
-from anygpu.hardware.diagnosis import Diagnosis
-from anygpu.hardware.diagnosis_context import Finding
-from anygpu.hardware.wording import all_facts, explained, in_a_few_words, memory_of, more_words
-from anygpu.notebook.markup import (
+from anygpu.base.display import Listed
+from anygpu.base.markup import (
     GREY,
     OLIVE,
     RED,
@@ -23,6 +21,11 @@ from anygpu.notebook.markup import (
     table,
     tag,
 )
+from anygpu.base.tables import Column
+from anygpu.hardware.device import Device, State, Unavailable
+from anygpu.hardware.diagnosis import Diagnosis
+from anygpu.hardware.diagnosis_context import Finding
+from anygpu.hardware.wording import all_facts, explained, in_a_few_words, memory_of, more_words
 
 _MARKS: dict[State, tuple[str, str]] = {
     "verified": ("✓", TEAL),
@@ -48,29 +51,24 @@ def device_html(device: Device) -> str:
 
 
 def devices_html(devices: Sequence[Device]) -> str:
-    rows = [(_mark(each.state), tag("b", each.id), in_a_few_words(each), more_words(each)) for each in devices]
     return framed(
         "Devices",
-        table((spoken("state"), "device", "what", "driver, memory and features"), rows, "Devices, best first"),
+        table((*_DEVICES, _MORE), devices, "Devices, best first"),
         details("All figures", *(join((paragraph(tag("b", each.id)), _facts(each))) for each in devices)),
     )
 
 
 def diagnosis_html(diagnosis: Diagnosis) -> str:
     inventory = diagnosis.inventory
-    rows = [(_mark(each.state), tag("b", each.id), in_a_few_words(each)) for each in inventory.devices]
     parts: list[object] = [
         paragraph(tag("b", diagnosis.verdict)),
-        table((spoken("state"), "device", "what can compute here"), rows, "Devices"),
+        table((*_DEVICES[:2], _DEVICES[2]._replace(title="what can compute here")), inventory.devices, "Devices"),
         *(_finding(each) for each in diagnosis.findings),
     ]
     if not diagnosis.problems:
         parts.append(paragraph("No problems found."))
     if inventory.unavailable:
-        missing = [(_mark(each.state), each.id, explained(each)) for each in inventory.unavailable]
-        parts.append(
-            details("Not available", table((spoken("state"), "what", "why"), missing, "What is not available"))
-        )
+        parts.append(details("Not available", table(_MISSING, inventory.unavailable, "Devices that are not available")))
     return framed("Diagnosis", *parts)
 
 
@@ -97,3 +95,56 @@ def _facts(device: Device) -> Html:
 def _mark(state: State) -> Html:
     sign, colour = _MARKS[state]
     return tag("span", sign, role="img", aria_label=state, title=state, style=f"color:{colour};font-weight:700")
+
+
+_DEVICES: tuple[Column[Device], ...] = (
+    Column(spoken("state"), lambda device: _mark(device.state)),
+    Column("device", lambda device: tag("b", device.id)),
+    Column("what", in_a_few_words),
+)
+_MORE: Column[Device] = Column("driver, memory and features", more_words)
+_MISSING: tuple[Column[Unavailable], ...] = (
+    Column(spoken("state"), lambda missing: _mark(missing.state)),
+    Column("what", lambda missing: missing.id),
+    Column("why", explained),
+)
+
+
+#: Modules and names of the classes. They are named and not imported, because not every notebook loads them.
+WRITTEN = (
+    ("anygpu.receipts", "Receipt"),
+    ("anygpu.plan.plan", "Plan"),
+    ("anygpu.observe.statistics", "Summary"),
+    ("anygpu.hardware.device", "Device"),
+    ("anygpu.hardware.diagnosis", "Diagnosis"),
+    ("anygpu.base.display", "Listed"),
+)
+
+
+def write(value: Any, printer: Any, cycle: bool) -> None:
+    """For IPython's printer."""
+    printer.text(text_of(value))
+
+
+def text_of(value: Any) -> str:
+    if isinstance(value, Diagnosis):
+        return _diagnosis(value)
+    if isinstance(value, Listed):
+        if value and all(isinstance(each, Device) for each in value):
+            return _devices(value)
+        return "\n".join(str(each) for each in value) if value else "[]"
+    return str(value)
+
+
+def _devices(devices: list[Device] | tuple[Device, ...]) -> str:
+    width = max((len(each.id) for each in devices), default=0)
+    return "\n".join(f"{each.id:<{width}}  {in_a_few_words(each)}" for each in devices)
+
+
+def _diagnosis(diagnosis: Diagnosis) -> str:
+    lines = [diagnosis.verdict, _devices(diagnosis.inventory.devices)]
+    for each in diagnosis.findings:
+        lines += [f"{each.severity}: {each.title}", f"  {each.cause}", *(f"  → {step}" for step in each.fix)]
+    if not diagnosis.problems:
+        lines.append("No problems found.")
+    return "\n".join(line for line in lines if line)

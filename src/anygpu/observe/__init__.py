@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
     from anygpu.observe.advising.advisor import Advisor
     from anygpu.observe.local_http import MetricsServer
-    from anygpu.observe.metrics import ObservedMetrics
+    from anygpu.observe.metrics import ObservedCollector, ObservedMetrics
     from anygpu.observe.open_telemetry import Telemetry
-    from anygpu.observe.prometheus import ObservedCollector
     from anygpu.observe.recording import Recording
 
 
@@ -125,8 +124,7 @@ def prometheus_collector(*, buckets: Sequence[float] | None = None) -> ObservedC
     The process is observed from now on. `buckets` are the upper bounds of the histogram, in seconds. Needs the extra
     `observe`.
     """
-    from anygpu.observe.metrics import BUCKETS, ObservedMetrics, check_buckets, default_health
-    from anygpu.observe.prometheus import ObservedCollector
+    from anygpu.observe.metrics import BUCKETS, ObservedCollector, ObservedMetrics, check_buckets, default_health
 
     bounds = BUCKETS if buckets is None else check_buckets(buckets)
     collector = ObservedCollector(ObservedMetrics(_find, buckets=bounds, health=default_health))

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anygpu.base.display import drawn
-from anygpu.base.printable import encode_json, printable
-from anygpu.base.units import readable_bytes, readable_seconds
+from anygpu.base.printable import encode_json
+from anygpu.base.tables import to_text
+from anygpu.base.units import readable_seconds
 from anygpu.notes import Failure, Note
 from anygpu.receipts import PHASES, Receipt
 
@@ -231,8 +232,6 @@ def _of_others(others: Iterable[tuple[Receipt | Failure, float]]) -> Iterable[Ba
 MOST_FUNCTIONS = 200
 #: Names of errors that are counted of one function.
 MOST_ERRORS = 20
-#: Longer names are cut where they are shown in a table.
-_LONGEST = 60
 OTHER = "other"
 
 #: What "lately" is: so many parts of so many seconds.
@@ -305,12 +304,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             return "Nothing is counted. Call anygpu.observe.start() first, or set ANYGPU_OBSERVE=1."
         if not self.calls:
             return f"No calls in {readable_seconds(self.seconds)}."
-        rows: list[tuple[str, ...]] = [
-            ("function", "device", "calls", "errors", "fallbacks", "total", "p50", "p90", "p99", "moved")
-        ]
-        rows += [_row(each) for each in self.calls]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join("  ".join(_cells(row, widths)).rstrip() for row in rows)
+        from anygpu.observe.tables import SUMMARY, CallRow
+
+        return to_text(SUMMARY, [CallRow(each) for each in self.calls])
 
     def _repr_html_(self) -> str | None:
         return drawn(self)
@@ -455,26 +451,6 @@ class Statistics:
         if found is None:
             found = self._series[key] = _Series()
         return found
-
-
-def _row(each: CallStatistics) -> tuple[str, ...]:
-
-    times = (each.seconds.total, each.seconds.p50, each.seconds.p90, each.seconds.p99)
-    return (
-        printable(each.function, most=_LONGEST),
-        each.device,
-        str(each.calls),
-        str(sum(each.errors.values())),
-        str(each.fallbacks),
-        *(readable_seconds(time or 0.0) for time in times),
-        readable_bytes(each.bytes_to_device + each.bytes_to_host),
-    )
-
-
-def _cells(row: tuple[str, ...], widths: list[int]) -> list[str]:
-    """Words to the left, numbers to the right."""
-    words = [cell.ljust(width) for cell, width in zip(row[:2], widths, strict=False)]
-    return words + [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
 
 
 def _quantiles(sketch: Sketch) -> Quantiles:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from anygpu.base.tables import UNKNOWN, Column, Item, Tone, counted
+from anygpu.base.tables import UNKNOWN, Column, Tone, by_title, counted, pick
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.looking import Rate
 from anygpu.observe.snapshot import Snapshot
@@ -23,14 +23,6 @@ _HOT = 85.0
 _BAR = 10
 #: Characters of a sentence on a page.
 _SENTENCE = 300
-
-
-def _by_title(*columns: Column[Item]) -> dict[str, Column[Item]]:
-    return {column.title: column for column in columns}
-
-
-def pick(columns: Mapping[str, Column[Item]], *titles: str) -> tuple[Column[Item], ...]:
-    return tuple(columns[title] for title in titles)
 
 
 # -- calls of one function on one device
@@ -91,7 +83,7 @@ def breakdown_of(phases: Mapping[str, float], parts: Mapping[str, float]) -> str
 
 _FEW_MINUTES = "of the calls of the last five minutes took no longer"
 
-CALLS: dict[str, Column[CallRow]] = _by_title(
+CALLS: dict[str, Column[CallRow]] = by_title(
     Column("function", lambda row: row.calls.function, "text", 14, "the name of the function",
            lambda row: "dim" if row.stale else "", takes_rest=True),
     Column("process", lambda row: row.pid, "id", 7, "its process", short="PID"),
@@ -118,7 +110,7 @@ CALLS: dict[str, Column[CallRow]] = _by_title(
 )  # fmt: skip
 
 #: All calls since the beginning, where those above have the last five minutes.
-ALL_CALLS: dict[str, Column[CallRow]] = CALLS | _by_title(
+ALL_CALLS: dict[str, Column[CallRow]] = CALLS | by_title(
     Column("fallbacks", lambda row: row.calls.fallbacks, "count"),
     Column("total", lambda row: row.calls.seconds.total, "seconds"),
     Column("p50", lambda row: row.calls.seconds.p50, "seconds"),
@@ -129,7 +121,7 @@ SUMMARY = pick(
     ALL_CALLS, "function", "device", "calls", "errors", "fallbacks", "total", "p50", "p90", "p99", "moved"
 )  # fmt: skip
 
-STEPS: dict[str, Column[CallRow]] = _by_title(
+STEPS: dict[str, Column[CallRow]] = by_title(
     CALLS["function"]._replace(title="step", short="FUNCTION", meaning="what is called", width=12),
     CALLS["process"]._replace(optional=2),
     CALLS["device"]._replace(tone="good", optional=3),
@@ -231,7 +223,7 @@ def _command(row: ProcessRow) -> str:
     return row.trouble if row.snapshot is None else row.snapshot.process.command
 
 
-PROCESSES: dict[str, Column[ProcessRow]] = _by_title(
+PROCESSES: dict[str, Column[ProcessRow]] = by_title(
     Column("process", lambda row: row.pid, "id", 7, "the process", lambda row: "" if row.tone == "good" else row.tone,
            short="PID"),
     Column("script", lambda row: short_command(_command(row)), "text", 16, "how it was started", short="COMMAND",
@@ -298,7 +290,7 @@ def _condition(row: LaneRow) -> str:
     return "ok" if row.whole.ok else "closed" if row.whole.closed else "late"
 
 
-LANES: dict[str, Column[LaneRow]] = _by_title(
+LANES: dict[str, Column[LaneRow]] = by_title(
     Column("process", lambda row: row.pid, "id", 7, "the process", short="PID"),
     Column("device", lambda row: row.lane.device, "text", 10,
            "whose queue it is; “all” is what waits for any device", letters=24),
@@ -329,7 +321,7 @@ class TenantRow(NamedTuple):
     share: float | None = None
 
 
-TENANTS: dict[str, Column[TenantRow]] = _by_title(
+TENANTS: dict[str, Column[TenantRow]] = by_title(
     Column("tenant", lambda row: row.tenant.tenant, "text", 16, "who submitted the tasks", takes_rest=True),
     Column("process", lambda row: row.pid, "id", 7, "the process", short="PID"),
     Column("waiting", lambda row: row.tenant.waiting, "count", 7, "tasks that wait", "warn", short="WAIT"),
@@ -412,7 +404,7 @@ def _processes(problem: Problem) -> float | str:
     return problem.processes[0] if len(problem.processes) == 1 else f"{len(problem.processes)} processes"
 
 
-PROBLEMS: dict[str, Column[Problem]] = _by_title(
+PROBLEMS: dict[str, Column[Problem]] = by_title(
     Column("when", lambda each: each.age, "age", 7, "how long ago, where that is known", short="AGO"),
     Column("what", lambda each: each.kind, "text", 12,
            "a lost device, a wrong result, a fallback, a repeat on the same device, or what is not as it was",
@@ -472,7 +464,7 @@ def _throttled(row: DeviceRow) -> str | None:
     return None if row.usage.throttled is None else ", ".join(row.usage.throttled) or "no"
 
 
-DEVICES: dict[str, Column[DeviceRow]] = _by_title(
+DEVICES: dict[str, Column[DeviceRow]] = by_title(
     Column("card", _card, "text", 14, "a card or the processor, and the devices that use it",
            lambda row: "bad" if row.usage.throttled else "", short="DEVICE", takes_rest=True),
     Column("device", lambda row: row.name, letters=24),

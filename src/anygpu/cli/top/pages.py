@@ -11,14 +11,14 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from anygpu.base.printable import printable
-from anygpu.base.tables import SHORT, Cell, Column, Tone, cells, compact, percent, short_bytes, short_seconds
+from anygpu.base.tables import SHORT, Cell, Column, Tone, cells, compact, percent, pick, short_bytes, short_seconds
 from anygpu.hardware.device import Device
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe import tables
 from anygpu.observe.looking import Look, processor_share, rates
 from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.statistics import CallStatistics, Quantiles
-from anygpu.observe.tables import CallRow, DeviceRow, Problem, ProcessRow, TenantRow, pick
+from anygpu.observe.tables import CallRow, DeviceRow, Problem, ProcessRow, TenantRow
 
 NOBODY = "No process of yours is observed. Start one: anygpu run script.py"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from anygpu.base.tables import LONG, Column, Formats, Item, Tone, cells, counted, rounded_age
+from anygpu.base.tables import LONG, Column, Formats, Item, Tone, cells, counted, pick, rounded_age
 from anygpu.base.units import readable_bytes
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe import tables
@@ -13,7 +13,7 @@ from anygpu.observe.dashboard.history import History, ProcessHistory
 from anygpu.observe.dashboard.panels import Columns, View, colour, process_colour, rate, shown
 from anygpu.observe.snapshot import Advice
 from anygpu.observe.statistics import CallStatistics
-from anygpu.observe.tables import CallRow, DeviceRow, ProcessRow, pick
+from anygpu.observe.tables import CallRow, DeviceRow, ProcessRow
 
 _MOST_ROWS = 60
 #: How far apart the two samples are that a rate is made of.

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from anygpu.base.tables import LONG, Column, Formats, Item, cell
+
 #: A longer text of the user's is cut: a notebook keeps all that it shows.
 LONGEST_TEXT = 2000
 
@@ -43,6 +45,10 @@ background:var(--jp-border-color3,rgba(128,128,128,.18))}
 & svg.anygpu-graph{max-width:100%;height:auto}
 """.replace("&", ".anygpu-out.anygpu-out")
 _STYLE_TAG = f"<style>{_STYLE.strip()}</style>"
+
+
+#: Texts are cut and escaped where they are put into the page.
+HTML = LONG._replace(text=lambda text, letters: text, unknown="")
 
 
 class Html(str):
@@ -112,16 +118,27 @@ def pairs(rows: Iterable[tuple[str, object]], label: str) -> Html:
     return tag("div", tag("table", *body, aria_label=label), class_="wide") if body else Html("")
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]], label: str, numbers: Sequence[int] = ()) -> Html:
-    """A table with a row of names; columns in `numbers` stand to the right."""
-
-    def look(column: int) -> str:
-        return "n" if column in numbers else ""
-
-    names = [tag("th", name, scope="col", class_=look(column)) for column, name in enumerate(head)]
-    body = [tag("tr", *(tag("td", cell, class_=look(column)) for column, cell in enumerate(row))) for row in rows]
-    inner = tag("table", tag("thead", tag("tr", *names)), tag("tbody", *body), aria_label=label)
+def table(
+    columns: Sequence[Column[Item]], items: Iterable[Item], label: str, formats: Formats = HTML, class_: str = ""
+) -> Html:
+    """A table with a row of titles. The values of columns may be HTML, which stays as it is."""
+    look = ["n" if column.right else "" for column in columns]
+    names = [tag("th", column.title, scope="col", class_=kind) for column, kind in zip(columns, look, strict=True)]
+    rows = []
+    for item in items:
+        found = [_content(column, item, formats) for column in columns]
+        rows.append(tag("tr", *(tag("td", each, class_=kind) for each, kind in zip(found, look, strict=True))))
+    head = tag("thead", tag("tr", *names)) if any(column.title for column in columns) else Html("")
+    inner = tag("table", head, tag("tbody", *rows), aria_label=label, class_=class_)
     return tag("div", inner, class_="wide")
+
+
+def _content(column: Column[Item], item: Item, formats: Formats) -> object:
+    value = column.value(item)
+    if isinstance(value, Html):
+        return value
+    found = cell(column, item, formats)
+    return tag("span", found.text, class_="bad") if found.tone == "bad" else found.text
 
 
 def bar(shares: Sequence[Share], whole: float | None = None) -> Html:
