@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from anygpu.base import markup
 from anygpu.base.markup import Html, Share, bar, details, framed, legend, pairs, paragraph, safe, table, tag
-from anygpu.base.tables import Column
 from tests.notebook.pages import check, parsed, words
 
 HOSTILE = st.one_of(
@@ -37,9 +36,7 @@ def test_no_text_becomes_markup(one: str, two: str, three: str) -> None:
         one,
         paragraph(two, look=three),
         pairs([(one, two)], three),
-        table(
-            (Column(one or "a", lambda row: row[0]), Column(two or "b", lambda row: row[1])), [(three, one)], two or "c"
-        ),
+        table((one or "a", two or "b"), [(three, one)], two or "c"),
         bar([Share(one, 1.0, two, markup.BLUE), Share(three, 2.0, one, markup.RED)]),
         legend([Share(two, 1.0, three, markup.BLUE)]),
         details(one, two),

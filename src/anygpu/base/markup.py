@@ -119,18 +119,24 @@ def pairs(rows: Iterable[tuple[str, object]], label: str) -> Html:
 
 
 def table(
-    columns: Sequence[Column[Item]], items: Iterable[Item], label: str, formats: Formats = HTML, class_: str = ""
+    head: Sequence[str], rows: Iterable[Sequence[object]], label: str, numbers: Sequence[int] = (), class_: str = ""
 ) -> Html:
-    """A table with a row of titles. The values of columns may be HTML, which stays as it is."""
-    look = ["n" if column.right else "" for column in columns]
-    names = [tag("th", column.title, scope="col", class_=kind) for column, kind in zip(columns, look, strict=True)]
-    rows = []
-    for item in items:
-        found = [_content(column, item, formats) for column in columns]
-        rows.append(tag("tr", *(tag("td", each, class_=kind) for each, kind in zip(found, look, strict=True))))
-    head = tag("thead", tag("tr", *names)) if any(column.title for column in columns) else Html("")
-    inner = tag("table", head, tag("tbody", *rows), aria_label=label, class_=class_)
-    return tag("div", inner, class_="wide")
+    """A table with a row of titles; columns in `numbers` are aligned to the right."""
+
+    def look(column: int) -> str:
+        return "n" if column in numbers else ""
+
+    names = [tag("th", name, scope="col", class_=look(column)) for column, name in enumerate(head)]
+    body = [tag("tr", *(tag("td", cell, class_=look(column)) for column, cell in enumerate(row))) for row in rows]
+    titles = tag("thead", tag("tr", *names)) if any(head) else ""
+    return tag("div", tag("table", titles, tag("tbody", *body), aria_label=label, class_=class_), class_="wide")
+
+
+def column_table(columns: Sequence[Column[Item]], items: Iterable[Item], label: str, formats: Formats = HTML) -> Html:
+    """A table that is described by columns. A value may be HTML, which stays as it is."""
+    rows = [[_content(column, item, formats) for column in columns] for item in items]
+    numbers = [place for place, column in enumerate(columns) if column.right]
+    return table([column.title for column in columns], rows, label, numbers)
 
 
 def _content(column: Column[Item], item: Item, formats: Formats) -> object:

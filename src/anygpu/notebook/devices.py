@@ -21,8 +21,7 @@ from anygpu.base.markup import (
     table,
     tag,
 )
-from anygpu.base.tables import Column
-from anygpu.hardware.device import Device, State, Unavailable
+from anygpu.hardware.device import Device, State
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.diagnosis_context import Finding
 from anygpu.hardware.wording import all_facts, explained, in_a_few_words, memory_of, more_words
@@ -51,24 +50,28 @@ def device_html(device: Device) -> str:
 
 
 def devices_html(devices: Sequence[Device]) -> str:
+    rows = [(_mark(each.state), tag("b", each.id), in_a_few_words(each), more_words(each)) for each in devices]
     return framed(
         "Devices",
-        table((*_DEVICES, _MORE), devices, "Devices, best first"),
+        table((spoken("state"), "device", "what", "driver, memory and features"), rows, "Devices, best first"),
         details("All figures", *(join((paragraph(tag("b", each.id)), _facts(each))) for each in devices)),
     )
 
 
 def diagnosis_html(diagnosis: Diagnosis) -> str:
     inventory = diagnosis.inventory
+    rows = [(_mark(each.state), tag("b", each.id), in_a_few_words(each)) for each in inventory.devices]
     parts: list[object] = [
         paragraph(tag("b", diagnosis.verdict)),
-        table((*_DEVICES[:2], _DEVICES[2]._replace(title="what can compute here")), inventory.devices, "Devices"),
+        table((spoken("state"), "device", "what can compute here"), rows, "Devices"),
         *(_finding(each) for each in diagnosis.findings),
     ]
     if not diagnosis.problems:
         parts.append(paragraph("No problems found."))
     if inventory.unavailable:
-        parts.append(details("Not available", table(_MISSING, inventory.unavailable, "Devices that are not available")))
+        missing = [(_mark(each.state), each.id, explained(each)) for each in inventory.unavailable]
+        label = "Devices that are not available"
+        parts.append(details("Not available", table((spoken("state"), "what", "why"), missing, label)))
     return framed("Diagnosis", *parts)
 
 
@@ -95,19 +98,6 @@ def _facts(device: Device) -> Html:
 def _mark(state: State) -> Html:
     sign, colour = _MARKS[state]
     return tag("span", sign, role="img", aria_label=state, title=state, style=f"color:{colour};font-weight:700")
-
-
-_DEVICES: tuple[Column[Device], ...] = (
-    Column(spoken("state"), lambda device: _mark(device.state)),
-    Column("device", lambda device: tag("b", device.id)),
-    Column("what", in_a_few_words),
-)
-_MORE: Column[Device] = Column("driver, memory and features", more_words)
-_MISSING: tuple[Column[Unavailable], ...] = (
-    Column(spoken("state"), lambda missing: _mark(missing.state)),
-    Column("what", lambda missing: missing.id),
-    Column("why", explained),
-)
 
 
 #: Modules and names of the classes. They are named and not imported, because not every notebook loads them.

@@ -28,7 +28,6 @@ from anygpu.base.markup import (
     table,
     tag,
 )
-from anygpu.base.tables import Column
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.notebook.receipts import receipt_body
 from anygpu.program.graph import Program
@@ -66,11 +65,20 @@ def outcomes_html(outcomes: Sequence[Outcome]) -> str:
     done = [(number, each) for number, each in enumerate(outcomes) if each.error is None]
     where = ", ".join(f"{count:,} on {device}" for device, count in devices.most_common())
     shown = sorted([*failed, *done][:MOST_ROWS], key=lambda each: each[0])
+    rows = [
+        (
+            f"{number:,}",
+            _error(each.error) if each.error is not None else _in_short(each.value),
+            each.receipt.device if each.receipt is not None else "",
+            readable_seconds(each.receipt.seconds) if each.receipt is not None else "",
+        )
+        for number, each in shown
+    ]
     cut = f" {len(shown):,} of them are below, errors first." if len(shown) < len(outcomes) else ""
     return framed(
         "Outcomes",
         paragraph(f"{len(done):,} of {len(outcomes):,} done" + (f": {where}." if where else ".") + cut),
-        table(_OUTCOMES, shown, "Outcomes"),
+        table(("item", "value or error", "device", "time"), rows, "Outcomes", (0, 3)),
     )
 
 
@@ -137,14 +145,6 @@ def _in_short(value: Any) -> str:
 
 def _error(error: BaseException) -> Html:
     return join((tag("span", type(error).__name__, class_="bad"), f": {error}"))
-
-
-_OUTCOMES: tuple[Column[tuple[int, Outcome]], ...] = (
-    Column("item", lambda each: each[0], "count"),
-    Column("value or error", lambda each: _error(each[1].error) if each[1].error else _in_short(each[1].value)),
-    Column("device", lambda each: each[1].receipt.device if each[1].receipt else None),
-    Column("time", lambda each: each[1].receipt.seconds if each[1].receipt else None, "seconds"),
-)
 
 
 #: Elements beyond which only the edges are shown.
@@ -223,16 +223,12 @@ def _summary(program: Program) -> Html:
     for (kind, label), count in counts.most_common():
         kinds.setdefault(kind, []).append(f"{label} × {count:,}" if count > 1 else label)
     numbers = Counter(node.op.operation_class for node in operations)
-    columns: tuple[Column[tuple[Any, int]], ...] = (
-        Column("kind", lambda each: each[0]),
-        Column("number", lambda each: each[1], "count"),
-        Column("operations", lambda each: ", ".join(kinds[each[0]])),
-    )
+    rows = [(kind, f"{count:,}", ", ".join(kinds[kind])) for kind, count in numbers.most_common()]
     said = (
         f"{program!r} is too large to draw: a program of up to {MOST_DRAWN} nodes is drawn. It consists of these "
         "operations."
     )
-    return join((paragraph(said), table(columns, numbers.most_common(), "Operations of the program")))
+    return join((paragraph(said), table(("kind", "number", "operations"), rows, "Operations of the program", (1,))))
 
 
 def _text(program: Program, name: str | None) -> Html:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,7 @@ from anygpu.base.markup import (
     Html,
     Share,
     bar,
+    column_table,
     details,
     framed,
     join,
@@ -34,9 +35,9 @@ from anygpu.base.markup import (
 from anygpu.base.tables import UNKNOWN, Column
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.notes import Failure, Origin, Seen, made
-from anygpu.plan.plan import Candidate, Plan, Refused
+from anygpu.plan.plan import Candidate, Plan
 from anygpu.receipts import Phases, Receipt
-from anygpu.store.report import Copied, Owned, Statistics
+from anygpu.store.report import Statistics
 
 if TYPE_CHECKING:
     from anygpu.observe.statistics import Summary
@@ -96,17 +97,21 @@ def receipts_table(calls: Sequence[Receipt | Failure]) -> Html:
     """A row for each call, and a sentence above."""
     shown = list(calls)[-MOST_ROWS:]
     longest = max(map(_seconds, shown), default=0.0)
+    rows = [
+        (
+            tag("b", each.task),
+            each.device,
+            readable_seconds(_seconds(each)),
+            bar(shares_of(each.phases), longest) if isinstance(each, Receipt) else "",
+            _why(each),
+        )
+        for each in shown
+    ]
     receipts = [each for each in shown if isinstance(each, Receipt)]
     names = [name for name in _COLOURS if any(getattr(each.phases, name) >= 5e-7 for each in receipts)]
     key = legend([Share(name, 0.0, "", _COLOURS[name]) for name in names])
-    columns: tuple[Column[Receipt | Failure], ...] = (
-        Column("function", lambda call: tag("b", call.task)),
-        Column("device", lambda call: call.device),
-        Column("time", _seconds, "seconds"),
-        Column("phases", lambda call: bar(shares_of(call.phases), longest) if isinstance(call, Receipt) else None),
-        Column("why", _why),
-    )
-    return join((paragraph(_counted(calls)), table(columns, shown, "Receipts"), key))
+    head = ("function", "device", "time", "phases", "why")
+    return join((paragraph(_counted(calls)), table(head, rows, "Receipts", (2,)), key))
 
 
 def _seconds(call: Receipt | Failure) -> float:
@@ -184,37 +189,19 @@ def plan_html(plan: Plan) -> str:
     if plan.not_recorded is not None:
         parts.append(paragraph("Not traced: ", plan.not_recorded))
     longest = max((each.seconds for each in plan.candidates), default=0.0)
-    rows = [_Considered(each, each.device == plan.chosen, longest) for each in plan.candidates]
-    considered: list[_Considered | Refused] = [*rows, *plan.refused]
-    parts.append(table(_CANDIDATES, considered, "Devices that could run it"))
+    rows: list[Sequence[object]] = [
+        _candidate(each, longest, chosen=each.device == plan.chosen) for each in plan.candidates
+    ]
+    rows += [(_mark("✗", "refused"), each.device, "", "", "", each.sentence) for each in plan.refused]
+    parts.append(
+        table((spoken("choice"), "device", "time", "basis", "phases", "why"), rows, "Devices that could run it", (2,))
+    )
     names = {share.name: share for each in plan.candidates for share in _shares(each)}
     parts.append(legend([Share(each.name, 0.0, "", each.colour) for each in names.values()]))
     return framed(f"Plan for {plan.task}", *parts)
 
 
-class _Considered(NamedTuple):
-    candidate: Candidate
-    chosen: bool
-    #: Seconds of the slowest candidate, for the bars.
-    longest: float
-
-
-def _candidate_mark(row: _Considered | Refused) -> Html | None:
-    if isinstance(row, Refused):
-        return _mark("✗", "refused")
-    return _mark("→", "chosen") if row.chosen else None
-
-
-def _candidate_device(row: _Considered | Refused) -> str:
-    if isinstance(row, Refused):
-        return row.device
-    return tag("b", row.candidate.device) if row.chosen else row.candidate.device
-
-
-def _candidate_why(row: _Considered | Refused) -> str:
-    if isinstance(row, Refused):
-        return row.sentence
-    candidate = row.candidate
+def _candidate(candidate: Candidate, longest: float, *, chosen: bool) -> tuple[object, ...]:
     why: list[object] = [candidate.sentence]
     if candidate.phases is not None and candidate.basis != "measured":
         why += [Html("<br/>"), tag("span", str(candidate.phases), class_="soft")]
@@ -222,17 +209,14 @@ def _candidate_why(row: _Considered | Refused) -> str:
         why.append(f" Network {readable_seconds(candidate.network_seconds)}.")
     if candidate.how is not None:
         why.append(f" It would run {candidate.how}.")
-    return join(why)
-
-
-_CANDIDATES: tuple[Column[_Considered | Refused], ...] = (
-    Column(spoken("choice"), _candidate_mark),
-    Column("device", _candidate_device),
-    Column("time", lambda row: None if isinstance(row, Refused) else row.candidate.seconds, "seconds"),
-    Column("basis", lambda row: None if isinstance(row, Refused) else row.candidate.basis),
-    Column("phases", lambda row: None if isinstance(row, Refused) else bar(_shares(row.candidate), row.longest)),
-    Column("why", _candidate_why),
-)
+    return (
+        _mark("→", "chosen") if chosen else "",
+        tag("b", candidate.device) if chosen else candidate.device,
+        readable_seconds(candidate.seconds),
+        candidate.basis,
+        bar(_shares(candidate), longest),
+        join(why),
+    )
 
 
 def _shares(candidate: Candidate) -> list[Share]:
@@ -263,22 +247,12 @@ def summary_html(summary: Summary) -> str:
     return framed(
         "Statistics",
         paragraph(f"Calls in {readable_seconds(summary.seconds)}"),
-        table((*SUMMARY, phases), map(CallRow, shown), "Calls by function and device", HTML._replace(unknown=UNKNOWN)),
+        column_table(
+            (*SUMMARY, phases), map(CallRow, shown), "Calls by function and device", HTML._replace(unknown=UNKNOWN)
+        ),
         legend([Share(each.name, 0.0, "", each.colour) for each in names.values()]),
         paragraph(f"{hidden:,} more rows are not shown; print(ag.statistics()) has them.") if hidden else "",
     )
-
-
-_COPIES: tuple[Column[tuple[Any, Copied]], ...] = (
-    Column("copies", lambda each: str(each[0]).replace("_", " ")),
-    Column("number", lambda each: each[1].count, "count"),
-    Column("bytes", lambda each: each[1].bytes, "bytes"),
-)
-_OWNERS: tuple[Column[tuple[str, Owned]], ...] = (
-    Column("owner", lambda each: each[0]),
-    Column("tensors", lambda each: each[1].tensors, "count"),
-    Column("bytes", lambda each: each[1].bytes, "bytes"),
-)
 
 
 def store_html(statistics: Statistics) -> str:
@@ -298,13 +272,17 @@ def store_html(statistics: Statistics) -> str:
         ("leases, pinned", f"{statistics.leases:,}, {statistics.pinned:,}"),
         ("left the device, came back", f"{statistics.evictions:,}, {statistics.returns:,}"),
     ]
-    owners = list(statistics.by_owner.items())[:MOST_FUNCTIONS]
+    copies = [
+        (kind.replace("_", " "), f"{each.count:,}", readable_bytes(each.bytes))
+        for kind, each in statistics.copies.items()
+    ]
+    owners = [(name, f"{each.tensors:,}", readable_bytes(each.bytes)) for name, each in statistics.by_owner.items()]
     return framed(
         f"Store {statistics.name}",
         paragraph(tag("b", f"Store {statistics.name}")),
         pairs(facts, "Facts of the store"),
-        table(_COPIES, statistics.copies.items(), "Copies"),
-        table(_OWNERS, owners, "Owners") if owners else "",
+        table(("copies", "number", "bytes"), copies, "Copies", (1, 2)),
+        table(("owner", "tensors", "bytes"), owners[:MOST_FUNCTIONS], "Owners", (1, 2)) if owners else "",
     )
 
 

@@ -67,6 +67,8 @@ def call_families(summary: Summary, histograms: Histograms, buckets: Sequence[fl
         yield Family(name, "gauge", text, [Sample(value, labels) for value, labels in found if value is not None])
 
 
+CounterValues = Callable[[CallStatistics], Mapping[str, float | None]]
+
 #: Counters of calls: name, help, and how it is read.
 _COUNTERS: tuple[tuple[str, str, Callable[[CallStatistics], float]], ...] = (
     ("anygpu_calls_total", "Calls that ended, with a value or without.", lambda each: each.calls),
@@ -83,7 +85,7 @@ _COUNTERS: tuple[tuple[str, str, Callable[[CallStatistics], float]], ...] = (
     ("anygpu_call_measured_seconds_total", "What these calls took.", lambda each: each.seconds_of_predicted),
 )  # fmt: skip
 #: Metrics with one more label: name, kind, help, the label, and the values by label.
-_LABELLED: tuple[tuple[str, Kind, str, str, Callable[[CallStatistics], Mapping[str, float | None]]], ...] = (
+_LABELLED: tuple[tuple[str, Kind, str, str, CounterValues], ...] = (
     ("anygpu_call_recent_seconds", "summary", "Quantiles of the last five minutes, each within 1 %.", "quantile",
      lambda each: {"0.5": each.lately.p50, "0.9": each.lately.p90, "0.99": each.lately.p99}),
     ("anygpu_call_phase_seconds_total", "counter",
@@ -102,6 +104,15 @@ _GAUGES: tuple[tuple[str, str, Callable[[CallStatistics], float | None]], ...] =
     ("anygpu_call_peak_bytes", "The most memory that a call had at once.", lambda each: each.peak_bytes),
     ("anygpu_call_predicted_bytes", "What was predicted for that call.", lambda each: each.predicted_bytes),
 )
+
+
+def counter(wanted: str) -> tuple[str, CounterValues]:
+    """The help and the values of a counter of calls, by the label that tells them apart; "" where there is none."""
+    plain = {name: (text, read) for name, text, read in _COUNTERS}
+    if wanted in plain:
+        text, read = plain[wanted]
+        return text, lambda each: {"": read(each)}
+    return next((text, values) for name, _, text, _, values in _LABELLED if name == wanted)
 
 
 #: Names of usage gauges, what they are, and how they are read; `None` has no sample.

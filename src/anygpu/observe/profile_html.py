@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-from anygpu.base.markup import HTML, Html, Share, bar, join, legend, paragraph, table, tag
-from anygpu.base.tables import Column, Item, by_title, pick
+from anygpu.base.markup import HTML, Html, Share, bar, column_table, join, legend, paragraph, table, tag
+from anygpu.base.tables import Column, by_title, pick
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.observe.profile_records import (
     DeviceProfile,
@@ -176,16 +176,14 @@ def _section(title: str, about: str, *content: Html) -> Html:
     return join((tag("h2", title), paragraph(about) if about else "", *content))
 
 
-def _with_bar(column: Column[Item], whole: float) -> Column[Item]:
-    """The column of seconds with their share of the whole behind them."""
+def _share(seconds: float, whole: float) -> Html:
+    """Seconds with their share of the whole behind them."""
+    percent = min(100.0, max(0.0, 100 * seconds / whole if whole else 0.0))
+    return tag("span", readable_seconds(seconds), class_="s", style=f"--w:{percent:.1f}%")
 
-    def value(item: Item) -> Html:
-        seconds = column.value(item)
-        assert isinstance(seconds, float | int)
-        share = min(100.0, max(0.0, 100 * seconds / whole if whole else 0.0))
-        return tag("span", readable_seconds(seconds), class_="s", style=f"--w:{share:.1f}%")
 
-    return column._replace(value=value)
+def _seconds(whole: float) -> Column[Any]:
+    return Column("seconds", lambda each: _share(each.seconds, whole), "seconds")
 
 
 def _head(profile: Profile) -> Html:
@@ -207,11 +205,11 @@ def _lines(profile: Profile) -> Html:
     if profile.scalene is not None:
         about += f" {profile.scalene} looked at a second run."
     known = line_columns(profile)
-    known["seconds"] = _with_bar(known["seconds"], profile.seconds)
+    known["seconds"] = _seconds(profile.seconds)
     known["code"] = known["code"]._replace(value=lambda line: tag("code", line.code))
     if profile.scalene is not None:
         known["Scalene: CPU"] = known["Scalene: CPU"]._replace(value=_scalene_cell)
-    return _section("Lines", about, table(tuple(known.values()), shown, "Lines", PAGE))
+    return _section("Lines", about, column_table(tuple(known.values()), shown, "Lines", PAGE))
 
 
 def _scalene_cell(line: LineProfile) -> Html | None:
@@ -271,12 +269,12 @@ def _functions(profile: Profile) -> Html:
     if not profile.functions:
         return Html("")
     titles = ("calls", "each", "to device", "to host", "recompiled", "function", "device", "most of it in", "remarks")
-    seconds = _with_bar(FUNCTIONS["seconds"], sum(each.seconds for each in profile.functions))
+    seconds = _seconds(sum(each.seconds for each in profile.functions))
     columns = (seconds, *pick(FUNCTIONS, *titles))
     return _section(
         "Functions",
         "Without the calls of other offloaded functions inside of them.",
-        table(columns, profile.functions[:100], "Functions", PAGE),
+        column_table(columns, profile.functions[:100], "Functions", PAGE),
     )
 
 
@@ -284,27 +282,19 @@ def _devices(profile: Profile) -> Html:
     devices = by_device(profile)
     if not devices:
         return Html("")
-    seconds = _with_bar(DEVICES[0], sum(each.seconds for each in devices))
-    return _section("Devices", "", table((seconds, *DEVICES[1:]), devices, "Devices", PAGE))
+    seconds = _seconds(sum(each.seconds for each in devices))
+    return _section("Devices", "", column_table((seconds, *DEVICES[1:]), devices, "Devices", PAGE))
 
 
 def _operations(profile: Profile) -> Html:
     if not profile.operations:
         return Html("")
-    seconds = _with_bar(OPERATIONS[0], sum(each.seconds for each in profile.operations))
+    seconds = _seconds(sum(each.seconds for each in profile.operations))
     return _section(
         "Operations",
         "What programs took on devices is measured; how it divides among their operations is estimated by their work.",
-        table((seconds, *OPERATIONS[1:]), profile.operations[:40], "Operations", PAGE),
+        column_table((seconds, *OPERATIONS[1:]), profile.operations[:40], "Operations", PAGE),
     )
-
-
-class _SourceLine(NamedTuple):
-    """A line of a file; without a number it stands for lines that are left out."""
-
-    number: int | None
-    text: str
-    seconds: float = 0.0
 
 
 def _sources(profile: Profile) -> list[Html]:
@@ -321,20 +311,15 @@ def _source(file: str, lines: Mapping[int, LineProfile], whole: float) -> Html:
     except (OSError, ValueError, SyntaxError):  # it is gone or no source, or its name is no name of a file
         return Html("")
     wanted = {near for number in lines for near in range(number - _AROUND, number + _AROUND + 1)}
-    rows: list[_SourceLine] = []
+    rows: list[tuple[object, ...]] = []
     for number, text in enumerate(texts, 1):
         if number not in wanted:
             continue
         if rows and number - 1 not in wanted:
-            rows.append(_SourceLine(None, "⋮"))
+            rows.append(("", "", tag("code", "⋮", class_="dim")))
         seconds = lines[number].seconds if number in lines else 0.0
-        rows.append(_SourceLine(number, text.rstrip()[:300].expandtabs(4), seconds))
-    took = _with_bar(Column[_SourceLine]("", lambda row: row.seconds, "seconds"), whole)
-    columns = (
-        took._replace(value=lambda row: took.value(row) if row.seconds >= 1e-4 else None),
-        Column[_SourceLine](
-            "", lambda row: None if row.number is None else tag("span", row.number, class_="dim"), "id"
-        ),
-        Column[_SourceLine]("", lambda row: tag("code", row.text, class_="dim" if row.number is None else "")),
-    )
-    return _section(Path(file).name, "", table(columns, rows, f"Source of {Path(file).name}", PAGE, "source"))
+        took = _share(seconds, whole) if seconds >= 1e-4 else ""
+        code = tag("code", text.rstrip()[:300].expandtabs(4))
+        rows.append((took, tag("span", number, class_="dim"), code))
+    label = f"Source of {Path(file).name}"
+    return _section(Path(file).name, "", table(("", "", ""), rows, label, (0, 1), "source"))
