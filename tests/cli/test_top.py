@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from anygpu.cli.run import VARIABLE as RUN_VARIABLE
+from anygpu.cli.top import VARIABLE as RUN_VARIABLE
 from anygpu.cli.top.pages import NOBODY
 from anygpu.cli.top.screen import Note, Top
 from anygpu.cli.top.table import Rows

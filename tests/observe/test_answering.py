@@ -19,8 +19,8 @@ import pytest
 
 from anygpu.observe.answering import Answering
 from anygpu.observe.looking import NoAnswer, ObservedProcess, observed_processes
-from anygpu.observe.meeting_place import VARIABLE, PlaceRefused, new_name, place_to_be, places
 from anygpu.observe.snapshot import Snapshot
+from anygpu.observe.socket_folder import VARIABLE, PlaceRefused, new_name, place_to_be, places
 from anygpu.observe.wire import MOST_QUESTION, Question, framed
 from benchmarks.observe_fuzz import fuzz
 from tests.observe.places import place  # noqa: F401 - a fixture
@@ -302,7 +302,7 @@ def test_whose_process_it_is_decides(place: Path, monkeypatch: pytest.MonkeyPatc
     try:
         (found,) = observed_processes(own=True)
         user = os.geteuid()
-        monkeypatch.setattr("anygpu.observe.meeting_place.os.geteuid", lambda: user + 1)
+        monkeypatch.setattr("anygpu.observe.socket_folder.os.geteuid", lambda: user + 1)
         assert _reply(service, _good(service)) == b""
         with pytest.raises(NoAnswer, match="another user"):
             found.ask(deadline=PATIENCE)

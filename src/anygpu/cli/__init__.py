@@ -18,12 +18,10 @@ from anygpu.cli.explain import explain
 from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
 from anygpu.cli.profile import profile
-from anygpu.cli.report import report
-from anygpu.cli.run import dashboard, run
 from anygpu.cli.serve import serve
 from anygpu.cli.show import show_diagnosis, show_inventory, show_torch_diagnosis
-from anygpu.cli.top import top
-from anygpu.cli.verify import verify
+from anygpu.cli.top import dashboard, run, top
+from anygpu.cli.verify import report, verify
 from anygpu.workers.discovery import discover
 
 app = typer.Typer(

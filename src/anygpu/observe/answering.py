@@ -21,7 +21,8 @@ from typing import Any
 
 import msgspec
 
-from anygpu.observe.meeting_place import (
+from anygpu.observe.snapshot import Snapshot
+from anygpu.observe.socket_folder import (
     HAS_UNIX_SOCKETS,
     NEW,
     PORT,
@@ -31,7 +32,6 @@ from anygpu.observe.meeting_place import (
     place_to_be,
     remove_leftovers,
 )
-from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.wire import HEAD, MOST_QUESTION, Answer, Question, Refused, framed, length_of, question_of
 
 #: Who asks may take so long for a question and for reading the answer, in all.

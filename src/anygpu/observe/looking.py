@@ -19,7 +19,8 @@ from typing import NamedTuple
 from anygpu.base.own_files import read_file
 from anygpu.errors import AnyGPUError
 from anygpu.observe.answering import LoopbackListener, listener_of
-from anygpu.observe.meeting_place import (
+from anygpu.observe.snapshot import Snapshot
+from anygpu.observe.socket_folder import (
     PORT,
     SOCKET,
     PlaceRefused,
@@ -29,7 +30,6 @@ from anygpu.observe.meeting_place import (
     process_of,
     remove_refused,
 )
-from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.wire import HEAD, MOST_ANSWER, Question, Refused, answer_of, framed, length_of
 
 #: How long a process may take to answer.

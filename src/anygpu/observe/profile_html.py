@@ -61,7 +61,7 @@ def line_columns(profile: Profile) -> dict[str, Column[LineProfile]]:
         Column("Scalene: CPU", lambda line: f"{line.scalene.percent:.1f} %" if line.scalene else None, "id"),
         Column("peak memory", _scalene_peak, "id"),
         Column("line", lambda line: f"{Path(line.file).name}:{line.line}"),
-        Column("code", lambda line: line.code, "prose"),
+        Column("code", lambda line: line.code),
         Column("ran on", lambda line: ", ".join(sorted(line.devices, key=lambda name: -line.devices[name]))),
     ]
     if profile.scalene is None:

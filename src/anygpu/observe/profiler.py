@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from anygpu.notes import Failure, Origin, Seen, observers
 from anygpu.observe.line_sampling import Line, LineSampler, UsersFiles, seconds_by_line
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, OperationProfile, Profile
-from anygpu.observe.statistics import StepTally
+from anygpu.observe.statistics import Tally
 from anygpu.placement import recorded_programs
 from anygpu.receipts import PHASES, Phases, Receipt
 
@@ -99,49 +99,46 @@ MOST_LINES, MOST_OPERATIONS = 1000, 200
 _LONGEST = 300
 
 
-class _Tally:
-    """Calls from one line, of one function, on one device."""
-
-    __slots__ = (
-        "bytes_skipped",
-        "bytes_to_device",
-        "bytes_to_host",
-        "calls",
-        "compiled",
-        "device_seconds",
-        "errors",
-        "fallbacks",
-        "phases",
-        "seconds",
-        "step",
-    )
+class _Tally(Tally):
+    """Calls from one line, of one function, on one device, without the calls that they make."""
 
     def __init__(self) -> None:
-        self.calls = self.errors = self.compiled = self.fallbacks = 0
-        self.bytes_to_device = self.bytes_to_host = self.bytes_skipped = 0
+        super().__init__()
         self.seconds = 0.0
         self.device_seconds: float | None = None
-        self.phases = [0.0] * len(_PHASES)
-        self.step = StepTally()
+        #: Compilations after the first of the function on the device.
+        self.recompilations = 0
 
     def add(self, phases: Phases, seconds: float, inner: float) -> None:
         """`inner` are the seconds of calls that were made inside."""
         self.calls += 1
         self.seconds += seconds - inner
-        for position, name in enumerate(_PHASES):
-            self.phases[position] += getattr(phases, name)
-        self.phases[_PHASES.index("run")] -= inner
+        for name in _PHASES:
+            self.phases[name] += getattr(phases, name)
+        self.phases["run"] -= inner
 
-    def add_facts(self, receipt: Receipt) -> None:
-        self.bytes_to_device += receipt.bytes_to_device
-        self.bytes_to_host += receipt.bytes_to_host
-        self.bytes_skipped += receipt.bytes_skipped
+    def add_receipt(self, receipt: Receipt) -> None:
+        super().add_receipt(receipt)
         if receipt.device_seconds is not None:
             self.device_seconds = (self.device_seconds or 0.0) + receipt.device_seconds
-        self.compiled += _has_compiled(receipt)
-        self.fallbacks += any(attempt.device != receipt.device for attempt in receipt.attempts)
-        self.errors += bool(receipt.attempts) and not receipt.attempts[-1].succeeded
-        self.step.add(receipt)
+
+    def profile(self, function: str, device: str, others: Sequence[_Tally]) -> FunctionProfile:
+        """The profile of a function whose calls were made from several lines."""
+        whole, every = Tally(), (self, *others)
+        for tally in every:
+            whole.merge(tally)
+        clocks = [tally.device_seconds for tally in every if tally.device_seconds is not None]
+        sums = whole.sums()
+        for name in ("host_operations", "compilations"):
+            del sums[name]
+        return FunctionProfile(
+            function=function,
+            device=device,
+            seconds=sum(tally.seconds for tally in every),
+            device_seconds=sum(clocks) if clocks else None,
+            recompilations=sum(tally.recompilations for tally in every),
+            **(sums | {"errors": sum(whole.errors.values())}),
+        )
 
 
 class Profiler:
@@ -155,7 +152,6 @@ class Profiler:
         self._tallies: dict[tuple[Line | None, str, str], _Tally] = {}
         #: Functions and devices that have compiled before: doing so again is worth a mention.
         self._compiled: set[tuple[str, str]] = set()
-        self._again: dict[tuple[Line | None, str, str], int] = {}
         #: Seconds of calls that were made inside of one that has not ended, by thread and depth.
         self._inner: dict[tuple[int, int], float] = {}
         #: What the main thread waited for, by the line that made the outermost call.
@@ -211,13 +207,12 @@ class Profiler:
             tally = self._tallies[key] = _Tally()
         tally.add(phases, seconds, min(inner, phases.run))
         if isinstance(seen, Failure):
-            tally.errors += 1
+            tally.add_error(seen.error)
         elif isinstance(seen, Receipt):
-            tally.add_facts(seen)
+            tally.add_receipt(seen)
             self._operations.ran(seen)
             if _has_compiled(seen):
-                if (task, device) in self._compiled:
-                    self._again[key] = self._again.get(key, 0) + 1
+                tally.recompilations += (task, device) in self._compiled
                 self._compiled.add((task, device))
 
     # -- what comes of it
@@ -231,7 +226,7 @@ class Profiler:
         with self._lock:
             phases = dict.fromkeys(_PHASES, 0.0)
             for tally in self._tallies.values():
-                for name, took in zip(_PHASES, tally.phases, strict=True):
+                for name, took in tally.phases.items():
                     phases[name] += took
             return Profile(
                 script=self._script,
@@ -251,66 +246,38 @@ class Profiler:
         sampler = self._sampler
         first = (self._script, 1)
         seconds = seconds_by_line(sampler.seconds, self._waited, sampler.outside, sampler.inside, first)
-        tallies: dict[Line, list[tuple[tuple[Line | None, str, str], _Tally]]] = {}
-        for key, tally in self._tallies.items():
-            tallies.setdefault(key[0] or first, []).append((key, tally))
-        lines = [self._line(line, seconds.get(line, 0.0), tallies.get(line, [])) for line in {*seconds, *tallies}]
+        tallies: dict[Line, list[tuple[str, _Tally]]] = {}
+        for (line, _, device), tally in self._tallies.items():
+            tallies.setdefault(line or first, []).append((device, tally))
+        lines = [_line(line, seconds.get(line, 0.0), tallies.get(line, [])) for line in {*seconds, *tallies}]
         lines.sort(key=lambda each: (-each.seconds, -each.call_seconds, each.file, each.line))
         return tuple(lines[:MOST_LINES])
 
-    def _line(
-        self, line: Line, seconds: float, tallies: Sequence[tuple[tuple[Line | None, str, str], _Tally]]
-    ) -> LineProfile:
-        devices: dict[str, float] = {}
-        for (_, _, device), tally in tallies:
-            devices[device] = devices.get(device, 0.0) + tally.seconds
-        return LineProfile(
-            file=line[0],
-            line=line[1],
-            code=linecache.getline(*line).strip()[:_LONGEST],
-            seconds=seconds,
-            calls=sum(tally.calls for _, tally in tallies),
-            call_seconds=sum(tally.seconds for _, tally in tallies),
-            devices=devices,
-            bytes_to_device=sum(tally.bytes_to_device for _, tally in tallies),
-            bytes_to_host=sum(tally.bytes_to_host for _, tally in tallies),
-            recompilations=sum(self._again.get(key, 0) for key, _ in tallies),
-        )
-
     def _functions(self) -> tuple[FunctionProfile, ...]:
-        found: dict[tuple[str, str], list[tuple[tuple[Line | None, str, str], _Tally]]] = {}
-        for key, tally in self._tallies.items():
-            found.setdefault(key[1:], []).append((key, tally))
-        functions = []
-        for (function, device), each in found.items():
-            tallies = [tally for _, tally in each]
-            step = StepTally()
-            for tally in tallies:
-                step.merge(tally.step)
-            clocks = [tally.device_seconds for tally in tallies if tally.device_seconds is not None]
-            functions.append(
-                FunctionProfile(
-                    function=function,
-                    device=device,
-                    calls=sum(tally.calls for tally in tallies),
-                    errors=sum(tally.errors for tally in tallies),
-                    seconds=sum(tally.seconds for tally in tallies),
-                    phases={
-                        name: sum(tally.phases[position] for tally in tallies) for position, name in enumerate(_PHASES)
-                    },
-                    device_seconds=sum(clocks) if clocks else None,
-                    bytes_to_device=sum(tally.bytes_to_device for tally in tallies),
-                    bytes_to_host=sum(tally.bytes_to_host for tally in tallies),
-                    bytes_skipped=sum(tally.bytes_skipped for tally in tallies),
-                    recompilations=sum(self._again.get(key, 0) for key, _ in each),
-                    fallbacks=sum(tally.fallbacks for tally in tallies),
-                    parts=step.parts,
-                    repeats=step.repeats,
-                    peak_bytes=step.peak_bytes,
-                    predicted_bytes=step.predicted_bytes,
-                )
-            )
+        found: dict[tuple[str, str], list[_Tally]] = {}
+        for (_, function, device), tally in self._tallies.items():
+            found.setdefault((function, device), []).append(tally)
+        functions = [first.profile(*key, others) for key, (first, *others) in found.items()]
         return tuple(sorted(functions, key=lambda each: -each.seconds))
+
+
+def _line(line: Line, seconds: float, tallies: Sequence[tuple[str, _Tally]]) -> LineProfile:
+    devices: dict[str, float] = {}
+    for device, tally in tallies:
+        devices[device] = devices.get(device, 0.0) + tally.seconds
+    made = [tally for _, tally in tallies]
+    return LineProfile(
+        file=line[0],
+        line=line[1],
+        code=linecache.getline(*line).strip()[:_LONGEST],
+        seconds=seconds,
+        calls=sum(tally.calls for tally in made),
+        call_seconds=sum(tally.seconds for tally in made),
+        devices=devices,
+        bytes_to_device=sum(tally.bytes_to_device for tally in made),
+        bytes_to_host=sum(tally.bytes_to_host for tally in made),
+        recompilations=sum(tally.recompilations for tally in made),
+    )
 
 
 def _has_compiled(receipt: Receipt) -> bool:

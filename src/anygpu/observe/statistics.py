@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -112,38 +112,6 @@ class Sketch:
 #: Names of parts that are kept of one function, and characters of each. All others together are "other".
 MOST_PARTS, LONGEST_PART = 16, 40
 _OTHER = "other"
-
-
-class StepTally:
-    """Sums over calls of one function on one device, in a fixed memory."""
-
-    __slots__ = ("parts", "peak_bytes", "predicted_bytes", "repeats")
-
-    def __init__(self) -> None:
-        self.parts: dict[str, float] = {}
-        self.repeats = 0
-        self.peak_bytes: int | None = None
-        self.predicted_bytes: int | None = None
-
-    def add(self, receipt: Receipt) -> None:
-        """For every receipt, of which most have none of this."""
-        if receipt.parts:
-            add_parts(self.parts, receipt.parts)
-        if len(receipt.attempts) > 1:
-            self.repeats += repeats_of(receipt)
-        if receipt.peak_bytes is not None or receipt.predicted_bytes is not None:
-            self.add_memory(receipt.peak_bytes, receipt.predicted_bytes)
-
-    def add_memory(self, peak: int | None, predicted: int | None) -> None:
-        """The highest peak is kept, with what was predicted for that call: a peak beside another call's prediction
-        would say nothing of the prediction."""
-        if (peak or 0, predicted or 0) > (self.peak_bytes or 0, self.predicted_bytes or 0):
-            self.peak_bytes, self.predicted_bytes = peak, predicted
-
-    def merge(self, other: StepTally) -> None:
-        add_parts(self.parts, other.parts)
-        self.repeats += other.repeats
-        self.add_memory(other.peak_bytes, other.predicted_bytes)
 
 
 def add_parts(sums: dict[str, float], parts: Mapping[str, float]) -> None:
@@ -312,38 +280,29 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return drawn(self)
 
 
-class _Series:
-    """One function on one device."""
+#: Counts of a tally that are summed as they are.
+_COUNTS = (
+    "calls", "fallbacks", "host_operations", "repeats", "compilations",
+    "bytes_to_device", "bytes_to_host", "bytes_skipped",
+)  # fmt: skip
+
+
+class Tally:
+    """Sums over calls of one function on one device, in a fixed memory."""
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.calls = self.fallbacks = self.host_operations = self.compilations = self.repeats = 0
+        self.bytes_to_device = self.bytes_to_host = self.bytes_skipped = 0
+        #: Calls that raised, by the name of the error.
         self.errors: dict[str, int] = {}
-        self.fallbacks = 0
-        self.host_operations = 0
-        self.bytes_to_device = 0
-        self.bytes_to_host = 0
-        self.bytes_skipped = 0
-        self.compilations = 0
+        #: Seconds by phase, and by named part of `run`.
         self.phases = dict.fromkeys(_PHASES, 0.0)
-        self.predicted_seconds = 0.0
-        self.seconds_of_predicted = 0.0
-        self.sketch = Sketch()
-        self.step = StepTally()
-        #: The newest last, each with the number of its part of time.
-        self.parts: deque[tuple[int, Sketch]] = deque(maxlen=PARTS + 1)
-
-    def part(self, number: int) -> Sketch:
-        for known, sketch in self.parts:
-            if known == number:
-                return sketch
-        sketch = Sketch()
-        self.parts.append((number, sketch))
-        return sketch
+        self.parts: dict[str, float] = {}
+        self.peak_bytes: int | None = None
+        self.predicted_bytes: int | None = None
 
     def add_receipt(self, receipt: Receipt) -> None:
-        phases = self.phases
-        for name in _PHASES:
-            phases[name] += getattr(receipt.phases, name)
+        """Add all but the call itself and its phases."""
         attempts = receipt.attempts
         if attempts and not attempts[-1].succeeded:
             self.add_error(attempts[-1].error or OTHER)
@@ -354,42 +313,84 @@ class _Series:
         self.bytes_skipped += receipt.bytes_skipped
         if receipt.driver is not None:
             self.compilations += receipt.driver.compilations
+        # Most receipts have none of the rest.
+        if receipt.parts:
+            add_parts(self.parts, receipt.parts)
+        if len(attempts) > 1:
+            self.repeats += repeats_of(receipt)
+        if receipt.peak_bytes is not None or receipt.predicted_bytes is not None:
+            self._add_memory(receipt.peak_bytes, receipt.predicted_bytes)
+
+    def add_error(self, name: str, count: int = 1) -> None:
+        known = name if name in self.errors or len(self.errors) < MOST_ERRORS else OTHER
+        self.errors[known] = self.errors.get(known, 0) + count
+
+    def _add_memory(self, peak: int | None, predicted: int | None) -> None:
+        """The highest peak is kept, with what was predicted for that call: a peak beside another call's prediction
+        would say nothing of the prediction."""
+        if (peak or 0, predicted or 0) > (self.peak_bytes or 0, self.predicted_bytes or 0):
+            self.peak_bytes, self.predicted_bytes = peak, predicted
+
+    def merge(self, other: Tally) -> None:
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, count in other.errors.items():
+            self.add_error(name, count)
+        for name, seconds in other.phases.items():
+            self.phases[name] += seconds
+        add_parts(self.parts, other.parts)
+        self._add_memory(other.peak_bytes, other.predicted_bytes)
+
+    def sums(self) -> dict[str, Any]:
+        """What `CallStatistics` and `FunctionProfile` have in common, by name."""
+        names = (*_COUNTS, "peak_bytes", "predicted_bytes")
+        copies = {"phases": dict(self.phases), "parts": dict(self.parts), "errors": dict(self.errors)}
+        return {**{name: getattr(self, name) for name in names}, **copies}
+
+
+class _Series(Tally):
+    """The calls of one function on one device, with their quantiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.predicted_seconds = 0.0
+        self.seconds_of_predicted = 0.0
+        self.sketch = Sketch()
+        #: The newest last, each with the number of its minute.
+        self.minutes: deque[tuple[int, Sketch]] = deque(maxlen=PARTS + 1)
+
+    def minute(self, number: int) -> Sketch:
+        for known, sketch in self.minutes:
+            if known == number:
+                return sketch
+        sketch = Sketch()
+        self.minutes.append((number, sketch))
+        return sketch
+
+    def add_receipt(self, receipt: Receipt) -> None:
+        super().add_receipt(receipt)
+        phases = self.phases
+        for name in _PHASES:
+            phases[name] += getattr(receipt.phases, name)
         if receipt.predicted_seconds is not None:
             self.predicted_seconds += receipt.predicted_seconds
             # What is done once for a shape is not predicted, nor what others are waited for.
             once = receipt.phases.trace + receipt.phases.plan + receipt.phases.compile + receipt.phases.queue
             self.seconds_of_predicted += receipt.seconds - once
-        self.step.add(receipt)
-
-    def add_error(self, name: str) -> None:
-        known = name if name in self.errors or len(self.errors) < MOST_ERRORS else OTHER
-        self.errors[known] = self.errors.get(known, 0) + 1
 
     def summary(self, function: str, device: str, now: int) -> CallStatistics:
         lately = Sketch()
-        for number, sketch in self.parts:
+        for number, sketch in self.minutes:
             if now - PARTS < number <= now:
                 lately.merge(sketch)
         return CallStatistics(
             function=function,
             device=device,
-            calls=self.calls,
-            errors=dict(self.errors),
-            fallbacks=self.fallbacks,
-            host_operations=self.host_operations,
-            bytes_to_device=self.bytes_to_device,
-            bytes_to_host=self.bytes_to_host,
-            bytes_skipped=self.bytes_skipped,
-            compilations=self.compilations,
-            phases=dict(self.phases),
             predicted_seconds=self.predicted_seconds,
             seconds_of_predicted=self.seconds_of_predicted,
             seconds=_quantiles(self.sketch),
             lately=_quantiles(lately),
-            parts=dict(self.step.parts),
-            repeats=self.step.repeats,
-            peak_bytes=self.step.peak_bytes,
-            predicted_bytes=self.step.predicted_bytes,
+            **self.sums(),
         )
 
 
@@ -420,11 +421,11 @@ class Statistics:
             series.sketch.add(batch.seconds)
             first, last = self._part(float(batch.ends.min())), self._part(float(batch.ends.max()))
             if first == last:
-                series.part(first).add(batch.seconds)
+                series.minute(first).add(batch.seconds)
                 continue
             parts = (batch.ends - self._begin) // PART_SECONDS
             for part in range(first, last + 1):
-                series.part(part).add(batch.seconds[parts == part])
+                series.minute(part).add(batch.seconds[parts == part])
 
     def summary(self, now: float) -> Summary:
         part = self._part(now)
