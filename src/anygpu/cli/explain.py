@@ -46,9 +46,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     #: Before any call.
     plan: Plan
-    #: Of the calls that `--run` asked for, in order.
+    #: Receipts of the calls that `--run` asked for, in order.
     receipts: tuple[Receipt, ...] = ()
-    #: What the plan is after these calls; `None` when there were none.
+    #: The plan after these calls; `None` when there were none.
     afterwards: Plan | None = None
 
     def to_json(self) -> bytes:

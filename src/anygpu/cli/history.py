@@ -73,11 +73,11 @@ class KnownHistory(msgspec.Struct, frozen=True, kw_only=True):
     #: The database, and the bytes that it takes; 0 if there is none.
     path: str
     nbytes: int
-    #: What `ANYGPU_HISTORY` says.
+    #: The value of `ANYGPU_HISTORY`.
     setting: Setting
     #: Why nothing could be read, or is added; `None` if all is well.
     problem: str | None
-    #: Those that were called last come first.
+    #: The latest calls first.
     functions: tuple[FunctionHistory, ...]
 
     def to_json(self) -> bytes:
@@ -166,7 +166,7 @@ def _functions(contents: Contents) -> list[FunctionHistory]:
 
 
 def _named(functions: Sequence[FunctionHistory], name: str) -> list[FunctionHistory]:
-    """Those of that name. Raises `InvalidOption` when there are none, with names that there are."""
+    """The functions of that name. Raises `InvalidOption` when there are none, with names that there are."""
     found = [each for each in functions if _matches(each.habit, name)]
     if not found:
         known = sorted({_label(each.habit) for each in functions})

@@ -1,4 +1,4 @@
-"""How inventories and diagnoses look on a screen."""
+"""Prints inventories, diagnoses, usage and tables on a terminal."""
 
 from __future__ import annotations
 

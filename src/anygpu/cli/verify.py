@@ -1,4 +1,4 @@
-"""`anygpu verify`: tries a device of this machine against NumPy, and writes a record that can be sent to us."""
+"""`anygpu verify`: tries a device against NumPy, and writes a record. `anygpu report`: a bug report of a mismatch."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def _verdict(record: Record) -> Text:
     return Text(f"{agree} with NumPy.{rest}{busy}", style="bold green")
 
 
-#: What all checks of one device may take together.
+#: Seconds that all checks of one device may take together.
 SECONDS = 300.0
 #: Time limit for finding devices: a machine that is about to be tried for minutes can wait for them.
 FIND_SECONDS = 60.0
@@ -286,7 +286,6 @@ def _verified(
     file: Path | None,
 ) -> list[Record]:
     """Verify them, and write a record each to `file`, which may be the folder for names of our own."""
-    from anygpu.cli.verify import Screen
     from anygpu.verify.checks import all_checks, chosen
     from anygpu.verify.verifying import verify_device
 

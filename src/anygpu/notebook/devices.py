@@ -1,4 +1,4 @@
-"""Devices and the diagnosis as HTML."""
+"""Devices and the diagnosis as HTML, and as text for IPython in a terminal."""
 
 from __future__ import annotations
 

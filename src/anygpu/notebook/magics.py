@@ -20,7 +20,7 @@ from anygpu.notes import observers
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import CallOptions
 
-#: What `offload` takes.
+#: The options of `offload`.
 OPTIONS = tuple(CallOptions.__annotations__)
 
 
@@ -61,7 +61,7 @@ def call_in(text: str) -> ast.Call:
 
 
 def receipt_count(text: str, most: int) -> int:
-    """How many receipts: ten by default."""
+    """The number of receipts to show: ten by default."""
     wanted = text.strip() or "10"
     if not wanted.isdecimal() or not 1 <= int(wanted) <= most:
         raise InvalidOption(f"%anygpu receipts takes a number from 1 to {most}; got {wanted!r}.")

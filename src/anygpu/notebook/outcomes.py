@@ -1,4 +1,4 @@
-"""What calls, tasks, streams and training steps gave, as HTML: the value, and the receipt. Nothing is waited for."""
+"""Values as HTML: results of calls, tasks, streams and training steps, arrays and programs. Nothing is waited for."""
 
 from __future__ import annotations
 

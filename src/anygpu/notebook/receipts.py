@@ -1,4 +1,4 @@
-"""Receipts as HTML: the same words and figures as in the text, and where the time went as a bar."""
+"""Receipts, plans and statistics as HTML: the words and figures of their texts, with times as bars."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def _failed(failure: Failure) -> str:
 
 
 class Said(NamedTuple):
-    """What became of one function of a cell."""
+    """The outcome of `%%offload` for one function of a cell."""
 
     function: str
     #: The rest of a sentence.
@@ -333,7 +333,7 @@ class Said(NamedTuple):
 
 
 class Notice:
-    """What `%%offload` has done, a line for each function."""
+    """The outcome of `%%offload`, a line for each function."""
 
     def __init__(self, said: Sequence[Said]) -> None:
         self._said = tuple(said)

@@ -1,4 +1,4 @@
-"""What is going on in this process: statistics, metrics, traces, and a look from outside. It decides nothing.
+"""Observes this process: statistics, metrics, traces, and answers to `anygpu top` and the dashboard.
 
 Nothing here runs unless it is asked for: `start()`, `ANYGPU_OBSERVE=1`, or one of the commands.
 """
@@ -82,13 +82,13 @@ def stop() -> None:
 
 
 def summary() -> Summary:
-    """What calls have taken since `start()`, by function and device."""
+    """Statistics of calls since `start()`, by function and device."""
     current = _current
     return Summary(seconds=0.0, calls=(), observed=False) if current is None else current.summary()
 
 
 def advice() -> list[Advice]:
-    """What to change in the program, the most expensive first; needs `start(advice=True)` before the calls."""
+    """Changes that would save time, the most expensive first; needs `start(advice=True)` before the calls."""
     advisor = _advisor
     return [] if advisor is None else advisor.advice()
 
@@ -167,7 +167,7 @@ _of_servers: ObservedMetrics | None = None
 
 
 def _server_families() -> Iterable[Family]:
-    """What a model server of this process shows beside its own metrics, which has its runtime's."""
+    """Metrics of calls, which a model server of this process shows beside its own and its runtime's."""
     global _of_servers
     if _of_servers is None:
         from anygpu.observe.metrics import ObservedMetrics
@@ -232,7 +232,7 @@ _NO = ("", "0", "off", "no", "false")
 
 
 def observe_if_asked() -> None:
-    """Not in a child of a frozen application that only has a device open; those of an interpreter have no variable."""
+    """Start, but not in a child of a frozen application that only has a device open: other children lack the variable."""
     if os.environ.get(VARIABLE, "").strip().lower() in _NO:
         return
     if not (is_frozen() and sys.argv[1:2] == [WORKER_ARGUMENT]):

@@ -1,4 +1,4 @@
-"""What is not as it was: a function that became slower, memory that only grows. Pure functions of series.
+"""Detects changes in series: a function that became slower, memory that only grows, and when it runs out.
 
 One slow call is no anomaly; a change of the level is. Evidence for it is summed up call by call, as in Page's CUSUM:
 the logarithm of how much likelier a call is if everything takes longer by half than if nothing has changed. One call
@@ -73,7 +73,7 @@ SLOWDOWN = 1.5
 _SHIFT = math.log(SLOWDOWN)
 #: Evidence that is enough: the change is e^16, nine million times, likelier than none.
 _ENOUGH = 16.0
-#: What one call can add at most.
+#: Evidence that one call can add at most.
 _MOST_OF_ONE = _ENOUGH / 4
 
 #: Calls from which the usual level is known, and those that are remembered of it.
@@ -180,7 +180,7 @@ _PARTS, _LEAST_LEAK = 6, 6 << 20
 class Leak(NamedTuple):
     """Memory that only grows."""
 
-    #: Of what the series counts: calls, or seconds.
+    #: Unit of the series: calls, or seconds.
     bytes_per_step: float
     grown: int
 

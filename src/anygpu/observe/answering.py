@@ -1,7 +1,8 @@
-"""Answers those of this user who ask what the process is doing, on one thread that sleeps until somebody does.
+"""Answers those of this user who ask what the process is doing, on one thread that sleeps until a question comes.
 
 Nothing can be changed from outside: there is one question, and the answer is a `Snapshot`. A connection has one
-question and a few seconds. Who sends anything else, too much or too slowly is cut off, and nobody else notices.
+question and a few seconds. A client that sends anything else, too much or too slowly is cut
+off, without an effect on others.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from anygpu.observe.wire import HEAD, MOST_QUESTION, Answer, Question, Refused, 
 
 #: Who asks may take so long for a question and for reading the answer, in all.
 DEADLINE = 5.0
-#: Connections that are open at once. One more ends the oldest of them, so that those who do nothing keep nobody out.
+#: Connections that are open at once. One more ends the oldest of them, so that idle clients keep no other out.
 MOST_CLIENTS = 16
 #: After the system had no descriptor left for a connection.
 _PAUSE = 1.0
@@ -45,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class LoopbackListener(msgspec.Struct, frozen=True):
-    """Where a process listens that has no Unix socket, as its file in the folder says."""
+    """The address and secrets of a process without a Unix socket, as its file in the folder has them."""
 
     port: int
     #: Whoever asks shows the first, and is shown the second: so neither side takes a stranger for the other.
@@ -75,7 +76,7 @@ class Answering:
         self._listening_again_at: float | None = None
         self._ending = False
         with contextlib.ExitStack() as opened:
-            #: What it is found by.
+            #: Its file in the folder.
             self.path, self._listener = self._listen(opened)
             self._selector = opened.enter_context(selectors.DefaultSelector())
             self._wake, self._woken = (opened.enter_context(each) for each in socket.socketpair())
@@ -230,7 +231,7 @@ class _Client:
 
 
 def listener_of(content: bytes) -> LoopbackListener | None:
-    """What a file in the folder says; `None` for anything else."""
+    """Parse a file of the folder; `None` if it is anything else."""
     fields: Any = None
     with contextlib.suppress(msgspec.MsgspecError, ValueError):
         fields = msgspec.json.decode(content, type=LoopbackListener)

@@ -67,7 +67,7 @@ class ObservedProcess:
         return hash(self.path)
 
     def ask(self, since: int | None = 0, *, deadline: float = DEADLINE) -> Snapshot:
-        """What it is doing, with the single calls after that number; `None` for no single calls.
+        """A snapshot, with the single calls after number `since`; `None` for no single calls.
 
         Raises `NoAnswer` when it has ended, when it takes longer than `deadline` seconds, and when it answers nonsense.
         """
@@ -114,7 +114,7 @@ class ObservedProcess:
 
 
 def observed_processes(*, own: bool = False) -> list[ObservedProcess]:
-    """Those of this user, by their numbers; without this one itself unless it is wanted.
+    """The observed processes of this user, by number; without this process unless `own`.
 
     A process that was killed is among them until it is asked.
 
@@ -177,7 +177,7 @@ def _received(connection: socket.socket, count: int, latest: float) -> bytearray
     return parts
 
 
-#: Processes that are asked at once, so that one that is silent keeps nobody waiting.
+#: Processes that are asked at once, so that a silent one does not delay the others.
 _AT_ONCE = 8
 #: How long one that has ended is still shown.
 FAREWELL = 10.0
@@ -194,7 +194,7 @@ class Look(NamedTuple):
     trouble: str | None = None
     #: When it was found to have ended, by `time.monotonic`.
     ended: float | None = None
-    #: What the answer took.
+    #: Seconds that the answer took.
     seconds: float | None = None
     #: The highest number of a single call that it has told of.
     newest: int = 0
@@ -278,7 +278,7 @@ def rates(look: Look) -> dict[tuple[str, str], Rate]:
 
 
 def processor_share(look: Look) -> float | None:
-    """Of one core, between the last two answers."""
+    """Share of one core, between the last two answers."""
     if look.snapshot is None or look.before is None or look.trouble is not None:
         return None
     seconds = look.snapshot.time - look.before.time

@@ -1,4 +1,4 @@
-"""What an observed process shows to those who monitor it, as families of metrics.
+"""The metrics of an observed process, for its own endpoint, for model servers and for Prometheus' Python client.
 
 Names and units follow Prometheus' conventions: base units, `_total` for what only grows. What is not known has no
 sample, never the value 0. Functions beyond 200 are counted as "other", so that the number of series is bounded.
@@ -37,7 +37,7 @@ Histograms = Mapping[tuple[str, str], Sequence[int]]
 
 
 def call_families(summary: Summary, histograms: Histograms, buckets: Sequence[float] = BUCKETS) -> Iterator[Family]:
-    """Of calls, by function and device. `histograms` are their counts up to each of the buckets."""
+    """Metrics of calls, by function and device. `histograms` are their counts up to each of the buckets."""
     calls = [({"function": each.function, "device": each.device}, each) for each in summary.calls]
 
     for name, text, value in _COUNTERS:
@@ -134,7 +134,7 @@ _USAGE: tuple[tuple[str, str, Callable[[Usage], float | None]], ...] = (
 
 
 def usage_families(usage: Mapping[str, Usage]) -> Iterator[Family]:
-    """Of devices. Devices of one card have the same values, and the label `card` to tell."""
+    """Metrics of devices. Devices of one card have the same values, and the label `card` to tell."""
     for name, text, read in _USAGE:
         values = [(device, each.card, read(each)) for device, each in usage.items()]
         samples = [
@@ -144,7 +144,7 @@ def usage_families(usage: Mapping[str, Usage]) -> Iterator[Family]:
 
 
 def anomaly_families(anomalies: Iterable[Anomaly]) -> Iterator[Family]:
-    """When something was last found not to be as it was."""
+    """The time of the latest anomaly of each kind."""
     latest: dict[tuple[str, str, str], float] = {}
     for each in anomalies:
         key = (each.kind, each.subject, each.device or "")
@@ -161,7 +161,7 @@ def anomaly_families(anomalies: Iterable[Anomaly]) -> Iterator[Family]:
 
 
 def own_families() -> Iterator[Family]:
-    """Of this process, under the names that every client library of Prometheus has for them."""
+    """Metrics of this process, under the names that every client library of Prometheus has for them."""
     yield single(
         "process_cpu_seconds_total",
         "counter",
@@ -215,7 +215,7 @@ class ObservedMetrics:
 
 
 def default_health() -> Health | None:
-    """Of the runtime behind `submit` and `map`; `None` as long as neither was called."""
+    """The health of the runtime behind `submit` and `map`; `None` as long as neither was called."""
     runtime = existing_runtime()
     return None if runtime is None else runtime.health()
 

@@ -1,7 +1,7 @@
-"""What one process has seen of its own calls since it is observed.
+"""Records the calls of this process while it is observed, and samples its memory and devices.
 
 Every call leaves a note in a buffer, which takes a fraction of a microsecond. The buffer is folded into statistics when
-it is full or when somebody asks: no thread runs for it, and its memory does not grow.
+it is full or when a summary is asked for: no thread runs for it, and its memory does not grow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Folded = tuple[list[Note], list[tuple[Receipt | Failure, float]]]
 
 
 class Observation:
-    """Of the calls of this process. It is called with each of them."""
+    """Records calls: it is called with each of them."""
 
     def __init__(self) -> None:
         now = _clock()
@@ -43,14 +43,14 @@ class Observation:
         #: Calls that wait to be folded: those that left a note, and others with when they ended.
         self._notes: deque[Note] = deque()
         self._others: deque[tuple[Receipt | Failure, float]] = deque()
-        #: Of what was folded, the latest parts, each with the number of its last call.
+        #: The latest folded calls in parts, each with the number of its last call.
         self._recent: deque[tuple[int, _Folded]] = deque()
         self._fallbacks: deque[Fallback] = deque(maxlen=FALLBACKS)
-        #: Of the newest call that was folded.
+        #: Number of the newest call that was folded.
         self._number = 0
         self._watch = Watch()
         self._anomalies: deque[Anomaly] = deque(maxlen=ANOMALIES)
-        #: Those that nobody has been told of.
+        #: Anomalies that have not been reported.
         self._untold: deque[Anomaly] = deque(maxlen=ANOMALIES)
 
     def __call__(self, seen: Seen, origin: Origin | None) -> None:
@@ -101,7 +101,7 @@ class Observation:
             return list(self._fallbacks)
 
     def add_sample(self, sample: Sample) -> None:
-        """What the process and its devices use now."""
+        """Add a sample of what the process and its devices use now."""
         with self._folding:
             self._note(self._watch.add_sample(sample, time.time()))
 
@@ -112,7 +112,7 @@ class Observation:
             return list(self._anomalies)
 
     def take_untold(self) -> list[Anomaly]:
-        """Those that have been found since the last time that this was called."""
+        """Anomalies that were found since the last call of this."""
         with self._folding:
             found = list(self._untold)
             self._untold.clear()
@@ -124,7 +124,7 @@ class Observation:
 
     @property
     def calls(self) -> int:
-        """How many have ended so far."""
+        """The number of calls that have ended so far."""
         self._fold()
         return self._number
 
@@ -135,7 +135,7 @@ class Observation:
         try:
             if not take(self._folding, taken, None if wait else 0.0):
                 return
-            # More may come meanwhile, and nobody else takes: what is there now is taken, one by one.
+            # More may come meanwhile, and only this thread takes: what is there now is taken, one by one.
             take_note, take_other = self._notes.popleft, self._others.popleft
             notes = [take_note() for _ in range(len(self._notes))]
             others = [take_other() for _ in range(len(self._others))]

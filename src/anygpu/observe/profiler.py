@@ -154,7 +154,7 @@ class Profiler:
         self._compiled: set[tuple[str, str]] = set()
         #: Seconds of calls that were made inside of one that has not ended, by thread and depth.
         self._inner: dict[tuple[int, int], float] = {}
-        #: What the main thread waited for, by the line that made the outermost call.
+        #: Seconds that the main thread waited, by the line that made the outermost call.
         self._waited: dict[Line, float] = {}
         self._waited_in_all = 0.0
         self._operations = Operations()

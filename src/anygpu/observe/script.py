@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-#: What a shell says of a program that was interrupted.
+#: The exit status of a program that was interrupted, as shells report it.
 INTERRUPTED = 128 + signal.SIGINT
 
 

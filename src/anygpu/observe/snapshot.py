@@ -1,4 +1,4 @@
-"""What an observed process tells of itself at a moment, as one record: for `anygpu top`, the dashboard, and anybody."""
+"""A snapshot of an observed process, as one record: for `anygpu top`, the dashboard and other programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anygpu.runtime.health import Health
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What this process holds on one device."""
+    """Memory that this process holds on one device."""
 
     bytes: int
     peak_bytes: int
@@ -36,7 +36,7 @@ class Anomaly(msgspec.Struct, frozen=True, kw_only=True):
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """A change to the program that would save time."""
 
-    #: What kind of mistake: the name of its section on the page about advice, as "upload-again".
+    #: Kind of mistake: the name of its section on the page about advice, as "upload-again".
     kind: str
     #: The line, as `file:line`.
     line: str | None
@@ -57,7 +57,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     #: Seconds since 1970.
     end: float
     seconds: float
-    #: Of these, the seconds that it waited for its turn, moved bytes to and from the device, and ran.
+    #: Seconds that it waited for its turn, moved bytes to and from the device, and ran.
     queue: float
     move: float
     run: float
@@ -105,7 +105,7 @@ def call_of(seen: Seen, end: float, number: int) -> Call:
 
 
 def fallback_of(receipt: Receipt, end: float) -> Fallback | None:
-    """Of a call that was tried before, there or elsewhere, or of which the host computed a part."""
+    """The fallback of a call that was tried before, there or elsewhere, or that the host computed in part."""
     for failure in receipt.failures:
         reason = f"{failure.device}: {failure.error}: {failure.message}"
         repeated = failure.device == receipt.device and len(receipt.attempts) > 1
@@ -117,7 +117,7 @@ def fallback_of(receipt: Receipt, end: float) -> Fallback | None:
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """Which process it is."""
+    """Identity and use of a process."""
 
     pid: int
     #: As it was started, shortened to 200 characters.
@@ -125,7 +125,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     #: When it was begun to be observed, in seconds since 1970.
     since: float
-    #: Of this process, without its workers.
+    #: Without its workers.
     processor_seconds: float
     memory_bytes: int
 
@@ -141,7 +141,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     #: Calls after the number that was asked for, the newest last, at most a thousand.
     calls: tuple[Call, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
-    #: Of the runtime behind `submit` and `map`; `None` as long as neither was called.
+    #: Health of the runtime behind `submit` and `map`; `None` as long as neither was called.
     runtime: Health | None = None
     usage: dict[str, Usage] = {}
     #: By device; those whose memory could not be asked for in time are absent.

@@ -1,4 +1,4 @@
-"""Where observed processes and those who look at them find each other: a folder that is this user's alone.
+"""The folder with the sockets of observed processes, which is this user's alone.
 
 Every observed process has one file in it. Where the system has Unix sockets that is a socket; elsewhere it is a file
 with the port and the secrets of a listener on the loopback address. Names are never used twice, so that what was found
@@ -48,7 +48,7 @@ def process_of(name: str) -> int | None:
 
 
 def places() -> list[Path]:
-    """Where processes of this user may have met, the folder for a new one first.
+    """Folders that may have sockets of this user, the folder for a new process first.
 
     A service, a cron job and a login do not have the same variables: whoever looks has to look at all of these.
     Raises `PlaceRefused` if the one that was chosen cannot be used.
@@ -104,7 +104,7 @@ def checked(place: Path) -> Path | None:
 
 
 def is_private(facts: os.stat_result) -> bool:
-    """Whether a file is this user's, and nobody else may use it."""
+    """Whether a file is this user's, and no other user may use it."""
     return not hasattr(os, "geteuid") or (facts.st_uid == os.geteuid() and not facts.st_mode & 0o077)
 
 
@@ -139,7 +139,7 @@ _UNREADY_SECONDS = 60.0
 
 
 def remove_leftovers(place: Path) -> None:
-    """Those of processes that are not there and do not listen. Errors are no concern of a process that begins."""
+    """Remove files of processes that have ended. Errors are ignored: the process that begins has other work."""
     with contextlib.suppress(OSError):
         for path in place.iterdir():
             with contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ def remove_leftovers(place: Path) -> None:
 
 
 def remove_refused(path: Path) -> bool:
-    """Nobody listens there: whether that is for good, and it was removed. Its name will not be used again."""
+    """Remove a socket that refuses connections, and return whether its process has ended. Names are not used again."""
     # Elsewhere than on Linux a socket is refused, too, when too many wait for it.
     if sys.platform != "linux" and runs(process_of(path.name) or 0):
         return False

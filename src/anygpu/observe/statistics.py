@@ -131,7 +131,7 @@ def repeats_of(receipt: Receipt) -> int:
 
 
 def breakdown(phases: Mapping[str, float], parts: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Where the seconds of calls with parts went, in the order in which that happens; nothing that took no time."""
+    """Seconds of calls with parts, by step in the order in which they happen; without those that took no time."""
     before = [("wait", phases.get("queue", 0.0)), ("transfer", phases.get("write", 0.0) + phases.get("read", 0.0))]
     named = [*before, *parts.items()]
     rest = sum(phases.values()) - sum(seconds for _, seconds in named)
@@ -142,18 +142,18 @@ Times = NDArray[np.float64]
 
 
 class Batch(NamedTuple):
-    """Of calls of one kind; each array has an element for each call."""
+    """Calls of one function on one device; each array has an element for each call."""
 
     function: str
     device: str
-    #: What the caller waited, in seconds, and when that ended.
+    #: Seconds that the caller waited, and when that ended.
     seconds: Times
     ends: Times
-    #: Of these seconds, what the function itself took: without tracing, planning, compiling and waiting for a turn.
+    #: Seconds of the function itself: without tracing, planning, compiling and waiting for a turn.
     run: Times
     #: Seconds that were predicted for each of them; `None` if nothing was.
     predicted: float | None = None
-    #: What they were made of, beside notes.
+    #: The receipts and failures that they were made of, beside notes.
     receipts: Sequence[Receipt] = ()
     failures: Sequence[Failure] = ()
 
@@ -202,14 +202,14 @@ MOST_FUNCTIONS = 200
 MOST_ERRORS = 20
 OTHER = "other"
 
-#: What "lately" is: so many parts of so many seconds.
+#: The parts of "lately", and the seconds of each.
 PARTS, PART_SECONDS = 5, 60.0
 
 _PHASES = (*PHASES, "other")
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the seconds of calls, each within 1 %."""
+    """Quantiles of the seconds of calls, each within 1 %."""
 
     count: int
     total: float
@@ -226,7 +226,7 @@ class CallStatistics(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     #: All that ended, with a value or without.
     calls: int
-    #: Those that raised, by the name of the error.
+    #: Calls that raised, by the name of the error.
     errors: dict[str, int]
     #: Calls that were tried on another device before.
     fallbacks: int
@@ -239,7 +239,7 @@ class CallStatistics(msgspec.Struct, frozen=True, kw_only=True):
     compilations: int
     #: Seconds by phase; they add up to those of the calls.
     phases: dict[str, float]
-    #: Of calls for which a time was predicted: both sums, without what is not predicted: planning and waiting.
+    #: Predicted and actual seconds of calls with a prediction, without what is not predicted: planning and waiting.
     predicted_seconds: float
     seconds_of_predicted: float
     #: Since the beginning, and in the last five minutes.
@@ -255,7 +255,7 @@ class CallStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What has been seen since statistics were begun."""
+    """Statistics of all calls since they were begun."""
 
     schema: str = "anygpu.statistics/1"
     #: How long that is.
@@ -342,7 +342,7 @@ class Tally:
         self._add_memory(other.peak_bytes, other.predicted_bytes)
 
     def sums(self) -> dict[str, Any]:
-        """What `CallStatistics` and `FunctionProfile` have in common, by name."""
+        """The fields that `CallStatistics` and `FunctionProfile` have in common, by name."""
         names = (*_COUNTS, "peak_bytes", "predicted_bytes")
         copies = {"phases": dict(self.phases), "parts": dict(self.parts), "errors": dict(self.errors)}
         return {**{name: getattr(self, name) for name in names}, **copies}

@@ -75,7 +75,7 @@ def parts_of(row: CallRow) -> str:
 
 
 def breakdown_of(phases: Mapping[str, float], parts: Mapping[str, float]) -> str:
-    """Where the time of steps went, with waiting and transfers, in the order in which that happens."""
+    """Shares of the time of steps, with waiting and transfers, in the order in which that happens."""
     shares = breakdown(phases, parts)
     whole = sum(seconds for _, seconds in shares) or 1.0
     return ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares if seconds >= 0.005 * whole)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TextIO
 #: The tracks of callers, and those of devices, are two "processes" for the viewer.
 CALLERS, DEVICES = 1, 2
 
-#: Of the limit, this much is for the names of tracks and for what is said at the end.
+#: Bytes of the limit for the names of tracks and for the summary at the end.
 _RESERVED = 64 * 1024
 _BUFFER = 1 << 18
 #: Texts of users are cut to this many characters.
@@ -27,7 +27,7 @@ _TEXTS = 4096
 
 
 class TraceFile:
-    """Written beside `path` and renamed to it when it is closed: nobody sees half of it."""
+    """Written beside `path` and renamed to it when it is closed: no reader sees half of it."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path = path
@@ -206,7 +206,7 @@ def _one_after_another(parts: Sequence[tuple[str, int]], begin: int, end: int) -
 
 
 def _without(parts: Sequence[tuple[str, int]], drawn: int) -> list[tuple[str, int]]:
-    """What is left of the lengths when the first `drawn` nanoseconds are taken away."""
+    """The lengths without their first `drawn` nanoseconds."""
     left = []
     for name, length in parts:
         taken = min(length, drawn)

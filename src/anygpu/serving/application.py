@@ -58,7 +58,7 @@ _CLOSE = (b"connection", b"close")
 
 
 class ServingRuntime(Protocol):
-    """What serving needs of a runtime: a `Runtime` is one, and so is anything else with these methods."""
+    """The part of a runtime that serving needs: a `Runtime` is one, and so is anything else with these methods."""
 
     @property
     def waiting(self) -> int: ...
@@ -407,7 +407,7 @@ def _least(one: float | None, other: float | None) -> float | None:
 
 
 async def _result(future: Any, receive: Receive) -> Any:
-    """What the task returned. A caller that is gone meanwhile takes its task out of the queue."""
+    """Wait for the result of a task. A caller that is gone meanwhile takes its task out of the queue."""
     watch: asyncio.Task[None] | None = None
 
     def begin() -> None:

@@ -1,4 +1,4 @@
-"""The limits of a server, and the count of what its requests hold."""
+"""The limits of a server, the count of what its requests hold, and refusals: a status of HTTP and a sentence."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def try_again(status: int, message: str, seconds: float) -> Refusal:
 
 
 def refusal_of(error: Exception, model: str, retry_seconds: float) -> Refusal:
-    """What the caller is told when a model's task has failed.
+    """The response for a model's task that has failed.
 
     Messages of errors that blame the arguments are passed on, because the caller has to know. Of all others only the
     name is: they are about this machine, and are logged here.
@@ -129,7 +129,7 @@ def _connections() -> int:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one server allows. Deadlines are in seconds, and no byte that arrives extends them."""
+    """Limits of one server. Deadlines are in seconds, and no byte that arrives extends them."""
 
     #: Bytes of one body.
     body: int = 64 << 20

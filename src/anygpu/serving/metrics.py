@@ -69,7 +69,7 @@ class Metrics:
         return min(60.0, max(1.0, waiting * self._between / 2))
 
     def to_text(self, health: Health, held_bytes: int, *, ready: bool) -> str:
-        """Of the server and its runtime, and of the calls of the whole process if it is observed."""
+        """Metrics of the server and its runtime, and of the calls of the whole process if it is observed."""
         families = [*self._families(held_bytes, ready), *runtime_families(health)]
         return to_text([*families, *(each for source in sources for each in source())])
 

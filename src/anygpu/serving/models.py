@@ -78,7 +78,7 @@ class TensorMetadata(msgspec.Struct, frozen=True):
     shape: tuple[int, ...] = (-1,)
 
     def seen(self, array: HostArray) -> TensorMetadata:
-        """What is known after one more array."""
+        """The metadata after one more array."""
         datatype = datatype_of(array.dtype) or UNKNOWN
         if self.datatype == UNKNOWN:
             return TensorMetadata(self.name, datatype, array.shape)
@@ -162,7 +162,7 @@ class Model:
         return functools.partial(self.function, **keywords) if keywords else self.function, arguments
 
     def outputs(self, value: Any) -> dict[str, HostArray]:
-        """What the function has returned, by name. The protocol need not have a form for it."""
+        """The returned arrays by name. The protocol need not have a form for it."""
         if type(value) is np.ndarray:
             return {"output": value}
         if isinstance(value, dict):
@@ -192,7 +192,7 @@ class Model:
             }
 
     def metadata(self) -> dict[str, Any]:
-        """As the protocol has it."""
+        """The metadata as the protocol has it."""
         outputs = self._outputs or {"output": TensorMetadata("output")}
         return {
             "name": self.name,

@@ -194,7 +194,7 @@ class InferRequest(msgspec.Struct, frozen=True):
 
 class Response(msgspec.Struct, frozen=True):
     body: bytes
-    #: Of the JSON before the binary data; `None` when there is only JSON.
+    #: Bytes of the JSON before the binary data; `None` when there is only JSON.
     json_length: int | None = None
 
 

@@ -1,4 +1,4 @@
-"""`anygpu top`: the observed processes of this user, and the devices of this machine, as they change."""
+"""The commands for observed processes: `anygpu run`, `anygpu top` and `anygpu dashboard`."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def _once(*, json: bool) -> None:
     def find_devices() -> None:
         watching.devices = discover(timeout=_PROBE_SECONDS, low_priority=True).devices
 
-    # Devices that were probed before are there at once. Otherwise those are shown that processes have open: nobody has
-    # to wait for a probe to see what is going on.
+    # Devices that were probed before are there at once. Otherwise those are shown that processes have open, without
+    # waiting for a probe.
     probing = threading.Thread(target=find_devices, daemon=True)
     begin = time.monotonic()
     probing.start()

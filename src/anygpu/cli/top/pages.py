@@ -20,7 +20,7 @@ from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.statistics import CallStatistics, Quantiles
 from anygpu.observe.tables import CallRow, DeviceRow, Problem, ProcessRow, TenantRow
 
-NOBODY = "No process of yours is observed. Start one: anygpu run script.py"
+NO_PROCESS = "No process of yours is observed. Start one: anygpu run script.py"
 
 
 class Row(NamedTuple):

@@ -20,7 +20,7 @@ from textual.worker import get_current_worker
 from anygpu.base.printable import printable
 from anygpu.cli.top.pages import (
     DEVICES,
-    NOBODY,
+    NO_PROCESS,
     PAGES,
     Page,
     Row,
@@ -176,7 +176,7 @@ class Top(App[None]):
             self._at_once.clear()
 
     def _tell(self, picture: Picture, trouble: str | None) -> None:
-        # The screen may be closed by now, and then nobody is there to be told.
+        # The screen may be closed by now.
         if not get_current_worker().is_cancelled:
             self.call_from_thread(self._seen, picture, trouble)
 
@@ -249,7 +249,7 @@ class Top(App[None]):
         elif self._trouble:
             empty = self._trouble
         elif not self._picture.looks:
-            empty = NOBODY
+            empty = NO_PROCESS
         else:
             empty = f"No line has {self.words!r}. Esc shows all." if self.words else self.page.empty
         shown = in_order(rows, column, descending=descending)

@@ -1,4 +1,4 @@
-"""What one picture of `anygpu top` is made from: all processes, and the devices of this machine."""
+"""One picture of `anygpu top`: all processes and the devices of this machine, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anygpu.base.printable import encode_json
 from anygpu.base.tables import Cell, Column
 from anygpu.cli.top.pages import (
     DEVICES,
-    NOBODY,
+    NO_PROCESS,
     PAGES,
     Row,
     cards,
@@ -50,14 +50,14 @@ class Silent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What `anygpu top --once --json` prints."""
+    """The document that `anygpu top --once --json` prints."""
 
     schema: str = "anygpu.top/1"
     #: Seconds since 1970.
     time: float
     processes: tuple[Snapshot, ...]
     silent: tuple[Silent, ...] = ()
-    #: Of the devices of this machine, by their ids.
+    #: Usage of the devices of this machine, by id.
     usage: dict[str, Usage] = {}
 
     def to_json(self) -> bytes:
@@ -70,7 +70,7 @@ class Watching:
     def __init__(self, following: Following | None = None, devices: Sequence[Device] = ()) -> None:
         self._following = following or Following()
         self._reader = UsageReader()
-        #: Those of this machine, once they are known.
+        #: The devices of this machine, once they are known.
         self.devices: Sequence[Device] = devices
 
     def look(self) -> Picture:
@@ -104,7 +104,7 @@ def show_once(console: Console, picture: Picture) -> None:
         _show(console, "", DEVICES, device_rows(picture.cards))
     if not picture.looks:
         console.print()
-        console.print(Text(NOBODY))
+        console.print(Text(NO_PROCESS))
         return
     for page in PAGES:
         rows = page.rows(picture.looks)

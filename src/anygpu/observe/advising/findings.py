@@ -1,4 +1,4 @@
-"""What the lines of a program say about it: pure functions of what an advisor has seen.
+"""Records of the lines of a program, and the advice that follows from them: pure functions of what was seen.
 
 Each kind of mistake has one function, which names its cost, and a section on the page about advice. Where several
 apply to a line, the first of `_KINDS` that costs about as much as the most expensive one is told: it is the cause.
@@ -71,7 +71,7 @@ class Bounded(OrderedDict[Hashable, Repeated]):
 
 
 class Line:
-    """What happened on one line: calls of one function, or operations on arrays."""
+    """Counts of one line: calls of one function, or operations on arrays."""
 
     def __init__(self) -> None:
         # -- calls, or programs that ran for arrays
@@ -144,7 +144,7 @@ class Line:
 
     @property
     def device(self) -> str:
-        """Where most of the calls ran."""
+        """The device on which most of the calls ran."""
         return max(self.devices, key=lambda each: self.devices[each], default="numpy")
 
 
@@ -152,7 +152,7 @@ Lines = dict[Place, Line]
 
 
 def leaves(value: Any, depth: int = 3) -> list[Any]:
-    """What is in tuples, lists and dicts, not too deep and not too much of it."""
+    """The items of tuples, lists and dicts, within limits of depth and number."""
     kind = type(value)
     if not depth or kind not in (tuple, list, dict):
         return [value]
@@ -162,7 +162,7 @@ def leaves(value: Any, depth: int = 3) -> list[Any]:
     return found
 
 
-#: What costs less, or a smaller part of the time that was observed, is not worth a sentence.
+#: Seconds, and share of the observed time, below which nothing is reported.
 LEAST_SECONDS, LEAST_SHARE = 0.01, 0.01
 #: Calls from one line before they are a loop, and elements up to which they are small.
 _LOOP, _FEW_ELEMENTS = 50, 1 << 14
@@ -170,7 +170,7 @@ _LOOP, _FEW_ELEMENTS = 50, 1 << 14
 _OFTEN = 3
 #: Kinds of arguments from one line before they are too many.
 _MANY_KINDS = 6
-#: Of calls, the share that has to be concerned.
+#: Share of the calls that has to be concerned.
 _MOST_OF = 0.6
 
 
@@ -182,7 +182,7 @@ class _Found(NamedTuple):
 
 
 def findings(lines: Mapping[Place, Line], seconds: float) -> list[Advice]:
-    """What to change, the most expensive first; `seconds` is how long the program was observed."""
+    """Advice, the most expensive first; `seconds` is how long the program was observed."""
     # The first call of each line opens devices and compiles, which no advice here changes.
     usual = seconds - sum(line.slowest for line in lines.values())
     least = max(LEAST_SECONDS, LEAST_SHARE * usual)

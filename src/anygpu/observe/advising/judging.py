@@ -1,4 +1,4 @@
-"""Which functions of a script would gain on which device, and why the others would not.
+"""Judges which functions of a script would gain on which device, and why the others would not.
 
 What the script's functions were given is known by `watching`; here they are traced and predicted, or measured, after
 the script has ended. A function that can be traced does nothing but compute, so it may be called again.
@@ -33,7 +33,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     #: "measured", "remembered", "predicted" or "assumed", as in a plan.
     basis: str
     compile_seconds: float | None = None
-    #: Of its seconds, those that data takes to the device and back.
+    #: Seconds of it that data takes to the device and back.
     moving_seconds: float | None = None
     reason: str | None = None
 
@@ -45,7 +45,7 @@ class FunctionAdvice(msgspec.Struct, frozen=True, kw_only=True):
     #: Where it begins, as `file:line`; with decorators that is the first of them.
     line: str
     calls: int
-    #: Of all its calls, with whatever it calls.
+    #: Seconds of all its calls, with the functions that it calls.
     seconds: float
     verdict: Verdict
     #: One sentence: what it would gain, or why not.
@@ -88,7 +88,7 @@ _LEAST_SHARE, _LEAST_SECONDS = 0.01, 0.002
 _GAINS = 0.8
 #: When devices are tried: runs of each at most, and seconds.
 _RUNS, _SECONDS = 200, 0.5
-#: What it takes to place a call, which predictions of the device alone do not have.
+#: Seconds to place a call, which predictions of a device do not include.
 _PLACING = 2e-4
 #: Functions that are judged; a script rarely has more that matter.
 _MOST = 20
@@ -142,7 +142,7 @@ def judged(watch: Any, seconds: float, *, measure: bool) -> list[FunctionAdvice]
 
 
 def _one_of_each_nest(watch: Any, found: list[tuple[Any, FunctionAdvice]]) -> list[FunctionAdvice]:
-    """Of functions that call each other, only the one that gains most is to be offloaded."""
+    """Keeps, of functions that call each other, the one that gains most."""
     chosen: list[Any] = []
     told: list[FunctionAdvice] = []
     for watched, advice in found:

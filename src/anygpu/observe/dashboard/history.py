@@ -1,4 +1,4 @@
-"""What processes have said of themselves lately, in a fixed memory.
+"""The answers of processes over the last minutes, in a fixed memory, and their calls as blocks on a timeline.
 
 Everything is a ring: blocks of calls, pairs of predicted and actual seconds, samples of what changes slowly. A process
 that has died keeps its history for a while, so that one can see what it did last.
@@ -188,7 +188,7 @@ class Names:
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What one process said of itself at a moment, of which the change is of interest."""
+    """Counts of one process at a moment, from whose differences rates are made."""
 
     time: float
     #: Counts since it is observed.
@@ -203,7 +203,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class DeviceSample(msgspec.Struct, frozen=True):
-    """What a card was doing; what is not known is not a number."""
+    """Readings of a card at a moment; NaN for what is not known."""
 
     time: float
     load: float
@@ -214,7 +214,7 @@ class DeviceSample(msgspec.Struct, frozen=True):
 
 
 class ProcessHistory:
-    """Of one process."""
+    """The history of one process."""
 
     def __init__(self, latest: Snapshot) -> None:
         self.latest = latest
@@ -237,7 +237,7 @@ class ProcessHistory:
 
 
 class History:
-    """Of all processes. For one thread at a time: what it hands out is not changed later."""
+    """The history of all processes. For one thread at a time; what it returns is not changed later."""
 
     def __init__(self) -> None:
         self.processes: dict[int, ProcessHistory] = {}
@@ -255,7 +255,7 @@ class History:
         return {pid: each.newest for pid, each in self.processes.items() if each.alive}
 
     def add(self, looks: Mapping[int, Snapshot | None], now: float) -> None:
-        """What all processes said that are there, `None` if they were silent; the others have ended."""
+        """Add the answers of all processes that exist, `None` for silent ones; those that are missing have ended."""
         snapshots = {pid: snapshot for pid, snapshot in looks.items() if snapshot is not None}
         for pid, snapshot in snapshots.items():
             self._add_process(pid, snapshot, now)

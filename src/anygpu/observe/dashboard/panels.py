@@ -1,4 +1,4 @@
-"""What the figures draw, as columns. Pure functions of the history and of what is to be seen of it."""
+"""The columns that the figures draw: pure functions of the history and of the view that was chosen."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def shown(text: str, most: int = MOST_LETTERS) -> str:
 
 
 class View(NamedTuple):
-    """What is to be seen: the last `window` seconds before `now`, of one process or of all."""
+    """The part of the history that is shown: the last `window` seconds before `now`, of one process or of all."""
 
     now: float
     window: float
@@ -85,7 +85,7 @@ def process_colour(history: History, pid: int) -> str:
 
 
 def calls(history: History, view: View) -> tuple[Columns, list[str]]:
-    """What the timeline draws, and the names of its rows, the lowest first."""
+    """The columns of the timeline, and the names of its rows, the lowest first."""
     found: dict[tuple[str, int], Table] = {}
     begin = view.now - view.window
     for pid, each in view.processes(history):
@@ -116,7 +116,7 @@ def _no_calls() -> Columns:
 
 
 def _block_columns(history: History, view: View, row: int, place: tuple[str, int], blocks: Table) -> Columns:
-    """Of one row."""
+    """The columns of one row."""
     if len(blocks) > _MOST_BLOCKS:
         # Parts stay where they are while time goes on, or everything would flicker.
         width = view.window / _PARTS
@@ -169,7 +169,7 @@ def _row_names(places: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def lines(named: Iterable[tuple[str, str, NDArray[np.float64], NDArray[np.float64]]]) -> Columns:
-    """Of (name, colour, times, values); those of which nothing is known are left out."""
+    """Columns from (name, colour, times, values); lines without a known value are left out."""
     columns: Columns = {"xs": [], "ys": [], "colour": [], "name": []}
     for name, its_colour, times, values in named:
         if len(values) and not np.isnan(values).all():
@@ -231,7 +231,7 @@ def _ratio(above: float, below: float) -> float:
 
 
 def _thinned(samples: Iterable[Timed], view: View, least: float = 0.0) -> list[Timed]:
-    """Those within the window, as many as can be told apart, always the same ones: lines must not flicker."""
+    """Samples within the window, as many as can be told apart, and always the same ones: lines must not flicker."""
     step = max(view.window / _MOST_POINTS, least)
     kept: list[Timed] = []
     part = -1
