@@ -232,7 +232,7 @@ _NO = ("", "0", "off", "no", "false")
 
 
 def observe_if_asked() -> None:
-    """Start, but not in a child of a frozen application that only has a device open: other children lack the variable."""
+    """Start, but not in a child of a frozen application that only opens a device; others lack the variable."""
     if os.environ.get(VARIABLE, "").strip().lower() in _NO:
         return
     if not (is_frozen() and sys.argv[1:2] == [WORKER_ARGUMENT]):
