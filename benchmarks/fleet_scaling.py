@@ -143,7 +143,7 @@ def _tenant_figures(cluster: RayProcesses) -> list[Figure]:
             local=False,
             insecure=True,
             batching=False,
-            tenants=[ag.Tenant(name="quiet"), ag.Tenant(name="flood")],
+            tenants=[ag.types.Tenant(name="quiet"), ag.types.Tenant(name="flood")],
         ) as fleet,
     ):
         x = np.ones(1 << 16, np.float32)

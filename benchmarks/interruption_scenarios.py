@@ -112,7 +112,7 @@ class Tasks(Scenario):
 
     def __init__(self, what: str) -> None:
         self._known = DeviceRegistry()
-        self.runtime = Runtime(known=self._known, tenants=[ag.Tenant(name="guests", queued=100, bytes=1 << 20)])
+        self.runtime = Runtime(known=self._known, tenants=[ag.types.Tenant(name="guests", queued=100, bytes=1 << 20)])
         self._others: list[tuple[Any, float]] = []
         self._numbers = itertools.count()
         self.works = {
@@ -439,7 +439,7 @@ class Tensors(Scenario):
         self._aside.publish(("news",), X * next(self._numbers), owner="them")
         self.store.get("news")
         self._aside.remove(("news",))
-        with contextlib.suppress(ag.UnknownTensor):
+        with contextlib.suppress(ag.errors.UnknownTensor):
             self.store.release("news", holder="them")
 
     def _reserve(self) -> None:
@@ -503,7 +503,7 @@ class Tensors(Scenario):
         expect(found is not None and (found.values == X + 1).all(), "another process does not find its tensor")
         if ("news",) in aside.names():
             aside.remove(("news",))
-            with contextlib.suppress(ag.UnknownTensor):
+            with contextlib.suppress(ag.errors.UnknownTensor):
                 self.store.release("news", holder="them")
         if ("reserved",) in aside.names():
             aside.remove(("reserved",))

@@ -20,8 +20,9 @@ import numpy as np
 
 import anygpu as ag
 from anygpu import observe
+from anygpu.base import events
 from anygpu.base.metric_families import to_text
-from anygpu.notes import Failure, Origin, Seen, observers
+from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.metrics import BUCKETS, call_families
 from anygpu.observe.statistics import Statistics, batches
 from anygpu.receipts import Phases, Receipt
@@ -92,11 +93,11 @@ def smooth(x: Any) -> Any:
 @contextmanager
 def counted() -> Iterator[Adder]:
     adder = Adder()
-    observers.append(adder)
+    events.calls.append(adder)
     try:
         yield adder
     finally:
-        observers.remove(adder)
+        events.calls.remove(adder)
 
 
 def work(over: threading.Event, device: str) -> None:

@@ -13,6 +13,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from anygpu import errors
 from anygpu._version import __version__
 from anygpu.api import (
     collect_receipts,
@@ -29,154 +30,69 @@ from anygpu.api import (
     stream,
     submit,
 )
-from anygpu.base.display import painters
+from anygpu.base import events
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,
-    CannotCompile,
-    ClusterError,
-    ClusterUnavailable,
-    CopyNeeded,
     DeadlineExceeded,
     DeviceError,
-    DeviceHung,
-    DeviceLost,
-    DevicePoisoned,
     DeviceUnavailable,
-    InsecureCluster,
-    InvalidKernel,
     InvalidOption,
-    InvalidProgram,
-    InvalidTensorFile,
-    InvalidTransition,
-    KernelError,
-    KernelOutOfBounds,
     MissingExtra,
-    NameTaken,
-    NotANumber,
-    NotHeld,
-    NotRecordable,
-    OutOfMemory,
-    OverBudget,
     Overloaded,
-    PoisonTask,
-    QueueFull,
-    QuotaExceeded,
     ResultMismatch,
-    RuntimeClosed,
-    StoreClosed,
-    StoreError,
-    TooBig,
-    UnknownTensor,
     Unsupported,
-    ValueNeeded,
-    WrongKernel,
 )
 
 if TYPE_CHECKING:
-    from anygpu import fft, fleet, image, linalg, nn, observe
+    from anygpu import fft, fleet, image, linalg, nn, observe, types
     from anygpu.array.trace.tracing import record
-    from anygpu.fallback_warnings import DeviceFallback, HostFallback, host_operations
-    from anygpu.hardware.cards import Card
-    from anygpu.hardware.device import Device, Unavailable
-    from anygpu.hardware.diagnosis import Diagnosis
-    from anygpu.hardware.diagnosis_context import Finding
-    from anygpu.hardware.usage.usage import Usage
+    from anygpu.hardware.device import Device
     from anygpu.kernels.kernel import Kernel
     from anygpu.namespace import *  # noqa: F403
-    from anygpu.placement.offload import Result
     from anygpu.plan.plan import Plan
     from anygpu.program.batching import vmap
     from anygpu.program.graph import Program
-    from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
+    from anygpu.receipts import Receipt
     from anygpu.runtime.future import Future
-    from anygpu.runtime.health import Health
-    from anygpu.runtime.mapping import Outcome
     from anygpu.runtime.runtime import Runtime
     from anygpu.serving.server import Server
     from anygpu.store.store import Store
     from anygpu.store.tensor import Tensor
-    from anygpu.streams.report import Streamed
-    from anygpu.tasks.tenants import Tenant
 
 __array_api_version__ = "2024.12"
 
 __all__ = [
     "AllocationError",
     "AnyGPUError",
-    "Attempt",
-    "CannotCompile",
-    "Card",
-    "ClusterError",
-    "ClusterUnavailable",
-    "CopyNeeded",
     "DeadlineExceeded",
     "Device",
     "DeviceError",
-    "DeviceFallback",
-    "DeviceHung",
-    "DeviceLost",
-    "DevicePoisoned",
     "DeviceUnavailable",
-    "Diagnosis",
-    "Finding",
     "Future",
-    "Health",
-    "HostFallback",
-    "HostOperation",
-    "InsecureCluster",
-    "InvalidKernel",
     "InvalidOption",
-    "InvalidProgram",
-    "InvalidTensorFile",
-    "InvalidTransition",
     "Kernel",
-    "KernelError",
-    "KernelOutOfBounds",
     "MissingExtra",
-    "NameTaken",
-    "NotANumber",
-    "NotHeld",
-    "NotRecordable",
-    "OutOfMemory",
-    "Outcome",
-    "OverBudget",
     "Overloaded",
-    "Phases",
     "Plan",
-    "PoisonTask",
     "Program",
-    "QueueFull",
-    "QuotaExceeded",
     "Receipt",
-    "Result",
     "ResultMismatch",
     "Runtime",
-    "RuntimeClosed",
     "Server",
     "Store",
-    "StoreClosed",
-    "StoreError",
-    "Streamed",
-    "Tenant",
     "Tensor",
-    "TooBig",
-    "Unavailable",
-    "UnknownTensor",
     "Unsupported",
-    "Usage",
-    "ValueNeeded",
-    "WrongKernel",
     "__array_api_version__",
     "__version__",
     "collect_receipts",
     "devices",
     "doctor",
+    "errors",
     "explain",
     "fft",
     "fleet",
     "freeze_support",
-    "host_operations",
     "image",
     "last_receipt",
     "linalg",
@@ -190,54 +106,38 @@ __all__ = [
     "statistics",
     "stream",
     "submit",
+    "types",
     "vmap",
 ]
 
 #: Names that are loaded when they are first used, and where they are.
 _LATER = {
-    "Attempt": "anygpu.receipts",
-    "Card": "anygpu.hardware.cards",
     "Device": "anygpu.hardware.device",
-    "DeviceFallback": "anygpu.fallback_warnings",
-    "Diagnosis": "anygpu.hardware.diagnosis",
-    "Finding": "anygpu.hardware.diagnosis_context",
     "Future": "anygpu.runtime.future",
-    "Health": "anygpu.runtime.health",
-    "HostFallback": "anygpu.fallback_warnings",
-    "HostOperation": "anygpu.receipts",
     "Kernel": "anygpu.kernels.kernel",
-    "Outcome": "anygpu.runtime.mapping",
-    "Phases": "anygpu.receipts",
     "Plan": "anygpu.plan.plan",
     "Program": "anygpu.program.graph",
     "Receipt": "anygpu.receipts",
-    "Result": "anygpu.placement.offload",
     "Runtime": "anygpu.runtime.runtime",
     "Server": "anygpu.serving.server",
     "Store": "anygpu.store.store",
-    "Streamed": "anygpu.streams.report",
-    "Tenant": "anygpu.tasks.tenants",
     "Tensor": "anygpu.store.tensor",
-    "Unavailable": "anygpu.hardware.device",
-    "Usage": "anygpu.hardware.usage.usage",
-    "host_operations": "anygpu.fallback_warnings",
     "record": "anygpu.array.trace.tracing",
     "vmap": "anygpu.program.batching",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("fft", "fleet", "image", "linalg", "nn", "observe"):
+    if name in ("fft", "fleet", "image", "linalg", "nn", "observe", "types"):
         return importlib.import_module(f"anygpu.{name}")
     if name in _LATER:
         value = getattr(importlib.import_module(_LATER[name]), name)
-    else:
-        if name.startswith("_") and name != "__array_namespace_info__":
-            raise AttributeError(f"module 'anygpu' has no attribute {name!r}")
-        namespace = importlib.import_module("anygpu.namespace")
-        if name not in namespace.__all__:
-            raise AttributeError(f"module 'anygpu' has no attribute {name!r}")
+    elif name.startswith("_") and name != "__array_namespace_info__":
+        raise AttributeError(f"module 'anygpu' has no attribute {name!r}")
+    elif name in (namespace := importlib.import_module("anygpu.namespace")).__all__:
         value = getattr(namespace, name)
+    else:
+        return importlib.import_module("anygpu.old_names").moved(name)
     globals()[name] = value
     return value
 
@@ -246,12 +146,12 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *importlib.import_module("anygpu.namespace").__all__})
 
 
-def _draw(value: Any) -> str | None:
+def _html_of(value: Any) -> str | None:
     html: str | None = importlib.import_module("anygpu.notebook").html_of(value)
     return html
 
 
-painters.append(_draw)
+events.html_of = _html_of
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
+from anygpu.base import events
 from anygpu.base.display import Listed
-from anygpu.hardware.usage_readers import usage_readers
 
 if TYPE_CHECKING:
+    from anygpu.array.core.device import ArrayDevice
     from anygpu.hardware.device import Device
     from anygpu.hardware.diagnosis import Diagnosis
     from anygpu.hardware.preference import Power
@@ -34,13 +35,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _read_usage(device: Device, seconds: float) -> Usage:
+def _usage_of(device: Device, seconds: float) -> Usage:
     from anygpu.hardware.usage.reading import read_twice
 
     return read_twice([device], seconds).usage[device.id]
 
 
-usage_readers.append(_read_usage)
+def _array_device(name: str | None) -> ArrayDevice:
+    from anygpu.residency.registry import registry
+
+    return registry.find(name)
+
+
+events.usage_of, events.array_device = _usage_of, _array_device
 
 #: Time limit of a probe, in seconds; a device that is silent for 40 % of it counts as hung.
 PROBE_SECONDS = 15.0

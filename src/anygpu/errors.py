@@ -43,7 +43,9 @@
     └── InvalidOption               an invalid argument to an anygpu function (also a ValueError)
 
     UserWarning
-    └── ResultMismatch              a device's result differs from NumPy's; the function stays on NumPy
+    ├── ResultMismatch              a device's result differs from NumPy's; the function stays on NumPy
+    ├── HostFallback                an operation ran on the host because the device, or anygpu, lacks it
+    └── DeviceFallback              a call ran on another device than the one requested or chosen first
 
 Exceptions raised by the user's own code are never wrapped. Each error carries its details as fields, and a message
 that says what happened, to what, and what to do next. Errors can be pickled, because they cross processes.
@@ -633,3 +635,11 @@ class InvalidOption(AnyGPUError, ValueError):
 
 def _clause(detail: str) -> str:
     return f" ({detail})" if detail else ""
+
+
+class HostFallback(UserWarning):
+    """An operation ran on the host because the device, or anygpu, lacks it."""
+
+
+class DeviceFallback(UserWarning):
+    """A call ran on another device than the one requested or chosen first."""

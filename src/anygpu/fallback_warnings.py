@@ -5,19 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 
+from anygpu.base import events
+from anygpu.errors import DeviceFallback, HostFallback
 from anygpu.receipts import HostOperation
-
-
-class HostFallback(UserWarning):
-    """An operation ran on the host because the device, or anygpu, lacks it."""
-
-
-class DeviceFallback(UserWarning):
-    """A call ran on another device than the one requested or chosen first."""
-
 
 _listeners: ContextVar[tuple[list[HostOperation], ...]] = ContextVar("host operations", default=())
 
@@ -33,13 +26,8 @@ def host_operations() -> Iterator[list[HostOperation]]:
         _listeners.reset(token)
 
 
-#: Called with each operation of arrays that ran on the host. Empty unless somebody asked for advice.
-witnesses: list[Callable[[HostOperation], None]] = []
-
-
 def ran_on_host(operation: HostOperation) -> None:
-    for witness in witnesses:
-        witness(operation)
+    events.host_operations.tell(operation)
     listeners = _listeners.get()
     for collected in listeners:
         collected.append(operation)

@@ -1,4 +1,4 @@
-"""Notes of calls, from which receipts are made when somebody asks, and those who hear of calls.
+"""Notes of calls, from which receipts are made when they are asked for.
 
 A call that stays on the CPU costs a microsecond, and a receipt takes several to make. So such calls leave a note. What
 a receipt is made of is in `receipts`, which a process loads with its first receipt.
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from anygpu.base import events
 from anygpu.base.display import Listed
 
 if TYPE_CHECKING:
@@ -94,27 +95,13 @@ class Origin(NamedTuple):
 
 Seen: TypeAlias = "Receipt | Note | Failure"
 
-#: Called when a call of this process ends, on the thread that it ended on; with the origin if it was a task. Empty
-#: unless somebody observes the process.
-observers: list[Callable[[Seen, Origin | None], None]] = []
-
-
 #: A function, its positional and keyword arguments, and what it returned.
 Given = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
 
-#: Called with each call that returned, on the thread that it ended on; with the user's line if it was a task. Empty
-#: unless somebody asked for advice, which is never without observers.
-witnesses: list[Callable[[Note | Receipt, Given, tuple[str, int] | None], None]] = []
-
-
-def observe(seen: Seen, origin: Origin | None = None) -> None:
-    for observer in observers:
-        observer(seen, origin)
-
 
 def origin_here(line: tuple[str, int] | None = None) -> Origin | None:
-    """For a task that is submitted now, on the user's own `line`; `None` if nobody observes."""
-    return Origin(time.perf_counter(), threading.get_ident(), copy_context(), line) if observers else None
+    """For a task that is submitted now, on the user's own `line`; `None` if the process is not observed."""
+    return Origin(time.perf_counter(), threading.get_ident(), copy_context(), line) if events.calls else None
 
 
 #: Of this thread or asynchronous task.
@@ -146,12 +133,7 @@ def publish(note: Note | Receipt, given: Given | None = None) -> None:
         receipt = made(note)
         for collected in hearing:
             collected.append(receipt)
-    if observers:
-        observe(note)
-        if witnesses and given is not None:
-            witness(note, given)
-
-
-def witness(note: Note | Receipt, given: Given, line: tuple[str, int] | None = None) -> None:
-    for each in witnesses:
-        each(note, given, line)
+    if events.calls:
+        events.calls.tell(note, None)
+        if events.returned and given is not None:
+            events.returned.tell(note, given, None)

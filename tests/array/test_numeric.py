@@ -60,7 +60,7 @@ def test_as_numpy(name: str) -> None:
     function, inputs = CASES[name]
     with np.errstate(all="ignore"):
         expected = np.asarray(function(*inputs))
-    with ag.host_operations() as told:
+    with ag.observe.host_operations() as told:
         got = function(*(ag.asarray(each) for each in inputs))
     assert told == []
     assert isinstance(got, ag.Array)

@@ -66,7 +66,7 @@ def test_asking_for_a_value_is_refused_with_the_line_and_the_way_out() -> None:
     def branches(x: Any) -> Any:
         return x if x.sum() > 0 else -x
 
-    with pytest.raises(ag.ValueNeeded, match=r"test_tracing\.py:\d+.*where\(\)"):
+    with pytest.raises(ag.errors.ValueNeeded, match=r"test_tracing\.py:\d+.*where\(\)"):
         ag.record(branches, X)
 
 

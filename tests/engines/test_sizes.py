@@ -215,5 +215,5 @@ def test_padding_with_small_windows(narrowed: Running) -> None:
 def test_an_array_that_no_buffer_holds_is_refused_with_what_to_do(engine: str) -> None:
     (device, *_) = ag.devices(engine)
     too_many = device.limits["max-buffer-size"] // 8 + 1
-    with pytest.raises(ag.TooBig, match=r"can never fit on .*, whose limit is .* Split the data into chunks"):
+    with pytest.raises(ag.errors.TooBig, match=r"can never fit on .*, whose limit is .* Split the data into chunks"):
         np.asarray(ag.zeros(too_many, dtype="float64", device=engine) + 1)

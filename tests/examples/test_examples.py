@@ -39,7 +39,7 @@ def test_an_example_agrees_with_numpy(name: str, device: str) -> None:
     example = importlib.import_module(f"examples.{name}")
     function = getattr(example, EXAMPLES[name])
     inputs = example.inputs(np.random.default_rng(0))
-    with ag.host_operations() as told:
+    with ag.observe.host_operations() as told:
         got = run_on(device, function, inputs)
     assert difference(function(*inputs), got) is None
     assert told == [], "nothing of it ran on the host"

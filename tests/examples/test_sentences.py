@@ -93,7 +93,7 @@ def test_the_model_in_torch_gives_the_similarities_that_it_always_gave(tokeniser
 def test_the_encoder_agrees_with_torch(device: str, tokens: Tokens) -> None:
     layers = LAYERS[device]
     expected = in_torch(layers)(*tokens)
-    with ag.host_operations() as told:
+    with ag.observe.host_operations() as told:
         found = sentences.examine(device, tokens, expected, layers)
     assert found.difference <= 1e-4
     assert found.ranking == sentences.ranking(expected)

@@ -153,7 +153,7 @@ def test_a_program_that_kills_three_workers_is_given_up(
     x = ag.asarray(X, device=opencl)
     deaths = list(range(10))
     through(opencl, lambda worker: Deadly(worker, deaths), monkeypatch)
-    with pytest.raises(ag.DeviceLost, match="SIGKILL"):
+    with pytest.raises(ag.errors.DeviceLost, match="SIGKILL"):
         (x + 1).compute()
     assert len(deaths) == 7
 
@@ -293,7 +293,7 @@ def test_an_array_whose_copy_was_dropped_is_named_with_the_reason(
     for number, array in enumerate(rest):
         assert bits(array) == (X * number).tobytes()
     for array in (first, made):
-        with pytest.raises(ag.DeviceLost) as caught:
+        with pytest.raises(ag.errors.DeviceLost) as caught:
             np.asarray(array)
         text = str(caught.value)
         assert f"float32[300, 70] of {__file__}:{line}" in text
@@ -301,7 +301,7 @@ def test_an_array_whose_copy_was_dropped_is_named_with_the_reason(
         assert lineage.MEMORY in text
         assert caught.value.device == place.device
         assert caught.value.generation == generation
-    with pytest.raises(ag.DeviceLost, match=r"cannot be restored.*it was computed from"):
+    with pytest.raises(ag.errors.DeviceLost, match=r"cannot be restored.*it was computed from"):
         (made * 2).compute()
     assert bits(rest[1] * 2) == (X * 2).tobytes()
     loss = known.losses()[-1]
@@ -318,7 +318,7 @@ def test_without_memory_for_copies_only_what_is_made_of_nothing_comes_back(
     numbers = (ag.arange(100, device=opencl) * 2).compute()
     kill(opencl)
     assert np.array_equal(np.asarray(numbers), np.arange(100) * 2)
-    with pytest.raises(ag.DeviceLost, match="cannot be restored"):
+    with pytest.raises(ag.errors.DeviceLost, match="cannot be restored"):
         (lost + 1).compute()
 
 

@@ -125,7 +125,7 @@ def test_a_call_that_kills_three_workers_is_named_poison_and_others_go_on(known:
     function = calls_of(known, "raise")
     function(X)
     known.deadly = 3
-    with pytest.raises(ag.PoisonTask, match="each of 3 workers that died") as caught:
+    with pytest.raises(ag.errors.PoisonTask, match="each of 3 workers that died") as caught:
         function(X)
     assert caught.value.deaths == 3
     np.testing.assert_allclose(function(X), score(X), rtol=1e-5, atol=1e-6)
@@ -142,7 +142,9 @@ def test_a_device_that_hangs_is_told_and_the_work_is_not_begun_elsewhere(known: 
 def test_a_device_that_stays_full_is_given_up_and_that_is_told(known: WithFailures) -> None:
     function = calls_of(known, "warn")
     known.next = [OutOfMemory("opencl:0", 1 << 20)] * 9
-    with pytest.warns(ag.DeviceFallback, match="runs on numpy instead of opencl:0: opencl:0 cannot allocate") as told:
+    with pytest.warns(
+        ag.errors.DeviceFallback, match="runs on numpy instead of opencl:0: opencl:0 cannot allocate"
+    ) as told:
         result = function.run(X)
     assert told[0].filename == __file__
     np.testing.assert_allclose(result.value, score(X), rtol=1e-6)
@@ -197,7 +199,7 @@ def test_a_call_that_may_run_elsewhere_does_not_wait_for_the_device_to_be_opened
         site.chooser.measured("numpy", 1e-3)
     slow.next = ["kill"]
     # It returns although nobody lets the device be opened.
-    with pytest.warns(ag.DeviceFallback, match="runs on numpy instead of opencl:0: opencl:0 was lost"):
+    with pytest.warns(ag.errors.DeviceFallback, match="runs on numpy instead of opencl:0: opencl:0 was lost"):
         result = function.run(X)
     np.testing.assert_array_equal(result.value, score(X))
     assert [(each.device, each.error) for each in result.receipt.attempts] == [

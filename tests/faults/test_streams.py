@@ -148,7 +148,7 @@ def test_a_device_that_is_lost_again_and_again_is_given_up(known: WithFailures) 
     told: list[tuple[Any, int, int]] = []
     known.failing.clear()
     known.planned = {number: DeviceLost("opencl:0") for number in range(2, 20)}
-    with pytest.warns(ag.DeviceFallback, match="runs on numpy instead of opencl:0") as warned:
+    with pytest.warns(ag.errors.DeviceFallback, match="runs on numpy instead of opencl:0") as warned:
         streamed = run(known, told, "warn")
     assert warned[0].filename == __file__
     check(told)

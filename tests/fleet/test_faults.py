@@ -167,7 +167,7 @@ def test_arrays_of_a_machine_that_has_left(cluster: RayProcesses, pair: Fleet) -
         computed = (uploaded * 2).compute()
         cluster.remove("leaving")
         assert until(lambda: device not in [each.id for each in pair.devices()])
-        with pytest.warns(ag.HostFallback, match=f"{device} is gone"):
+        with pytest.warns(ag.errors.HostFallback, match=f"{device} is gone"):
             np.testing.assert_array_equal(np.asarray(computed), 2 * given)
         np.testing.assert_array_equal(np.asarray(uploaded), given)
         result = pair.run(wave, computed, on="fleet")
@@ -280,7 +280,7 @@ def test_the_head_is_killed() -> None:
             assert not health.ok
             assert health.nodes == 0
             assert "head of the cluster is gone" in (health.lost or "")
-            with pytest.warns(ag.DeviceFallback, match="the cluster is gone: .*head of the cluster is gone"):
+            with pytest.warns(ag.errors.DeviceFallback, match="the cluster is gone: .*head of the cluster is gone"):
                 fleet.run(np.sin, np.zeros(10), on="fleet")
             with pytest.raises(ag.DeviceUnavailable, match="head of the cluster is gone"):
                 fleet.run(wave, np.zeros(10, np.float32), on="opencl:0@node-1", fallback="raise")

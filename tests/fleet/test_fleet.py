@@ -190,7 +190,7 @@ def test_addresses_that_are_none(given: str) -> None:
 
 
 def test_no_cluster_there() -> None:
-    with pytest.raises(ag.ClusterUnavailable, match=r"127\.0\.0\.1:1 .*ray status"):
+    with pytest.raises(ag.errors.ClusterUnavailable, match=r"127\.0\.0\.1:1 .*ray status"):
         ag.fleet.connect("127.0.0.1:1", insecure=True)
 
 
@@ -215,7 +215,7 @@ def test_without_local_devices_only_numpy_is_here(cluster: RayProcesses) -> None
         result = remote.run(wave, given, on="fleet")
         np.testing.assert_allclose(result.value, wave(given), rtol=1e-6)
         assert result.receipt.device == "numpy@node-1"
-    with pytest.raises(ag.RuntimeClosed):
+    with pytest.raises(ag.errors.RuntimeClosed):
         remote.submit(wave, given)
 
 

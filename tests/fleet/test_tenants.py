@@ -38,7 +38,7 @@ def seconds(fleet: Fleet) -> dict[str, float]:
 
 @pytest.mark.full
 def test_two_tenants_share_a_device_though_one_floods_it(cluster: RayProcesses) -> None:
-    with connected(cluster, tenants=[ag.Tenant(name="quiet"), ag.Tenant(name="flood")]) as fleet:
+    with connected(cluster, tenants=[ag.types.Tenant(name="quiet"), ag.types.Tenant(name="flood")]) as fleet:
         submit(fleet, tenant="quiet").result(120)
         before = seconds(fleet)
         flood = [submit(fleet, tenant="flood") for _ in range(400)]
@@ -58,9 +58,9 @@ def test_two_tenants_share_a_device_though_one_floods_it(cluster: RayProcesses) 
 
 
 def test_a_quota_holds(cluster: RayProcesses) -> None:
-    with connected(cluster, tenants=[ag.Tenant(name="small", queued=3)]) as fleet:
+    with connected(cluster, tenants=[ag.types.Tenant(name="small", queued=3)]) as fleet:
         submit(fleet).result(120)
-        with pytest.raises(ag.QuotaExceeded, match="small"):
+        with pytest.raises(ag.errors.QuotaExceeded, match="small"):
             [submit(fleet, tenant="small") for _ in range(50)]
 
 

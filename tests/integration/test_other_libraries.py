@@ -86,7 +86,7 @@ def parts(result: Any) -> list[Any]:
 
 def check(function: Callable[..., Any], inputs: tuple[Any, ...], device: str) -> list[Any]:
     expected = parts(function(*inputs))
-    with ag.host_operations() as told:
+    with ag.observe.host_operations() as told:
         got = parts(function(*(ag.asarray(x, device=device) for x in inputs)))
     assert told == [], "nothing of it ran on the host"
     for one, other in zip(expected, got, strict=True):

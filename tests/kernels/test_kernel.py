@@ -307,14 +307,14 @@ def test_a_wrong_kernel_is_caught_at_its_first_use(language: Language) -> None:
     a[1, 3] = 5
     a[2, 0] = 6
     with pytest.raises(
-        ag.WrongKernel, match=r"y\[1, 3\], the first of 2 places, is 7.0, and the reference has 10.0"
+        ag.errors.WrongKernel, match=r"y\[1, 3\], the first of 2 places, is 7.0, and the reference has 10.0"
     ) as e:
         kernel(ag.asarray(a, device=ENGINE[language]), 2.0)
     assert e.value.position == (1, 3)
-    with pytest.raises(ag.WrongKernel):
+    with pytest.raises(ag.errors.WrongKernel):
         kernel(a, 2.0)
     function = ag.offload(lambda x: kernel(x, 2.0))
-    with pytest.raises(ag.WrongKernel):
+    with pytest.raises(ag.errors.WrongKernel):
         function(a)
 
 
@@ -323,18 +323,18 @@ def test_indices_outside_are_an_error_of_that_call_alone(language: Language) -> 
     at, a = np.arange(64, dtype=np.int32), np.arange(100, 200, dtype=np.int32)
     wild = at.copy()
     wild[5] = -3
-    with pytest.raises(ag.KernelOutOfBounds, match="look used index -3 of a, which has 100 elements"):
+    with pytest.raises(ag.errors.KernelOutOfBounds, match="look used index -3 of a, which has 100 elements"):
         kernel(wild, a)
     np.testing.assert_array_equal(kernel(at, a), at + 100)
     device = [ag.asarray(each, device=ENGINE[language]) for each in (wild, a)]
-    with pytest.raises(ag.KernelOutOfBounds):
+    with pytest.raises(ag.errors.KernelOutOfBounds):
         np.asarray(kernel(*device))
     np.testing.assert_array_equal(np.asarray(device[1]), a)
 
 
 def test_a_tolerance_allows_for_less_exact_kernels(language: Language) -> None:
     rough = SCALE[language].replace("alpha * a", "1.001 * alpha * a").replace("1.001 *", "1.001f *")
-    with pytest.raises(ag.WrongKernel):
+    with pytest.raises(ag.errors.WrongKernel):
         ag.Kernel(rough, scaled)(A, 2.0)
     np.testing.assert_allclose(ag.Kernel(rough, scaled, tolerance=0.01)(A, 2.0), A * 2, rtol=0.01)
 
@@ -415,7 +415,7 @@ def test_a_reference_of_the_same_code_with_other_values_is_compared(
     np.testing.assert_array_equal(np.asarray(right(a, alpha=2.0)), a * 2)
     monkeypatch.setitem(globals(), "_FACTOR", 3.0)
     wrong = ag.Kernel(SCALE["opencl"], _references(3.0)[how])
-    with pytest.raises(ag.WrongKernel):
+    with pytest.raises(ag.errors.WrongKernel):
         wrong(a, alpha=2.0)
 
 
@@ -432,7 +432,7 @@ def test_a_type_that_does_not_fit_is_never_converted(language: Language) -> None
 def test_errors_of_the_compiler_point_into_the_source(language: Language) -> None:
     broken = SCALE[language].replace("alpha * a", "alhpa * a")
     line = next(number for number, text in enumerate(broken.splitlines(), 1) if "alhpa" in text)
-    with pytest.raises(ag.InvalidKernel, match=f"line {line}") as caught:
+    with pytest.raises(ag.errors.InvalidKernel, match=f"line {line}") as caught:
         ag.Kernel(broken, scaled)
     assert caught.value.line == line
     assert "alhpa" in str(caught.value)
@@ -479,7 +479,9 @@ def test_where_no_device_speaks_the_language_it_says_so_once(
 ) -> None:
     monkeypatch.setenv("ANYGPU_ENGINES", "numpy")
     kernel = ag.Kernel(SCALE[language], scaled)
-    with pytest.warns(ag.DeviceFallback, match="scale runs its reference instead: no device of this machine takes"):
+    with pytest.warns(
+        ag.errors.DeviceFallback, match="scale runs its reference instead: no device of this machine takes"
+    ):
         np.testing.assert_allclose(kernel(A, 2.0), A * 2)
     np.testing.assert_allclose(kernel(A, 2.0), A * 2)
     with pytest.raises(ag.DeviceUnavailable, match=ENGINE[language]):

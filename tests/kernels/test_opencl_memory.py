@@ -93,5 +93,5 @@ def test_a_vector_of_another_type_does_not_widen_a_store() -> None:
     text = """
 __kernel void wide(__global const float *a, __global float *y) { vstore4((double4)(1), get_global_id(0), y); }
 """
-    with pytest.raises(ag.InvalidKernel):
+    with pytest.raises(ag.errors.InvalidKernel):
         ag.run(ag.Kernel(text, grid=lambda a: (a[0] // 4,)), np.zeros(64, np.float32), on="opencl", fallback="raise")

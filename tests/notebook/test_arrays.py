@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.array.core.device import Witnessed, witnesses
+from anygpu.array.core.device import ArrayWork
+from anygpu.base import events
 from anygpu.base.display import Listed
 from anygpu.notebook.outcomes import MOST_DRAWN, MOST_LINES, step_html
 from anygpu.receipts import Phases, numpy_receipt
@@ -23,11 +24,11 @@ EVIL = "<script>alert(1)</script>"
 
 
 @pytest.fixture
-def happened() -> Iterator[list[Witnessed]]:
-    seen: list[Witnessed] = []
-    witnesses.append(seen.append)
+def happened() -> Iterator[list[ArrayWork]]:
+    seen: list[ArrayWork] = []
+    events.array_work.append(seen.append)
     yield seen
-    witnesses.remove(seen.append)
+    events.array_work.remove(seen.append)
 
 
 def chain(length: int) -> ag.Program:
@@ -39,7 +40,7 @@ def chain(length: int) -> ag.Program:
     return ag.record(add, np.ones(3, np.float32))
 
 
-def test_an_array_that_is_not_computed_stays_so(happened: list[Witnessed]) -> None:
+def test_an_array_that_is_not_computed_stays_so(happened: list[ArrayWork]) -> None:
     array = np.sqrt(ag.asarray(np.ones((3, 4)))) * 2
     happened.clear()
     shown = html(array)
@@ -60,7 +61,7 @@ def test_an_array_on_the_host_shows_its_values() -> None:
     assert len(large) < 5000
 
 
-def test_an_array_on_a_device_is_not_read(happened: list[Witnessed]) -> None:
+def test_an_array_on_a_device_is_not_read(happened: list[ArrayWork]) -> None:
     array = ag.asarray(np.ones(5, np.float32), device="webgpu").compute()
     happened.clear()
     shown = html(array)

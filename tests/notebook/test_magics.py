@@ -18,10 +18,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import anygpu as ag
+from anygpu.base import events
 from anygpu.errors import InvalidOption
 from anygpu.notebook.magics import call_in, offload_options, receipt_count
 from anygpu.notebook.receipts import LastCalls
-from anygpu.notes import observers
 from anygpu.placement.offload import Offloaded
 from anygpu.plan.plan import Plan
 
@@ -177,12 +177,12 @@ def test_records_are_written_as_text_while_it_is_loaded(shell: Any) -> None:
 
 
 def test_loading_twice_and_unloading_leaves_nothing(shell: Any) -> None:
-    before = len(observers)
+    before = len(events.calls)
     ag.load_ipython_extension(shell)
-    assert len(observers) == before
+    assert len(events.calls) == before
     ag.unload_ipython_extension(shell)
     ag.unload_ipython_extension(shell)
-    assert len(observers) == before - 1
+    assert len(events.calls) == before - 1
     assert "not found" in refused(shell, "%anygpu help")
 
 

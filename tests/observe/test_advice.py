@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu import fallback_warnings, notes, observe
-from anygpu.array.core import device as array_devices
-from anygpu.array.core.device import Witnessed
+from anygpu import observe
+from anygpu.array.core.device import ArrayWork
+from anygpu.base import events
 from anygpu.observe.advising.advisor import Advisor
 from anygpu.observe.advising.findings import KINDS, MOST, MOST_LINES, findings
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
@@ -180,12 +180,12 @@ def test_memory_is_bounded() -> None:
 def test_arrays_that_are_uploaded_read_back_and_asked_for_values() -> None:
     advisor = Advisor()
     for _ in range(4):
-        advisor.see_array(Witnessed("upload", "opencl:0", BIG, 0.05))
+        advisor.see_array(ArrayWork("upload", "opencl:0", BIG, 0.05))
     assert kinds_of(advisor) == ["upload-again"]
     advisor = Advisor()
     for n in range(4):
-        advisor.see_array(Witnessed("download", "opencl:0", BIG, 0.05))
-        advisor.see_array(Witnessed("upload", "opencl:0", BIG + n, 0.05))
+        advisor.see_array(ArrayWork("download", "opencl:0", BIG, 0.05))
+        advisor.see_array(ArrayWork("upload", "opencl:0", BIG + n, 0.05))
     assert kinds_of(advisor) == ["read-back"]
 
 
@@ -202,7 +202,7 @@ def observed() -> Iterator[None]:
 def test_nothing_is_seen_unless_advice_was_asked_for() -> None:
     observe.start()
     try:
-        assert (notes.witnesses, array_devices.witnesses, fallback_warnings.witnesses) == ([], [], [])
+        assert (events.returned, events.array_work, events.host_operations) == ([], [], [])
         assert observe.advice() == []
     finally:
         observe.stop()
@@ -221,7 +221,7 @@ def test_the_line_is_that_of_the_user() -> None:
     lines = {place.number: line for place, line in advisor.lines.items() if place.file == __file__}
     assert sorted(line.calls for line in lines.values()) == [0, 3, 5]
     observe.stop()
-    assert (notes.witnesses, array_devices.witnesses, fallback_warnings.witnesses) == ([], [], [])
+    assert (events.returned, events.array_work, events.host_operations) == ([], [], [])
 
 
 def test_importing_anygpu_loads_nothing_of_it() -> None:

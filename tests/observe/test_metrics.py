@@ -21,7 +21,6 @@ from anygpu.base.metric_families import MOST_CHARACTERS, Family, Sample, to_text
 from anygpu.errors import InvalidOption
 from anygpu.hardware.usage.usage import READINGS, Usage
 from anygpu.notes import Failure, HostNote, Seen
-from anygpu.notes import observe as tell
 from anygpu.observe.metrics import BUCKETS, anomaly_families, call_families, usage_families
 from anygpu.observe.snapshot import Anomaly
 from anygpu.observe.statistics import MOST_FUNCTIONS, Sketch, Statistics
@@ -29,6 +28,7 @@ from anygpu.receipts import Attempt, DriverWork, Phases, Receipt
 from benchmarks.metrics_scrape import compare, full
 from benchmarks.prometheus_process import program
 from tests.observe.test_statistics import add
+from tests.support.observing import tell
 
 
 @ag.offload

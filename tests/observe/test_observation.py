@@ -13,7 +13,8 @@ import pytest
 
 import anygpu as ag
 from anygpu import observe
-from anygpu.notes import Failure, HostNote, Note, observers
+from anygpu.base import events
+from anygpu.notes import Failure, HostNote, Note
 from anygpu.observe.observation import BUFFERED, RECENT, Observation
 
 
@@ -43,7 +44,7 @@ def test_nothing_is_counted_unless_it_is_asked_for() -> None:
     found = observe.summary()
     assert not found.observed
     assert found.calls == ()
-    assert not observers
+    assert not events.calls
 
 
 @pytest.mark.usefixtures("observed")
@@ -52,7 +53,7 @@ def test_quiet_calls_are_counted() -> None:
         doubled(np.ones(3))
     assert sum(calls_of("doubled").values()) == BUFFERED * 2 + 7
     observe.stop()
-    assert not observers
+    assert not events.calls
 
 
 @pytest.mark.usefixtures("observed")

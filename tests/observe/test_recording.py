@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.notes import HostNote, Note, Origin, observe, observers, origin_here
+from anygpu.base import events
+from anygpu.notes import HostNote, Note, Origin, origin_here
 from anygpu.observe import trace
 from anygpu.observe.recording import TraceIncomplete
 from anygpu.receipts import Phases, Receipt
 from anygpu.residency import worker_events
 from tests.observe.trace_checks import PHASES, Trace
+from tests.support.observing import tell
 
 UNKNOWN = dict.fromkeys(("device_seconds", "peak_bytes", "kernels", "predicted_seconds"), "it is a test")
 X = np.linspace(-1, 1, 64 * 64, dtype=np.float32).reshape(64, 64)
@@ -108,7 +110,7 @@ def test_threads_have_tracks_of_their_own(tmp_path: Path) -> None:
 
 def test_device_time_is_shown_where_it_is_known(tmp_path: Path) -> None:
     with trace(tmp_path / "run.json"):
-        observe(receipt(Phases(write=0.001, run=0.01, read=0.002), device_seconds=0.004, bytes_to_device=7, kernels=3))
+        tell(receipt(Phases(write=0.001, run=0.01, read=0.002), device_seconds=0.004, bytes_to_device=7, kernels=3))
     found = Trace(tmp_path / "run.json")
     found.check()
     write, run, clock, read = found.tracks()["opencl:0"]
@@ -124,8 +126,8 @@ def test_one_launch_of_many_tasks_is_one_slice(tmp_path: Path) -> None:
         assert here is not None
         origin = here._replace(time=here.time - 1)
         for number in range(40):
-            observe(receipt(Phases(queue=0.001 * number, run=0.0005)), origin)
-        observe(receipt(Phases(run=0.0007)), origin)
+            tell(receipt(Phases(queue=0.001 * number, run=0.0005)), origin)
+        tell(receipt(Phases(run=0.0007)), origin)
     found = Trace(tmp_path / "run.json")
     found.check()
     (first,), (second,) = (found.tracks()[name] for name in ("opencl:0", "opencl:0 (2)"))
@@ -136,9 +138,9 @@ def test_one_launch_of_many_tasks_is_one_slice(tmp_path: Path) -> None:
 
 def test_workers_come_and_go_as_instants(tmp_path: Path) -> None:
     with trace(tmp_path / "run.json"):
-        worker_events.tell(worker_events.WorkerEvent("lost", "opencl:0", 1, 0.0, "it was killed"))
-        worker_events.tell(worker_events.WorkerEvent("replaced", "opencl:0", 2, 0.25))
-    assert not worker_events.listeners
+        events.workers.tell(worker_events.WorkerEvent("lost", "opencl:0", 1, 0.0, "it was killed"))
+        events.workers.tell(worker_events.WorkerEvent("replaced", "opencl:0", 2, 0.25))
+    assert not events.workers
     lost, replaced = Trace(tmp_path / "run.json").of_kind("i")
     assert (lost["name"], lost["args"]["why"]) == ("worker lost", "it was killed")
     assert (replaced["name"], replaced["args"]["generation"]) == ("worker replaced", 2)
@@ -149,7 +151,7 @@ def test_a_file_has_a_limit_and_counts_what_it_leaves_out(tmp_path: Path) -> Non
     recording = trace(path, limit="1MB")
     recording.__enter__()
     for number in range(100_000):
-        observe(note(number * 1e-3, number * 1e-3 + 5e-4))
+        tell(note(number * 1e-3, number * 1e-3 + 5e-4))
     with pytest.warns(TraceIncomplete, match=r"reached its limit of .* calls are counted in it"):
         recording.__exit__(None, None, None)
     assert path.stat().st_size <= 1_000_000
@@ -165,7 +167,7 @@ def test_a_hundred_thousand_quiet_calls_fit_by_default(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with trace(path) as recording:
         for number in range(100_000):
-            observe(note(number * 1e-3, number * 1e-3 + 5e-4))
+            tell(note(number * 1e-3, number * 1e-3 + 5e-4))
     assert (recording.calls, recording.dropped) == (100_000, 0)
     assert path.stat().st_size < 60_000_000
 
@@ -175,7 +177,7 @@ def test_the_file_is_there_when_the_block_raises(tmp_path: Path) -> None:
 
     def block() -> None:
         with trace(path):
-            observe(note(1.0, 2.0))
+            tell(note(1.0, 2.0))
             assert not path.exists()
             raise ZeroDivisionError
 
@@ -184,7 +186,7 @@ def test_the_file_is_there_when_the_block_raises(tmp_path: Path) -> None:
     found = Trace(path)
     assert (found.said["ended_by"], found.said["calls"]) == ("ZeroDivisionError", 1)
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
-    assert not observers
+    assert not events.calls
 
 
 def test_a_call_that_raises_is_drawn(tmp_path: Path) -> None:
@@ -204,8 +206,8 @@ def test_a_call_that_raises_is_drawn(tmp_path: Path) -> None:
 def test_names_cannot_break_the_file(tmp_path: Path) -> None:
     hostile = 'x"},{"ph":"\\ud800<script>\x1b[2J\n' + "\ud800" + "y" * 1000
     with trace(tmp_path / "run.json"):
-        observe(note(1.0, 2.0, hostile))
-        observe(receipt(Phases(run=0.01), hostile, hostile, how=hostile))
+        tell(note(1.0, 2.0, hostile))
+        tell(receipt(Phases(run=0.01), hostile, hostile, how=hostile))
     found = Trace(tmp_path / "run.json")
     found.check()
     names = [each["name"] for each in found.of_kind("X")]
@@ -221,12 +223,12 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")  # other libraries warn of forks
 def test_a_forked_child_leaves_the_file_alone(tmp_path: Path) -> None:
     with trace(tmp_path / "run.json") as recording:
-        observe(note(1.0, 2.0))
+        tell(note(1.0, 2.0))
         child = os.fork()
         if not child:
             try:
                 for number in range(1000):
-                    observe(note(number, number + 0.5))
+                    tell(note(number, number + 0.5))
                 recording.__exit__(None, None, None)
             finally:
                 os._exit(0)
@@ -236,13 +238,14 @@ def test_a_forked_child_leaves_the_file_alone(tmp_path: Path) -> None:
 
 FULL_DISK = """
 import resource, sys
+from anygpu.base import events
 from anygpu.observe import trace
-from anygpu.notes import HostNote, observe
+from anygpu.notes import HostNote
 try:
     with trace(sys.argv[1]):
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
         for number in range(20_000):
-            observe((HostNote("f", "it is a test", None), number, number, number + 0.5))
+            events.calls.tell((HostNote("f", "it is a test", None), number, number, number + 0.5), None)
         print("the calls went on")
 except OSError as error:
     print(type(error).__name__)
@@ -266,5 +269,5 @@ def test_threads_that_have_ended_are_named_by_number(tmp_path: Path) -> None:
     with trace(tmp_path / "run.json"):
         here = origin_here()
         assert here is not None
-        observe(receipt(Phases(run=0.01)), Origin(here.time, 12345, here.context))
+        tell(receipt(Phases(run=0.01)), Origin(here.time, 12345, here.context))
     assert "thread 12345" in Trace(tmp_path / "run.json").tracks()

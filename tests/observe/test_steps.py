@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from anygpu.cli.profile import show_profile
-from anygpu.notes import Failure, observe
+from anygpu.notes import Failure
 from anygpu.observe import trace
 from anygpu.observe.dashboard.history import History
 from anygpu.observe.dashboard.panels import Columns, View
@@ -25,6 +25,7 @@ from anygpu.observe.statistics import LONGEST_PART, MOST_PARTS, CallStatistics, 
 from anygpu.receipts import Attempt, Phases, Receipt
 from tests.observe.snapshots import snapshot, training
 from tests.observe.trace_checks import Trace
+from tests.support.observing import tell
 
 HOSTILE = "<script>alert(1)</script>\"'>\x1b[2J\ud800&\n"
 UNKNOWN = dict.fromkeys(("device_seconds", "kernels", "predicted_seconds"), "it is a test")
@@ -171,7 +172,7 @@ def test_names_of_parts_do_nothing_to_a_page_or_a_terminal() -> None:
 
 def test_parts_are_drawn_inside_of_the_run(tmp_path: Path) -> None:
     with trace(tmp_path / "run.json"):
-        observe(step(attempts=(FULL, DONE)))
+        tell(step(attempts=(FULL, DONE)))
     found = Trace(tmp_path / "run.json")
     found.check()
     (track,) = (events for name, events in found.tracks().items() if not name.startswith("torch"))
@@ -185,7 +186,7 @@ def test_parts_are_drawn_inside_of_the_run(tmp_path: Path) -> None:
 
 def test_parts_that_do_not_fit_are_cut_and_their_names_do_no_harm(tmp_path: Path) -> None:
     with trace(tmp_path / "run.json"):
-        observe(step({HOSTILE: 0.01, "longer than the run": 5.0, "after it": 1.0}))
+        tell(step({HOSTILE: 0.01, "longer than the run": 5.0, "after it": 1.0}))
     found = Trace(tmp_path / "run.json")
     found.check()
     lengths = {each["name"]: each["dur"] for events in found.tracks().values() for each in events}

@@ -23,14 +23,15 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 import anygpu as ag
 from anygpu import observe
+from anygpu.base import events
 from anygpu.errors import InvalidOption
-from anygpu.notes import Failure, HostNote, Origin, made, observers, origin_here
-from anygpu.notes import observe as tell
+from anygpu.notes import Failure, HostNote, Origin, made, origin_here
 from anygpu.observe.open_telemetry import ORDER
 from anygpu.observe.statistics import MOST_FUNCTIONS
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 from tests.observe.collector import Collected, collector
 from tests.observe.test_metrics import HOSTILE, receipt
+from tests.support.observing import tell
 
 X = np.arange(8.0)
 
@@ -54,7 +55,7 @@ def unobserved() -> Iterator[None]:
     observe.stop()
     yield
     observe.stop()
-    assert not observers
+    assert not events.calls
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_a_collector_gets_spans_with_the_receipts_times_under_the_callers_own() 
         def look(one: Any, origin: Origin | None) -> None:
             seen.append(one)
 
-        observers.append(look)
+        events.calls.append(look)
         tracer = provider.get_tracer("the program's own")
         try:
             with observe.telemetry(tracer_provider=provider, meter_provider=meters):
@@ -125,7 +126,7 @@ def test_a_collector_gets_spans_with_the_receipts_times_under_the_callers_own() 
                 provider.force_flush()
                 meters.force_flush()
         finally:
-            observers.remove(look)
+            events.calls.remove(look)
             provider.shutdown()
             meters.shutdown()
     check_spans(there, seen, own)

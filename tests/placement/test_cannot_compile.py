@@ -56,7 +56,7 @@ def offloaded(places: SlowedRegistry, **chosen: Any) -> Offloaded[..., Any]:
 
 def test_with_a_warning_it_runs_on_numpy(places: SlowedRegistry) -> None:
     function = offloaded(places, on="opencl")
-    with pytest.warns(ag.DeviceFallback, match=r"cannot compile the program"):
+    with pytest.warns(ag.errors.DeviceFallback, match=r"cannot compile the program"):
         result = function.run(X)
     np.testing.assert_array_equal(result.value, score(X))
     assert result.receipt.device == "numpy"
@@ -85,7 +85,7 @@ def test_arrays_on_the_device_are_computed_on_the_host_which_is_told() -> None:
     assert isinstance(device, Device)
     worker = ThreadWorker(engine, device)
     x = as_array(X, DeviceHandle(device, lambda: worker))
-    with ag.host_operations() as told:
+    with ag.observe.host_operations() as told:
         result = np.asarray(score(x))
     np.testing.assert_array_equal(result, score(X))
     assert len(told) == 1

@@ -46,7 +46,7 @@ def test_one_operation_goes_to_the_host_and_the_rest_stays() -> None:
     engine = WithoutSort()
     values = np.random.default_rng(0).normal(size=(5, 7))
     x = on(engine, values)
-    with ag.host_operations() as told:
+    with ag.observe.host_operations() as told:
         result = np.asarray(np.sort(np.exp(x) - 1, axis=0) * 2 + np.sort(x, axis=1))
     assert np.allclose(result, np.sort(np.exp(values) - 1, axis=0) * 2 + np.sort(values, axis=1))
     assert [operation.operation for operation in told] == ["sort", "sort"]
@@ -59,13 +59,15 @@ def test_one_operation_goes_to_the_host_and_the_rest_stays() -> None:
 
 def test_without_a_listener_it_is_a_warning_that_names_the_line() -> None:
     x = on(WithoutSort(), np.arange(3.0)[::-1])
-    with pytest.warns(ag.HostFallback, match=r"sort \(.*test_host_fallback\.py:\d+\) ran on the host, and 48 bytes"):
+    with pytest.warns(
+        ag.errors.HostFallback, match=r"sort \(.*test_host_fallback\.py:\d+\) ran on the host, and 48 bytes"
+    ):
         np.asarray(np.sort(x))
 
 
 def test_a_function_of_numpys_that_we_lack_runs_on_the_host_with_a_notice() -> None:
     x = as_array(np.array([1.0, -3.0, 2.0]))
-    with ag.host_operations() as told:
+    with ag.observe.host_operations() as told:
         roots: Any = np.roots(x)
     assert isinstance(roots, Array)
     assert np.allclose(np.sort(np.asarray(roots)), [1.0, 2.0])
@@ -87,7 +89,7 @@ def test_what_has_no_meaning_is_refused_with_what_to_write() -> None:
 
 
 def test_the_warning_does_not_advise_what_is_set() -> None:
-    with pytest.warns(ag.DeviceFallback, match="cannot be traced") as said:
+    with pytest.warns(ag.errors.DeviceFallback, match="cannot be traced") as said:
         ag.run(lambda x: x if x.sum() > 0 else -x, np.ones(10), on="opencl", fallback="warn")
     assert "fallback=" not in str(said[0].message)
     with pytest.raises(ag.errors.NotRecordable, match='set fallback="warn"'):

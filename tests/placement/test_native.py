@@ -16,8 +16,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.engines.cpu.executable import CpuExecutable
-from anygpu.errors import InvalidOption, MissingExtra, ResultMismatch
-from anygpu.fallback_warnings import DeviceFallback
+from anygpu.errors import DeviceFallback, InvalidOption, MissingExtra, ResultMismatch
 from anygpu.placement import gain_without_llvm, loading, native, native_calls, native_site
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.testing.clock import ManualClock

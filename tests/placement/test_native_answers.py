@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.notes import observers
+from anygpu.base import events
 from tests.placement.native_cases import compare, device, natively
 from tests.support.native_placement import native_at_once, settle, wrong_functions
 
@@ -549,13 +549,13 @@ def test_receipts_and_observers_hear_of_native_calls() -> None:
             settle()
     assert {each.device for each in receipts} <= {"cpu", "numpy"}
     assert len(receipts) == 3
-    observers.append(lambda each, origin: seen.append(each))
+    events.calls.append(lambda each, origin: seen.append(each))
     try:
         for _ in range(3):
             function(X)
             settle()
     finally:
-        observers.pop()
+        events.calls.pop()
     assert len(seen) == 3
     assert "cpu" in {getattr(each, "device", None) for each in seen}
     function(X)

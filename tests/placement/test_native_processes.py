@@ -35,8 +35,8 @@ signal.alarm(120)  # what waits for ever ends with it
 """
 
 
-def _run(script: str, cache: Path) -> str:
-    environment = os.environ | {"ANYGPU_NATIVE": "on", "ANYGPU_HISTORY": "on", "ANYGPU_CACHE_DIR": str(cache)}
+def _run(script: str, cache: Path, **more: str) -> str:
+    environment = os.environ | {"ANYGPU_NATIVE": "on", "ANYGPU_HISTORY": "on", "ANYGPU_CACHE_DIR": str(cache), **more}
     script = HEAD + script
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
@@ -138,10 +138,11 @@ print(other.is_marked, other.tries, another.tries)
 
 def test_a_process_that_ends_early_is_the_last_to_try_so_early(tmp_path: Path) -> None:
     began = """
-from anygpu.placement.native_loading import begin_for
+from anygpu.placement import native_loading
+native_loading._has_bytecode = lambda: True
 smooth(x)
 (site,) = smooth._known.native.values()
-begin_for(site)
+native_loading.begin_for(site)
 loading.native.thread.join()
 """
     script = """
@@ -153,6 +154,23 @@ print(same._next_look == BEFORE_ANOTHER_TRY, other._next_look == BEFORE_NATIVE)
     assert _run(script, tmp_path).split() == ["False", "True"]
     _run(began, tmp_path)
     assert _run(script, tmp_path).split() == ["True", "True"]
+
+
+def test_without_bytecode_calls_have_to_take_a_second(tmp_path: Path) -> None:
+    script = """
+from anygpu.placement import native_loading
+smooth(x)
+(site,) = smooth._known.native.values()
+print(native_loading._has_bytecode())
+site.seconds = 0.5
+native_loading.begin_for(site)
+print(loading.native.thread is None)
+site.seconds = 1.0
+native_loading.begin_for(site)
+print(loading.native.thread is None)
+"""
+    without = {"PYTHONPYCACHEPREFIX": str(tmp_path / "empty"), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert _run(script, tmp_path, **without).split() == ["False", "True", "False"]
 
 
 @pytest.mark.parametrize("keywords", [{}, {"by": 2.0}], ids=["quick", "closer"])

@@ -219,7 +219,7 @@ def test_a_missing_device_raises_before_any_work() -> None:
 
 def test_a_missing_device_warns_once_and_names_the_users_line() -> None:
     function = ag.offload(on="cuda")(score)
-    with pytest.warns(ag.DeviceFallback, match="score runs on NumPy instead: no device is available") as told:
+    with pytest.warns(ag.errors.DeviceFallback, match="score runs on NumPy instead: no device is available") as told:
         value = [function(X, W) for _ in range(3)][-1]
     assert len(told) == 1
     assert told[0].filename == __file__
@@ -244,7 +244,7 @@ def test_an_operation_that_the_device_lacks(device: str) -> None:
     with pytest.raises(ag.Unsupported, match=r"linear|svd"):
         ag.run(function, W, on=device, fallback="raise")
     offloaded = ag.offload(on=device)(function)
-    with pytest.warns(ag.HostFallback, match=r"test_offload\.py:\d+\) ran on the host") as told:
+    with pytest.warns(ag.errors.HostFallback, match=r"test_offload\.py:\d+\) ran on the host") as told:
         result = [offloaded.run(W) for _ in range(2)][-1]
     assert len(told) == 1
     assert len(result.receipt.host_operations) == 1
@@ -256,9 +256,9 @@ def test_a_function_that_cannot_be_recorded() -> None:
     def function(x: Any) -> Any:
         return x + 1 if x.sum() > 0 else x - 1
 
-    with pytest.raises(ag.NotRecordable, match=r"branches on an array value.*test_offload\.py"):
+    with pytest.raises(ag.errors.NotRecordable, match=r"branches on an array value.*test_offload\.py"):
         ag.run(function, X, on="opencl", fallback="raise")
-    with pytest.warns(ag.DeviceFallback, match="cannot be traced"):
+    with pytest.warns(ag.errors.DeviceFallback, match="cannot be traced"):
         np.testing.assert_array_equal(ag.run(function, X, on="opencl").value, function(X))
     assert ag.run(function, X).receipt.device == "numpy"
 

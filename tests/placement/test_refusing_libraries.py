@@ -37,7 +37,7 @@ def test_an_error_of_the_library_is_a_refusal(engine: str, when: str, monkeypatc
         return np.exp(x) * factor
 
     place = registry.find(engine)
-    with pytest.raises(ag.CannotCompile, match="an internal check of the library failed"):
+    with pytest.raises(ag.errors.CannotCompile, match="an internal check of the library failed"):
         place.worker.run(record(score, X), [X])
     with host_operations() as hosted:
         got = np.asarray(score(ag.asarray(X, device=engine)))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from anygpu.notes import observers
+from anygpu.base import events
 from anygpu.observe import trace
 from anygpu.observe.observation import Observation
 from anygpu.observe.profiler import Profiler
@@ -51,12 +51,12 @@ def seen() -> Observation:
 
 
 def train(seen: Observation, step: Step, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> CallStatistics:
-    observers.append(seen)
+    events.calls.append(seen)
     try:
         for each in prefetch(batches):
             step(each)
     finally:
-        observers.remove(seen)
+        events.calls.remove(seen)
         (found,) = seen.summary().calls
     return found
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 import anygpu as ag
-from anygpu import notes
+from anygpu.base import events
 from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.pytorch import Step
 from anygpu.pytorch.forms import halving_for
@@ -128,7 +128,7 @@ def test_with_nothing_smaller_left_it_says_what_to_do() -> None:
     model = Greedy(0, MemoryError())
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    with pytest.raises(ag.OutOfMemory, match=r"nothing smaller is left. Use smaller inputs") as raised:
+    with pytest.raises(ag.errors.OutOfMemory, match=r"nothing smaller is left. Use smaller inputs") as raised:
         stepping(model, checkpoint=())((X, VALUES))
     assert isinstance(raised.value, MemoryError)
     assert raised.value.device == "torch:cpu"
@@ -140,7 +140,7 @@ def test_with_nothing_smaller_left_it_says_what_to_do() -> None:
 
 def test_a_batch_that_may_not_be_cut_is_not() -> None:
     model = Greedy(10, MemoryError(), nn.Sequential(mlp(), nn.BatchNorm1d(3)))
-    with pytest.raises(ag.OutOfMemory, match=r"cannot be cut: BatchNorm1d 'inner.1' takes its statistics"):
+    with pytest.raises(ag.errors.OutOfMemory, match=r"cannot be cut: BatchNorm1d 'inner.1' takes its statistics"):
         stepping(model, checkpoint=())((X, VALUES))
     assert int(model.inner[1].num_batches_tracked) == 0
 
@@ -236,7 +236,9 @@ def test_where_no_rows_can_be_looked_at_a_later_step_looks_again() -> None:
     model = Looking(0, times=2)
     step = stepping(model)
     before = [each.clone() for each in model.parameters()]
-    with pytest.raises(ag.OutOfMemory, match=r"for two rows of the batch, even without gradients.*Nothing was changed"):
+    with pytest.raises(
+        ag.errors.OutOfMemory, match=r"for two rows of the batch, even without gradients.*Nothing was changed"
+    ):
         step((X, VALUES))
     assert all(map(torch.equal, before, model.parameters()))
     assert step((X, VALUES)).receipt.how == "in 4 micro-batches of at most 9 rows, float32"
@@ -253,7 +255,7 @@ class ForeignSGD(torch.optim.SGD):
 def test_the_step_of_a_foreign_optimizer_is_not_repeated() -> None:
     model = mlp()
     with pytest.raises(
-        ag.OutOfMemory, match=r"the step of ForeignSGD .*; parameters may have changed in part: load them"
+        ag.errors.OutOfMemory, match=r"the step of ForeignSGD .*; parameters may have changed in part: load them"
     ):
         Step(model, ForeignSGD(model.parameters(), 0.1), F.mse_loss, precision="float32")((X, VALUES))
 
@@ -304,7 +306,7 @@ def test_a_first_step_that_does_not_fit_leaves_everything_as_it_was(monkeypatch:
     before = [each.clone() for each in model.parameters()]
     step = Step(model, optimizer, F.mse_loss, precision="float32")
     with pytest.raises(
-        ag.OutOfMemory, match=r"the step of Adam .*; parameters and the optimizer's state are as before"
+        ag.errors.OutOfMemory, match=r"the step of Adam .*; parameters and the optimizer's state are as before"
     ):
         step((X, VALUES))
     assert not optimizer.state
@@ -320,7 +322,9 @@ def test_a_step_that_has_changed_parameters_says_how_many(monkeypatch: pytest.Mo
     step((X, VALUES))
     failing_adam(monkeypatch, 1, changes=True)
     count = len(list(model.parameters()))
-    with pytest.raises(ag.OutOfMemory, match=rf"; 1 of {count} parameters and the state of 1 have changed: load the"):
+    with pytest.raises(
+        ag.errors.OutOfMemory, match=rf"; 1 of {count} parameters and the state of 1 have changed: load the"
+    ):
         step((X, VALUES))
 
 
@@ -328,7 +332,7 @@ def test_with_float16_the_scaler_can_go_on_after_a_step_that_did_not_fit(monkeyp
     failing_adam(monkeypatch, 2)
     model = mlp()
     step = Step(model, torch.optim.Adam(model.parameters(), 0.1), F.mse_loss, precision="float16")
-    with pytest.raises(ag.OutOfMemory, match="are as before"):
+    with pytest.raises(ag.errors.OutOfMemory, match="are as before"):
         step((X, VALUES))
     step((X, VALUES))
 
@@ -340,14 +344,14 @@ def seen() -> Iterator[list[Any]]:
     def note(each: Any, origin: Any) -> None:
         found.append(each)
 
-    notes.observers.append(note)
+    events.calls.append(note)
     yield found
-    notes.observers.remove(note)
+    events.calls.remove(note)
 
 
 def test_observers_see_steps_and_failures(seen: list[Any]) -> None:
     result = stepping(mlp())((X, VALUES))
-    with pytest.raises(ag.OutOfMemory):
+    with pytest.raises(ag.errors.OutOfMemory):
         stepping(Greedy(0, MemoryError()), checkpoint=())((X, VALUES))
     assert seen[0] == result.receipt
     assert (seen[1].task, seen[1].device, seen[1].error) == ("train Greedy", "torch:cpu", "OutOfMemory")

@@ -12,8 +12,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.expression import compute
-from anygpu.errors import InvalidOption
-from anygpu.fallback_warnings import HostFallback
+from anygpu.errors import HostFallback, InvalidOption
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Input, Spec
 from anygpu.residency import lineage
@@ -259,7 +258,7 @@ def test_a_loop_that_cannot_be_copied_says_so(monkeypatch: pytest.MonkeyPatch, p
     for _ in range(lineage.DEPTH + 1):
         x = (x + 1).compute()
     place.worker.kill()
-    with pytest.raises(ag.DeviceLost, match="100 bytes"):
+    with pytest.raises(ag.errors.DeviceLost, match="100 bytes"):
         np.asarray(x)
 
 
@@ -414,5 +413,5 @@ def test_what_cannot_be_restored_on_the_host_says_why(
     monkeypatch.setenv(lineage.MEMORY, "100")
     x = (ag.asarray(values(), device=place) + 1).compute()
     gone(place, monkeypatch)
-    with pytest.raises(ag.DeviceLost, match="100 bytes"):
+    with pytest.raises(ag.errors.DeviceLost, match="100 bytes"):
         np.asarray(x)

@@ -501,7 +501,7 @@ def test_the_next_worker_compiles_again_and_a_dead_one_is_named(own_planner: Pla
     expected = batches.run(batch, first).values
     first.close()
     for _ in range(3):
-        with pytest.raises(ag.DeviceLost):
+        with pytest.raises(ag.errors.DeviceLost):
             batches.run(batch, first)
     # After three failures in a row calls run one by one for a while.
     assert kind.plan(calls) is None

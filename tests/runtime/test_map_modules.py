@@ -154,7 +154,7 @@ def test_what_differs_in_one_launch_is_never_stacked_again(runtime: Runtime, mon
 
     monkeypatch.setattr("anygpu.runtime.opaque_runner.cut", wrong)  # no operator is known that would be
     values = items(*[2] * 4)
-    with pytest.warns(ag.DeviceFallback, match="runs item by item"):
+    with pytest.warns(ag.errors.DeviceFallback, match="runs item by item"):
         futures = [*together(runtime, classify, values), *together(runtime, classify, values)]
     for future, wanted in zip(futures, expected(classify, [*values, *values]), strict=True):
         np.testing.assert_allclose(future.result(), wanted, atol=1e-6)

@@ -111,7 +111,7 @@ def test_map_inside_tasks_with_a_full_queue(known: DeviceRegistry) -> None:
 
         futures = [runtime.submit(outer, X) for _ in range(WIDTH)]
         gate.wait()
-        with contextlib.suppress(ag.QueueFull):
+        with contextlib.suppress(ag.errors.QueueFull):
             while True:
                 futures.append(runtime.submit(outer, X))
         gate.open()

@@ -451,7 +451,7 @@ def test_submitting_while_it_is_closed_leaves_nobody_waiting(known: DeviceRegist
             try:
                 while True:
                     futures.append(runtime.submit(smooth, X))
-            except (RuntimeClosed, ag.QueueFull):
+            except (RuntimeClosed, ag.errors.QueueFull):
                 pass
 
         threads = [threading.Thread(target=caller) for _ in range(3)]
@@ -589,7 +589,7 @@ def test_a_process_that_was_forked_has_a_default_of_its_own() -> None:
             assert ag.submit(twice, x).result(120)[0] == 2
             try:
                 mine.submit(twice, x)
-            except ag.RuntimeClosed as error:
+            except ag.errors.RuntimeClosed as error:
                 print(error)
             mine.close()
             print("the child is done")

@@ -265,7 +265,7 @@ def test_tokens(serve: Serve) -> None:
 
 
 def test_each_token_is_a_tenant_with_its_quota(serve: Serve) -> None:
-    with ag.Runtime(tenants=[ag.Tenant(name="web", bytes=10)]) as runtime:
+    with ag.Runtime(tenants=[ag.types.Tenant(name="web", bytes=10)]) as runtime:
         server = serve({"double": double}, tokens=TOKENS, runtime=runtime)
         with Connection(server.port) as connection:
             reply = connection.ask(infer_request("double", {"x": X}, {"authorization": "Bearer web-0123456789abcdef"}))

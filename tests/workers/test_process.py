@@ -364,7 +364,7 @@ def test_a_program_is_sent_once_and_again_when_the_child_has_forgotten_it(worker
 
 def test_errors_cross_with_their_class_and_their_fields() -> None:
     for error in (
-        ag.OutOfMemory("webgpu:0", 1 << 20, 7),
+        ag.errors.OutOfMemory("webgpu:0", 1 << 20, 7),
         ag.DeviceUnavailable("cuda", ["one reason.", "and another."]),
         ag.Unsupported("float64", "webgpu:0"),
         ag.DeadlineExceeded("it", 2.0, still_running=True),
@@ -439,7 +439,7 @@ def test_what_ran_on_the_host_names_the_users_line() -> None:
         ran = place.worker.run(program, [x])
         assert {each.line for each in ran.host_operations} == {line}
         np.testing.assert_allclose(ran.results[0], np.linalg.svd(x)[1] + 1, rtol=1e-4, atol=1e-4)
-        with ag.host_operations() as told:
+        with ag.observe.host_operations() as told:
             place.run(program, [x])
         assert {each.line for each in told} == {line}
     registry.close()

@@ -1,22 +1,20 @@
 """How values show themselves in notebooks: `_repr_html_` of our classes asks here.
 
-What draws is above all that is drawn, so it puts itself here, and is loaded when a notebook first shows something.
+What draws is above all that is drawn (see `anygpu.base.events`), and is loaded when a notebook first shows something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from anygpu.base import events
 
-#: What draws a value as HTML; `anygpu` puts it here.
-painters: list[Callable[[Any], str | None]] = []
+T = TypeVar("T")
 
 
 def drawn(value: Any) -> str | None:
     """The value as HTML; `None` where there is none, and a notebook shows the text."""
-    return painters[0](value) if painters else None
+    return events.html_of(value)
 
 
 class Listed(list[T]):

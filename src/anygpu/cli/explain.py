@@ -22,8 +22,7 @@ from anygpu import api
 from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.cli.output_files import find_function
-from anygpu.errors import InvalidOption
-from anygpu.fallback_warnings import DeviceFallback, HostFallback
+from anygpu.errors import DeviceFallback, HostFallback, InvalidOption
 from anygpu.plan.plan import Candidate, Plan, shortened
 from anygpu.receipts import Receipt
 

@@ -7,11 +7,11 @@ name in the innermost loop whose variable it depends on, so nothing is computed 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
-import numpy as np
 
 from anygpu.codegen import complexes, elementwise, reductions
 from anygpu.codegen.elementwise import converted
@@ -36,7 +36,7 @@ from anygpu.codegen.kernel_ir import (
 )
 from anygpu.codegen.target import ComputeType
 from anygpu.codegen.types import COMPUTE, components, compute_type, part_of
-from anygpu.program.dtypes import KIND, DType
+from anygpu.program.dtypes import ITEMSIZE, KIND, DType, number_from
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
@@ -593,14 +593,13 @@ def buffer_names(program: Program) -> list[str]:
     return [f"{INPUT}{name}" for name in names[: program.input_count]] + names[program.input_count :]
 
 
-def single_value(op: Constant) -> np.generic | None:
+def single_value(op: Constant) -> bool | int | float | complex | None:
     """The value of a constant that is the same everywhere."""
     if op.dtype == "bfloat16" or not op.data:
         return None
-    values = np.frombuffer(op.data, op.dtype)
-    item = op.data[: values.itemsize]
-    same = values.size == 1 or op.data == item * values.size
-    return values[0] if same else None
+    size = ITEMSIZE[op.dtype]
+    item = op.data[:size]
+    return number_from(item, op.dtype) if item * (len(op.data) // size) == op.data else None
 
 
 def is_general_power(program: Program, node: int) -> bool:
@@ -622,14 +621,15 @@ def is_general_power(program: Program, node: int) -> bool:
 
 def literal_of(op: Constant, positions: Positions) -> Value:
     if op.dtype == "bfloat16" and len(op.data) == 2:
-        return (Literal(float(np.frombuffer(b"\0\0" + op.data, np.float32)[0]), "f32", given=True),)
+        return (Literal(struct.unpack("=f", b"\0\0" + op.data)[0], "f32", given=True),)
     value = single_value(op)
     if value is None:
         raise NotInKernel(op)
     type = compute_type(op.dtype)
     if components(op.dtype) == 2:
         return tuple(Literal(float(each), type, given=True) for each in (value.real, value.imag))
-    return (Literal(value.item(), type, given=True),)
+    assert not isinstance(value, complex)
+    return (Literal(value, type, given=True),)
 
 
 def spec_of_parts(spec: Spec) -> tuple[DType, int]:

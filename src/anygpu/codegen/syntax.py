@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-
 from anygpu.codegen.target import ComputeType, Dialect
 
 INDENT = "    "
@@ -122,6 +120,8 @@ class Syntax:
         if type == "bool":
             return "true" if value else "false"
         if type in ("f32", "f64"):
+            import numpy as np  # late: the compiler of native code has no other use for it
+
             digits = str(np.float32(value)) if type == "f32" else repr(float(value))
             return f"{digits}{self.suffixes[type]}"
         if type in self._smallest and value == -(1 << (31 if type == "i32" else 63)):

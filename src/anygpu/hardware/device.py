@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from anygpu.base import events
 from anygpu.base.display import drawn
 from anygpu.hardware.device_names import node_of
-from anygpu.hardware.usage_readers import usage_readers
 from anygpu.receipts import require_reasons
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
         Two looks, so many seconds apart, because some drivers count busy time and energy. What a driver does not tell
         is `None`, with the reason in `unknown`.
         """
-        return usage_readers[0](self, seconds)
+        usage: Usage = events.usage_of(self, seconds)
+        return usage
 
     @property
     def node(self) -> str | None:

@@ -13,10 +13,10 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from anygpu import api
+from anygpu.base import events
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.notebook.devices import WRITTEN, write
 from anygpu.notebook.receipts import MOST_KEPT, Keeping, Notice, Said
-from anygpu.notes import observers
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import CallOptions
 
@@ -219,7 +219,7 @@ def load(shell: Any) -> None:
     if _loaded(shell) is None:
         keeping = Keeping()
         shell.register_magics(AnyGPUMagics(shell, keeping))
-        observers.append(keeping)
+        events.calls.append(keeping)
         for module, name in WRITTEN:
             _text_formatter(shell).for_type_by_name(module, name, write)
         shell.set_hook("complete_command", _completed, str_key="%anygpu")
@@ -229,8 +229,8 @@ def load(shell: Any) -> None:
 def unload(shell: Any) -> None:
     magics = _loaded(shell)
     if magics is not None:
-        if magics.keeping in observers:
-            observers.remove(magics.keeping)
+        if magics.keeping in events.calls:
+            events.calls.remove(magics.keeping)
         for module, name in WRITTEN:
             _text_formatter(shell).pop(f"{module}.{name}", None)
         shell.magics_manager.registry.pop(AnyGPUMagics.__name__)

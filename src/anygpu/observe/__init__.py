@@ -13,9 +13,11 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from anygpu.base import events
 from anygpu.base.metric_families import Family, sources, to_text
 from anygpu.errors import AnyGPUError, InvalidOption
-from anygpu.notes import Origin, Seen, observers
+from anygpu.fallback_warnings import host_operations as host_operations
+from anygpu.notes import Origin, Seen
 from anygpu.observe.answering import Answering
 from anygpu.observe.observation import Observation, Sampler
 from anygpu.observe.snapshot import Advice, Anomaly
@@ -53,7 +55,7 @@ def start(*, on_anomaly: Callable[[Anomaly], object] | None = None, advice: bool
     with _starting:
         if _current is None:
             _told = on_anomaly
-            observers.append(_begin())
+            events.calls.append(_begin())
             if _server_families not in sources:
                 sources.append(_server_families)
         if advice and _advisor is None:
@@ -68,7 +70,7 @@ def stop() -> None:
     global _current, _sampler, _answering, _advisor
     with _starting:
         if _current is not None:
-            observers.remove(_current)
+            events.calls.remove(_current)
             if _server_families in sources:
                 sources.remove(_server_families)
         if _advisor is not None:
@@ -203,10 +205,10 @@ def _end() -> None:
 def _start_in_child(seen: Seen, origin: Origin | None) -> None:
     """The first call of a forked child: it is observed as its parent was, from here on, and answers for itself."""
     with _starting:
-        if _start_in_child not in observers:
+        if _start_in_child not in events.calls:
             return
         begun = _begin()
-        observers[observers.index(_start_in_child)] = begun
+        events.calls[events.calls.index(_start_in_child)] = begun
     begun(seen, origin)
 
 
@@ -217,8 +219,8 @@ def _forked() -> None:
     answering, _answering, _sampler = _answering, None, None
     if answering is not None:
         answering.close()
-    if _current is not None and _current in observers:
-        observers[observers.index(_current)] = _start_in_child
+    if _current is not None and _current in events.calls:
+        events.calls[events.calls.index(_current)] = _start_in_child
     _current = None
 
 

@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import Self
 
 from anygpu import _version
+from anygpu.base import events
 from anygpu.base.metric_families import visible
 from anygpu.errors import MissingExtra
-from anygpu.notes import Failure, Origin, Seen, observers
+from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.metrics import BUCKETS, CounterValues, counter
 from anygpu.observe.statistics import MOST_FUNCTIONS, OTHER, Summary
 from anygpu.receipts import Phases, Receipt
@@ -74,13 +75,13 @@ class Telemetry:
         for metric, name, unit, label in _COUNTERS:
             text, read = counter(metric)
             meter.create_observable_counter(name, [observed.callback(label, read)], unit=unit, description=text)
-        observers.append(self._observe)
+        events.calls.append(self._observe)
 
     def close(self) -> None:
         """Make no more of them. May be called twice."""
         if not self._closed:
             self._closed = True
-            observers.remove(self._observe)
+            events.calls.remove(self._observe)
 
     def __enter__(self) -> Self:
         return self

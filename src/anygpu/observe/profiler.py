@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from anygpu.notes import Failure, Origin, Seen, observers
+from anygpu.base import events
+from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.line_sampling import Line, LineSampler, UsersFiles, seconds_by_line
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, OperationProfile, Profile
 from anygpu.observe.statistics import Tally
-from anygpu.placement import recorded_programs
 from anygpu.receipts import PHASES, Phases, Receipt
 
 if TYPE_CHECKING:
@@ -161,8 +161,8 @@ class Profiler:
         self._sampler = LineSampler(self._files, lambda: self._waited_in_all, _clock)
 
     def __enter__(self) -> Self:
-        observers.append(self)
-        recorded_programs.listeners.append(self._operations.recorded)
+        events.calls.append(self)
+        events.programs.append(self._operations.recorded)
         self._sampler.__enter__()
         return self
 
@@ -219,9 +219,9 @@ class Profiler:
 
     def finish(self, arguments: Sequence[str], exit_status: int) -> Profile:
         """The profile. Nothing is heard from now on."""
-        if self in observers:
-            observers.remove(self)
-            recorded_programs.listeners.remove(self._operations.recorded)
+        if self in events.calls:
+            events.calls.remove(self)
+            events.programs.remove(self._operations.recorded)
         sampler = self._sampler
         with self._lock:
             phases = dict.fromkeys(_PHASES, 0.0)

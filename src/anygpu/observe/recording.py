@@ -17,15 +17,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from anygpu.base import events
 from anygpu.base.interrupts import take
 from anygpu.base.units import bytes_from, readable_bytes
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host
-from anygpu.notes import Origin, Seen, observers
+from anygpu.notes import Origin, Seen
 from anygpu.observe.trace_calls import CallWriter, Threads
 from anygpu.observe.trace_file import DEVICES, TraceFile, counter_event, instant_event
 from anygpu.residency.worker_events import WorkerEvent
-from anygpu.residency.worker_events import listeners as worker_listeners
 
 #: The size of a file, unless the caller says otherwise. Viewers in a browser open files of some hundred megabytes.
 LIMIT = 100_000_000
@@ -82,8 +82,8 @@ class Recording:
         self._file = TraceFile(self.path, self._limit)
         self._calls = CallWriter(self._file, self._threads)
         self._began, self._since = _clock(), time.time()
-        observers.append(self)
-        worker_listeners.append(self._hear)
+        events.calls.append(self)
+        events.workers.append(self._hear)
         self._sampler = threading.Thread(target=self._sample, name="anygpu-trace", daemon=True)
         self._sampler.start()
         return self
@@ -91,10 +91,10 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self in observers:
-            observers.remove(self)
-        if self._hear in worker_listeners:
-            worker_listeners.remove(self._hear)
+        if self in events.calls:
+            events.calls.remove(self)
+        if self._hear in events.workers:
+            events.workers.remove(self._hear)
         if os.getpid() != self._process or self._file is None or self._calls is None:
             return
         self._over.set()

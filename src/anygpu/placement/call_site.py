@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from anygpu.array.trace.traced import Traced
+from anygpu.base import events
 from anygpu.notes import HostNote
-from anygpu.placement import recorded_programs
 from anygpu.placement.candidates import Candidates
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
@@ -304,7 +304,7 @@ class CallSite(Candidates):
         self.recordings += 1
         self.programs = [traced, *self.programs[: MOST_PROGRAMS - 1]]
         self.evaluated = self.calibrated = False
-        recorded_programs.tell(traced.program)
+        events.programs.tell(traced.program)
 
     def use_program(self, traced: Traced) -> None:
         """One of `programs` is that of the next call."""

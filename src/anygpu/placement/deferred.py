@@ -22,9 +22,10 @@ from anygpu.array.deferred.conversions import converting
 from anygpu.array.deferred.layouts import can_stand_for
 from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
+from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
-from anygpu.notes import Failure, listeners, observe, observers, publish
+from anygpu.notes import Failure, listeners, publish
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing
 from anygpu.placement.offload import Offloaded, Result
@@ -190,8 +191,8 @@ class Deferred(Offloaded[P, R]):
         try:
             value = run(arguments, keywords)
         except BaseException as error:
-            if observers:
-                observe(Failure(self._task, "numpy", type(error).__name__, begin, _clock()))
+            if events.calls:
+                events.calls.tell(Failure(self._task, "numpy", type(error).__name__, begin, _clock()), None)
             if _may_be_ours(error, self._function):
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")
             raise
@@ -221,7 +222,7 @@ class Deferred(Offloaded[P, R]):
         return value, receipt
 
     def _publish(self, receipt: Receipt, arguments: Any, keywords: Any, value: Any) -> None:
-        if observers or listeners.get():
+        if events.calls or listeners.get():
             publish(receipt, (self._function, arguments, keywords, value))
         else:
             last_receipt.set(receipt)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from anygpu.array.trace.traced import CallInputs, Traced
+from anygpu.base import events
 from anygpu.engines.protocol import DirectRun
-from anygpu.notes import Repeated, listeners, made, observers, publish
+from anygpu.notes import Repeated, listeners, made, publish
 from anygpu.notes import last as last_receipt
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
@@ -85,7 +86,7 @@ class DirectCalls:
         value = site.trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
         note = Repeated(self._receipt, begin, ready, _clock())
         self._left -= 1
-        if observers or listeners.get():
+        if events.calls or listeners.get():
             publish(made(note), (function, arguments, keywords, value))
         else:
             last_receipt.set(note)

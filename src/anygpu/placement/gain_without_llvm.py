@@ -8,8 +8,7 @@ from typing import Any
 
 from anygpu.engines.cpu.engine import CpuEngine
 from anygpu.engines.numpy.engine import NumpyEngine
-from anygpu.errors import MissingExtra
-from anygpu.fallback_warnings import DeviceFallback
+from anygpu.errors import DeviceFallback, MissingExtra
 from anygpu.hardware.device import Device
 from anygpu.plan.calibration import assumed
 from anygpu.plan.predicting import predict

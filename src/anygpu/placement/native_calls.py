@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 from anygpu.agreement.comparison import Difference
 from anygpu.array.trace.traced import CallInputs, Traced
+from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, observe, observers, publish
+from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, publish
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
@@ -205,7 +206,7 @@ class NativeCalls:
         self._left -= 1
         note = (self._note, begin, ready, _clock())
         _set_last(note)
-        if observers or _listening():
+        if events.calls or _listening():
             publish(made(note), (function, arguments, _NO_KEYWORDS, value))
         return value
 
@@ -399,8 +400,8 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
             else:
                 value = site.call_on_host(call.function, call.arguments, call.keywords)  # type: ignore[attr-defined]
     except BaseException as error:
-        if observers:
-            observe(Failure(note.task, "numpy", type(error).__name__, call.begin, _clock()))
+        if events.calls:
+            events.calls.tell(Failure(note.task, "numpy", type(error).__name__, call.begin, _clock()), None)
         raise
     end = _clock()
     site.add(end - ready)
@@ -412,7 +413,7 @@ def published(note: Note, call: Called, value: Any) -> None:
     """Leave the note of a call, or its receipt where somebody listens; segments of a call leave none."""
     if call.function.__module__ == SEGMENT:
         return
-    if observers or _listening():
+    if events.calls or _listening():
         publish(made(note), (call.function, call.arguments, call.keywords, value))
     else:
         _set_last(note)

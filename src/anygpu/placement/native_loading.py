@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import functools
+import importlib.util
+import os
 import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from anygpu.base.processors import usable_processors
-from anygpu.placement.loading import native
+from anygpu.placement.loading import NATIVE, native
 from anygpu.placement.native_marks import mark_tried
 from anygpu.placement.switching import yielding
 
 if TYPE_CHECKING:
     from anygpu.placement.native_site import NativeSite
 
-#: Calls that leave less of a processor idle lose as much time as is spent beside them: they have to take so long.
-_SPARE, BEFORE_WITHOUT_SPARE = 0.75, 1.0
+#: Seconds of calls before anything is spent beside calls that leave less than this of a processor idle, which lose as
+#: much time as is spent, and where Python has kept no bytecode of what is to be loaded, which takes 0.5 s then.
+_SPARE, BEFORE_COSTLY = 0.75, 1.0
 
 
 def begin_for(site: NativeSite) -> None:
     """Begin to load what native code needs, or have the site ask again later."""
-    clock, processor_clock = site.began
-    used = (time.process_time() - processor_clock) / max(time.perf_counter() - clock, 1e-9)
-    if site.is_marked or site.seconds >= BEFORE_WITHOUT_SPARE or usable_processors() - used >= _SPARE:
+    if site.seconds >= BEFORE_COSTLY or (_has_bytecode() and (site.is_marked or _has_spare_processor(site))):
         begin_native(compiles=not site.is_marked, site=site)
     else:
         site.look_again(1.5)
+
+
+def _has_spare_processor(site: NativeSite) -> bool:
+    clock, processor_clock = site.began
+    used = (time.process_time() - processor_clock) / max(time.perf_counter() - clock, 1e-9)
+    return usable_processors() - used >= _SPARE
+
+
+@functools.cache
+def _has_bytecode() -> bool:
+    """Whether Python has compiled what is to be loaded: of a copied or read-only package it may not have."""
+    source = importlib.util.find_spec(NATIVE)
+    return source is None or source.cached is None or os.access(source.cached, os.R_OK)
 
 
 def begin_native(*, compiles: bool, site: NativeSite | None = None) -> None:
@@ -38,7 +52,7 @@ def begin_native(*, compiles: bool, site: NativeSite | None = None) -> None:
     """
     if compiles:
         later = [partial(mark_tried, site)] if site is not None else []
-        native.begin(_trace_something, *later, _load_compiler, first=_start_compiler)
+        native.begin(_trace_something, *later, first=_start_compiler)
     else:
         native.begin(_make_runtime, _trace_something)
 
@@ -73,8 +87,3 @@ def _trace_something() -> None:
     from anygpu.array.trace.tracing import trace
 
     trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
-
-
-def _load_compiler() -> None:
-    importlib.import_module("anygpu.codegen.nests.schedule")
-    importlib.import_module("anygpu.codegen.dialects.llvm.module")

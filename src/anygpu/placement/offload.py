@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, Typ
 
 import numpy as np
 
+from anygpu.base import events
 from anygpu.base.display import drawn
 from anygpu.errors import InvalidOption
 from anygpu.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
-from anygpu.notes import Failure, last, listeners, made, observe, observers, publish, witnesses
+from anygpu.notes import Failure, last, listeners, made, publish
 from anygpu.placement import executing, loading
 from anygpu.placement.known import PLAN, Known, NumpySite, has_own_array, name_of, note_of_new
 from anygpu.placement.options import CallOptions, Options, options
@@ -195,8 +196,8 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     value = function(*arguments, **keywords) if keywords else function(*arguments)
             except BaseException as error:
-                if observers:
-                    observe(Failure(self._task, "numpy", type(error).__name__, begin, _clock()))
+                if events.calls:
+                    events.calls.tell(Failure(self._task, "numpy", type(error).__name__, begin, _clock()), None)
                 raise
             finally:
                 if token is not None:
@@ -205,11 +206,11 @@ class Offloaded(Calls, Generic[P, R]):
             site.ran_on_host(end - ready)
             left = (site.note, begin, ready, end)
             _set_last(left)
-            if observers or _listening():
-                if witnesses or _listening():
+            if events.calls or _listening():
+                if events.returned or _listening():
                     publish(left, (function, arguments, keywords, value))
                 else:
-                    observe(left)
+                    events.calls.tell(left, None)
             return value
         direct = None if site is None else site.direct  # read once: another thread may take it away
         if direct is not None:

@@ -13,12 +13,13 @@ from typing import Any
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.base import events
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import DeviceKind
 from anygpu.hardware.device_names import CPU, node_of
-from anygpu.notes import Failure, observe, observers, publish
+from anygpu.notes import Failure, publish
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import check_now, hear_numpy, judge_returned
@@ -70,7 +71,7 @@ def place(
         loading = time.perf_counter() - since
         timer.waited(loading, loading)
     call = call_of(function, known, planner, key, arguments, keywords)
-    began = time.perf_counter() if observers else 0.0
+    began = time.perf_counter() if events.calls else 0.0
     # All in one function: calls may be nested, and each takes of the depth that Python allows.
     try:
         if known.options.engine is not None:
@@ -89,9 +90,11 @@ def place(
             if outcome[1].device == "numpy":
                 call.site.planned(outcome[1].phases.plan + outcome[1].phases.other)
     except BaseException as error:
-        if observers:
+        if events.calls:
             device = getattr(error, "device", None) or "numpy"
-            observe(Failure(call.site.task, str(device), type(error).__name__, began, time.perf_counter()))
+            events.calls.tell(
+                Failure(call.site.task, str(device), type(error).__name__, began, time.perf_counter()), None
+            )
         raise
     if call.site.chooser.baseline is None and known.options.engine is None:
         call.site.go_direct(direct_calls(call, outcome[1]))

@@ -6,6 +6,7 @@ the Array API's table is a part of them.
 
 from __future__ import annotations
 
+import struct
 from functools import cache
 from typing import Literal, get_args
 
@@ -58,6 +59,25 @@ NARROWER: dict[DType, DType] = {
     "int64": "int32",
     "uint64": "uint32",
 }
+
+
+_FORMAT = {
+    **{"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"},
+    **{"uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q"},
+    **{"float16": "e", "float32": "f", "float64": "d", "complex64": "ff", "complex128": "dd"},
+}
+
+
+def number_from(data: bytes, dtype: DType) -> bool | int | float | complex:
+    """The number whose bytes these are, as Python has it. `bfloat16` has no such form."""
+    parts = struct.unpack("=" + _FORMAT[dtype], data)
+    return complex(*parts) if len(parts) == 2 else parts[0]
+
+
+def bytes_of(value: bool | int | float, dtype: DType) -> bytes:
+    """The bytes of a real number that the type can hold."""
+    number = value if dtype == "bool" or is_integer(dtype) else float(value)
+    return struct.pack("=" + _FORMAT[dtype], *((number, 0.0) if dtype in COMPLEX else (number,)))
 
 
 def is_integer(dtype: DType) -> bool:

@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import torch
 
+from anygpu.base import events
 from anygpu.base.display import drawn
 from anygpu.base.units import bytes_from
 from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
-from anygpu.notes import Failure, observe, observers, publish
+from anygpu.notes import Failure, publish
 from anygpu.pytorch import data_wait
 from anygpu.pytorch.accumulation import Disagreement, Passes
 from anygpu.pytorch.batches import bounds, count_rows, form_of, leaves, moved
@@ -147,9 +148,9 @@ class Step:
         try:
             return self._step(batch, began)
         except BaseException as error:
-            if observers:
+            if events.calls:
                 name = self._name_of_device()
-                observe(Failure(self._task, name, name_of(error), began, time.perf_counter()))
+                events.calls.tell(Failure(self._task, name, name_of(error), began, time.perf_counter()), None)
             raise
 
     def _step(self, batch: Any, began: float) -> StepResult:

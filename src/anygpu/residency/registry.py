@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from anygpu.array.core.device import set_device_finder
 from anygpu.array.functions.types import set_devices
+from anygpu.base import events
 from anygpu.engines.catalogue import (
     EngineEntry,
     catalogue,
@@ -37,7 +37,7 @@ from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import Evicted, HostCopyCache, Loss
 from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.residency.spares import Spares
-from anygpu.residency.worker_events import WorkerEvent, tell
+from anygpu.residency.worker_events import WorkerEvent
 from anygpu.workers.open import ISOLATION, default_budget, isolation_of, open_worker
 from anygpu.workers.worker import Overlapping, Worker
 
@@ -298,7 +298,9 @@ class DeviceRegistry:
             if known is not None:
                 self._seconds_to_open[key] = took
             self._workers[key] = worker
-            tell(WorkerEvent("opened" if known is None else "replaced", device.id, worker.generation, took))
+            events.workers.tell(
+                WorkerEvent("opened" if known is None else "replaced", device.id, worker.generation, took)
+            )
             return worker
 
     def _opened(
@@ -374,7 +376,7 @@ class DeviceRegistry:
             loss = Loss(device=key[0], generation=worker.generation, why=worker.ended or "")
         self._losses.append(loss)
         self._workers.pop(key, None)
-        tell(WorkerEvent("lost", key[0], loss.generation, 0.0, loss.why))
+        events.workers.tell(WorkerEvent("lost", key[0], loss.generation, 0.0, loss.why))
 
     def losses(self) -> list[Loss]:
         """The latest workers that died and were replaced, oldest first, with what became of their arrays."""
@@ -561,7 +563,6 @@ def _may_have(entry: EngineEntry, wanted: str) -> bool:
 #: The registry of this process. Arrays reach it through `anygpu.array.core.device`.
 registry = DeviceRegistry()
 usage.worker_processes = registry.process_ids
-set_device_finder(registry.find)
 set_devices(registry.device_names)
 atexit.register(registry._close_at_exit)
 if hasattr(os, "register_at_fork"):

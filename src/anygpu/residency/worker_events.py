@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 
@@ -16,12 +15,3 @@ class WorkerEvent(NamedTuple):
     seconds: float
     #: Why it was lost; empty for all others.
     why: str = ""
-
-
-#: Called with each, on the thread that opens the device. Empty unless somebody observes the process.
-listeners: list[Callable[[WorkerEvent], None]] = []
-
-
-def tell(event: WorkerEvent) -> None:
-    for listener in listeners:
-        listener(event)

@@ -10,8 +10,9 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten
+from anygpu.base import events
 from anygpu.errors import NotANumber
-from anygpu.notes import Failure, Origin, observe, observers
+from anygpu.notes import Failure, Origin
 from anygpu.placement.call import Call
 from anygpu.placement.options import NaNs
 from anygpu.placement.retry import LockedTask
@@ -96,7 +97,7 @@ class Job:
         self.line = line
         #: NumPy's floating-point modes where it was submitted, unless they were the defaults.
         self.modes = modes
-        #: Where it was submitted, for observers.
+        #: Where it was submitted, for those who observe it.
         self.origin = origin
         #: Called with its return value and whether it succeeded, before its caller gets it.
         self.witness: Callable[[Any, bool], None] | None = None
@@ -126,11 +127,11 @@ class Job:
 
     def fail(self, error: BaseException) -> None:
         """Raise the error where the result is awaited."""
-        if observers:
+        if events.calls:
             now = time.perf_counter()
             began = self.origin.time if self.origin is not None else now
             device = self.choice.candidate if self.choice is not None else "numpy"
-            observe(Failure(self.name, device, type(error).__name__, began, now), self.origin)
+            events.calls.tell(Failure(self.name, device, type(error).__name__, began, now), self.origin)
         self.future.set_exception(error)
 
     def alone(self) -> None:

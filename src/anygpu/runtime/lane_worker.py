@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from anygpu.array.core.structure import flatten
+from anygpu.base import events
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceLost, Unsupported, name_of, text_of
 from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
-from anygpu.notes import observe, observers, witness, witnesses
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import hear_numpy, learn_from
 from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced, trace_and_predict
@@ -539,13 +539,13 @@ class LaneWorker:
 
     def resolve(self, job: Job, value: Any, receipt: Any) -> None:
         job.future._receipt = receipt
-        if job.receipt_sinks or observers:
+        if job.receipt_sinks or events.calls:
             made = receipt() if callable(receipt) else receipt
-            if observers:
-                observe(made, job.origin)
-                if witnesses:
+            if events.calls:
+                events.calls.tell(made, job.origin)
+                if events.returned:
                     call = job.call
-                    witness(made, (call.function, call.arguments, call.keywords, value), job.line)
+                    events.returned.tell(made, (call.function, call.arguments, call.keywords, value), job.line)
             for collected in job.receipt_sinks:
                 collected.append(made)
         job.future.set_result(value)

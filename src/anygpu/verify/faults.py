@@ -103,13 +103,13 @@ def _killed(subject: Subject) -> Tried:
 
 
 def _broken_kernel(source: str) -> Callable[[Subject], Tried]:
-    return lambda subject: _refused(subject, (ag.InvalidKernel,), lambda: ag.Kernel(source))
+    return lambda subject: _refused(subject, (ag.errors.InvalidKernel,), lambda: ag.Kernel(source))
 
 
 def _kernel_beyond_its_array(source: str) -> Callable[[Subject], Tried]:
     def act(subject: Subject) -> Tried:
         x = ag.asarray(np.arange(100, dtype=np.float32), device=subject.device.id)
-        return _refused(subject, (ag.KernelOutOfBounds,), lambda: np.asarray(ag.Kernel(source, timeout=30)(x)))
+        return _refused(subject, (ag.errors.KernelOutOfBounds,), lambda: np.asarray(ag.Kernel(source, timeout=30)(x)))
 
     return act
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from anygpu.codegen.kernel import Check, Output, Slot
 from anygpu.codegen.kernel_ir import Buffer
 from anygpu.codegen.nests.steps import Cost, HostStep, Nest, NestProgram
-from anygpu.engines.cpu.executable import CpuExecutable, compiled_program
-from anygpu.engines.cpu.planning import run_plan
+from anygpu.engines.cpu.compiler import compiled
+from anygpu.engines.cpu.executable import CpuExecutable
+from anygpu.engines.cpu.loader import LOADS_IMAGES
+from anygpu.engines.cpu.planning import entry_text, run_plan
+from anygpu.engines.cpu.run_plan import CompiledProgram
 from anygpu.engines.cpu.target import host_processor
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Node, Program
@@ -53,7 +56,8 @@ def nest(name: str, slots: int, count: int, grain: int, nbytes: float = 0.0) -> 
 
 def built(program: Program, nests: NestProgram, text: str) -> CpuExecutable:
     plan = run_plan(nests, program.inputs, own=len(nests.slots))
-    return CpuExecutable(program, compiled_program(plan, text))
+    image = compiled(text + entry_text(plan), host_processor().as_request(), link=LOADS_IMAGES)
+    return CpuExecutable(program, CompiledProgram(plan, image))
 
 
 def _slot(spec: Spec, role: str, data: bytes | None = None) -> Slot:

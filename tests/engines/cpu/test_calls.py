@@ -20,8 +20,8 @@ from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import RESULT
 from anygpu.codegen.nests import limits
+from anygpu.engines.cpu import compiler, numpy_abi
 from anygpu.engines.cpu import executable as executable_module
-from anygpu.engines.cpu import numpy_abi
 from anygpu.engines.cpu.executable import CpuExecutable
 from anygpu.engines.cpu.host_steps import HostSteps, first_positions, first_that_is_read
 from anygpu.engines.cpu.native_threads import HAS_NATIVE_THREADS
@@ -555,15 +555,24 @@ def test_results_of_numpy_are_not_watched() -> None:
 # -- mistakes of ours
 
 
+@pytest.fixture
+def compiled_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No child can be started."""
+    monkeypatch.setattr(compiler, "_child", compiler.CompileChild())
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+
+
+@pytest.mark.usefixtures("compiled_here")
 def test_a_mistake_while_nests_are_made_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     def mistake(*given: Any, **named: Any) -> Any:
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr("anygpu.codegen.nests.schedule.nests", mistake)
+    monkeypatch.setattr("anygpu.engines.cpu.planning.nests", mistake)
     with pytest.raises(CannotCompile, match="IndexError: list index out of range"):
         executable_module.executable(record(lambda x: x - 12.5, np.ones(13)))
 
 
+@pytest.mark.usefixtures("compiled_here")
 def test_a_program_that_is_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FEWEST_VALUES", 5)
     monkeypatch.setattr(limits, "VALUES_OF_NODE", 0)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from anygpu.array.core import recording
 from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput
-from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype, witnessed, witnesses
+from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype, with_event
 from anygpu.array.core.expression import Value, active_tracer, compute, linearise, note_error
 from anygpu.array.core.methods import NumpyMethods
 from anygpu.array.core.operators import Operators
@@ -34,6 +34,7 @@ from anygpu.array.core.overrides import (
 from anygpu.array.core.recording import Operand, binary, dtype_name, is_array_dtype
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import SharedState, View, write
+from anygpu.base import events
 from anygpu.base.display import drawn
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
@@ -220,15 +221,15 @@ class Array(NumpyMethods, Operators):
         device = value.device or device_for(None)
         if value.op is not None:
             compute([value], device)
-        if witnesses:
-            return witnessed("download", device, value.buffer)  # type: ignore[no-any-return]
+        if events.array_work:
+            return with_event("download", device, value.buffer)  # type: ignore[no-any-return]
         return device.download(value.buffer)
 
     def _shown(self) -> HostArray:
         """The values in memory that cannot be written to: it may be the device's own, which other arrays share."""
         value = self._stored if self._view is None else self._value
         device = value.device
-        if value.op is None and device is not None and not witnesses:
+        if value.op is None and device is not None and not events.array_work:
             values = device.download(value.buffer)
         else:
             values = self._host()
@@ -534,7 +535,7 @@ def is_numpys(value: Any) -> bool:
 
 
 def _uploaded(device: ArrayDevice, values: HostArray) -> Any:
-    return witnessed("upload", device, values) if witnesses else device.upload(values)
+    return with_event("upload", device, values) if events.array_work else device.upload(values)
 
 
 def as_value(values: HostArray, device: ArrayDevice) -> Value:

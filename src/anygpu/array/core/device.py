@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from anygpu.base import events
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.program.graph import Program
@@ -40,8 +40,8 @@ class ArrayDevice(Protocol):
         """A buffer from an array that speaks DLPack, without a copy where the engine allows."""
 
 
-class Witnessed(NamedTuple):
-    """Something that arrays had done on a device, outside of placed calls."""
+class ArrayWork(NamedTuple):
+    """What a device did for arrays, outside of placed calls."""
 
     kind: Literal["upload", "download", "run"]
     device: str
@@ -50,53 +50,25 @@ class Witnessed(NamedTuple):
     seconds: float
 
 
-#: Called with it, on the thread that it happened on. Empty unless somebody asked for advice.
-witnesses: list[Callable[[Witnessed], None]] = []
-
-
-def witnessed(kind: Literal["upload", "download", "run"], device: ArrayDevice, *given: Any) -> Any:
-    """What the device returns, after the witnesses have been told."""
+def with_event(kind: Literal["upload", "download", "run"], device: ArrayDevice, *given: Any) -> Any:
+    """What the device returns; those who subscribed to `events.array_work` have heard of it."""
     begin = time.perf_counter()
     result = getattr(device, kind)(*given)
     seconds = time.perf_counter() - begin
-    seen = Witnessed(kind, device.device, result if kind == "download" else given[0], seconds)
-    for each in witnesses:
-        each(seen)
+    work = ArrayWork(kind, device.device, result if kind == "download" else given[0], seconds)
+    events.array_work.tell(work)
     return result
-
-
-FindDevice = Callable[[str | None], ArrayDevice]
-
-
-def _first(device: str | None) -> ArrayDevice:
-    """Import the layer that finds devices, which is above this one, when the first is needed.
-
-    This is the one way up from `array`: the registry sets itself as the finder.
-    """
-    importlib.import_module("anygpu.residency.registry")
-    if _find is _first:
-        raise InvalidOption("anygpu.residency.registry did not say where arrays can be.")
-    return _find(device)
-
-
-_find: FindDevice = _first
-
-
-def set_device_finder(find: FindDevice) -> None:
-    """Called by the layer that owns the engines, which knows the devices by name."""
-    global _find
-    _find = find
 
 
 def device_for(device: object | None) -> ArrayDevice:
     """The device of that name; `None` is the default device, and an `ArrayDevice` is itself."""
     if device is None or isinstance(device, str):
-        return _find(device)
+        return events.array_device(device)  # type: ignore[no-any-return]
     if hasattr(device, "upload"):
         return device  # type: ignore[return-value]
     identity = getattr(device, "id", None)
     if isinstance(identity, str):
-        return _find(identity)
+        return events.array_device(identity)  # type: ignore[no-any-return]
     raise InvalidOption(f'device= takes a name such as "numpy" or "torch:cpu", or a Device; got {device!r}.')
 
 

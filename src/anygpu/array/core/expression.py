@@ -14,7 +14,8 @@ from weakref import ref
 import msgspec
 import numpy as np
 
-from anygpu.array.core.device import ArrayDevice, Buffer, witnessed, witnesses
+from anygpu.array.core.device import ArrayDevice, Buffer, with_event
+from anygpu.base import events
 from anygpu.program.graph import Line, Program
 from anygpu.program.graph import Recorder as GraphRecorder
 from anygpu.program.primitives import (
@@ -329,7 +330,7 @@ def compute(wanted: Sequence[Value], device: ArrayDevice) -> None:
         return
     program, leaves, results = program_of(missing)
     given = [leaf.buffer for leaf in leaves]
-    buffers = witnessed("run", device, program, given) if witnesses else device.run(program, given)
+    buffers = with_event("run", device, program, given) if events.array_work else device.run(program, given)
     for value, buffer in zip(results, buffers, strict=True):
         value.becomes(buffer, device)
 

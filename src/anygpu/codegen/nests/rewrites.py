@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from anygpu.codegen.lower import single_value
 from anygpu.codegen.nests.lowering import SHORT
 from anygpu.codegen.nests.roots import is_given
-from anygpu.program.dtypes import KIND, is_floating
+from anygpu.program.dtypes import KIND, bytes_of, is_floating
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (
     Binary,
@@ -103,7 +101,7 @@ def _limit(program: Program, node: int) -> float | None:
     if program.specs[program.nodes[left].inputs[0]].dtype != "complex128":
         return None
     value = single_value(bound)
-    return float(value) if value is not None and 1e-100 < float(value) < 1e100 else None
+    return float(value) if isinstance(value, int | float) and 1e-100 < value < 1e100 else None
 
 
 def last_square(limit: float, *, inclusive: bool) -> float:
@@ -139,7 +137,7 @@ class _Writer:
         return len(self.nodes) - 1
 
     def _number(self, value: int, spec: Spec) -> int:
-        data = np.asarray(value, spec.dtype).tobytes()
+        data = bytes_of(value, spec.dtype)
         return self._add(Broadcast(spec.shape), self._add(Constant((), spec.dtype, data)))
 
     def position_of_extreme(self, op: Reduce, x: int) -> Node:
@@ -165,7 +163,7 @@ class _Writer:
         parts = [self._add(Unary(fn), z) for fn in ("real", "imag")]
         squares = [self._add(Binary("multiply"), part, part) for part in parts]
         square = self._add(Binary("add"), *squares)
-        data = np.float64(last_square(limit, inclusive=op.fn == "less_equal")).tobytes()
+        data = bytes_of(last_square(limit, inclusive=op.fn == "less_equal"), "float64")
         bound = self._add(Broadcast(shape), self._add(Constant((), "float64", data)))
         return Node(Binary("less_equal"), (square, bound))
 

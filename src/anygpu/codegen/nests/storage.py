@@ -149,4 +149,4 @@ def _surely_not_negative(program: Program, node: int) -> bool:
     while isinstance(op, Broadcast | Reshape):
         op, inputs = program.nodes[inputs[0]]
     value = single_value(op) if isinstance(op, Constant) else None
-    return value is not None and int(value) >= 0
+    return value is not None and not isinstance(value, complex) and value >= 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import pairwise
-
-import numpy as np
 
 from anygpu.codegen.index import Index, unflat
 from anygpu.codegen.index import Variable as Counter
@@ -53,7 +52,7 @@ def tree_nests(storage: Storage, root: Root, name: str, vector_bytes: int) -> li
     spec = program.specs[root.source]
     wide: DType = "float64" if COMPUTE[spec.dtype] == "f64" else "float32"
     table, partial = f"offsets_{root.node}", f"parts_{root.node}"
-    storage.new_buffer(table, "int64", len(offsets), "constant", np.asarray(offsets, np.int64).tobytes())
+    storage.new_buffer(table, "int64", len(offsets), "constant", array("q", offsets).tobytes())
     storage.new_buffer(partial, wide, parts)
     lowering = storage.lowering([root.node])
     lowering.scopes[0].variables.update(("first", "last"))

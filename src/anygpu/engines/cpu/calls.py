@@ -1,8 +1,8 @@
 """What stands between Python and the nests of a program.
 
-`@segment<k>` does the nests between two host steps; its text is part of the program's module. A program without host
-steps is called by `@call` (`call.ll`), which is compiled once and finds all that it has to know of the program in an
-array of words.
+`@segment<k>` does the nests between two host steps (see `anygpu.engines.cpu.planning`). A program without host steps is
+called by `@call` (`call.ll`), which is compiled once and finds all that it has to know of the program in an array of
+words.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anygpu.engines.cpu.loader import Code, load
 from anygpu.engines.cpu.memory import LARGE_BYTES
 from anygpu.engines.cpu.native_threads import file_text, module_head
 from anygpu.engines.cpu.numpy_abi import FIELDS, HEADER, USABLE_FLAGS
-from anygpu.engines.cpu.run_plan import NestRun, RunPlan, aligned, layout_of, segments_of
+from anygpu.engines.cpu.run_plan import RunPlan, layout_of
 from anygpu.engines.cpu.target import HostProcessor
 from anygpu.engines.host_types import numpy_dtype
 
@@ -28,77 +28,6 @@ _SHORT_SECONDS = 20e-6
 _STACK_BYTES = 4096
 #: A function for Python with its arguments in an array.
 _METH_FASTCALL = 0x80
-
-_DECLARATIONS = """
-declare void @pool_run(ptr, ptr, i64, i64)
-declare ptr @memory_take(i64)
-declare void @memory_give(ptr)
-"""
-
-
-def entry_text(plan: RunPlan) -> str:
-    """The module's text after that of the nests."""
-    segments = [segment for segment in segments_of(plan) if isinstance(segment, tuple)]
-    parts = [_own_scratch_text(plan, nest) for segment in segments for nest in segment if nest.scratch]
-    parts += [_segment_text(number, segment) for number, segment in enumerate(segments)]
-    return "\n".join([_DECLARATIONS, *parts])
-
-
-def exports_of(plan: RunPlan) -> list[str]:
-    """The functions of `entry_text`."""
-    return [f"segment{number}" for number in range(sum(isinstance(each, tuple) for each in segments_of(plan)))]
-
-
-def _own_scratch_text(plan: RunPlan, nest: NestRun) -> str:
-    """The nest with memory for its scratch, for each part. Without memory it does nothing, and marks the table."""
-    offsets = [0]
-    for slot in nest.scratch:
-        offsets.append(offsets[-1] + aligned(plan.slots[slot].nbytes))
-    lines = [f"define private void @{nest.name}.own(ptr %given, i64 %begin, i64 %end, i64 %part) nounwind {{"]
-    lines.append(f"  %table = alloca [{plan.table_size} x ptr], align 16")
-    lines.append(f"  %own = getelementptr ptr, ptr %table, i64 {plan.noted}")
-    lines.append("  store ptr null, ptr %own")
-    for slot in nest.slots:
-        if slot not in nest.scratch:
-            lines.append(f"  %from{slot} = getelementptr ptr, ptr %given, i64 {slot}")
-            lines.append(f"  %slot{slot} = load ptr, ptr %from{slot}")
-            lines.append(f"  %to{slot} = getelementptr ptr, ptr %table, i64 {slot}")
-            lines.append(f"  store ptr %slot{slot}, ptr %to{slot}")
-    lines.append(f"  %memory = call ptr @memory_take(i64 {offsets[-1]})")
-    lines.append("  %none = icmp eq ptr %memory, null")
-    lines.append("  br i1 %none, label %lacking, label %run")
-    lines.append("run:")
-    for slot, offset in zip(nest.scratch, offsets, strict=False):
-        lines.append(f"  %slot{slot} = getelementptr i8, ptr %memory, i64 {offset}")
-        lines.append(f"  %to{slot} = getelementptr ptr, ptr %table, i64 {slot}")
-        lines.append(f"  store ptr %slot{slot}, ptr %to{slot}")
-    lines.append(f"  call void @{nest.name}(ptr %table, i64 %begin, i64 %end, i64 %part)")
-    lines.append("  call void @memory_give(ptr %memory)")
-    lines.append("  %noted = load i64, ptr %own")
-    lines.append("  %fine = icmp eq i64 %noted, 0")
-    lines.append("  br i1 %fine, label %out, label %mark")
-    lines.append("lacking:")
-    lines.append("  br label %mark")
-    lines.append("mark:")
-    lines.append(f"  %entry = phi i64 [ {plan.noted}, %run ], [ {plan.lacking}, %lacking ]")
-    lines.append("  %bits = phi i64 [ %noted, %run ], [ 1, %lacking ]")
-    lines.append("  %at = getelementptr ptr, ptr %given, i64 %entry")
-    lines.append("  %before = atomicrmw or ptr %at, i64 %bits monotonic")
-    lines.append("  br label %out")
-    lines.append("out:")
-    lines.append("  ret void")
-    return "\n".join([*lines, "}", ""])
-
-
-def _segment_text(number: int, nests: tuple[NestRun, ...]) -> str:
-    lines = [f"define void @segment{number}(ptr %buffers) nounwind {{"]
-    for nest in nests:
-        name = f"{nest.name}.own" if nest.scratch else nest.name
-        if nest.parts == 1:
-            lines.append(f"  call void @{name}(ptr %buffers, i64 0, i64 {nest.count}, i64 0)")
-        elif nest.parts:
-            lines.append(f"  call void @pool_run(ptr @{name}, ptr %buffers, i64 {nest.count}, i64 {nest.grain})")
-    return "\n".join([*lines, "  ret void", "}", ""])
 
 
 def load_call(processor: HostProcessor, symbols: Mapping[str, int]) -> Code:

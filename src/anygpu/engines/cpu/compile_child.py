@@ -1,7 +1,7 @@
-"""LLVM IR text to an image: code that runs wherever it is copied to, once the addresses that it lacks are filled in.
+"""Programs to images: code that runs wherever it is copied to, once the addresses that it lacks are filled in.
 
-This file is the whole program of the compiling child (see `anygpu.engines.cpu.compiler`). It needs llvmlite and the
-standard library, and nothing of anygpu: loading that would take longer than most programs take to compile.
+This file is what the compiling child runs (see `anygpu.engines.cpu.compiler`). It takes LLVM IR, for which it needs
+llvmlite and the standard library alone, or a program of anygpu: what makes IR of that is loaded while nothing is asked.
 
 LLVM makes an ELF object of each module. The child links it: sections are laid out one after the other, references
 between them are resolved, and what remains is a list of places for absolute addresses. So loading an image takes
@@ -22,6 +22,9 @@ PASSES = ("sroa", "instruction_combine", "simplify_cfg")
 
 #: Changes whenever the same text would become another image.
 FORMAT = 2
+
+#: For programs, in parts: a request that comes meanwhile waits for one.
+_LOADED_AHEAD = ("msgspec", "anygpu.program.primitives", "anygpu.codegen.lower", "anygpu.engines.cpu.planning")
 
 #: Seconds without a request after which the child ends.
 _IDLE_SECONDS = 60.0
@@ -248,11 +251,40 @@ def answer(encoded: bytes) -> bytes:
     """What the child says to a request, without its first byte."""
     import json
 
-    request = json.loads(encoded)
+    line, _, data = encoded.partition(b"\n")
+    request = json.loads(line)
     if request["ask"] == "host":
         return json.dumps(host()).encode()
+    if request["ask"] == "program":
+        return _compiled_program(request, data)
     emitted = compile_module(request["text"], request["target"], request["level"])
     return linked(emitted) if request["link"] else emitted
+
+
+def _compiled_program(request: dict[str, Any], pickled: bytes) -> bytes:
+    """The native code of a program and how to run it, as a `CompiledProgram`."""
+    import pickle
+
+    import msgspec
+
+    from anygpu._version import __version__
+    from anygpu.codegen.dialects.llvm.native import NativeTarget
+    from anygpu.engines.cpu.planning import native_module
+    from anygpu.engines.cpu.run_plan import CompiledProgram
+
+    if request["version"] != __version__:
+        raise RuntimeError(f"anygpu is {request['version']} in this process and {__version__} on disk: start it again.")
+    target = request["target"]
+    features = frozenset(each[1:] for each in target["features"].split(",") if each.startswith("+"))
+    processor = NativeTarget(target["triple"], target["data_layout"], features, int(target["vector_bytes"]))
+    plan, text = native_module(pickle.loads(pickled), processor)
+    emitted = compile_module(text, target, 2)
+    return msgspec.msgpack.encode(CompiledProgram(plan, linked(emitted) if request["link"] else emitted))
+
+
+def message_of(error: Exception) -> str:
+    """What the caller hears of it: a `CannotCompile` of ours says it in full."""
+    return getattr(error, "detail", None) or f"{type(error).__name__}: {error}"
 
 
 def main() -> None:
@@ -260,16 +292,17 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.path.append(sys.argv[1])
+    sys.path += sys.argv[1:]
     # Loaded before anything is asked: whoever has started this process has something to do meanwhile.
     host()
-    while (request := _read(sys.stdin.buffer)) is not None:
+    ahead = [*_LOADED_AHEAD]
+    while (request := _read(sys.stdin.buffer, ahead)) is not None:
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_PROF, COMPILE_SECONDS)
         try:
             reply = b"+" + answer(request)
         except Exception as error:  # noqa: BLE001 - all that LLVM may say is the caller's to hear
-            reply = b"-" + f"{type(error).__name__}: {error}".encode()
+            reply = b"-" + message_of(error).encode()
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_PROF, 0)
         replies.write(struct.pack("<Q", len(reply)) + reply)
@@ -277,11 +310,16 @@ def main() -> None:
     os._exit(0)
 
 
-def _read(requests: BinaryIO) -> bytes | None:
+def _read(requests: BinaryIO, ahead: list[str]) -> bytes | None:
+    """The next request; while there is none, what later ones need is loaded."""
+    import importlib
     import select  # late, as json
 
-    if sys.platform != "win32" and not select.select([requests], [], [], _IDLE_SECONDS)[0]:
-        return None
+    if sys.platform != "win32":
+        while ahead and not select.select([requests], [], [], 0)[0]:
+            importlib.import_module(ahead.pop(0))
+        if not select.select([requests], [], [], _IDLE_SECONDS)[0]:
+            return None
     length = requests.read(8)
     return requests.read(struct.unpack("<Q", length)[0]) if len(length) == 8 else None
 

@@ -1,9 +1,10 @@
-"""LLVM in a child process: text goes there, and an image of native code comes back.
+"""A compiler in a child process: a program or LLVM IR goes there, and an image of native code comes back.
 
 Why a child, and not a thread of this process: LLVM answers some mistakes with `abort`, it may take long or much memory,
 and it does not give back what it took. A child costs 0.1 s at its start, once, where a thread would wait 0.07 s for
 llvmlite to load; after that both take the same time for a module. In return this process never loads LLVM at all,
-which would add 90 MB to it. A child that has nothing to do ends after a minute.
+which would add 90 MB to it. A child that has nothing to do ends after a minute. A program becomes loop nests and LLVM
+IR there too, because calls that run on NumPy meanwhile need Python's lock.
 
 Its priority is low: calls that run on NumPy meanwhile lose nothing to it, and programs that use every processor little.
 It is not idle priority, at which such programs would never be compiled.
@@ -17,6 +18,7 @@ import atexit
 import contextlib
 import importlib.util
 import os
+import pickle
 import signal
 import struct
 import sys
@@ -25,12 +27,15 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from anygpu._version import __version__
 from anygpu.base.interpreter import interpreter
 from anygpu.engines.cpu import compile_child
 from anygpu.errors import CannotCompile, MissingExtra
 
 if TYPE_CHECKING:
     import subprocess
+
+    from anygpu.program.graph import Program
 
 #: Children that died one after the other over the same request before it is given up. Who is killed from outside has
 #: done nothing wrong.
@@ -46,6 +51,12 @@ _OUT_OF_TIME = -getattr(signal, "SIGPROF", 27)
 def compiled(text: str, target: dict[str, str], *, level: int = 2, link: bool = True) -> bytes:
     """The image of a module, or with `link=False` its object. Raises `CannotCompile` with what LLVM says."""
     return _ask(encoded(text=text, target=target, level=level, link=link))
+
+
+def compiled_program(program: Program, target: dict[str, str], *, link: bool = True) -> bytes:
+    """A `CompiledProgram`, encoded. Raises `CannotCompile` with what is wrong with it."""
+    request = {"ask": "program", "version": __version__, "target": target, "link": link}
+    return _ask(msgspec.json.encode(request) + b"\n" + pickle.dumps(program))
 
 
 def encoded(**request: Any) -> bytes:
@@ -72,7 +83,7 @@ def _ask(request: bytes) -> bytes:
         try:
             return compile_child.answer(request)
         except Exception as error:
-            raise CannotCompile("cpu", f"{type(error).__name__}: {error}") from error
+            raise CannotCompile("cpu", compile_child.message_of(error)) from error
     if reply[:1] != b"+":
         raise CannotCompile("cpu", reply[1:].decode("utf-8", "replace"))
     return reply[1:]
@@ -80,10 +91,15 @@ def _ask(request: bytes) -> bytes:
 
 def llvmlite_folder() -> str:
     """The folder that llvmlite is installed in; raises `MissingExtra` without it."""
-    found = importlib.util.find_spec("llvmlite")
-    if found is None or found.origin is None:
+    folder = _folder_of("llvmlite")
+    if folder is None:
         raise MissingExtra("llvmlite", "cpu")
-    return os.path.dirname(os.path.dirname(found.origin))
+    return folder
+
+
+def _folder_of(package: str) -> str | None:
+    found = importlib.util.find_spec(package)
+    return os.path.dirname(os.path.dirname(found.origin)) if found is not None and found.origin is not None else None
 
 
 class _NoChild(Exception):
@@ -140,6 +156,7 @@ class CompileChild:
         self._end()
         if getattr(sys, "frozen", False):
             raise _NoChild
+        folders = {llvmlite_folder(), _folder_of("msgspec") or "", _folder_of("anygpu") or ""}
         # Late: most processes find all that they need on disk.
         import subprocess
         import tempfile
@@ -147,7 +164,7 @@ class CompileChild:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         try:
             self._process = subprocess.Popen(
-                [interpreter(), "-I", "-S", compile_child.__file__, llvmlite_folder()],
+                [interpreter(), "-I", "-S", compile_child.__file__, *folders],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,

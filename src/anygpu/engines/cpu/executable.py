@@ -16,23 +16,25 @@ import numpy as np
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.broken_rules import raise_broken
-from anygpu.engines.cpu.calls import entry_text, exports_of, python_function
-from anygpu.engines.cpu.compiler import compiled, start_compiler
+from anygpu.engines.cpu.calls import python_function
+from anygpu.engines.cpu.compiler import compiled_program
 from anygpu.engines.cpu.host_steps import first_that_is_read
 from anygpu.engines.cpu.loader import LOADS_IMAGES, loaded
 from anygpu.engines.cpu.object_cache import kept_program
 from anygpu.engines.cpu.run_plan import (
+    CompiledProgram,
     HostRun,
     RunPlan,
     can_call,
+    exports_of,
     layout_of,
     segments_of,
 )
 from anygpu.engines.cpu.runtime import native_runtime
-from anygpu.engines.cpu.target import HostProcessor, host_processor
+from anygpu.engines.cpu.target import host_processor
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.numpy.lowering import evaluate_constant
-from anygpu.errors import CannotCompile, InvalidProgram
+from anygpu.errors import InvalidProgram
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import with_references
 from anygpu.program.primitives import Spec
@@ -42,13 +44,6 @@ from anygpu.program.transforms import simplified
 UNKNOWN = 8
 
 
-class CompiledProgram(msgspec.Struct, frozen=True):
-    """All that running a program takes, as it is kept on disk."""
-
-    plan: RunPlan
-    image: bytes
-
-
 def executable(program: Program) -> CpuExecutable:
     """The program as native code."""
     # What is constant is computed here: compilers take liberties with constants that NumPy does not.
@@ -56,38 +51,10 @@ def executable(program: Program) -> CpuExecutable:
     processor = host_processor()
 
     def compile_program() -> CompiledProgram:
-        start_compiler()
-        plan, text = module_of(program, processor)
-        return compiled_program(plan, text)
+        compiled = compiled_program(program, processor.as_request(), link=LOADS_IMAGES)
+        return msgspec.msgpack.decode(compiled, type=CompiledProgram)
 
     return CpuExecutable(program, kept_program(program, processor, CompiledProgram, compile_program))
-
-
-def module_of(program: Program, processor: HostProcessor) -> tuple[RunPlan, str]:
-    """How the program runs, and the text of its nests."""
-    # Loaded late: most processes find what they need on disk.
-    from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text
-    from anygpu.codegen.nests.limits import TooLarge
-    from anygpu.codegen.nests.schedule import nests
-    from anygpu.engines.cpu.planning import run_plan, with_scratch_in_slots
-
-    target = NativeTarget(processor.triple, processor.data_layout, processor.present, processor.vector_bytes)
-    try:
-        scheduled = nests(program, vector_bytes=processor.vector_bytes)
-        in_slots = with_scratch_in_slots(scheduled)
-        plan = run_plan(in_slots, program.inputs, own=len(scheduled.slots))
-        return plan, module_text(in_slots, target, noted=plan.noted)
-    except TooLarge as error:
-        raise CannotCompile("cpu", f"The program became too large for native code: {error}.") from error
-    except Exception as error:
-        # A mistake of ours, and not of whoever wrote the program: another device can run it.
-        raise CannotCompile("cpu", f"{type(error).__name__}: {error}") from error
-
-
-def compiled_program(plan: RunPlan, text: str) -> CompiledProgram:
-    """A program whose nests have this text, compiled."""
-    whole = text + entry_text(plan)
-    return CompiledProgram(plan, compiled(whole, host_processor().as_request(), link=LOADS_IMAGES))
 
 
 class CpuExecutable:

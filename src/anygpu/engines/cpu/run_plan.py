@@ -80,6 +80,13 @@ class RunPlan(msgspec.Struct, frozen=True):
         return {step.slot for step in self.steps if isinstance(step, HostRun)}
 
 
+class CompiledProgram(msgspec.Struct, frozen=True):
+    """All that running a program takes, as it is kept on disk."""
+
+    plan: RunPlan
+    image: bytes
+
+
 class Layout(NamedTuple):
     """Where the temporaries of a call are: offsets in one piece of memory, by slot, and its size."""
 
@@ -133,6 +140,11 @@ def segments_of(plan: RunPlan) -> list[tuple[NestRun, ...] | HostRun]:
         else:
             found.append((step,))
     return found
+
+
+def exports_of(plan: RunPlan) -> list[str]:
+    """The functions of a module that Python calls."""
+    return [f"segment{number}" for number in range(sum(isinstance(each, tuple) for each in segments_of(plan)))]
 
 
 def can_call(plan: RunPlan) -> bool:

@@ -51,7 +51,7 @@ class HostProcessor(msgspec.Struct, frozen=True):
 
     def as_request(self) -> dict[str, str]:
         """As the compiler is told."""
-        return {"triple": self.triple, "cpu": self.cpu, "features": self.features}
+        return {**msgspec.structs.asdict(self), "vector_bytes": str(self.vector_bytes)}
 
 
 def host_processor() -> HostProcessor:

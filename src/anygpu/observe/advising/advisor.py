@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from anygpu import fallback_warnings, notes
-from anygpu.array.core import device as array_devices
+from anygpu import notes
 from anygpu.array.core.array import Array
-from anygpu.array.core.device import Witnessed
+from anygpu.array.core.device import ArrayWork
 from anygpu.array.core.expression import active_tracer
 from anygpu.array.trace.tracing import trace
+from anygpu.base import events
 from anygpu.notes import Given, Note
 from anygpu.observe.advising.findings import MOST_LINES, Line, Lines, Place, findings, leaves
 from anygpu.observe.snapshot import Advice
@@ -50,7 +50,7 @@ _VALUE_METHODS = frozenset(("__bool__", "__float__", "__int__", "__index__", "__
 
 
 class Advisor:
-    """Sees the calls of this process while it is among the witnesses, and says what to change."""
+    """Sees the calls of this process while it is subscribed to them, and says what to change."""
 
     def __init__(self) -> None:
         self.lines: Lines = {}
@@ -65,14 +65,14 @@ class Advisor:
         self._last_part: dict[Place, tuple[int, int]] = {}
 
     def start(self) -> None:
-        notes.witnesses.append(self.see_call)
-        array_devices.witnesses.append(self.see_array)
-        fallback_warnings.witnesses.append(self.see_host_operation)
+        events.returned.append(self.see_call)
+        events.array_work.append(self.see_array)
+        events.host_operations.append(self.see_host_operation)
 
     def stop(self) -> None:
-        notes.witnesses.remove(self.see_call)
-        array_devices.witnesses.remove(self.see_array)
-        fallback_warnings.witnesses.remove(self.see_host_operation)
+        events.returned.remove(self.see_call)
+        events.array_work.remove(self.see_array)
+        events.host_operations.remove(self.see_host_operation)
 
     def advice(self) -> list[Advice]:
         """The findings so far, the most expensive first."""
@@ -186,7 +186,7 @@ class Advisor:
         if "place_call" not in through:
             self._on_host.setdefault(threading.get_ident(), []).append(operation)
 
-    def see_array(self, seen: Witnessed) -> None:
+    def see_array(self, seen: ArrayWork) -> None:
         if seen.device == "numpy" or active_tracer.get() is not None:
             return
         user, through = _users_line()
@@ -195,10 +195,10 @@ class Advisor:
         with self._lock:
             found = self._line(Place(*user, ""))
             if found is not None:
-                see: Callable[[Place, Line, Witnessed, set[str]], None] = getattr(self, f"_see_{seen.kind}")
+                see: Callable[[Place, Line, ArrayWork, set[str]], None] = getattr(self, f"_see_{seen.kind}")
                 see(*found, seen, through)
 
-    def _see_run(self, place: Place, line: Line, seen: Witnessed, through: set[str]) -> None:
+    def _see_run(self, place: Place, line: Line, seen: ArrayWork, through: set[str]) -> None:
         specs = seen.what.specs
         nbytes = sum(each.nbytes for each in seen.what.results)
         line.add_call(seen.device, seen.seconds, seen.what.key, max((each.size for each in specs), default=1), nbytes)
@@ -207,7 +207,7 @@ class Advisor:
                 seen.seconds, operation.bytes_moved
             )
 
-    def _see_upload(self, place: Place, line: Line, seen: Witnessed, through: set[str]) -> None:
+    def _see_upload(self, place: Place, line: Line, seen: ArrayWork, through: set[str]) -> None:
         values = seen.what
         read = self._last_read.pop(threading.get_ident(), None)
         if read is not None and read[0] == values.shape and values.nbytes >= _SMALL:
@@ -215,7 +215,7 @@ class Advisor:
         elif values.nbytes >= _SMALL:
             line.uploads.of(_contents(values)).add(seen.seconds, values.nbytes)
 
-    def _see_download(self, place: Place, line: Line, seen: Witnessed, through: set[str]) -> None:
+    def _see_download(self, place: Place, line: Line, seen: ArrayWork, through: set[str]) -> None:
         if through & _VALUE_METHODS and seen.what.size == 1:
             line.values_read.add(seen.seconds)
         else:

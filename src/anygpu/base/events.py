@@ -1,0 +1,46 @@
+"""What packages tell and ask those above them, which they cannot import: who wants to hear of it subscribes here.
+
+An event is the list of its subscribers, called with it on the thread that it happened on. Most are empty in most
+processes, so that who has something to tell looks whether anyone listens before making it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+P = ParamSpec("P")
+
+
+class Event(list[Callable[P, object]]):
+    """Functions to be called when it happens: `append` one to subscribe, `remove` it to unsubscribe."""
+
+    __slots__ = ()
+
+    def tell(self, *given: P.args, **named: P.kwargs) -> None:
+        for subscriber in self:
+            subscriber(*given, **named)
+
+
+#: A call ended: its receipt, note or failure (`anygpu.notes.Seen`), and its `Origin` if it was a task.
+calls: Event[[Any, Any]] = Event()
+#: A call returned: its receipt or note, its function, arguments and result (`Given`), and the user's line of a task.
+returned: Event[[Any, Any, tuple[str, int] | None]] = Event()
+#: An operation of arrays ran on the host (`anygpu.fallback_warnings.HostOperation`).
+host_operations: Event[[Any]] = Event()
+#: Arrays were copied, or a program ran on them, outside of calls (`anygpu.array.core.device.ArrayWork`).
+array_work: Event[[Any]] = Event()
+#: A function was traced (`anygpu.program.graph.Program`).
+programs: Event[[Any]] = Event()
+#: A worker was opened, lost or replaced (`anygpu.residency.worker_events.WorkerEvent`).
+workers: Event[[Any]] = Event()
+
+
+def _not_provided(*given: Any) -> Any:
+    raise NotImplementedError("`import anygpu` provides it")
+
+
+#: Provided by `anygpu.api`: a value as HTML for notebooks, the usage of a device's card, the device of a name.
+html_of: Callable[[Any], str | None] = _not_provided
+usage_of: Callable[[Any, float], Any] = _not_provided
+array_device: Callable[[str | None], Any] = _not_provided

@@ -1,0 +1,56 @@
+"""The classes of what anygpu's functions take and return, for annotations and `isinstance`.
+
+They are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anygpu.hardware.cards import Card as Card
+    from anygpu.hardware.device import Unavailable as Unavailable
+    from anygpu.hardware.diagnosis import Diagnosis as Diagnosis
+    from anygpu.hardware.diagnosis_context import Finding as Finding
+    from anygpu.hardware.usage.usage import Usage as Usage
+    from anygpu.placement.offload import Result as Result
+    from anygpu.plan.plan import Candidate as Candidate
+    from anygpu.plan.plan import Refused as Refused
+    from anygpu.receipts import Attempt as Attempt
+    from anygpu.receipts import HostOperation as HostOperation
+    from anygpu.receipts import Phases as Phases
+    from anygpu.runtime.health import Health as Health
+    from anygpu.runtime.mapping import Outcome as Outcome
+    from anygpu.streams.report import Streamed as Streamed
+    from anygpu.tasks.tenants import Tenant as Tenant
+
+_MODULES = {
+    "Attempt": "anygpu.receipts",
+    "Candidate": "anygpu.plan.plan",
+    "Card": "anygpu.hardware.cards",
+    "Diagnosis": "anygpu.hardware.diagnosis",
+    "Finding": "anygpu.hardware.diagnosis_context",
+    "Health": "anygpu.runtime.health",
+    "HostOperation": "anygpu.receipts",
+    "Outcome": "anygpu.runtime.mapping",
+    "Phases": "anygpu.receipts",
+    "Refused": "anygpu.plan.plan",
+    "Result": "anygpu.placement.offload",
+    "Streamed": "anygpu.streams.report",
+    "Tenant": "anygpu.tasks.tenants",
+    "Unavailable": "anygpu.hardware.device",
+    "Usage": "anygpu.hardware.usage.usage",
+}
+
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'anygpu.types' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_MODULES)
