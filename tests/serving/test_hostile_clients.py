@@ -489,8 +489,8 @@ def test_metrics_that_are_not_read_have_a_deadline_and_are_bounded() -> None:
         request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
         for _ in range(MOST_CONNECTIONS + 8):
             stack.enter_context(deaf_client(server.port, request))
-        assert len(server._connections) <= MOST_CONNECTIONS
-        while server._connections:
+        assert len(server._server._connections) <= MOST_CONNECTIONS
+        while server._server._connections:
             pass
         assert len(scrape(server)) > 4 << 20
 

@@ -40,8 +40,7 @@ from anygpu.receipts import Phases, Receipt
 from anygpu.store.report import Statistics
 
 if TYPE_CHECKING:
-    from anygpu.observe.statistics import Summary
-    from anygpu.observe.tables import CallRow
+    from anygpu.observe.statistics import CallStatistics, Summary
 
 #: Rows of a table of receipts; of more the last ones are shown.
 MOST_ROWS = 25
@@ -235,21 +234,19 @@ MOST_FUNCTIONS = 50
 
 def summary_html(summary: Summary) -> str:
     # The package of observing is loaded where there is a summary, and not for every receipt.
-    from anygpu.observe.tables import SUMMARY, CallRow
+    from anygpu.observe.statistics import SUMMARY
 
     if not summary.observed or not summary.calls:
         return framed("Statistics", paragraph(str(summary)))
     longest = max(each.seconds.total for each in summary.calls)
     shown = summary.calls[:MOST_FUNCTIONS]
-    phases: Column[CallRow] = Column("phases", lambda row: bar(shares_of(Phases(**row.calls.phases)), longest))
+    phases: Column[CallStatistics] = Column("phases", lambda each: bar(shares_of(Phases(**each.phases)), longest))
     hidden = len(summary.calls) - len(shown)
     names = {share.name: share for each in shown for share in shares_of(Phases(**each.phases))}
     return framed(
         "Statistics",
         paragraph(f"Calls in {readable_seconds(summary.seconds)}"),
-        column_table(
-            (*SUMMARY, phases), map(CallRow, shown), "Calls by function and device", HTML._replace(unknown=UNKNOWN)
-        ),
+        column_table((*SUMMARY, phases), shown, "Calls by function and device", HTML._replace(unknown=UNKNOWN)),
         legend([Share(each.name, 0.0, "", each.colour) for each in names.values()]),
         paragraph(f"{hidden:,} more rows are not shown; print(ag.statistics()) has them.") if hidden else "",
     )

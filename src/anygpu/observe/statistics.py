@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anygpu.base.display import drawn
 from anygpu.base.printable import encode_json
-from anygpu.base.tables import to_text
+from anygpu.base.tables import Column, to_text
 from anygpu.base.units import readable_seconds
 from anygpu.notes import Failure, Note
 from anygpu.receipts import PHASES, Receipt
@@ -272,13 +272,25 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             return "Nothing is counted. Call anygpu.observe.start() first, or set ANYGPU_OBSERVE=1."
         if not self.calls:
             return f"No calls in {readable_seconds(self.seconds)}."
-        from anygpu.observe.tables import SUMMARY, CallRow
-
-        return to_text(SUMMARY, [CallRow(each) for each in self.calls])
+        return to_text(SUMMARY, self.calls)
 
     def _repr_html_(self) -> str | None:
         return drawn(self)
 
+
+#: The table of a summary, in which times are those since the beginning.
+SUMMARY: tuple[Column[CallStatistics], ...] = (
+    Column("function", lambda each: each.function),
+    Column("device", lambda each: each.device),
+    Column("calls", lambda each: each.calls, "count"),
+    Column("errors", lambda each: sum(each.errors.values()), "count", tone="bad"),
+    Column("fallbacks", lambda each: each.fallbacks, "count"),
+    Column("total", lambda each: each.seconds.total, "seconds"),
+    Column("p50", lambda each: each.seconds.p50, "seconds"),
+    Column("p90", lambda each: each.seconds.p90, "seconds"),
+    Column("p99", lambda each: each.seconds.p99, "seconds"),
+    Column("moved", lambda each: each.bytes_to_device + each.bytes_to_host, "bytes"),
+)
 
 #: Counts of a tally that are summed as they are.
 _COUNTS = (

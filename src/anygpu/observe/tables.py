@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from anygpu.base.tables import UNKNOWN, Column, Tone, by_title, counted, pick
+from anygpu.base.tables import UNKNOWN, Column, Tone, by_title, counted
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.looking import Rate
 from anygpu.observe.snapshot import Snapshot
@@ -107,18 +107,6 @@ CALLS: dict[str, Column[CallRow]] = by_title(
            "predicted time by actual time: 1.0 is right, less is too optimistic", short="PRED", optional=4),
     Column("actual / predicted",
            lambda row: _ratio(row.calls.seconds_of_predicted, row.calls.predicted_seconds), "ratio"),
-)  # fmt: skip
-
-#: All calls since the beginning, where those above have the last five minutes.
-ALL_CALLS: dict[str, Column[CallRow]] = CALLS | by_title(
-    Column("fallbacks", lambda row: row.calls.fallbacks, "count"),
-    Column("total", lambda row: row.calls.seconds.total, "seconds"),
-    Column("p50", lambda row: row.calls.seconds.p50, "seconds"),
-    Column("p90", lambda row: row.calls.seconds.p90, "seconds"),
-    Column("p99", lambda row: row.calls.seconds.p99, "seconds"),
-)
-SUMMARY = pick(
-    ALL_CALLS, "function", "device", "calls", "errors", "fallbacks", "total", "p50", "p90", "p99", "moved"
 )  # fmt: skip
 
 STEPS: dict[str, Column[CallRow]] = by_title(
