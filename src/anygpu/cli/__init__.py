@@ -19,7 +19,7 @@ from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
 from anygpu.cli.profile import profile
 from anygpu.cli.serve import serve
-from anygpu.cli.show import show_diagnosis, show_inventory, show_torch_diagnosis
+from anygpu.cli.show import show_diagnosis, show_findings, show_inventory
 from anygpu.cli.top import dashboard, run, top
 from anygpu.cli.verify import report, verify
 from anygpu.workers.discovery import discover
@@ -103,7 +103,7 @@ def _examine_torch(json: bool) -> NoReturn:
     if json:
         _print_json(diagnosis.to_json())
     else:
-        show_torch_diagnosis(Console(), diagnosis.verdict, diagnosis.findings)
+        show_findings(Console(), diagnosis.verdict, diagnosis.findings)
     raise typer.Exit(1 if diagnosis.problems else 0)
 
 

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from anygpu.base.units import readable_seconds
-from anygpu.cli.show import show_finding
+from anygpu.cli.show import grid, show_findings
 from anygpu.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -123,9 +121,7 @@ def _pattern(name: str) -> Pattern:
 
 def _show(console: Console, report: Report) -> None:
     scenario = report.scenario
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = grid(2, style="dim")
     table.add_row(
         "fleet",
         f"{scenario.devices:,} devices on {scenario.node_count:,} nodes, "
@@ -199,13 +195,7 @@ def doctor(
     if json:
         sys.stdout.write(diagnosis.to_json().decode() + "\n")
     else:
-        console = Console()
-        console.print(Text(diagnosis.verdict, style="bold"))
-        console.print()
-        for finding in diagnosis.findings:
-            show_finding(console, finding)
-        if not diagnosis.problems:
-            console.print(Text("No problems found.", style="green"))
+        show_findings(Console(), diagnosis.verdict, diagnosis.findings)
     raise typer.Exit(1 if diagnosis.problems else 0)
 
 

@@ -11,13 +11,12 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from anygpu.base.printable import encode_json
 from anygpu.base.tables import Column
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.cli.show import PLAIN, show_table
+from anygpu.cli.show import PLAIN, grid, show_table
 from anygpu.errors import InvalidOption
 from anygpu.history.database import Contents, Database, history_path
 from anygpu.history.hints import forget_marks
@@ -251,10 +250,7 @@ def _explain(console: Console, function: FunctionHistory, now: float) -> None:
     habit = function.habit
     console.print(Text.assemble((_label(habit), "bold"), f"  {habit_text(habit, now)}"), soft_wrap=True)
     latest = latest_by_device(function.timings)
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, justify="right")
-    table.add_column(overflow="fold")
+    table = grid(3, right=1)
     for each in latest:
         facts = [measured_text(each, now), agreement_text(each, now)]
         if each.peaks:

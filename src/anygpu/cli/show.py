@@ -35,7 +35,7 @@ def show_inventory(console: Console, inventory: Inventory, *, deep: bool = False
         _show_card(console, card, [device for device in inventory.devices if device.card == card.id], deep=deep)
     if inventory.unavailable:
         console.print("[bold]Not available[/bold]")
-        table = _grid()
+        table = grid(3)
         for item in inventory.unavailable:
             table.add_row(_mark(item.state), item.id, Text(explained(item)))
         console.print(Padding(table, (0, 0, 1, 2)))
@@ -46,7 +46,7 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     console.print(Text(diagnosis.verdict, style="bold"))
     console.print()
     console.print("[bold]What can compute here[/bold]")
-    table = _grid()
+    table = grid(3)
     for device in diagnosis.inventory.devices:
         table.add_row(_mark(device.state), device.id, Text(in_a_few_words(device)))
     console.print(Padding(table, (0, 0, 1, 2)))
@@ -56,7 +56,7 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         console.print(Text("No problems found.", style="green"))
 
 
-def show_torch_diagnosis(console: Console, verdict: str, findings: Sequence[Finding]) -> None:
+def show_findings(console: Console, verdict: str, findings: Sequence[Finding]) -> None:
     console.print(Text(verdict, style="bold"))
     console.print()
     for finding in findings:
@@ -69,7 +69,7 @@ def _show_card(console: Console, card: Card, ways: list[Device], *, deep: bool) 
     heading = Text(card.name, style="bold")
     heading.append(f"  {memory_of(card)}", style="default")
     console.print(heading)
-    table = _grid()
+    table = grid(3)
     for device in ways:
         table.add_row(_mark(device.state), device.id, Text(in_a_few_words(device)))
         table.add_row("", "", Text(more_words(device), style="dim"))
@@ -95,10 +95,11 @@ def show_finding(console: Console, finding: Finding) -> None:
     console.print()
 
 
-def _grid() -> Table:
+def grid(columns: int, *, right: int | None = None, style: str = "") -> Table:
+    """A table without titles: the last column takes several lines, and the others one."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
+    for number in range(columns - 1):
+        table.add_column(no_wrap=True, justify="right" if number == right else "left", style=style)
     table.add_column(overflow="fold")
     return table
 

@@ -196,8 +196,6 @@ class Look(NamedTuple):
     ended: float | None = None
     #: Seconds that the answer took.
     seconds: float | None = None
-    #: The highest number of a single call that it has told of.
-    newest: int = 0
 
 
 class Rate(NamedTuple):
@@ -217,13 +215,10 @@ class Following:
         deadline: float = DEADLINE,
         find: Callable[[], Sequence[ObservedProcess]] = observed_processes,
         clock: Callable[[], float] = time.monotonic,
-        calls: bool = False,
     ) -> None:
-        """With `calls`, answers have the single calls since the last one."""
         self._deadline = deadline
         self._find = find
         self._clock = clock
-        self._calls = calls
         self._looks: dict[ObservedProcess, Look] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="anygpu-looking")
 
@@ -253,11 +248,10 @@ class Following:
     def _ask(self, look: Look) -> Look:
         begin = self._clock()
         try:
-            answer = look.process.ask(look.newest if self._calls else None, deadline=self._deadline)
+            answer = look.process.ask(None, deadline=self._deadline)
         except NoAnswer as error:
             return look._replace(trouble=str(error), ended=self._clock() if error.ended else None, seconds=None)
-        newest = answer.calls[-1].number if answer.calls else look.newest
-        return Look(look.process, answer, look.snapshot, seconds=self._clock() - begin, newest=newest)
+        return Look(look.process, answer, look.snapshot, seconds=self._clock() - begin)
 
 
 def rates(look: Look) -> dict[tuple[str, str], Rate]:

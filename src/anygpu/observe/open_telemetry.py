@@ -18,6 +18,7 @@ from anygpu.base.metric_families import visible
 from anygpu.errors import MissingExtra
 from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.metrics import BUCKETS, CounterValues, counter
+from anygpu.observe.snapshot import ended
 from anygpu.observe.statistics import MOST_FUNCTIONS, OTHER, Summary
 from anygpu.receipts import Phases, Receipt
 
@@ -103,16 +104,11 @@ class Telemetry:
 
     def _tell(self, seen: Seen, origin: Origin | None) -> None:
         now = time.time_ns()
-        if isinstance(seen, Receipt):
-            task, device, seconds, end = seen.task, seen.device, seen.seconds, now
-            failed = seen.attempts[-1].error if seen.attempts else None
-        elif isinstance(seen, Failure):
-            task, device, failed = seen.task, seen.device, seen.error
-            seconds, end = seen.end - seen.begin, now - _nanoseconds(time.perf_counter() - seen.end)
-        else:
-            said, begin, _, ended = seen
-            task, device, failed = said.task, "numpy", None
-            seconds, end = ended - begin, now - _nanoseconds(time.perf_counter() - ended)
+        task, device, seconds, phases, failed, *_ = ended(seen)
+        end = now
+        if not isinstance(seen, Receipt):
+            # Notes and failures have the time that they ended at, by another clock.
+            end -= _nanoseconds(time.perf_counter() - (seen.end if isinstance(seen, Failure) else seen[3]))
         context = get_current() if origin is None else origin.context.run(get_current)
         self._count(task, device, failed, seconds, context)
         if seconds < self._longer_than:
@@ -129,16 +125,12 @@ class Telemetry:
             span.set_status(StatusCode.ERROR, visible(failed))
         if isinstance(seen, Receipt):
             _describe(span, seen, end)
-            phases: Phases | None = seen.phases
-        elif isinstance(seen, Failure):
-            phases = None
-        else:
-            said, begin, ready, ended = seen
+        elif not isinstance(seen, Failure):
+            said = seen[0]
             span.set_attribute("anygpu.reason", visible(said.reason, _SENTENCE))
             if said.predicted is not None:
                 span.set_attribute("anygpu.predicted_seconds", said.predicted)
-            phases = Phases(plan=ready - begin, run=ended - ready)
-        if self._phases and phases is not None:
+        if self._phases and not isinstance(seen, Failure):
             self._add_phases(span, phases, start)
         span.end(end)
 

@@ -14,6 +14,7 @@ from anygpu.base import events
 from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.line_sampling import Line, LineSampler, UsersFiles, seconds_by_line
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, OperationProfile, Profile
+from anygpu.observe.snapshot import ended
 from anygpu.observe.statistics import Tally
 from anygpu.receipts import PHASES, Phases, Receipt
 
@@ -184,15 +185,7 @@ class Profiler:
             self._add(seen, line, thread, depth, outermost)
 
     def _add(self, seen: Seen, line: Line | None, thread: int, depth: int, outermost: Line | None) -> None:
-        if isinstance(seen, Receipt):
-            task, device, phases, seconds = seen.task, seen.device, seen.phases, seen.seconds
-        elif isinstance(seen, Failure):
-            task, device, seconds = seen.task, seen.device, seen.end - seen.begin
-            phases = Phases(run=seconds)
-        else:
-            said, begin, ready, end = seen
-            task, device, seconds = said.task, "numpy", end - begin
-            phases = Phases(plan=ready - begin, run=end - ready)
+        task, device, seconds, phases, *_ = ended(seen)
         inner = self._inner.pop((thread, depth + 1), 0.0)
         if depth > 1:
             self._inner[thread, depth] = self._inner.get((thread, depth), 0.0) + seconds

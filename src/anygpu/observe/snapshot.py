@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from anygpu.hardware.usage.usage import Usage
 from anygpu.notes import Failure, Seen
 from anygpu.observe.statistics import Summary
-from anygpu.receipts import Receipt
+from anygpu.receipts import Phases, Receipt
 from anygpu.runtime.health import Health
 
 
@@ -79,29 +81,37 @@ class Fallback(msgspec.Struct, frozen=True, array_like=True):
     repeated: bool = False
 
 
-def call_of(seen: Seen, end: float, number: int) -> Call:
+class Ended(NamedTuple):
+    """A call that has ended, whatever it left behind: a receipt, a note or a failure."""
+
+    task: str
+    device: str
+    seconds: float
+    phases: Phases
+    #: The name of the error's class, if it raised.
+    error: str | None = None
+    predicted: float | None = None
+    bytes_moved: int = 0
+
+
+def ended(seen: Seen) -> Ended:
     if isinstance(seen, Receipt):
-        phases = seen.phases
+        error = seen.attempts[-1].error if seen.attempts and not seen.attempts[-1].succeeded else None
         moved = seen.bytes_to_device + seen.bytes_to_host
-        failed = seen.attempts and not seen.attempts[-1].succeeded
-        return Call(
-            number,
-            seen.task,
-            seen.device,
-            end,
-            phases.total,
-            phases.queue,
-            phases.write + phases.read,
-            phases.run,
-            moved,
-            seen.predicted_seconds,
-            seen.attempts[-1].error if failed else None,
-        )
+        return Ended(seen.task, seen.device, seen.seconds, seen.phases, error, seen.predicted_seconds, moved)
     if isinstance(seen, Failure):
         seconds = seen.end - seen.begin
-        return Call(number, seen.task, seen.device, end, seconds, 0.0, 0.0, seconds, 0, None, seen.error)
-    said, begin, ready, stop = seen
-    return Call(number, said.task, "numpy", end, stop - begin, 0.0, 0.0, stop - ready, 0, said.predicted, None)
+        return Ended(seen.task, seen.device, seconds, Phases(run=seconds), seen.error)
+    said, begin, ready, end = seen
+    phases = Phases(plan=ready - begin, run=end - ready)
+    return Ended(said.task, "numpy", end - begin, phases, predicted=said.predicted)
+
+
+def call_of(seen: Seen, end: float, number: int) -> Call:
+    """The record of a call that ended at a time in seconds since 1970."""
+    task, device, seconds, phases, error, predicted, moved = ended(seen)
+    move = phases.write + phases.read
+    return Call(number, task, device, end, seconds, phases.queue, move, phases.run, moved, predicted, error)
 
 
 def fallback_of(receipt: Receipt, end: float) -> Fallback | None:
