@@ -57,7 +57,7 @@ def test_the_page(server: MetricsServer) -> None:
 
 
 def test_it_listens_on_the_loopback_address_alone(server: MetricsServer) -> None:
-    assert server._server._listener.getsockname()[0] == "127.0.0.1"
+    assert server._server.listener.getsockname()[0] == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_those_who_keep_it_waiting_do_not_keep_others_out(server: MetricsServer)
                 each.sendall(b"GET /met")
         for _ in range(5):
             assert ask(server, get()).endswith(b"up 1\n")
-        assert len(server._server._connections) <= MOST_CONNECTIONS
+        assert len(server._server.connections) <= MOST_CONNECTIONS
     finally:
         for each in slow:
             each.close()
@@ -203,7 +203,7 @@ def test_a_port_that_is_taken_is_named(server: MetricsServer) -> None:
 def test_a_forked_child_leaves_the_port_to_its_parent(server: MetricsServer) -> None:
     child = os.fork()
     if child == 0:
-        os._exit(0 if server._server._listener.fileno() == -1 else 1)
+        os._exit(0 if server._server.listener.fileno() == -1 else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert ask(server, get()).endswith(b"up 1\n")

@@ -8,19 +8,16 @@ one answer. Pages of other sites, which a browser could be made to ask for us, a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import socket
-import threading
-import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from http import HTTPStatus
 from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import parse_qsl
 
 from anygpu.errors import InvalidOption
+from anygpu.observe.answering import AnswerServer, ServerThread
 from anygpu.serving.limits import refusal_of_page
 
 #: Bytes of a request, and the seconds that it may take to arrive and its answer to leave.
@@ -32,7 +29,6 @@ HOST = "127.0.0.1"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 _log = logging.getLogger("anygpu.observe")
-_open: weakref.WeakSet[LocalServer] = weakref.WeakSet()
 
 
 class Request(NamedTuple):
@@ -58,7 +54,7 @@ class Refused(Exception):
         self.answer = Answer(f"{message}\n".encode(), status=status)
 
 
-class LocalServer:
+class LocalServer(AnswerServer):
     """Answers requests with what `respond` returns, or the `Refused` that it raises.
 
     `check` raises `Refused` for requests that must not learn anything, not even which pages there are. `headers` are
@@ -78,52 +74,28 @@ class LocalServer:
         """Raises `OSError` or `ValueError` if the port cannot be had."""
         self._respond, self._check = respond, check
         self._headers = {"Connection": "close", "X-Content-Type-Options": "nosniff", **(headers or {})}
-        self._request_seconds, self._answer_seconds = request_seconds, answer_seconds
+        self._request_seconds = request_seconds
         if type(port) is not int or not 0 <= port <= 65535:
             raise ValueError("a port is a number from 0 to 65535")
-        self._listener = socket.create_server((HOST, port))
-        self._listener.setblocking(False)
-        self.port: int = self._listener.getsockname()[1]
-        #: Open connections, the oldest first.
-        self._connections: dict[asyncio.StreamWriter, None] = {}
-        _open.add(self)
+        listener = socket.create_server((HOST, port))
+        self.port: int = listener.getsockname()[1]
+        super().__init__(
+            listener,
+            self._answer_request,
+            most_bytes=MOST_BYTES,
+            most_connections=MOST_CONNECTIONS,
+            answer_seconds=answer_seconds,
+        )
 
-    @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        """Answers within the block."""
-        server = await asyncio.start_server(self._answer, sock=self._listener, limit=MOST_BYTES)
+    async def _answer_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         try:
-            yield
-        finally:
-            _open.discard(self)
-            server.close()
-            for writer in list(self._connections):
-                writer.transport.abort()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            if len(self._connections) >= MOST_CONNECTIONS:
-                oldest = next(iter(self._connections))
-                del self._connections[oldest]
-                oldest.transport.abort()
-            self._connections[writer] = None
-            try:
-                async with asyncio.timeout(self._request_seconds):
-                    answer = self._answer_to(await reader.readuntil(b"\r\n\r\n"))
-            except TimeoutError:
-                answer = Refused(408, f"the request did not arrive within {self._request_seconds:g} s.").answer
-            except asyncio.LimitOverrunError:
-                answer = Refused(431, f"a request has at most {MOST_BYTES} bytes.").answer
-            async with asyncio.timeout(self._answer_seconds):
-                writer.write(self._written(answer))
-                await writer.drain()
-                writer.close()
-                await writer.wait_closed()
-        except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            pass  # the other side is gone, or does not read
-        finally:
-            self._connections.pop(writer, None)
-            writer.transport.abort()
+            async with asyncio.timeout(self._request_seconds):
+                answer = self._answer_to(await reader.readuntil(b"\r\n\r\n"))
+        except TimeoutError:
+            answer = Refused(408, f"the request did not arrive within {self._request_seconds:g} s.").answer
+        except asyncio.LimitOverrunError:
+            answer = Refused(431, f"a request has at most {MOST_BYTES} bytes.").answer
+        return self._written(answer)
 
     def _answer_to(self, head: bytes) -> Answer:
         path = ""
@@ -186,10 +158,7 @@ class MetricsServer:
                 "is free."
             ) from None
         self.port = self._server.port
-        self._loop = asyncio.new_event_loop()
-        self._over = asyncio.Event()
-        self._thread = threading.Thread(target=self._work, name="anygpu metrics", daemon=True)
-        self._thread.start()
+        self._running = ServerThread(self._server, "anygpu metrics")
 
     @property
     def url(self) -> str:
@@ -197,10 +166,7 @@ class MetricsServer:
 
     def close(self) -> None:
         """Answer no more. May be called twice."""
-        with contextlib.suppress(RuntimeError):  # it is closed
-            self._loop.call_soon_threadsafe(self._over.set)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._running.close()
 
     def __enter__(self) -> Self:
         return self
@@ -218,27 +184,8 @@ class MetricsServer:
             raise Refused(404, "there is only /metrics.")
         return Answer(self._text().encode())
 
-    def _work(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        async with self._server.serving():
-            await self._over.wait()
-
 
 def _check_program(request: Request) -> None:
     reason = refusal_of_page(request.hosts, request.origins)
     if reason is not None:
         raise Refused(403, reason)
-
-
-def _forked() -> None:
-    """A forked child has the sockets of its parent, and no thread that answers: the port is not its own."""
-    for server in list(_open):
-        server._listener.close()
-    _open.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

@@ -102,7 +102,7 @@ def test_a_choice_that_is_none_changes_nothing(chosen: dict[str, str]) -> None:
 
     found = asyncio.run(ask(chosen))
     assert found.keys() == asyncio.run(ask({"tab": "overview", "window": "30 s"})).keys()
-    dashboard._server._listener.close()
+    dashboard._server.listener.close()
 
 
 def test_columns_take_less_than_200_ms(history: History) -> None:
