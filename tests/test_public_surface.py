@@ -36,10 +36,9 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "IPython": "notebook/magics.py",
     "textual": "cli/top/",
     "bokeh": "observe/dashboard/",
-    "tornado": "observe/dashboard/",
     "scalene": "observe/scalene.py",
     "starlette": "nobody",
-    "prometheus_client": "observe/prometheus.py",
+    "prometheus_client": "observe/metrics.py",
     # The types of its providers are named where it is asked for.
     "opentelemetry": ("observe/open_telemetry.py", "observe/__init__.py"),
     "ray": ("fleet/ray_cluster.py", "fleet/doctor.py"),

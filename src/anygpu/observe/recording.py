@@ -211,7 +211,7 @@ class Recording:
 
 
 def _memory_of_devices() -> dict[str, int]:
-    """What arrays take on open devices, where the engine counts it. A busy device answers when it is free."""
+    """Bytes of arrays on open devices, where the engine counts it. A busy device answers when it is free."""
     from anygpu.errors import AnyGPUError
 
     # Not imported for this: a process whose calls are few has none.

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from anygpu.base.tables import LONG, Column, Formats, Item, cell
+
 #: A longer text of the user's is cut: a notebook keeps all that it shows.
 LONGEST_TEXT = 2000
 
@@ -43,6 +45,10 @@ background:var(--jp-border-color3,rgba(128,128,128,.18))}
 & svg.anygpu-graph{max-width:100%;height:auto}
 """.replace("&", ".anygpu-out.anygpu-out")
 _STYLE_TAG = f"<style>{_STYLE.strip()}</style>"
+
+
+#: Texts are cut and escaped where they are put into the page.
+HTML = LONG._replace(text=lambda text, letters: text, unknown="")
 
 
 class Html(str):
@@ -112,16 +118,33 @@ def pairs(rows: Iterable[tuple[str, object]], label: str) -> Html:
     return tag("div", tag("table", *body, aria_label=label), class_="wide") if body else Html("")
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]], label: str, numbers: Sequence[int] = ()) -> Html:
-    """A table with a row of names; columns in `numbers` stand to the right."""
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], label: str, numbers: Sequence[int] = (), class_: str = ""
+) -> Html:
+    """A table with a row of titles; columns in `numbers` are aligned to the right."""
 
     def look(column: int) -> str:
         return "n" if column in numbers else ""
 
     names = [tag("th", name, scope="col", class_=look(column)) for column, name in enumerate(head)]
     body = [tag("tr", *(tag("td", cell, class_=look(column)) for column, cell in enumerate(row))) for row in rows]
-    inner = tag("table", tag("thead", tag("tr", *names)), tag("tbody", *body), aria_label=label)
-    return tag("div", inner, class_="wide")
+    titles = tag("thead", tag("tr", *names)) if any(head) else ""
+    return tag("div", tag("table", titles, tag("tbody", *body), aria_label=label, class_=class_), class_="wide")
+
+
+def column_table(columns: Sequence[Column[Item]], items: Iterable[Item], label: str, formats: Formats = HTML) -> Html:
+    """A table that is described by columns. A value may be HTML, which stays as it is."""
+    rows = [[_content(column, item, formats) for column in columns] for item in items]
+    numbers = [place for place, column in enumerate(columns) if column.right]
+    return table([column.title for column in columns], rows, label, numbers)
+
+
+def _content(column: Column[Item], item: Item, formats: Formats) -> object:
+    value = column.value(item)
+    if isinstance(value, Html):
+        return value
+    found = cell(column, item, formats)
+    return tag("span", found.text, class_="bad") if found.tone == "bad" else found.text
 
 
 def bar(shares: Sequence[Share], whole: float | None = None) -> Html:

@@ -1,4 +1,4 @@
-"""Where observed processes and those who look at them find each other: a folder that is this user's alone.
+"""The folder with the sockets of observed processes, which is this user's alone.
 
 Every observed process has one file in it. Where the system has Unix sockets that is a socket; elsewhere it is a file
 with the port and the secrets of a listener on the loopback address. Names are never used twice, so that what was found
@@ -7,12 +7,15 @@ dead can be removed at any time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
 import stat
+import struct
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from anygpu.base.own_files import is_own
@@ -45,7 +48,7 @@ def process_of(name: str) -> int | None:
 
 
 def places() -> list[Path]:
-    """Where processes of this user may have met, the folder for a new one first.
+    """Folders that may have sockets of this user, the folder for a new process first.
 
     A service, a cron job and a login do not have the same variables: whoever looks has to look at all of these.
     Raises `PlaceRefused` if the one that was chosen cannot be used.
@@ -101,7 +104,7 @@ def checked(place: Path) -> Path | None:
 
 
 def is_private(facts: os.stat_result) -> bool:
-    """Whether a file is this user's, and nobody else may use it."""
+    """Whether a file is this user's, and no other user may use it."""
     return not hasattr(os, "geteuid") or (facts.st_uid == os.geteuid() and not facts.st_mode & 0o077)
 
 
@@ -129,3 +132,87 @@ def _is_ours(folder: Path) -> bool:
 
 def _refused(place: Path, why: str) -> PlaceRefused:
     return PlaceRefused(f"{place} is not used: {why}. Remove it, or name another folder in {VARIABLE}.")
+
+
+#: A listener takes milliseconds to be ready: after so many seconds it will not be.
+_UNREADY_SECONDS = 60.0
+
+
+def remove_leftovers(place: Path) -> None:
+    """Remove files of processes that have ended. Errors are ignored: the process that begins has other work."""
+    with contextlib.suppress(OSError):
+        for path in place.iterdir():
+            with contextlib.suppress(OSError):
+                if path.name.startswith(NEW):
+                    if time.time() - path.lstat().st_mtime > _UNREADY_SECONDS:
+                        path.unlink()
+                    continue
+                pid = process_of(path.name)
+                if pid is None or runs(pid):
+                    continue
+                # Of a container that shares the folder, numbers are others.
+                if path.suffix == PORT or (path.suffix == SOCKET and _is_deaf(path)):
+                    path.unlink()
+
+
+def remove_refused(path: Path) -> bool:
+    """Remove a socket that refuses connections, and return whether its process has ended. Names are not used again."""
+    # Elsewhere than on Linux a socket is refused, too, when too many wait for it.
+    if sys.platform != "linux" and runs(process_of(path.name) or 0):
+        return False
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return True
+
+
+def runs(pid: int) -> bool:
+    """Whether there is a process of this number."""
+    if sys.platform == "win32":
+        return True  # there is no signal that does nothing
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return pid > 0
+
+
+def _is_deaf(path: Path) -> bool:
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+#: On macOS and the BSDs, which have a structure of their own for it: its version, the user, and its groups.
+_LOCAL_PEERCRED, _SOL_LOCAL = 1, 0
+
+
+def peer_is_this_user(connection: socket.socket) -> bool:
+    """Whether it is this user's. Unknown is no."""
+    user = _peer(connection)
+    return user is not None and user == os.geteuid()
+
+
+def _peer(connection: socket.socket) -> int | None:
+    try:
+        return _by_linux(connection) if hasattr(socket, "SO_PEERCRED") else _by_bsd(connection)
+    except (OSError, struct.error):
+        return None
+
+
+def _by_linux(connection: socket.socket) -> int:
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
+    _, user, _ = struct.unpack("iII", found)
+    return int(user)
+
+
+def _by_bsd(connection: socket.socket) -> int | None:
+    version, user = struct.unpack_from("II", connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 256))
+    return int(user) if version == 0 else None
