@@ -35,6 +35,7 @@ TEMPORARY = ".anygpu-new-"
 
 #: The age at which a temporary file is known to be abandoned.
 _ABANDONED_SECONDS = 3600.0
+_CHECKSUM_BYTES = 65
 #: The size of a block on disk: a shorter file takes as much.
 _DISK_BLOCK = 4096
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -55,7 +56,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def write_file(path: str | os.PathLike[str], content: bytes) -> bool:
-    """Replace a file by one that only this user can read; returns whether that worked. Readers see the old or the new."""
+    """Replace a file by one that only this user can read, atomically; returns whether that worked."""
     with contextlib.suppress(OSError, ValueError, MemoryError):
         from pathlib import Path
 
@@ -77,16 +78,21 @@ def write_file(path: str | os.PathLike[str], content: bytes) -> bool:
 
 def sealed(content: bytes, purpose: bytes) -> bytes:
     """The content after a checksum of itself and of its purpose."""
-    checksum = blake2b(blake2b(purpose).digest() + content, digest_size=32)
-    return checksum.hexdigest().encode() + b"\n" + content
+    return _checksum(content, purpose) + content
 
 
 def unsealed(content: bytes | None, purpose: bytes) -> bytes | None:
     """The content that was sealed for that purpose; `None` if the checksum differs."""
     if content is None:
         return None
-    inner = content[65:]
-    return inner if sealed(inner, purpose) == content else None
+    inner = content[_CHECKSUM_BYTES:]
+    return inner if content[:_CHECKSUM_BYTES] == _checksum(inner, purpose) else None
+
+
+def _checksum(content: bytes, purpose: bytes) -> bytes:
+    checksum = blake2b(blake2b(purpose).digest(), digest_size=32)
+    checksum.update(content)
+    return checksum.hexdigest().encode() + b"\n"
 
 
 def decoded(decode: Callable[..., Any], content: bytes | None, type: type[Record]) -> Record | None:
