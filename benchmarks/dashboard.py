@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from anygpu.observe.meeting_place import VARIABLE
+from anygpu.observe.socket_folder import VARIABLE
 from benchmarks.report import Figure, options_parser, publish, say
 from benchmarks.top import PROCESSES, found, loaded, processor_seconds
 

@@ -139,6 +139,17 @@ def why_not_own(folder: Path) -> str | None:
     return None
 
 
+def why_not_private(facts: os.stat_result) -> str | None:
+    """Why others may use a file or folder; `None` if only this user can."""
+    if not hasattr(os, "geteuid"):
+        return None  # Windows: files in a user's own folder are the user's
+    if facts.st_uid != os.geteuid():
+        return f"it belongs to user {facts.st_uid}, not to you"
+    if facts.st_mode & 0o077:
+        return f"others may use it (its mode is {stat.S_IMODE(facts.st_mode):04o})"
+    return None
+
+
 def sweep(
     folder: str | os.PathLike[str],
     is_ours: Callable[[str], bool],

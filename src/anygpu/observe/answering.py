@@ -21,10 +21,17 @@ from typing import Any
 
 import msgspec
 
-from anygpu.observe.leftovers import remove_leftovers
-from anygpu.observe.meeting_place import HAS_UNIX_SOCKETS, NEW, PORT, SOCKET, new_name, place_to_be
 from anygpu.observe.peers import peer_is_this_user
 from anygpu.observe.snapshot import Snapshot
+from anygpu.observe.socket_folder import (
+    HAS_UNIX_SOCKETS,
+    NEW,
+    PORT,
+    SOCKET,
+    listening_folder,
+    new_name,
+    remove_leftovers,
+)
 from anygpu.observe.wire import HEAD, MOST_QUESTION, Answer, Question, Refused, framed, length_of, question_of
 
 #: Who asks may take so long for a question and for reading the answer, in all.
@@ -47,7 +54,7 @@ class LoopbackListener(msgspec.Struct, frozen=True):
 
 
 class Answering:
-    """Answers until it is closed. Raises `PlaceRefused` or OSError where it cannot listen."""
+    """Answers until it is closed. Raises `SocketFolderRefused` or OSError where it cannot listen."""
 
     def __init__(
         self,
@@ -95,7 +102,7 @@ class Answering:
         self._selector.close()
 
     def _listen(self, opened: contextlib.ExitStack) -> tuple[Path, socket.socket]:
-        place = place_to_be()
+        place = listening_folder()
         remove_leftovers(place)
         temporary = place / (NEW + new_name(""))
         opened.callback(temporary.unlink, missing_ok=True)
