@@ -267,8 +267,8 @@ def habit_of(key: HabitKey, row: HabitRow, *, without: int | None = None) -> Hab
         signature=key.signature,
         program=row.program[1] if row.program is not None else None,
         processes=max(row.processes - (len(others) < len(row.recent)), len(others)),
-        calls=int(_median([calls for _, _, calls, _ in others])),
-        seconds=_median([seconds for _, _, _, seconds in others]),
+        calls=int(_median_low([calls for _, _, calls, _ in others])),
+        seconds=_median_low([seconds for _, _, _, seconds in others]),
         when=max(when for _, when, _, _ in others),
     )
 
@@ -279,9 +279,9 @@ def _past(moment: float, now: float) -> float:
 
 def _typical(seconds: Sequence[float]) -> float:
     # One of two calls may have been the first, which includes costs that occur once.
-    return min(seconds) if len(seconds) <= 2 else _median(seconds)
+    return min(seconds) if len(seconds) <= 2 else _median_low(seconds)
 
 
-def _median(values: Sequence[float]) -> float:
-    """The lower one of two: no sum that might overflow, and always a value that there was."""
+def _median_low(values: Sequence[float]) -> float:
+    """The median, or the lower one of two: always one of the values."""
     return sorted(values)[(len(values) - 1) // 2]

@@ -18,6 +18,7 @@ from anygpu.array.core.structure import flatten
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.interrupts import is_of_a_handler
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AnyGPUError, InvalidOption, Unsupported, text_of
@@ -62,7 +63,7 @@ class ChunkExecutor:
         self._options = stream.options
         self._function = stream.function if stream.options.precision is None else narrowing(stream.function)
         #: By length of a chunk: the program of the user's function for it.
-        self._host_programs: dict[int, Program | None] = {}
+        self._host_programs: LRUCache[Program | None] = LRUCache(8)
         self._check = ChunkCheck(planner, stream.function, stream.task, stream.options)
         self.devices = StreamDevices(stream, planner, self._check, may_open)
         #: Arrays that stay on a device, by device, generation of its worker and position.
@@ -275,11 +276,7 @@ class ChunkExecutor:
 
         It does not if it uses the length of the whole, or where it is in it.
         """
-        if length not in self._host_programs:
-            self._host_programs[length] = self._host_program(length)
-            if len(self._host_programs) > 8:
-                self._host_programs.pop(next(iter(self._host_programs)))
-        known = self._host_programs[length]
+        known = self._host_programs.get(length, lambda: self._host_program(length))
         return known is not None and known.key == piece.key
 
     def _host_program(self, length: int) -> Program | None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import wgpu
 
+from anygpu.base.lru import LRUCache
 from anygpu.codegen.custom.compiler_messages import of_naga
 from anygpu.codegen.kernel import Kernel, Own
 from anygpu.codegen.target import Target
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.webgpu.directives import SUBGROUPS, with_subgroups_enabled, without_subgroups_enabled
 from anygpu.engines.webgpu.errors import classify, innermost
 from anygpu.engines.webgpu.pace import careful_seconds
