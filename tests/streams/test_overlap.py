@@ -13,7 +13,7 @@ import pytest
 from anygpu.placement.planner import Planner
 from anygpu.receipts import Phases
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.streams.ahead import visible
+from anygpu.streams.executor import visible
 from anygpu.streams.streaming import stream
 from anygpu.workers.process import ProcessWorker
 

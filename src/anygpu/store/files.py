@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 from typing import Protocol, TypeVar
 
 from anygpu.store.contents import HostBytes
-from anygpu.store.keys import Path
+from anygpu.store.entry import Path
 from anygpu.tensor_files.folders import TensorFolder, open_folder
 from anygpu.tensor_files.safetensors import TensorFile, open_file
 from anygpu.tensor_files.saving import Saved, save

@@ -44,9 +44,8 @@ from anygpu.errors import InvalidOption, NameTaken, StoreClosed, StoreError, Unk
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.primitives import Spec
 from anygpu.store import segments
-from anygpu.store.directory import EMPTY, MOST_BYTES, Directory, Entry, Key, decode, encode, fits_anywhere
 from anygpu.store.private_folder import PrivateFolder, hold, outside_of_locks
-from anygpu.store.segments import Segment
+from anygpu.store.segments import EMPTY, MOST_BYTES, Directory, Entry, Key, Segment, decode, encode, fits_anywhere
 
 #: A dict of pairs is no Mapping of tuples of any length, so callers keep their own kind of key.
 AnyKey = TypeVar("AnyKey", bound=Key)

@@ -10,7 +10,7 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.errors import UnknownTensor
 from anygpu.store.contents import HostBytes
-from anygpu.store.directory import Key
+from anygpu.store.segments import Key
 from anygpu.store.shared_store import Found, open_shared
 
 

@@ -13,7 +13,7 @@ import msgspec
 from anygpu.base.display import drawn
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.receipts import Receipt
-from anygpu.streams.source import Source, shortened
+from anygpu.streams.sources import Source, shortened
 
 Stage = Literal["reading", "computing", "writing"]
 #: Larger chunks are not faster.
