@@ -13,8 +13,7 @@ from rich.console import Console
 
 from anygpu.cli.output_files import numbered, write_new, write_output
 from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption
-from anygpu.hardware.device import Device
-from anygpu.hardware.device_names import parse_device
+from anygpu.hardware.device import Device, parse_device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 

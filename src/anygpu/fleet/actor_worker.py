@@ -11,8 +11,7 @@ import msgspec
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.isolation import Isolation
 from anygpu.fleet.cluster import ActorChild
-from anygpu.hardware.device import Device
-from anygpu.hardware.device_names import parse_device
+from anygpu.hardware.device import Device, parse_device
 from anygpu.workers.process import ProcessWorker
 
 

@@ -17,8 +17,7 @@ from anygpu.fleet.registry import FleetRegistry
 from anygpu.fleet.scaler import FleetHealth, Scaler
 from anygpu.fleet.scaling import Scaling, bundle_of
 from anygpu.fleet.serving_there import TasksOn
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import node_of
+from anygpu.hardware.device import Device, Unavailable, node_of
 from anygpu.notes import publish
 from anygpu.placement.call import Call
 from anygpu.placement.offload import Result

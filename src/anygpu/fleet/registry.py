@@ -14,8 +14,7 @@ from anygpu.errors import AnyGPUError, DeviceUnavailable
 from anygpu.fleet.actor_worker import ActorWorker
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.machines import Machines
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import names_a_fleet, node_of
+from anygpu.hardware.device import Device, Unavailable, names_a_fleet, node_of
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.residency.handle import DeviceHandle

@@ -26,7 +26,7 @@ from anygpu.fleet.scaling import (
     may_run_elsewhere,
     provided,
 )
-from anygpu.hardware.device_names import node_of
+from anygpu.hardware.device import node_of
 from anygpu.runtime.health import Health, LaneHealth
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.scheduling import Scheduler

@@ -10,7 +10,7 @@ import msgspec
 
 from anygpu.errors import InvalidOption
 from anygpu.fleet.driver_messages import Bundle, Node, Refusal
-from anygpu.hardware.device_names import CPU, FLEET
+from anygpu.hardware.device import CPU, FLEET
 
 #: After this many seconds a limit that the autoscaler has shown may have been raised.
 FORGET_LIMIT = 300.0

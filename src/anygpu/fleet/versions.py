@@ -13,8 +13,7 @@ from typing import NamedTuple
 from anygpu._version import __version__
 from anygpu.engines.catalogue import every_engine
 from anygpu.engines.distributions import version_of
-from anygpu.hardware.device import Unavailable
-from anygpu.hardware.device_names import node_of
+from anygpu.hardware.device import Unavailable, node_of
 from anygpu.hardware.diagnosis_context import together
 
 #: What every device depends on: NumPy computes what a device cannot.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from anygpu.hardware.device import Device, State
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.diagnosis_context import Finding
-from anygpu.hardware.wording import all_facts, explained, in_a_few_words, memory_of, more_words
+from anygpu.hardware.inventory import all_facts, explained, in_a_few_words, memory_of, more_words
 from anygpu.notebook.markup import (
     GREY,
     OLIVE,

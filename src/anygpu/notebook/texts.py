@@ -7,7 +7,7 @@ from typing import Any
 from anygpu.base.display import Listed
 from anygpu.hardware.device import Device
 from anygpu.hardware.diagnosis import Diagnosis
-from anygpu.hardware.wording import in_a_few_words
+from anygpu.hardware.inventory import in_a_few_words
 
 #: Modules and names of the classes. They are named and not imported, because not every notebook loads them.
 WRITTEN = (

@@ -21,7 +21,7 @@ import numpy as np
 from anygpu.array.core.plain import require_plain
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
-from anygpu.tensor_files.file_ranges import FileRange, in_npy, in_safetensors
+from anygpu.tensor_files.header import FileRange, in_npy, in_safetensors
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
