@@ -164,7 +164,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
         return self.state == "verified"
 
     def usage(self, seconds: float = 0.1) -> Usage:
-        """What its card is doing: memory, load, temperature, power, clocks, and whose processes.
+        """The use of its card: memory, load, temperature, power, clocks, and processes.
 
         Two looks, so many seconds apart, because some drivers count busy time and energy. What a driver does not tell
         is `None`, with the reason in `unknown`.

@@ -83,7 +83,7 @@ def memory_of(facts: Device | Card) -> str:
 
 
 def all_facts(device: Device) -> list[tuple[str, str]]:
-    """Those that a few words leave out."""
+    """Facts that `in_a_few_words` leaves out."""
     facts = [
         (name, str(value))
         for name in ("uuid", "pci", "model", "compute_capability")

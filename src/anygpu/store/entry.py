@@ -101,7 +101,7 @@ class Lease:
 
 
 class EntryStore(Protocol):
-    """What tensors, views and leases need of their store."""
+    """The part of a store that tensors, views and leases use."""
 
     def _value_of(self, entry: Entry) -> Value: ...
 

@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Owned, covariant=True)
 
 
 class NamedTensors(Protocol[T]):
-    """What opening and saving files need of a store."""
+    """The part of a store that opening and saving files use."""
 
     def names(self, namespace: Path | None = None) -> list[str]: ...
 

@@ -67,7 +67,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     #: Contents that left the device, and that came back.
     evictions: int
     returns: int
-    #: Of those that came back, the ones that were prefetched.
+    #: Returns to the device that were prefetched.
     fetched_ahead: int
     by_owner: dict[str, Owned]
 

@@ -76,7 +76,7 @@ class Crossing(msgspec.Struct, frozen=True):
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a shared store has now, and what has come into it from devices by this process."""
+    """The contents of a shared store now, and the bytes that this process published from devices."""
 
     tensors: int
     #: Of all tensors; those that are stored once under several names count once.

@@ -338,7 +338,7 @@ class Store:
     def prefetch(self, names: str | Sequence[str], *, namespace: Path = "", wait: bool = False) -> None:
         """Bring tensors to the device, in this order, while the caller does something else.
 
-        It stops where there is no more room that nobody uses. With `wait` it returns when that is done.
+        It stops when no unused room is left. With `wait` it returns when that is done.
         """
         keys = [self._key(namespace, name) for name in ([names] if isinstance(names, str) else names)]
         with self._guard:

@@ -86,7 +86,7 @@ class Attempt:
         return self._ran is not None or self._error is not None
 
     def result(self) -> Ran:
-        """What came of it, when it is over."""
+        """Wait for the upload, and return its result."""
         self._thread.join()
         error, self._error = self._error, None
         if error is not None:
@@ -148,7 +148,7 @@ class ChunkExecutor:
         self._total: Ran | None = None
         self._told: dict[HostOperation, None] = {}
         self.attempts: list[FailedAttempt] = []
-        #: Of memory, what chunks needed by what was predicted.
+        #: The ratio of needed to predicted memory.
         self.correction = 1.0
         #: By length of a chunk, what was predicted.
         self._predicted_bytes: dict[int, int] = {}
@@ -158,7 +158,7 @@ class ChunkExecutor:
         self.seconds_planning = 0.0
         self.seconds_transferring = 0.0
         self.seconds_computing = 0.0
-        #: Of transferring: what another chunk was computed in.
+        #: Seconds of transfers that overlapped with computation.
         self.seconds_overlapped = 0.0
         self.device_bytes = 0
         #: By the start of a chunk: its first attempt, begun while the chunk before it was computed.

@@ -38,7 +38,7 @@ class Seconds(msgspec.Struct, frozen=True, kw_only=True):
     compute: float
     write: float
     total: float
-    #: Of the transfers: those of one chunk while another one was computed. Computing waits for the rest.
+    #: Seconds of transfers that overlapped with the computation of another chunk.
     overlapped: float = 0.0
 
 

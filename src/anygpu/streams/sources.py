@@ -1,7 +1,7 @@
 """The sources of a stream: each is an array that is read one span of an axis at a time.
 
 Files are read with positioned reads into memory that the stream owns, never through a memory map: the pages of a map
-would count as this process's memory, and nobody could say when they go.
+would count as this process's memory, and the system decides when they go.
 """
 
 from __future__ import annotations

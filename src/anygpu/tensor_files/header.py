@@ -109,7 +109,7 @@ def parse_header(path: str, text: bytes, size: int) -> Header:
     told = table.pop(METADATA, None)
     metadata = {} if told is None else _metadata(path, told)
     entries = {name: _entry(path, name, raw) for name, raw in table.items()}
-    # Of two equal keys the decoder keeps one, which shows by the number of strings in the text.
+    # The decoder keeps one of two equal keys, which shows in the number of strings.
     expected = 5 * len(entries) + (0 if told is None else 1 + 2 * len(metadata))
     if strings_in(text) != expected:
         raise InvalidTensorFile(path, "its header has a name twice")

@@ -1,4 +1,4 @@
-"""What earlier probes found, kept on disk for as long as nothing has changed that could change it.
+"""Results of earlier probes on disk, valid until anything changes that could change them.
 
 A result counts only under the fingerprint of the machine (drivers, nodes, variables) and of the engine's libraries, for
 a day at most, and only when the probe ended well: a device that hung yesterday is asked again today.
