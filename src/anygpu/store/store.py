@@ -22,6 +22,7 @@ from anygpu.base.units import bytes_from
 from anygpu.errors import InvalidOption, NotHeld
 from anygpu.residency.handle import DeviceHandle
 from anygpu.store import policy
+from anygpu.store.backings import SharedNames
 from anygpu.store.contents import Content, HostBytes, settle, values_of
 from anygpu.store.deduplication import Deduplication
 from anygpu.store.deferred_lock import DeferredLock
@@ -33,7 +34,6 @@ from anygpu.store.policy import Mode
 from anygpu.store.prefetching import Prefetcher
 from anygpu.store.report import CopyKind, Counters, Report, Statistics, statistics_of
 from anygpu.store.shared_store import Found
-from anygpu.store.sharing import SharedNames
 from anygpu.store.tensor import Copying, Tensor, tensor_of
 from anygpu.store.tiers import Folder, Tiers
 
@@ -166,7 +166,7 @@ class Store:
 
         Without `owner` each has the one that it was saved with.
         """
-        from anygpu.store.files import open_into
+        from anygpu.store.backings import open_into
 
         return open_into(self, path, names, owner=owner, namespace=namespace, outside_links=outside_links)
 
@@ -184,7 +184,7 @@ class Store:
         The old one stays until the new one is whole.
         See `anygpu.tensor_files.save`.
         """
-        from anygpu.store.files import save_from
+        from anygpu.store.backings import save_from
 
         return save_from(self, path, names, namespace=namespace, metadata=metadata or {}, shard_bytes=shard_bytes)
 

@@ -89,8 +89,9 @@ def opened(path: Path) -> io.FileIO:
 class TensorFile:
     """The tensors of one file. Created by `open_file`.
 
-    Arrays of `values` stay valid after `close`, and after the file was saved anew under the same name: they show the file
-    as it was. A file must not be shortened in place while it is open: the system ends processes that read beyond its end.
+    Arrays of `values` stay valid after `close`, and after the file was saved anew under the same name: they show the
+    file as it was. A file must not be shortened in place while it is open: the system ends processes that read beyond
+    its end.
     """
 
     def __init__(self, path: Path, file: io.FileIO) -> None:
