@@ -16,7 +16,7 @@ from anygpu.base.display import Listed
 from anygpu.notebook.outcomes import step_html
 from anygpu.notebook.programs import MOST_DRAWN, MOST_LINES
 from anygpu.receipts import Phases, numpy_receipt
-from anygpu.runtime.mapping import Outcome
+from anygpu.runtime.runtime import Outcome
 from anygpu.streams.report import Seconds, Streamed
 from tests.notebook.pages import check, html, words
 

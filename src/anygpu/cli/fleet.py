@@ -41,7 +41,7 @@ def doctor(
     with 1 when there is a problem, 0 otherwise.
     """
     from anygpu.fleet.doctor import examine
-    from anygpu.fleet.finding import find_address
+    from anygpu.fleet.security import find_address
 
     wanted = address or find_address()
     with Console(stderr=True).status(f"Examining {wanted} …"):
@@ -89,8 +89,7 @@ def template(
 
     Tokens are generated, and go into files that only you can read. Existing files are not overwritten.
     """
-    from anygpu.fleet.templates.files import FILES, PRIVATE, write_files
-    from anygpu.fleet.templates.options import TemplateOptions
+    from anygpu.fleet.templates.files import FILES, PRIVATE, TemplateOptions, write_files
 
     if kind not in FILES:
         raise InvalidOption(f"{kind!r} is no kind of template; available: {', '.join(FILES)}.")

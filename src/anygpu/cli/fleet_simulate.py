@@ -12,8 +12,8 @@ from rich.table import Table
 from anygpu.base.units import readable_seconds
 
 if TYPE_CHECKING:
-    from anygpu.fleet.simulation.report import Quantiles, Report
     from anygpu.fleet.simulation.scenario import Pattern
+    from anygpu.fleet.simulation.simulate import Quantiles, Report
 
 
 def simulate(

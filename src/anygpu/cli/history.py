@@ -123,7 +123,7 @@ def clear(
     ] = None,
 ) -> None:
     """Forget what is known, of all functions or of one."""
-    from anygpu.pytorch.remembered import forget_steps  # late: only this command needs it
+    from anygpu.pytorch.step_files import forget_steps  # late: only this command needs it
 
     forget_marks()
     forget_steps()

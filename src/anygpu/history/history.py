@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from anygpu.base.interrupts import take
+from anygpu.base.interrupts import TryAcquire
 from anygpu.errors import InvalidOption
 from anygpu.history.records import (
     MOST_CALLS,
@@ -120,7 +120,7 @@ class History:
     def _begin_anew(self) -> None:
         """Forget what was collected. A forked child does this too: its parent writes those rows."""
         self._lock = threading.Lock()
-        self._flushing = threading.Lock()
+        self._flushing = threading.RLock()
         #: Identifies this process in habits; a forked child gets another number.
         self._process = random.SystemRandom().randint(0, MOST_PROCESS)
         self._timings: dict[TimingKey, _Collected] = {}
@@ -245,13 +245,8 @@ class History:
         """
         if self._storage is None:
             return True
-        flushing = self._flushing
-        taken: list[bool] = []
-        try:
-            return take(flushing, taken) and self._write(self._storage, seconds)
-        finally:
-            if taken:
-                flushing.release()
+        with TryAcquire(self._flushing) as acquired:
+            return acquired and self._write(self._storage, seconds)
 
     # -- internals
 

@@ -20,7 +20,7 @@ _DRAWN_BY = {
     "anygpu.pytorch.step.StepResult": ("outcomes", "step_html"),
     "anygpu.receipts.Receipt": ("receipts", "receipt_html"),
     "anygpu.runtime.future.Future": ("outcomes", "future_html"),
-    "anygpu.runtime.mapping.Outcome": ("outcomes", "outcome_html"),
+    "anygpu.runtime.runtime.Outcome": ("outcomes", "outcome_html"),
     "anygpu.store.report.Statistics": ("statistics", "store_html"),
     "anygpu.store.tensor.Tensor": ("arrays", "tensor_html"),
     "anygpu.streams.report.Streamed": ("outcomes", "streamed_html"),
@@ -29,7 +29,7 @@ _DRAWN_BY = {
 _LISTS_DRAWN_BY = {
     "anygpu.hardware.device.Device": ("devices", "devices_html"),
     "anygpu.receipts.Receipt": ("receipts", "receipts_html"),
-    "anygpu.runtime.mapping.Outcome": ("outcomes", "outcomes_html"),
+    "anygpu.runtime.runtime.Outcome": ("outcomes", "outcomes_html"),
 }
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from anygpu import _version
 from anygpu.base.metric_families import Family, Kind, Sample
+from anygpu.device_arrays.registry import registry
 from anygpu.errors import InvalidOption
 from anygpu.hardware.host import resident_bytes
 from anygpu.hardware.usage.reading import UsageReader
@@ -20,7 +21,6 @@ from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.findings import Anomaly
 from anygpu.observe.observation import Observation
 from anygpu.observe.statistics import CallStatistics, Summary
-from anygpu.residency.registry import registry
 from anygpu.runtime.health import Health
 from anygpu.runtime.runtime import existing_runtime
 from anygpu.serving.metrics import histogram_samples, runtime_families

@@ -6,7 +6,7 @@ import os
 import sys
 
 from anygpu import observe
-from anygpu.workers.command import WORKER_ARGUMENT, is_frozen
+from anygpu.workers.child_start import WORKER_ARGUMENT, is_frozen
 
 VARIABLE = "ANYGPU_OBSERVE"
 _NO = ("", "0", "off", "no", "false")

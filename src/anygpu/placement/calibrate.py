@@ -18,8 +18,7 @@ from anygpu.engines.isolation import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import CPU, Device
 from anygpu.plan.calibration import Calibration, assumed
-from anygpu.workers.open import isolation_of
-from anygpu.workers.worker import Worker
+from anygpu.workers.worker import Worker, isolation_of
 
 if TYPE_CHECKING:
     from pathlib import Path

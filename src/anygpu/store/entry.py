@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.base.typing import HostArray
+from anygpu.device_arrays.handle import is_shared
 from anygpu.errors import InvalidOption, NotHeld
-from anygpu.residency.references import is_shared
 from anygpu.store.contents import Content
 from anygpu.store.report import CopyKind
 

@@ -37,8 +37,8 @@ from anygpu.receipts import HostOperation, Phases
 from anygpu.streams.devices import ChunkCheck, StreamDevices
 from anygpu.streams.recording import Stream, returned_by
 from anygpu.streams.sources import span_of
-from anygpu.tasks.machine import Requeue, Started, Task
 from anygpu.workers.overlap import WORTH_OVERLAPPING
+from anygpu.workers.task_lifecycle import Requeue, Started, Task
 from anygpu.workers.worker import Argument, Handle, Ran, Worker
 
 # -- uploads ahead of their chunk
