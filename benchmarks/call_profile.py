@@ -49,7 +49,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     ),
     "prepared launch": ("anygpu.workers.thread:ThreadWorker.launch",),
     "lay out the commands": ("anygpu.engines.compiling_session:Session.run",),
-    "memory": ("anygpu.memory.stats:Stats.allocate", "anygpu.memory.stats:Stats.release"),
+    "memory": ("anygpu.memory.adaptors:Stats.allocate", "anygpu.memory.adaptors:Stats.release"),
     "encode and submit": (
         "anygpu.engines.opencl.driver:OpenCLDriver.submit",
         "anygpu.engines.webgpu.driver:WebGPUDriver.submit",

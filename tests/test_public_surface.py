@@ -29,7 +29,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "rich": ("cli/", "progress.py"),
     "grpc": "fleet/access.py",
     "zarr": "streams/zarr_arrays.py",
-    "sqlite3": "history/database.py",
+    "sqlite3": "nobody",
     "uvicorn": "serving/http.py",
     "httptools": "serving/http.py",
     "uvloop": "serving/http.py",

@@ -13,11 +13,11 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines import catalogue
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.jax.complex_numbers import OTHERWISE
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy import lowering as reference
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.errors import OutOfMemory

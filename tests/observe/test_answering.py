@@ -21,7 +21,7 @@ import pytest
 from anygpu.observe.answering import Answering
 from anygpu.observe.looking import NoAnswer, ObservedProcess, observed_processes
 from anygpu.observe.snapshot import Snapshot
-from anygpu.observe.socket_folder import VARIABLE, PlaceRefused, new_name, place_to_be, places
+from anygpu.observe.socket_folder import VARIABLE, SocketFolderRefused, listening_folder, new_name, socket_folders
 from anygpu.observe.wire import MOST_QUESTION, Question, framed
 from benchmarks.observe_fuzz import fuzz
 from tests.observe.places import place  # noqa: F401 - a fixture
@@ -277,9 +277,9 @@ def test_another_user_cannot_ask(place: Path) -> None:  # noqa: F811
 @only_root
 def test_the_folder_of_another_user_is_refused(place: Path) -> None:  # noqa: F811
     os.chown(place, NOBODY, NOBODY)
-    with pytest.raises(PlaceRefused, match=f"belongs to user {NOBODY}"):
+    with pytest.raises(SocketFolderRefused, match=f"belongs to user {NOBODY}"):
         Answering(_take)
-    with pytest.raises(PlaceRefused, match=f"belongs to user {NOBODY}"):
+    with pytest.raises(SocketFolderRefused, match=f"belongs to user {NOBODY}"):
         observed_processes()
 
 
@@ -318,45 +318,47 @@ def test_whose_process_it_is_decides(place: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o707])
 def test_a_folder_that_others_may_use_is_refused(place: Path, mode: int) -> None:  # noqa: F811
     place.chmod(mode)
-    with pytest.raises(PlaceRefused, match=rf"{mode:04o}.*Remove it, or name another folder in {VARIABLE}"):
-        place_to_be()
+    with pytest.raises(SocketFolderRefused, match=rf"{mode:04o}.*Remove it, or name another folder in {VARIABLE}"):
+        listening_folder()
 
 
 def test_a_link_to_a_folder_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     (place / "real").mkdir(mode=0o700)
     (place / "link").symlink_to(place / "real")
     monkeypatch.setenv(VARIABLE, str(place / "link"))
-    with pytest.raises(PlaceRefused, match="not a folder"):
-        place_to_be()
+    with pytest.raises(SocketFolderRefused, match="not a folder"):
+        listening_folder()
 
 
 def test_a_folder_that_others_could_replace_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     (place / "open").mkdir()
     (place / "open").chmod(0o777)
     monkeypatch.setenv(VARIABLE, str(place / "open" / "ours"))
-    with pytest.raises(PlaceRefused, match="another folder in its place"):
-        place_to_be()
+    with pytest.raises(SocketFolderRefused, match="another folder in its place"):
+        listening_folder()
 
 
 def test_where_processes_meet(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:  # noqa: F811
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
-    assert places()[0] == place / "anygpu"
-    assert Path(f"/tmp/anygpu-{os.geteuid()}") in places(), "one that was started without the variable is found, too"
+    assert socket_folders()[0] == place / "anygpu"
+    assert Path(f"/tmp/anygpu-{os.geteuid()}") in socket_folders(), (
+        "one that was started without the variable is found, too"
+    )
     deep = place / ("d" * 90)
     deep.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-    assert deep / "anygpu" not in places(), "a socket there would have too long a path"
-    assert places()
+    assert deep / "anygpu" not in socket_folders(), "a socket there would have too long a path"
+    assert socket_folders()
     monkeypatch.setenv("XDG_RUNTIME_DIR", "relative")
-    assert all(each.is_absolute() for each in places())
+    assert all(each.is_absolute() for each in socket_folders())
 
 
 def test_a_path_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:  # noqa: F811
     deep = place / ("d" * 120)
     monkeypatch.setenv(VARIABLE, str(deep))
-    with pytest.raises(PlaceRefused, match="too long"):
-        place_to_be()
+    with pytest.raises(SocketFolderRefused, match="too long"):
+        listening_folder()
 
 
 # -- processes that end

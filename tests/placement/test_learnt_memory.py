@@ -101,7 +101,7 @@ def rows(count: int) -> Any:
 
 def learn(folder: str) -> None:
     places = DeviceRegistry()
-    path = Path(folder) / "history" / "history.sqlite3"
+    path = Path(folder) / "history" / "calls.1"
     first, planner = calls_of(places, History(path))
     receipts = [first.run(rows(count)).receipt for count in (500, 500, 500, 500, 1000, 1000, 1000)]
     assert receipts[0].predicted_bytes is None

@@ -32,7 +32,7 @@ from anygpu.errors import (
     UnknownTensor,
 )
 from anygpu.store import HostBytes, Lease, Store, Tensor
-from anygpu.store.leases import label_of
+from anygpu.store.entry import label_of
 from anygpu.store.shared_store import open_shared
 from tests.store.checking import Checks, Look, Wrong
 from tests.store.model import Key, Known, Model, Values, same

@@ -13,7 +13,7 @@ import pytest
 from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.placement.planner import Planner
 from anygpu.receipts import Phases
-from anygpu.streams.ahead import visible
+from anygpu.streams.executor import visible
 from anygpu.streams.streaming import stream
 from anygpu.workers.process import ProcessWorker
 

@@ -18,12 +18,10 @@ from anygpu.base.tables import Column
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.cli.show import PLAIN, grid, show_table
 from anygpu.errors import InvalidOption
-from anygpu.history.database import Contents, Database, history_path
 from anygpu.history.hints import forget_marks
 from anygpu.history.history import VARIABLE, Setting, setting
-from anygpu.history.merging import HabitKey, TimingKey, habit_of, timing_of
-from anygpu.history.records import Habit, Timing
-from anygpu.history.steps import forget_steps
+from anygpu.history.records import Habit, HabitKey, Timing, TimingKey, habit_of, timing_of
+from anygpu.history.storage import Contents, HistoryFile, history_path
 from anygpu.history.wording import (
     age_text,
     agreement_text,
@@ -69,7 +67,7 @@ class KnownHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The document that `--json` prints."""
 
     schema: str = SCHEMA
-    #: The database, and the bytes that it takes; 0 if there is none.
+    #: The file, and its size; 0 if there is none.
     path: str
     nbytes: int
     #: The value of `ANYGPU_HISTORY`.
@@ -93,10 +91,10 @@ def show(
     if context.invoked_subcommand is not None:
         return
     setting()  # which says what is wrong with it before anything is shown
-    database = Database(history_path())
-    functions = _functions(database.contents(_PATIENCE))
+    stored = HistoryFile(history_path())
+    functions = _functions(stored.contents())
     if json:
-        _print(database, functions)
+        _print(stored, functions)
         return
     console = Console()
     if functions:
@@ -105,16 +103,16 @@ def show(
             console.print(Text(f"… and {len(functions) - limit:,} more; --limit shows them.", style="dim"))
     else:
         console.print("Nothing is known of earlier calls.")
-    console.print(Text(_where(database), style="dim"), soft_wrap=True)
+    console.print(Text(_where(stored), style="dim"), soft_wrap=True)
 
 
 @history.command()
 def explain(name: Name, json: Json = False) -> None:
     """Show for one function what is known of every device, and what follows from it."""
-    database = Database(history_path())
-    functions = _named(_functions(database.contents(_PATIENCE)), name)
+    stored = HistoryFile(history_path())
+    functions = _named(_functions(stored.contents()), name)
     if json:
-        _print(database, functions)
+        _print(stored, functions)
         return
     console = Console()
     for each in functions:
@@ -128,22 +126,24 @@ def clear(
     ] = None,
 ) -> None:
     """Forget what is known, of all functions or of one."""
+    from anygpu.pytorch.step_files import forget_steps  # late: only this command needs it
+
     forget_marks()
     forget_steps()
-    database = Database(history_path())
-    if database.nbytes == 0 and not database.aside.exists():
+    stored = HistoryFile(history_path())
+    if stored.nbytes == 0 and not stored.has_old_format:
         print("Nothing is known of earlier calls.")
         return
-    contents = database.contents(_PATIENCE)
+    contents = stored.contents()
     if name is None:
-        done, what = database.clear_all(_PATIENCE), "The history"
+        done, what = stored.clear_all(_PATIENCE), "The history"
     else:
         functions = _named(_functions(contents), name)
         habits = {HabitKey(each.habit.function, each.habit.signature) for each in functions}
-        done = database.clear(habits, _timings_of(contents, habits), _PATIENCE)
+        done = stored.clear(habits, _timings_of(contents, habits), _PATIENCE)
         what = f"The history of {_label(functions[0].habit)}"
     if not done:
-        why = database.off or database.read_only or "other processes are using it; try again"
+        why = stored.problem or "other processes are using it; try again"
         raise InvalidOption(f"the history could not be cleared: {why.rstrip('.')}.")
     print(f"{what} was cleared.")
 
@@ -194,12 +194,12 @@ def _label(habit: Habit) -> str:
     return habit.name or habit.function[:_DIGITS]
 
 
-def _print(database: Database, functions: Sequence[FunctionHistory]) -> None:
+def _print(stored: HistoryFile, functions: Sequence[FunctionHistory]) -> None:
     document = KnownHistory(
-        path=str(database.path),
-        nbytes=database.nbytes,
+        path=str(stored.path),
+        nbytes=stored.nbytes,
         setting=setting(),
-        problem=database.off or database.read_only,
+        problem=stored.problem,
         functions=tuple(functions),
     )
     sys.stdout.write(document.to_json().decode() + "\n")
@@ -271,11 +271,11 @@ def _explain(console: Console, function: FunctionHistory, now: float) -> None:
     console.print(Padding(table, (0, 0, 1, 2)))
 
 
-def _where(database: Database) -> str:
-    problem = database.off or database.read_only
+def _where(stored: HistoryFile) -> str:
+    problem = stored.problem
     if problem is not None:
         return problem
     chosen = setting()
     if chosen == "off":
-        return f"{VARIABLE}=off: nothing is added to {database.path}."
-    return f"The history is kept in {database.path}, {readable_bytes(database.nbytes)}."
+        return f"{VARIABLE}=off: nothing is added to {stored.path}."
+    return f"The history is kept in {stored.path}, {readable_bytes(stored.nbytes)}."

@@ -16,9 +16,8 @@ from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, State
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.diagnosis_context import Finding
-from anygpu.hardware.inventory import Inventory
+from anygpu.hardware.inventory import Inventory, all_facts, explained, in_a_few_words, memory_of, more_words
 from anygpu.hardware.usage.usage import ProcessUsage, UsageDocument
-from anygpu.hardware.wording import all_facts, explained, in_a_few_words, memory_of, more_words
 
 _MARKS: dict[State, tuple[str, str]] = {
     "verified": ("✓", "green"),

@@ -20,8 +20,7 @@ from anygpu.base.printable import encode_json, printable
 from anygpu.base.units import readable_seconds
 from anygpu.cli.output_files import check_output, numbered, write_new, write_output
 from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption
-from anygpu.hardware.device import Device
-from anygpu.hardware.device_names import parse_device
+from anygpu.hardware.device import Device, parse_device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.placement.mismatches import Mismatch, kept

@@ -32,8 +32,7 @@ from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, MissingExtra
 from anygpu.hardware import usage
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import CPU, names_a_fleet
+from anygpu.hardware.device import CPU, Device, Unavailable, names_a_fleet
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.workers.spares import Explorers, Spares

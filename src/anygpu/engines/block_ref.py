@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anygpu.engines.driver import Extent
+from anygpu.memory.adaptors import Stats
 from anygpu.memory.resource import Block
-from anygpu.memory.stats import Stats
 
 #: Whom memory is counted for.
 ARRAYS, TEMPORARIES, CONSTANTS, TUNING = "arrays", "temporaries", "constants", "tuning"

@@ -16,6 +16,7 @@ import numpy as np
 
 from anygpu.base.cache_folder import cache_folder
 from anygpu.base.disturbance import Reading, conditions, read_processors
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.codegen.functions import accuracy
 from anygpu.codegen.kernel import Check, Kernel, Schedule, Start
@@ -43,7 +44,6 @@ from anygpu.engines.driver import (
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.kernel_timing import KernelTimer
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.prepared_launches import LaunchKey, PreparedLaunches, ProgramLaunches
 from anygpu.engines.program_cache import ProgramCache, refused

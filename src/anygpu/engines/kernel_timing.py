@@ -17,7 +17,7 @@ from anygpu.codegen.kernel import Kernel, Schedule
 from anygpu.engines.block_ref import TUNING, BlockRef, window_of
 from anygpu.engines.driver import Bytes, Clear, Command, Counters, Dispatch, Driver, Move, difference
 from anygpu.errors import AllocationError
-from anygpu.memory.stats import Stats
+from anygpu.memory.adaptors import Stats
 
 #: A race is run so often; the first time is for the compiler.
 _RACES = 4

@@ -22,7 +22,7 @@ from anygpu.engines.host_types import numpy_dtype
 from anygpu.errors import InvalidOption
 from anygpu.fleet import actor_messages
 from anygpu.fleet.actor_messages import Ask, Bytes, Part, Pulse, Reply
-from anygpu.hardware.device_names import parse_device
+from anygpu.hardware.device import parse_device
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_server import Server

@@ -20,8 +20,7 @@ from anygpu.fleet.prober import installed_versions, warnings_of
 from anygpu.fleet.registry import FleetRegistry
 from anygpu.fleet.scaling import FleetHealth, Scaler, Scaling, bundle_of
 from anygpu.fleet.security import check_access
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import node_of
+from anygpu.hardware.device import Device, Unavailable, node_of
 from anygpu.notes import publish
 from anygpu.placement.call import Call
 from anygpu.placement.offload import Result

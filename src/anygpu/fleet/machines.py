@@ -11,8 +11,7 @@ from anygpu.errors import AnyGPUError, DeviceUnavailable, text_of
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Node, NodeProbed
 from anygpu.fleet.prober import COMMON, Difference, differences, installed_versions, library_of, refused
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import FLEET, at_node, node_of, parse_device
+from anygpu.hardware.device import FLEET, Device, Unavailable, at_node, node_of, parse_device
 from anygpu.hardware.selection import matches_name
 from anygpu.plan.calibration import Calibration, assumed, through
 

@@ -19,8 +19,7 @@ from anygpu.engines.isolation import Isolation
 from anygpu.errors import AnyGPUError, DeviceUnavailable
 from anygpu.fleet.cluster import ActorChild, Cluster
 from anygpu.fleet.machines import Machines
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import names_a_fleet, node_of, parse_device
+from anygpu.hardware.device import Device, Unavailable, names_a_fleet, node_of, parse_device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.workers.child_process import Child

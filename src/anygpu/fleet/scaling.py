@@ -17,7 +17,7 @@ from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Bundle, Node, Refusal
 from anygpu.fleet.machines import Machines
 from anygpu.fleet.registry import FleetRegistry
-from anygpu.hardware.device_names import CPU, FLEET, node_of
+from anygpu.hardware.device import CPU, FLEET, node_of
 from anygpu.runtime.health import Health, LaneHealth
 from anygpu.runtime.lanes import Job
 from anygpu.runtime.scheduling import Scheduler

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +15,7 @@ import numpy.typing as npt
 from anygpu.array.trace.tracing import record
 from anygpu.base.float_errors import float_errors_ignored
 from anygpu.base.interrupts import is_of_a_handler
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.codegen.custom.reflection import Length, Reflected
 from anygpu.errors import InvalidOption
@@ -174,23 +173,14 @@ class Launcher:
         self._results = results
         self._grid = grid
         self._unchecked = unchecked
-        self._known: OrderedDict[Any, Launch] = OrderedDict()
-        self._lock = threading.Lock()
+        self._launches: LRUCache[Launch] = LRUCache(_MOST_LAUNCHES)
 
     def launch_of(self, given: Given) -> Launch:
         return self.launch(tuple(Spec(each.shape, each.dtype.name) for each in given.arrays), given.numbers)
 
     def launch(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> Launch:
         # By how numbers are written: 0.0 and -0.0 are equal, and not the same.
-        key = inputs, repr(numbers)
-        known = self._known.get(key)
-        if known is None:
-            known = self._launch(inputs, numbers)
-            with self._lock:
-                self._known[key] = known
-                if len(self._known) > _MOST_LAUNCHES:
-                    self._known.popitem(last=False)
-        return known
+        return self._launches.get((inputs, repr(numbers)), lambda: self._launch(inputs, numbers))
 
     def sample(self) -> Program:
         """A program that has the kernel in it, and shows whether it compiles; it is never run."""

@@ -24,7 +24,7 @@ from anygpu.base.markup import (
 from anygpu.hardware.device import Device, State
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.diagnosis_context import Finding
-from anygpu.hardware.wording import all_facts, explained, in_a_few_words, memory_of, more_words
+from anygpu.hardware.inventory import all_facts, explained, in_a_few_words, memory_of, more_words
 
 _MARKS: dict[State, tuple[str, str]] = {
     "verified": ("✓", TEAL),

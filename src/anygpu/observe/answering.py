@@ -27,9 +27,9 @@ from anygpu.observe.socket_folder import (
     NEW,
     PORT,
     SOCKET,
+    listening_folder,
     new_name,
     peer_is_this_user,
-    place_to_be,
     remove_leftovers,
 )
 from anygpu.observe.wire import HEAD, MOST_QUESTION, Answer, Question, Refused, framed, length_of, question_of
@@ -158,7 +158,7 @@ class LoopbackListener(msgspec.Struct, frozen=True):
 
 
 class Answering:
-    """Answers until it is closed. Raises `PlaceRefused` or OSError where it cannot listen."""
+    """Answers until it is closed. Raises `SocketFolderRefused` or OSError where it cannot listen."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Answering:
         self._running.close(self._deadline)
 
     def _listen(self, opened: contextlib.ExitStack, backlog: int) -> tuple[Path, socket.socket]:
-        place = place_to_be()
+        place = listening_folder()
         remove_leftovers(place)
         temporary = place / (NEW + new_name(""))
         opened.callback(temporary.unlink, missing_ok=True)

@@ -23,12 +23,12 @@ from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.socket_folder import (
     PORT,
     SOCKET,
-    PlaceRefused,
+    SocketFolderRefused,
     checked,
     peer_is_this_user,
-    places,
     process_of,
     remove_refused,
+    socket_folders,
 )
 from anygpu.observe.wire import HEAD, MOST_ANSWER, Question, Refused, answer_of, framed, length_of
 
@@ -118,7 +118,7 @@ def observed_processes(*, own: bool = False) -> list[ObservedProcess]:
 
     A process that was killed is among them until it is asked.
 
-    Raises `PlaceRefused` if the only folder where they could meet is not this user's alone.
+    Raises `SocketFolderRefused` if the only folder where they could meet is not this user's alone.
     """
     found: list[ObservedProcess] = []
     for place in _usable_places():
@@ -137,11 +137,11 @@ def observed_processes(*, own: bool = False) -> list[ObservedProcess]:
 
 def _usable_places() -> list[Path]:
     usable, refusal = [], None
-    for place in places():
+    for place in socket_folders():
         try:
             if checked(place) is not None:
                 usable.append(place)
-        except PlaceRefused as error:
+        except SocketFolderRefused as error:
             refusal = refusal or error
     if not usable and refusal is not None:
         raise refusal

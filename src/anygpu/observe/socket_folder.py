@@ -1,8 +1,7 @@
-"""The folder with the sockets of observed processes, which is this user's alone.
+"""The private folder in which observed processes listen: one socket each, and the removal of leftovers.
 
-Every observed process has one file in it. Where the system has Unix sockets that is a socket; elsewhere it is a file
-with the port and the secrets of a listener on the loopback address. Names are never used twice, so that what was found
-dead can be removed at any time.
+Without Unix sockets, the file of a process has the port and the secrets of a listener on the loopback address. Names
+are never used twice, so the file of a dead process can be removed at any time.
 """
 
 from __future__ import annotations
@@ -18,23 +17,26 @@ import tempfile
 import time
 from pathlib import Path
 
+from anygpu.base.cache_folder import why_not_private
 from anygpu.base.own_files import is_own
 from anygpu.errors import AnyGPUError
 
-#: Names the folder; without it there are usual ones.
+#: Names the folder; the default depends on the system.
 VARIABLE = "ANYGPU_OBSERVE_DIR"
 
 HAS_UNIX_SOCKETS = hasattr(socket, "AF_UNIX") and sys.platform != "win32"
 SOCKET, PORT = ".sock", ".port"
-#: How names of files begin that are not ready yet.
+#: The prefix of files of listeners that are not ready yet.
 NEW = "new-"
 #: The longest path of a socket, of which one byte is for the end: 108 on Linux, and 104 on macOS and the BSDs.
 LONGEST = 107 if sys.platform == "linux" else 103
 _LONGEST_NAME = len("/new-4194304-0123456789abcdef.sock")
+#: A listener takes milliseconds to be ready: after so many seconds it will not be.
+_UNREADY_SECONDS = 60.0
 
 
-class PlaceRefused(AnyGPUError):
-    """The folder where processes would meet is not this user's alone."""
+class SocketFolderRefused(AnyGPUError):
+    """The folder for sockets of observed processes is not private."""
 
 
 def new_name(ending: str) -> str:
@@ -47,18 +49,20 @@ def process_of(name: str) -> int | None:
     return int(number) if number.isdecimal() and len(number) < 20 else None
 
 
-def places() -> list[Path]:
-    """Folders that may have sockets of this user, the folder for a new process first.
+def socket_folders() -> list[Path]:
+    """The folders in which processes of this user may listen, the one for a new process first.
 
-    A service, a cron job and a login do not have the same variables: whoever looks has to look at all of these.
-    Raises `PlaceRefused` if the one that was chosen cannot be used.
+    A service, a cron job and a login have different variables, so all of these have to be searched.
+    Raises `SocketFolderRefused` if the one that was chosen cannot be used.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:
         place = Path(chosen).absolute()
         if HAS_UNIX_SOCKETS and not _has_room_for_names(place):
             most = LONGEST - _LONGEST_NAME
-            raise PlaceRefused(f"{VARIABLE} is too long a path for sockets. Choose a folder of at most {most} bytes.")
+            raise SocketFolderRefused(
+                f"{VARIABLE} is too long a path for sockets. Choose a folder of at most {most} bytes."
+            )
         return [place]
     if not HAS_UNIX_SOCKETS or not hasattr(os, "getuid"):
         return [Path(os.environ.get("LOCALAPPDATA") or tempfile.gettempdir(), "anygpu-observed")]
@@ -70,42 +74,33 @@ def places() -> list[Path]:
     return [each for each in dict.fromkeys(found) if _has_room_for_names(each)]
 
 
-def place_to_be() -> Path:
-    """The folder for a new process, made if it is missing. Raises `PlaceRefused`."""
-    why: PlaceRefused | None = None
-    for place in places():
+def listening_folder() -> Path:
+    """Create the folder for a new process, or return the existing one. Raises `SocketFolderRefused`."""
+    why: SocketFolderRefused | None = None
+    for place in socket_folders():
         try:
             _make(place)
             return place
-        except PlaceRefused as error:
+        except SocketFolderRefused as error:
             why = why or error
-    raise why or PlaceRefused(f"there is no folder for sockets. Name one in {VARIABLE}.")
+    raise why or SocketFolderRefused(f"there is no folder for sockets. Name one in {VARIABLE}.")
 
 
 def checked(place: Path) -> Path | None:
-    """The folder if it is there; `None` if it is not. Raises `PlaceRefused` if others could have put things there."""
+    """The folder if it exists, otherwise `None`. Raises `SocketFolderRefused` if others can use it."""
     try:
         facts = place.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise PlaceRefused(f"{place} cannot be looked at: {error.strerror}.") from None
+        raise SocketFolderRefused(f"{place} cannot be looked at: {error.strerror}.") from None
     if not stat.S_ISDIR(facts.st_mode):
         raise _refused(place, "it is not a folder")
-    if not hasattr(os, "geteuid"):
-        return place  # Windows: what is in a user's own folder is the user's
-    if facts.st_uid != os.geteuid():
-        raise _refused(place, f"it belongs to user {facts.st_uid}, not to you")
-    if facts.st_mode & 0o077:
-        raise _refused(place, f"others may use it: its mode is {stat.S_IMODE(facts.st_mode):04o}, not 0700")
+    if (why := why_not_private(facts)) is not None:
+        raise _refused(place, why)
     if not is_own(place.parent.stat()):
         raise _refused(place, "others may put another folder in its place")
     return place
-
-
-def is_private(facts: os.stat_result) -> bool:
-    """Whether a file is this user's, and no other user may use it."""
-    return not hasattr(os, "geteuid") or (facts.st_uid == os.geteuid() and not facts.st_mode & 0o077)
 
 
 def _make(place: Path) -> None:
@@ -114,32 +109,13 @@ def _make(place: Path) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise PlaceRefused(f"{place} cannot be made: {error.strerror}.") from None
+        raise SocketFolderRefused(f"{place} cannot be made: {error.strerror}.") from None
     if checked(place) is None:
-        raise PlaceRefused(f"{place} was removed.")
-
-
-def _has_room_for_names(place: Path) -> bool:
-    return len(os.fsencode(place)) + _LONGEST_NAME <= LONGEST
-
-
-def _is_ours(folder: Path) -> bool:
-    try:
-        return is_own(folder.stat())
-    except OSError:
-        return False
-
-
-def _refused(place: Path, why: str) -> PlaceRefused:
-    return PlaceRefused(f"{place} is not used: {why}. Remove it, or name another folder in {VARIABLE}.")
-
-
-#: A listener takes milliseconds to be ready: after so many seconds it will not be.
-_UNREADY_SECONDS = 60.0
+        raise SocketFolderRefused(f"{place} was removed.")
 
 
 def remove_leftovers(place: Path) -> None:
-    """Remove files of processes that have ended. Errors are ignored: the process that begins has other work."""
+    """Remove files of processes that do not run and do not listen. Errors are ignored."""
     with contextlib.suppress(OSError):
         for path in place.iterdir():
             with contextlib.suppress(OSError):
@@ -150,14 +126,14 @@ def remove_leftovers(place: Path) -> None:
                 pid = process_of(path.name)
                 if pid is None or runs(pid):
                     continue
-                # Of a container that shares the folder, numbers are others.
+                # A container that shares the folder has other process numbers.
                 if path.suffix == PORT or (path.suffix == SOCKET and _is_deaf(path)):
                     path.unlink()
 
 
 def remove_refused(path: Path) -> bool:
-    """Remove a socket that refuses connections, and return whether its process has ended. Names are not used again."""
-    # Elsewhere than on Linux a socket is refused, too, when too many wait for it.
+    """Remove the file of a listener that refused a connection; `False` if its process may still listen."""
+    # Other systems than Linux also refuse connections when too many are pending.
     if sys.platform != "linux" and runs(process_of(path.name) or 0):
         return False
     with contextlib.suppress(OSError):
@@ -176,6 +152,21 @@ def runs(pid: int) -> bool:
     except OSError:
         return True
     return pid > 0
+
+
+def _has_room_for_names(place: Path) -> bool:
+    return len(os.fsencode(place)) + _LONGEST_NAME <= LONGEST
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return is_own(folder.stat())
+    except OSError:
+        return False
+
+
+def _refused(place: Path, why: str) -> SocketFolderRefused:
+    return SocketFolderRefused(f"{place} is not used: {why}. Remove it, or name another folder in {VARIABLE}.")
 
 
 def _is_deaf(path: Path) -> bool:

@@ -14,8 +14,7 @@ from anygpu.array.core.expression import Value
 from anygpu.array.trace.traced import CallInputs
 from anygpu.errors import Unsupported
 from anygpu.fallback_warnings import ran_on_host
-from anygpu.hardware.device import DeviceKind
-from anygpu.hardware.device_names import node_of
+from anygpu.hardware.device import DeviceKind, node_of
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.candidates import Prediction

@@ -19,8 +19,7 @@ from anygpu.array.trace.tracing import trace
 from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import catalogue, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import CPU
+from anygpu.hardware.device import CPU, Device, Unavailable
 from anygpu.hardware.gpu_presence import probes_by_itself, software_devices_are_automatic
 from anygpu.hardware.selection import matches_name, meant
 from anygpu.placement.background import Background

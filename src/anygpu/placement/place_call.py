@@ -14,8 +14,7 @@ from anygpu.base import events
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.fallback_warnings import warn_fallback
-from anygpu.hardware.device import DeviceKind
-from anygpu.hardware.device_names import CPU
+from anygpu.hardware.device import CPU, DeviceKind
 from anygpu.notes import Failure, publish
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite

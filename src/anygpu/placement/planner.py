@@ -18,8 +18,7 @@ from anygpu.base.disturbance import DisturbanceWatch, Reading, read_processors
 from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.catalogue import is_automatic
 from anygpu.errors import DeviceUnavailable, InvalidOption
-from anygpu.hardware.device import Device
-from anygpu.hardware.device_names import CPU
+from anygpu.hardware.device import CPU, Device
 from anygpu.hardware.selection import matches_name, require
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember

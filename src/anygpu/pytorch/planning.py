@@ -20,11 +20,11 @@ from anygpu.base.cache_folder import decoded
 from anygpu.base.disturbance import DisturbanceWatch, Reading
 from anygpu.base.units import readable_bytes
 from anygpu.engines.torch.memory import meter_for
-from anygpu.history.steps import read_step, write_step
 from anygpu.pytorch.batches import tensors_of
 from anygpu.pytorch.checkpointing import candidates, select
 from anygpu.pytorch.footprint import CannotPredict, predict, predict_outputs
 from anygpu.pytorch.forms import StepPlanner, Work, halving_for
+from anygpu.pytorch.step_files import read_step, write_step
 from anygpu.pytorch.step_plans import (
     MOST_TRIALS,
     RUNS,

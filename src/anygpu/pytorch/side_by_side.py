@@ -9,10 +9,8 @@ shapes.
 from __future__ import annotations
 
 import random
-import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from anygpu.base.lru import LRUCache
 from anygpu.errors import InvalidOption
 from anygpu.notes import publish
 from anygpu.pytorch.batches import tensors_of
@@ -175,8 +174,7 @@ class _Case:
 
 
 #: Of this process; the least recently used one is forgotten.
-_cases: OrderedDict[tuple[Any, ...], _Case] = OrderedDict()
-_lock = threading.Lock()
+_cases: LRUCache[_Case] = LRUCache(_MOST_KEPT)
 
 
 def _case(models: Sequence[Any], inputs: Sequence[Any], keywords: Any) -> _Case:
@@ -188,15 +186,7 @@ def _case(models: Sequence[Any], inputs: Sequence[Any], keywords: Any) -> _Case:
         torch.is_autocast_enabled("cuda"),
         torch.get_num_threads(),
     )
-    with _lock:
-        case = _cases.get(key)
-        if case is None:
-            case = _cases[key] = _Case(_device_of(models, inputs))
-            if len(_cases) > _MOST_KEPT:
-                _cases.popitem(last=False)
-        else:
-            _cases.move_to_end(key)
-    return case
+    return _cases.get(key, lambda: _Case(_device_of(models, inputs)))
 
 
 class _Settled:

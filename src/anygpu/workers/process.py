@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 
 from anygpu.base.interrupts import TryAcquire
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.isolation import Isolation
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.engines.tuning_limit import tuning_limit
 from anygpu.errors import (

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.array.core.arguments import spec_of
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.host_arrays import HostArrays
 from anygpu.engines.host_types import HOST_DTYPES
 from anygpu.engines.isolation import Isolation
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import DirectRun, Executable, Lack, Lists, Memory, ProgramEngine, RunsDirectly
 from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.hardware.device import Device

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.attention import attended
 from anygpu.engines.numpy.error_function import erf
 from anygpu.errors import Unsupported

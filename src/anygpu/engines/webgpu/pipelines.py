@@ -7,10 +7,10 @@ from typing import Any
 
 import wgpu
 
+from anygpu.base.lru import LRUCache
 from anygpu.codegen.custom.compiler_messages import of_naga
 from anygpu.codegen.kernel import Kernel, Own
 from anygpu.codegen.target import Target
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.webgpu.device import classify, innermost
 from anygpu.engines.webgpu.pace import careful_seconds
 from anygpu.errors import InvalidKernel, InvalidProgram, Unsupported
