@@ -7,24 +7,10 @@ from typing import NamedTuple
 from anygpu.program import primitives as p
 from anygpu.program.costs import OperationClass
 from anygpu.program.dtypes import ITEMSIZE, KIND
+from anygpu.program.functions import FUNCTIONS
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Primitive
 
-#: How much longer than `tanh` functions take on processors of all kinds, roughly; what is not here takes about as long.
-_WEIGHTS: dict[str, float] = {
-    "sqrt": 0.5,
-    "sin": 1.5,
-    "cos": 1.5,
-    "tan": 2.0,
-    "sinh": 1.5,
-    "atan2": 2.0,
-    "power": 3.0,
-    "hypot": 4.0,
-    "fmod": 12.0,
-    "remainder": 12.0,
-    "floor_divide": 16.0,
-    "gcd": 16.0,
-}
 _MOST_OF_INTEGERS = 3.0
 #: Choosing one of two values by itself, element by element, is hard to foresee for a processor.
 WEIGHT_OF_A_SELECTION = 4.0
@@ -55,7 +41,7 @@ class Kernel(NamedTuple):
 
 def weight_of(op: Primitive, spec: p.Spec, of_a_selection: float = 1.0) -> float:
     if isinstance(op, p.Unary | p.Binary):
-        weight = _WEIGHTS.get(op.fn, 1.0)
+        weight = FUNCTIONS[op.fn].weight
         return weight if KIND[spec.dtype] in ("float", "complex") else min(weight, _MOST_OF_INTEGERS)
     if isinstance(op, p.Fourier):
         return _WEIGHT_OF_A_PRIME if _largest_prime(op.length) > _LARGE_PRIME else 1.0
