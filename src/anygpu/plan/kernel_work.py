@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+from anygpu.codegen.templates.butterflies import factors_of, smooth_length
 from anygpu.program import primitives as p
 from anygpu.program.costs import OperationClass
 from anygpu.program.dtypes import ITEMSIZE, KIND
@@ -46,6 +48,16 @@ def weight_of(op: Primitive, spec: p.Spec, of_a_selection: float = 1.0) -> float
     if isinstance(op, p.Fourier):
         return _WEIGHT_OF_A_PRIME if _largest_prime(op.length) > _LARGE_PRIME else 1.0
     return of_a_selection if isinstance(op, p.Select) else 1.0
+
+
+def convolution_factor(op: p.Primitive) -> float:
+    """How much longer a transform takes whose length has a large prime factor: two longer ones make it."""
+    if not isinstance(op, p.Fourier) or op.length < 2 or factors_of(op.length) is not None:
+        return 1.0
+    length = smooth_length(2 * op.length - 1)
+    # They are complex, also where half of a transform of real numbers would do.
+    halves = 2 if op.fn in ("rfft", "irfft") else 1
+    return halves * 2 * length * math.log2(length) / (op.length * math.log2(op.length))
 
 
 def _largest_prime(number: int) -> int:
