@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from anygpu.codegen.functions.source import read
+from anygpu.codegen.functions.source import defined, definition
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.errors import InvalidProgram
 from anygpu.program.functions import FUNCTIONS, TRANSCENDENTAL
@@ -107,16 +107,16 @@ def vector_call(dialect: Dialect, fn: str, type: ComputeType, target: Target, wi
     name = call(dialect, fn, type, target)
     if name == "fmod":
         return None  # Given vectors of mixed special values, that of PoCL does not end.
-    if name in read(dialect):
+    if name in defined(dialect):
         wide = f"{name}x{width}"
-        return wide if dialect == "opencl" and wide in read(dialect, width) else None
+        return wide if dialect == "opencl" and wide in defined(dialect, width) else None
     return f"{name}{width}" if name.startswith("convert_") else name
 
 
 @cache
 def _cast(dialect: Dialect, source: ComputeType, wanted: str) -> str:
     name = f"cast_{source}_{wanted}"
-    if name in read(dialect):
+    if name in defined(dialect):
         return name
     known = source in ("bool", *INTEGERS, *FLOATS) and wanted in ("bool", *INTEGERS, *FLOATS)
     if known and dialect == "wgsl":
@@ -127,7 +127,7 @@ def _cast(dialect: Dialect, source: ComputeType, wanted: str) -> str:
 
 
 def _ours(dialect: Dialect, name: str, fn: str, type: ComputeType) -> str:
-    if name not in read(dialect):
+    if name not in defined(dialect):
         raise InvalidProgram(f"{fn}: is not defined for {type} in {dialect}; cast the operands first.")
     return name
 
@@ -139,16 +139,16 @@ def definitions(dialect: Dialect, names: Iterable[str]) -> str:
 
 @cache
 def _definitions(dialect: Dialect, names: tuple[str, ...]) -> str:
-    known = dict(read(dialect))
-    for width in {int(found.group(1)) for name in names if (found := _VECTOR.search(name))}:
-        known.update(read(dialect, width))
+    widths = {1, *(int(found.group(1)) for name in names if (found := _VECTOR.search(name)))}
     ordered: dict[str, str] = {}
 
     def visit(name: str) -> None:
-        if name in known and name not in ordered:
-            for used in known[name].uses:
+        width = next((width for width in widths if name in defined(dialect, width)), None)
+        if width is not None and name not in ordered:
+            found = definition(dialect, name, width)
+            for used in found.uses:
                 visit(used)
-            ordered[name] = known[name].text
+            ordered[name] = found.text
 
     for name in names:
         visit(name)
