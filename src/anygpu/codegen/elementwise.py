@@ -61,7 +61,9 @@ def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr, made_by: MadeBy =
     if fn == "nextafter" and dtype in ("float16", "bfloat16"):
         return Apply("nextafter_f16" if dtype == "float16" else "nextafter_bf16", (x, y), x.type)
     result = Apply(fn, (x, y), x.type) if known is None else known
-    return result if fn in _STAYS_INSIDE else narrowed(result, dtype)
+    # Of floats a rest is rounded where it takes the sign of the divisor.
+    exact = fn in _STAYS_INSIDE or (fn == "remainder" and is_integer(dtype))
+    return result if exact else narrowed(result, dtype)
 
 
 def _known_power(dtype: DType, x: Expr, exponent: Literal, made_by: MadeBy) -> Expr | None:

@@ -159,7 +159,7 @@ _ROWS = (
     _Row("divide", _INEXACT, keeps="nan, inf of the first", makes="nan, inf", instructions=4.0),
     _Row("floor_divide", _REALS, "slow", keeps="nan, inf of the first", makes="nan, inf", weight=16.0,
          instructions=12.0),
-    _Row("remainder", _REALS, "slow exact", keeps="nan, inf of the first", makes="nan", weight=12.0, instructions=12.0),
+    _Row("remainder", _REALS, "slow", keeps="nan, inf of the first", makes="nan", weight=12.0, instructions=12.0),
     _Row("fmod", _REALS, "slow exact", keeps="nan, inf of the first", makes="nan", opencl="fmod", weight=12.0,
          instructions=12.0),
     _Row("power", _NUMBERS, "slow", makes="nan, inf", wgsl="pow", opencl="pow", weight=3.0, instructions=44.0),
