@@ -14,18 +14,9 @@ from anygpu.engines.jax import complex_numbers
 from anygpu.engines.jax.tracing import LOWER, Site
 from anygpu.engines.uniform import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
+from anygpu.program.functions import FUNCTIONS
 from anygpu.program.primitives import Binary, Cast, Select, Unary
 
-#: Functions whose name in jax is another one.
-_RENAMED = {
-    "asin": "arcsin",
-    "acos": "arccos",
-    "atan": "arctan",
-    "asinh": "arcsinh",
-    "acosh": "arccosh",
-    "atanh": "arctanh",
-    "atan2": "arctan2",
-}
 _WHOLE = ("signed", "unsigned")
 _HALF = ("float16", "bfloat16")
 #: Functions that are about the bits of a number, and so must see it in its own type.
@@ -63,7 +54,7 @@ def _unary(op: Unary, dtype: DType, x: Array) -> Array:
             return _split(x)[0]
         case "exponent":
             return _split(x)[1]
-    return getattr(jnp, _RENAMED.get(op.fn, op.fn))(x)
+    return getattr(jnp, FUNCTIONS[op.fn].numpy_name)(x)
 
 
 def _complex_sign(x: Array) -> Array:
@@ -136,7 +127,7 @@ def _binary(op: Binary, dtype: DType, site: Site, x: Array, y: Array) -> Array:
         case "complex":
             wide = x.dtype in (np.float32, np.float64)
             return lax.complex(x, y) if wide else lax.complex(x.astype(np.float32), y.astype(np.float32))
-    return getattr(jnp, _RENAMED.get(op.fn, op.fn))(x, y)
+    return getattr(jnp, FUNCTIONS[op.fn].numpy_name)(x, y)
 
 
 def complex_ordering(fn: str, x: Array, y: Array) -> Array:

@@ -16,21 +16,10 @@ from anygpu.errors import Unsupported
 from anygpu.program import primitives as p
 from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import KIND, REAL_PART
+from anygpu.program.functions import FUNCTIONS
 from anygpu.program.graph import Program
 from anygpu.program.ops.attention import Attend
 from anygpu.program.ops.custom import Custom, reference_of, with_references
-
-#: Functions whose name in NumPy is another one.
-_RENAMED = {
-    "asin": "arcsin",
-    "acos": "arccos",
-    "atan": "arctan",
-    "asinh": "arcsinh",
-    "acosh": "arccosh",
-    "atanh": "arctanh",
-    "atan2": "arctan2",
-    "popcount": "bitwise_count",
-}
 
 
 class Prepared(NamedTuple):
@@ -108,7 +97,7 @@ def _unary(op: p.Unary, x: HostArray) -> HostArray:
             return erf(x)
         case "real" | "imag":
             return np.array(getattr(x, op.fn))
-    return getattr(np, _RENAMED.get(op.fn, op.fn))(x)  # type: ignore[no-any-return]
+    return getattr(np, FUNCTIONS[op.fn].numpy_name)(x)  # type: ignore[no-any-return]
 
 
 def _cast(op: p.Cast, x: HostArray) -> HostArray:
@@ -124,7 +113,7 @@ def _binary(op: p.Binary, x: HostArray, y: HostArray) -> HostArray:
         return result
     if op.fn == "power" and x.dtype.kind in "iu" and y.dtype.kind == "i" and y.size and y.min() < 0:
         raise ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
-    return getattr(np, _RENAMED.get(op.fn, op.fn))(x, y)  # type: ignore[no-any-return]
+    return getattr(np, FUNCTIONS[op.fn].numpy_name)(x, y)  # type: ignore[no-any-return]
 
 
 def _reduce(op: p.Reduce, x: HostArray) -> HostArray:

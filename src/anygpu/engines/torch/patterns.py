@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -44,7 +44,8 @@ class LayerNorm(NamedTuple):
 
 class Gelu(NamedTuple):
     x: int
-    approximate: bool
+    #: As torch has it.
+    approximate: Literal["none", "tanh"]
 
 
 class Softmax(NamedTuple):
@@ -291,10 +292,10 @@ def _gelu(reader: _Reader, node: int) -> Gelu | None:
             continue
         inner = reader.unary(function, "erf")
         if inner is not None and _is_scaled(reader, inner, x, math.sqrt(0.5)):
-            return Gelu(x, approximate=False)
+            return Gelu(x, "none")
         inner = reader.unary(function, "tanh")
         if inner is not None and _is_gelu_cubic(reader, inner, x):
-            return Gelu(x, approximate=True)
+            return Gelu(x, "tanh")
     return None
 
 
@@ -347,10 +348,10 @@ def fused(pattern: Pattern) -> Step:
             return _torch_turned_linear if pattern.turned else _torch_linear
         case LayerNorm():
             return _torch_layer_norm(pattern)
-        case Gelu(approximate=True):
-            return functools.partial(torch.nn.functional.gelu, approximate="tanh")
-        case Gelu():
+        case Gelu(approximate="none"):
             return _torch_gelu
+        case Gelu():
+            return functools.partial(torch.nn.functional.gelu, approximate=pattern.approximate)
         case Softmax():
             return functools.partial(torch.softmax, dim=pattern.axis)
 
