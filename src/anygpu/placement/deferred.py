@@ -265,7 +265,7 @@ class _Run:
     def __init__(self, segments: Segments, function: Callable[..., Any], *, trusts: bool) -> None:
         self._function = function
         self._segments = segments
-        self._recorder = Recorder(self._computed, trusts_arguments=trusts)
+        self._recorder = Recorder(self._computed, trusts_arguments=trusts, structures=segments.structures)
         #: Seconds of computing, and the whole; how many segments were native code; why arrays outlive the call.
         self.computing = self.whole = 0.0
         self.native = 0

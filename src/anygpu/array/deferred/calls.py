@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.deferred.layouts import Layout, Op
-from anygpu.array.deferred.recorder import Place, Recorder, _frame, called_from
+from anygpu.array.deferred.recorder import Recorder, _frame
+from anygpu.array.deferred.script import called_from
 
 _MOST_FORMS = 4096
 _PLAIN = frozenset((bool, int, str, type(None)))
@@ -22,8 +23,13 @@ _TYPES: dict[Any, str] = {float: "float", int: "int", bool: "bool", complex: "co
 
 # -- operators
 
+#: What operators call, for those of elements.
+_ELEMENTWISE: dict[str, np.ufunc] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide, "floordiv": np.floor_divide,
+    "mod": np.remainder, "and_": np.bitwise_and, "or_": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
 BINARY = {
-    name: Op(getattr(operator, function), f"({{0}} {sign} {{1}})")
+    name: Op(getattr(operator, function), f"({{0}} {sign} {{1}})", ufunc=_ELEMENTWISE.get(function))
     for name, function, sign in (
         ("add", "add", "+"), ("sub", "sub", "-"), ("mul", "mul", "*"), ("truediv", "truediv", "/"),
         ("floordiv", "floordiv", "//"), ("mod", "mod", "%"), ("matmul", "matmul", "@"),
@@ -41,10 +47,10 @@ IN_PLACE = {
     )
 }  # fmt: skip
 UNARY = {
-    "neg": Op(operator.neg, "(-{0})"),
+    "neg": Op(operator.neg, "(-{0})", ufunc=np.negative),
     "pos": Op(operator.pos, "(+{0})"),
-    "abs": Op(operator.abs, "abs({0})"),
-    "invert": Op(operator.invert, "(~{0})"),
+    "abs": Op(operator.abs, "abs({0})", ufunc=np.absolute),
+    "invert": Op(operator.invert, "(~{0})", ufunc=np.invert),
 }
 POWER = Op(operator.pow, "({0} ** {1})")
 IN_PLACE_POWER = Op(operator.ipow, "{0} **= {1}", writes=True)
@@ -93,7 +99,11 @@ def may_raise_power(one: Any, other: Any) -> bool:
 
 #: NumPy's own functions of elements, with one result.
 UFUNCS: dict[Any, Op] = {
-    each: Op(each, f"np.{name}({', '.join(f'{{{number}}}' for number in range(each.nin))})")
+    each: Op(
+        each,
+        f"np.{name}({', '.join(f'{{{number}}}' for number in range(each.nin))})",
+        ufunc=each if each.signature is None else None,
+    )
     for name, each in vars(np).items()
     if type(each) is np.ufunc and each.nout == 1
 }
@@ -448,7 +458,7 @@ def _at_once(
     frame = _frame(depth)
     recorder.at_once += 1
     made = functools.partial(call, **named) if named else call
-    result = called_from(Place(frame.f_code, frame.f_lasti, frame.f_globals))(made, real)
+    result = called_from((frame.f_code, frame.f_lasti, frame.f_globals))(made, real)
     if out is not None:
         wanted = out[0] if type(out) is tuple and len(out) == 1 else out
         if type(wanted) is StandIn_ and result is wanted._value:

@@ -22,7 +22,7 @@ _MOST = 8192
 #: Types of arrays that wait, in the order of bytes of this machine.
 _DTYPES = frozenset(NUMPY_DTYPES.values())
 #: A Python integer up to this fits into every type of NumPy's: its value decides nothing.
-_FITS_ALL = 127
+FITS_ALL = 127
 
 
 class Layout:
@@ -90,7 +90,7 @@ class Fact:
 class Op:
     """One form of a call of NumPy's: what is called, with which options, and how that is written in Python."""
 
-    __slots__ = ("_arranged", "call", "facts", "only_view", "text", "writes")
+    __slots__ = ("_arranged", "call", "facts", "only_view", "text", "ufunc", "writes")
 
     def __init__(
         self,
@@ -100,9 +100,13 @@ class Op:
         writes: bool = False,
         only_view: bool = False,
         arranged: Callable[..., tuple[Any, ...]] | None = None,
+        ufunc: np.ufunc | None = None,
     ) -> None:
-        """`text` has {0}, {1} for the operands. `writes` is for one that writes to its first operand."""
-        self.call, self.text, self.writes, self.only_view = call, text, writes, only_view
+        """`text` has {0}, {1} for the operands. `writes` is for one that writes to its first operand.
+
+        `ufunc` gives the same for the same operands, and takes an array to write the result to behind them.
+        """
+        self.call, self.text, self.writes, self.only_view, self.ufunc = call, text, writes, only_view, ufunc
         self._arranged = arranged
         self.facts: dict[tuple[Any, ...], Fact] = {}
 
@@ -160,5 +164,5 @@ def number_key(value: Any) -> Any:
     if kind is float or kind is bool or kind is complex:
         return kind
     if kind is int:
-        return int if 0 <= value <= _FITS_ALL else value
+        return int if 0 <= value <= FITS_ALL else value
     return None

@@ -51,7 +51,7 @@ class StandIn:
         #: NumPy's own array or number; `None` as long as it waits.
         self._value = value
         #: Its entry in the script of that segment.
-        self._entry, self._segment = entry, -1 if value is not None else recorder.segment
+        self._entry, self._segment = entry, None if value is not None else recorder.segment
         #: What it is a view of, and how.
         self._parent, self._fact = parent, fact
         #: Views of it, if it is none itself.
@@ -284,7 +284,21 @@ class StandIn:
 
 def _binary(name: str, op: Any) -> None:
     def forwards(self: StandIn, other: Any) -> Any:
-        return self._recorder.record(op, (self, other))
+        recorder = self._recorder
+        segment = recorder.segment
+        if self._segment is segment:
+            kind = type(other)
+            if kind is StandIn:
+                if other._segment is segment:
+                    made = recorder.again((op, self._entry, other._entry), self)
+                    if made is not None:
+                        return made
+            elif kind is float:
+                made = recorder.again((op, self._entry, float), self)
+                if made is not None:
+                    recorder.values.append(other)
+                    return made
+        return recorder.record(op, (self, other))
 
     def backwards(self: StandIn, other: Any) -> Any:
         return self._recorder.record(op, (other, self))
