@@ -111,9 +111,12 @@ _NAMES = {each: name for name, each in vars(np).items() if type(each) is np.ufun
 _forms: dict[Any, Op] = {}
 
 
-def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def call_ufunc(
+    recorder: Recorder, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
     """A call of a ufunc, or of a method of one, with an array that stands for NumPy's among the operands."""
-    recorder = _recorder_of((*inputs, *options.get("out", ())))
+    if not options and method == "__call__" and ufunc in UFUNCS and ufunc is not np.power:
+        return recorder.record(UFUNCS[ufunc], inputs, 3)
     op = None
     operands = inputs
     if ufunc in UFUNCS and not (ufunc is np.power and may_raise_power(*inputs)):
@@ -169,9 +172,10 @@ _OF_SEQUENCES = _named(_SEQUENCES)
 _ABOUT = frozenset(_named(_META))
 
 
-def call_function(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def call_function(
+    recorder: Recorder, function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
     """A call of one of NumPy's functions with an array that stands for NumPy's among its arguments."""
-    recorder = _recorder_of((*arguments, *options.values()))
     if function in _ABOUT:
         return function(*map(_dummy, arguments), **{name: _dummy(each) for name, each in options.items()})
     op = None
@@ -204,12 +208,38 @@ def _form(
     call: Any, name: str, rest: tuple[Any, ...], options: dict[str, Any], *, operands: int = 1, only_view: bool = False
 ) -> Op | None:
     """The form of a call with these options behind its operands; `None` where they are no plain values."""
+    key = (name, operands, _key(rest, options)) if rest or options else (name, operands)
+    if None not in key and (found := _forms.get(key)) is not None:
+        return found
     shown = _shown(rest, options)
     if shown is None:
         return None
     places = ", ".join(f"{{{number}}}" for number in range(operands))
     arranged = (lambda *given: (*given, *rest)) if rest else None
-    return _remembered(call, f"{name}({places}{shown})", options, arranged, only_view=only_view)
+    op = _remembered(call, f"{name}({places}{shown})", options, arranged, only_view=only_view)
+    if None not in key:
+        _forms[key] = op
+    return op
+
+
+def _key(rest: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What options are known by; `None` for some that are equal to others and yet mean something else."""
+    given = (*rest, *options.values())
+    kinds = []
+    for each in given:
+        kind: Any = type(each)
+        if kind is tuple:
+            kind = tuple(map(type, each))
+            if not _KEYS.issuperset(kind):
+                return None
+        elif kind not in _KEYS:
+            return None
+        kinds.append(kind)
+    return (given, tuple(kinds), tuple(options))
+
+
+#: Types of options that can be in a key: with equal values they mean the same. Zeros have signs.
+_KEYS = frozenset((int, bool, str, type(None), type))
 
 
 def _sequence_form(call: Any, count: int, rest: tuple[Any, ...], options: dict[str, Any]) -> Op | None:
@@ -325,13 +355,17 @@ def call_method(array: Any, name: str, arguments: tuple[Any, ...], options: dict
     operands: tuple[Any, ...] = (array, *arguments[:count])
     if options.get("out") is None and not (name == "astype" and options.get("copy") is False):
         op = _method_form(name, len(operands), arguments[count:], options, array._layout)
-    if op is not None and all(map(is_operand, operands)):
+    if op is not None and (len(operands) == 1 or all(map(is_operand, operands))):
         return recorder.record(op, operands, 3)
     value = array._handed_out(f"{name} needs it")
     return _at_once(recorder, getattr(value, name), arguments, options, name, options.get("out"), 3)
 
 
 def _method_form(name: str, operands: int, rest: tuple[Any, ...], options: dict[str, Any], layout: Layout) -> Op | None:
+    given = _key(rest, options) if rest or options else ()
+    quick = (name, operands, layout.is_contiguous, given)
+    if given is not None and (known := _methods.get(quick)) is not None:
+        return known
     shown = _shown(rest, options)
     if shown is None:
         return None
@@ -347,7 +381,14 @@ def _method_form(name: str, operands: int, rest: tuple[Any, ...], options: dict[
         call = operator.methodcaller(name, *rest, **options) if operands == 1 else _method(name, options)
         arranged = (lambda *given: (*given, *rest)) if operands > 1 and rest else None
         found = _forms[key] = Op(call, text, only_view=is_view, arranged=arranged)
+    if given is not None:
+        if len(_methods) > _MOST_FORMS:
+            _methods.clear()
+        _methods[quick] = found
     return found
+
+
+_methods: dict[Any, Op] = {}
 
 
 def _method(name: str, options: dict[str, Any]) -> Callable[..., Any]:
@@ -385,20 +426,48 @@ def _index_text(index: Any) -> tuple[str, int] | None:
     return ", ".join(texts) or "()", whole
 
 
+def _index_key(index: Any) -> tuple[Any, ...] | None:
+    """What an index of plain values is known by; `None` for others."""
+    key: list[Any] = []
+    for each in index if type(index) is tuple else (index,):
+        if type(each) is slice:
+            start, stop, step = each.start, each.stop, each.step
+            if not (
+                (start is None or type(start) is int)
+                and (stop is None or type(stop) is int)
+                and (step is None or type(step) is int)
+            ):
+                return None
+            key.append((start, stop, step))
+        elif type(each) is int or each is None or each is Ellipsis:
+            key.append(each)
+        else:
+            return None
+    return tuple(key)
+
+
 def index_op(index: Any, layout: Layout) -> Op | None:
     """The form of an index of which the values decide nothing."""
+    axes = -1 if layout.is_number else len(layout.shape)
+    key = _index_key(index)
+    if key is not None:
+        known = _indices.get((key, axes))
+        if known is not None:
+            return known
     shown = _index_text(index)
     if shown is None:
         return None
     text, whole = shown
     # All axes are gone: that is a number, which would have to be read.
-    is_number = whole == len(layout.shape) or layout.is_number
+    is_number = whole == axes or layout.is_number
     found = _indices.get((text, is_number))
     if found is None:
         if len(_indices) > _MOST_FORMS:
             _indices.clear()
         op = Op(operator.itemgetter(index), f"{{0}}[{text}]", only_view=not is_number)
         found = _indices[text, is_number] = op
+    if key is not None:
+        _indices[key, axes] = found
     return found
 
 
@@ -469,22 +538,6 @@ def _at_once(
     if type(result) in (list, tuple):
         return type(result)([recorder.stand_in(each) for each in result])
     return recorder.stand_in(result)
-
-
-def _recorder_of(values: tuple[Any, ...]) -> Recorder:
-    found = _find(values)
-    assert found is not None, "NumPy calls this for arrays of ours alone"
-    return found
-
-
-def _find(values: Any) -> Recorder | None:
-    for each in values:
-        if type(each) is StandIn_:
-            found: Recorder = each._recorder
-            return found
-        if type(each) in (list, tuple) and (nested := _find(each)) is not None:
-            return nested
-    return None
 
 
 def _dummy(value: Any) -> Any:

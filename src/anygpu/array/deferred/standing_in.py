@@ -151,10 +151,10 @@ class StandIn:
         return np.array(value, dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        return calls.call_ufunc(ufunc, method, inputs, options)
+        return calls.call_ufunc(self._recorder, ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
-        return calls.call_function(function, arguments, options)
+        return calls.call_function(self._recorder, function, arguments, options)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and name not in _POINTERS and name != "__array_wrap__":
