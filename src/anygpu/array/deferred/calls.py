@@ -180,7 +180,9 @@ def call_function(
         return function(*map(_dummy, arguments), **{name: _dummy(each) for name, each in options.items()})
     op = None
     operands: tuple[Any, ...] = ()
-    if options.get("out") is None:
+    if function is np.clip and list(options) == ["out"] and len(arguments) == 3 and options["out"] is not None:
+        op, operands = _CLIPPED, (options["out"], *arguments)
+    elif options.get("out") is None:
         given = {name: each for name, each in options.items() if name != "out"} if "out" in options else options
         known = _FUNCTIONS.get(function)
         if known is not None:
@@ -194,6 +196,11 @@ def call_function(
     if op is not None and all(map(is_operand, operands)):
         return recorder.record(op, operands, 3)
     return _at_once(recorder, function, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
+
+
+_CLIPPED = Op(
+    np.clip, "{0}[...] = np.clip({1}, {2}, {3})", writes=True, arranged=lambda out, *given: (*given, out)
+)
 
 
 def is_operand(value: Any) -> bool:
@@ -353,12 +360,29 @@ def call_method(array: Any, name: str, arguments: tuple[Any, ...], options: dict
     count = METHODS[name]
     op = None
     operands: tuple[Any, ...] = (array, *arguments[:count])
-    if options.get("out") is None and not (name == "astype" and options.get("copy") is False):
+    if name == "astype" and "copy" in options:
+        dtype = arguments[0] if arguments else options.get("dtype")
+        keeps = _keeps_type(array._layout, dtype, arguments, options)
+        if keeps and not options["copy"]:
+            return array
+        if keeps is not None:
+            options = {name: each for name, each in options.items() if name != "copy"}
+    if options.get("out") is None and "copy" not in options:
         op = _method_form(name, len(operands), arguments[count:], options, array._layout)
     if op is not None and (len(operands) == 1 or all(map(is_operand, operands))):
         return recorder.record(op, operands, 3)
     value = array._handed_out(f"{name} needs it")
     return _at_once(recorder, getattr(value, name), arguments, options, name, options.get("out"), 3)
+
+
+def _keeps_type(layout: Layout, dtype: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> bool | None:
+    """Whether NumPy gives an array itself that is to be copied only where its type changes; `None` if only it knows."""
+    if len(arguments) > 1 or options.keys() - {"copy", "dtype"} or layout.is_number or dtype is None:
+        return None
+    try:
+        return bool(np.dtype(dtype) == layout.dtype)
+    except TypeError:
+        return None
 
 
 def _method_form(name: str, operands: int, rest: tuple[Any, ...], options: dict[str, Any], layout: Layout) -> Op | None:

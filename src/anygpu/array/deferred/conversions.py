@@ -8,9 +8,11 @@ everything else, and on other threads, they call NumPy's own as they were called
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -57,13 +59,34 @@ def _converter(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.wraps(np.array)
 def _array(*given: Any, **options: Any) -> Any:
-    if len(given) == 1 and type(given[0]) is StandIn:
-        (array,) = given
-        copies = options.get("copy", True) is True and options.keys() <= {"copy", "dtype"}
-        same = copies and not array._layout.is_number and _type_is(array, options.get("dtype"))
-        if same and array._recorder.is_open:
-            return array._recorder.record(calls.COPIED_AS_IT_LIES, (array,))
+    if given and type(given[0]) is StandIn:
+        found = _array_of_ours(*given, **options)
+        if found is not None:
+            return found
     return _theirs["array"](*given, **options)
+
+
+def _array_of_ours(
+    array: StandIn, dtype: Any = None, *, copy: Any = True, order: Any = "K", subok: bool = False, **others: Any
+) -> Any:
+    """What `np.array` gives for one of ours; `None` where NumPy is to be asked."""
+    if others or array._layout.is_number or not array._recorder.is_open:
+        return None
+    if copy is True:
+        if order in (None, "K") and _type_is(array, dtype):
+            return array._recorder.record(calls.COPIED_AS_IT_LIES, (array,), 4)
+        return None
+    # Who wants no copy in any case is about to give the array to C; and NumPy itself looks at its memory.
+    if (copy is not None and copy is not _IF_NEEDED) or _is_numpys(sys._getframe(2)):
+        return None
+    return array if _keeps(array, dtype, order) else None
+
+
+_IF_NEEDED: Any = getattr(getattr(np, "_CopyMode", None), "IF_NEEDED", None)
+
+
+def _is_numpys(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("numpy.")
 
 
 @functools.wraps(np.ascontiguousarray)

@@ -136,6 +136,10 @@ class StandIn:
     def nbytes(self) -> int:
         return self._layout.size * self._layout.dtype.itemsize
 
+    @property
+    def device(self) -> str:
+        return "cpu"
+
     def __len__(self) -> int:
         shape = self._layout.shape
         return shape[0] if shape else len(self._handed_out("len"))
@@ -160,6 +164,9 @@ class StandIn:
         if name.startswith("_") and name not in _POINTERS and name != "__array_wrap__":
             # What an array has not, such as `__cuda_array_interface__`; slots that are not set yet.
             raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}", name=name, obj=self)
+        kind = self._layout.kind
+        if not hasattr(kind, name):
+            raise AttributeError(f"{_named(kind)} object has no attribute {name!r}", name=name, obj=self)
         found = getattr(self._handed_out(f"its {name} is needed"), name)
         if name in _POINTERS:
             root = self
@@ -189,9 +196,15 @@ class StandIn:
             self._recorder.record(op, operands)
 
     def __iter__(self) -> Iterator[Any]:
-        if len(self._layout.shape) < 2:
+        if not self._layout.shape:
             return iter(self._handed_out("it is iterated over"))
+        if len(self._layout.shape) < 2:
+            return self._elements()
         return map(self.__getitem__, range(self._layout.shape[0]))
+
+    def _elements(self) -> Iterator[Any]:
+        """Its elements, which are read when the first one is asked for: some ask only whether there are any."""
+        yield from self._handed_out("it is iterated over")
 
     @property
     def T(self) -> Any:  # noqa: N802 - NumPy's name
@@ -280,6 +293,10 @@ class StandIn:
 
     def __dlpack_device__(self) -> Any:
         return (1, 0)
+
+
+def _named(kind: type[Any]) -> str:
+    return f"'numpy.{kind.__name__}'"
 
 
 def _binary(name: str, op: Any) -> None:
