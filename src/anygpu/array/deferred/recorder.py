@@ -71,11 +71,10 @@ class Recorder:
         self.recorded = self.at_once = self.copied = 0
         self.ended: list[Ended] = []
         self.filters = warnings.filters
-        #: NumPy's modes as they were last seen; and those with which nothing can wait.
-        self._modes: object = None
-        self._loud: object = self  # which are none
-        self._found: dict[str, Any] = {}
-        self._is_quiet = False
+        #: NumPy's modes as they were last seen, if calls can wait with them; else these.
+        self._modes: object
+        self._loud: object
+        self._see_modes(_modes_now())
         self._structures = structures or Structures()
         #: The last entry; what goes in; where each call was made; and the arrays that wait, whether needed or not.
         self._step = self._structures.begin()
@@ -136,6 +135,8 @@ class Recorder:
             elif type(each) is int:
                 key.append(int if 0 <= each <= FITS_ALL else (each,))
                 numbers.append(each)
+            elif type(each) is StandIn_ and each._is_argument and (entry := self._entered(each)) is not None:
+                key.append(entry)
             else:
                 return self._record(op, operands, None, depth + 1)
         made = self.again(tuple(key), operands[0], depth + 1)
@@ -143,6 +144,14 @@ class Recorder:
             return self._record(op, operands, tuple(key), depth + 1)
         self.values += numbers
         return made
+
+    def _entered(self, argument: StandIn) -> int | None:
+        """The entry of a large argument whose memory can be trusted; `None` for others."""
+        if argument._layout.size <= SMALL or not self._is_safe(argument) or argument._recorder is not self:
+            return None
+        if not self.is_open or _ident() != self.thread:
+            return None
+        return self._entry_of(argument)
 
     def _record(self, op: Op, operands: tuple[Any, ...], again: tuple[Any, ...] | None, depth: int) -> Any:
         """The same for a call that is new at this point of a script; if it is recorded, it is `again` from now on."""
@@ -176,7 +185,9 @@ class Recorder:
         if outcome is ITSELF and not op.writes:
             return first
         if outcome is VIEW and type(first) is StandIn_ and first._value is not None:
-            return self._view(fact, first)
+            # A view of an argument is made when somebody needs it: nothing can take the place of what it is a view of.
+            if not (first._is_argument and first._segment is self.segment and _is_large(fact)):
+                return self._view(fact, first)
         if (
             outcome is AT_ONCE
             or _ident() != self.thread
@@ -207,19 +218,15 @@ class Recorder:
     def _may_wait(self) -> bool:
         """Whether NumPy's modes and the filters of warnings allow that a call is made later."""
         modes = _modes_now()
-        if modes is self._loud:
-            return False
-        if modes is not self._modes:
+        if modes is not self._modes and modes is not self._loud:
             if self.waits:
                 self.compute("np.errstate has changed", 4)
-            found: Any = np.geterr()
-            self._found = found
-            self._is_quiet = all(mode == "ignore" for mode in found.values())
-            if not _LOUD.isdisjoint(found.values()) or (not self._is_quiet and _raises_warnings()):
-                self._modes, self._loud = None, modes
-                return False
-            self._modes = modes
-        return self._is_quiet or warnings.filters is self.filters
+            self._see_modes(modes)
+        return modes is self._modes and (self._is_quiet or warnings.filters is self.filters)
+
+    def _see_modes(self, modes: object) -> None:
+        self._found, self._is_quiet, is_loud = _modes_as_words(modes)
+        self._modes, self._loud = (None, modes) if is_loud else (modes, self)
 
     def _entry_of(self, operand: Any) -> int | None:
         """The entry of an operand; `None` for memory that can be neither trusted nor copied."""
@@ -415,14 +422,19 @@ class Recorder:
         self.segment, self._step = object(), self._structures.begin()
         self.values, self._places, self._made = [], [], []
         try:
-            with _as_recorded(self.filters, self._modes, self._found):
-                results = self._compute(script)
+            results: list[Any] = []
+            if self.filters is warnings.filters and (_MODES is None or _MODES.get() is self._modes):
+                results = [] if form.is_idle else self._compute(script)
+            elif not form.is_idle:
+                with _as_recorded(self.filters, self._found):
+                    results = self._compute(script)
         except BaseException:
             # It was interrupted, or there was no memory: what went in is as it was, and it can be computed again.
             self.segment, self._step, self.values, self._places, self._made = segment, step, *script[1:], wanted
             raise
-        self.ended.append(Ended(why, place, form.calls))
-        self.recorded += form.calls
+        if not form.is_idle:
+            self.ended.append(Ended(why, place, form.calls))
+            self.recorded += form.calls
         if len(self.all) > MOST_ENTRIES:
             self.all = [each for each in self.all if each() is not None]
         for array, result in zip(own, results, strict=True):
@@ -438,8 +450,9 @@ class Recorder:
                 while root._parent is not None:
                     root = root._parent
                 held = ref(array)
-                root._views = (*root._views, held)
                 self.all.append(held)
+                if not root._is_argument:
+                    root._views = (*root._views, held)
 
     def _still_wanted(self) -> list[StandIn]:
         """The arrays that wait and that somebody refers to, in the order in which they were made."""
@@ -454,12 +467,9 @@ class Recorder:
 
 
 @contextlib.contextmanager
-def _as_recorded(filters: Any, modes: object, found: dict[str, Any]) -> Iterator[None]:
+def _as_recorded(filters: Any, found: dict[str, Any]) -> Iterator[None]:
     """With the filters of warnings and NumPy's modes that were there when calls were recorded."""
     now = warnings.filters
-    if now is filters and (_MODES is None or _MODES.get() is modes):
-        yield
-        return
     with np.errstate(**found):
         warnings.filters = filters
         warnings._filters_mutated()  # type: ignore[attr-defined]
@@ -468,6 +478,23 @@ def _as_recorded(filters: Any, modes: object, found: dict[str, Any]) -> Iterator
         finally:
             warnings.filters = now
             warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+#: NumPy's modes and the filters of warnings as they were last seen, with what they mean.
+_last: tuple[object, list[Any], tuple[dict[str, Any], bool, bool]] = (None, [], ({}, False, True))
+
+
+def _modes_as_words(modes: object) -> tuple[dict[str, Any], bool, bool]:
+    """NumPy's modes; whether it warns of nothing; and whether it may do something that only it can do in its place."""
+    global _last
+    known, filters, meaning = _last
+    if known is not modes or filters != warnings.filters:
+        found: Any = np.geterr()
+        is_quiet = all(mode == "ignore" for mode in found.values())
+        is_loud = not _LOUD.isdisjoint(found.values()) or (not is_quiet and _raises_warnings())
+        meaning = (found, is_quiet, is_loud)
+        _last = (modes, list(warnings.filters), meaning)
+    return meaning
 
 
 def ignores_warnings() -> bool:
@@ -487,6 +514,10 @@ def _raises_warnings() -> bool:
             if message is None and module is None and not line:
                 return False  # which hides those behind it
     return False
+
+
+def _is_large(fact: Fact) -> bool:
+    return fact.layout is not None and fact.layout.size > SMALL
 
 
 def _has_layout(value: Any) -> bool:

@@ -139,7 +139,7 @@ class Structures:
 class Form:
     """The structure of scripts that compute the same."""
 
-    __slots__ = ("_turns", "calls", "entries", "inputs", "is_quiet", "kept", "outputs")
+    __slots__ = ("_turns", "calls", "entries", "inputs", "is_idle", "is_quiet", "kept", "outputs")
 
     def __init__(self, entries: tuple[Entry, ...], outputs: tuple[int, ...], *, is_quiet: bool) -> None:
         """`outputs` are the entries that are wanted; `is_quiet`: NumPy warns of nothing."""
@@ -147,6 +147,8 @@ class Form:
         #: The entries that go in.
         self.inputs = [number for number, entry in enumerate(entries) if type(entry) is not tuple]
         self.calls = len(entries) - len(self.inputs)
+        #: Whether it does nothing but look at what goes in.
+        self.is_idle = all(entry[0].outcome is Outcome.VIEW for entry in entries if type(entry) is tuple)
         self._turns: list[_Turn] | None = None
         #: What the one who computes it remembers of it.
         self.kept: Any = None
