@@ -32,7 +32,7 @@ from benchmarks.deferred_functions import FUNCTIONS
 from benchmarks.deferred_recording import recording_seconds, share
 
 #: Seconds and calls before anything is measured, and those in which both sides take turns.
-WARM_SECONDS, WARM_CALLS, TURNS, MOST_SECONDS = 3.0, 120, 25, 3.0
+WARM_SECONDS, WARM_CALLS, TURNS, MOST_SECONDS = 4.0, 1000, 25, 3.0
 LEAST_RATIO = 0.9
 #: Functions that are printed with the reason, at both ends.
 SHOWN = 10

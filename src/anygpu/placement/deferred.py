@@ -44,15 +44,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Seconds of NumPy for each recorded operation, below which recording does not pay.
-LEAST_PER_OPERATION = 6e-6
-#: Deferred calls may take at most this much of a plain call's time; and how many are made before that is judged.
-LEAST_GAIN, CALLS_BEFORE_JUDGING = 0.97, 6
-#: Where it is not known yet whether segments become native code, it is judged after so many calls and seconds.
-MOST_TRIAL_CALLS, MOST_TRIAL_SECONDS = 40, 1.0
-#: Deferred calls that take so many times as long as plain ones, after so many, are given up in any case.
-MOST_LOSS = 1.2
+LEAST_PER_OPERATION = 2e-6
+#: Deferred calls may take at most this much of a plain call's time.
+LEAST_GAIN = 0.97
+#: Calls after which it is judged whether native code could gain anything at all; and whether it has.
+CALLS_BEFORE_JUDGING, CALLS_BEFORE_COMPARING = 3, 6
+#: Seconds that deferred calls may take more than plain ones until it is known whether native code runs their segments.
+MOST_LOST = 0.2
 #: After so many plain calls of a function that has gone back, it is looked whether its arguments are of a new kind.
 _LOOK_EVERY = 64
+#: Calls of which the quickest counts, where they were faster before.
+_RECENT = 24
 #: One call of so many is a plain one, to know what these take.
 PLAIN_EVERY = 24
 #: Kinds of arguments that are remembered for one function.
@@ -76,9 +78,13 @@ class DeferredSite:
     def __init__(self) -> None:
         self.calls = self.plain_calls = 0
         self.plain = math.inf
-        self.seconds = 0.0
-        #: Of the last deferred calls.
+        #: What deferred calls took more than plain ones.
+        self.lost = 0.0
+        #: Of the last deferred calls; and the least that one took beside its segments.
         self.recent: list[float] = []
+        self.beside = math.inf
+        #: How many of them count: more once it was faster, when a slow one says more about the machine.
+        self.kept = 4
         #: Operations in a call.
         self.operations = 0
 
@@ -90,22 +96,27 @@ class DeferredSite:
         self.plain_calls += 1
         self.plain = min(self.plain, seconds)
 
-    def ran(self, seconds: float, operations: int, *, is_settled: bool) -> str | None:
-        """A deferred call took so long. Returns why calls go back to plain ones, if they do."""
+    def ran(self, seconds: float, operations: int, computing: float, *, is_settled: bool) -> str | None:
+        """A deferred call took so long, and its segments. Returns why calls go back to plain ones, if they do."""
         self.calls += 1
         self.operations = max(self.operations, operations)
-        self.seconds += seconds
-        self.recent = [*self.recent[-4:], seconds]
+        self.lost += seconds - self.plain
+        self.recent = [*self.recent[-self.kept :], seconds]
+        self.beside = min(self.beside, seconds - computing)
         if self.calls >= 2 and self.plain < LEAST_PER_OPERATION * self.operations:
             each = readable_seconds(self.plain / max(self.operations, 1))
             return f"its {self.operations} operations take numpy {each} each, which is too little to record them"
-        is_known = is_settled or (self.calls >= MOST_TRIAL_CALLS and self.seconds >= MOST_TRIAL_SECONDS)
-        if self.calls >= MOST_TRIAL_CALLS and min(self.recent) > MOST_LOSS * self.plain:
-            is_known = True  # what native code might gain later is not worth that
-        judged = self.calls >= CALLS_BEFORE_JUDGING and is_known
-        if judged and min(self.recent) > LEAST_GAIN * self.plain:
+        most = LEAST_GAIN * self.plain
+        if self.calls >= CALLS_BEFORE_JUDGING and self.beside > most:
+            took = f"{readable_seconds(self.beside)}, and a plain call {readable_seconds(self.plain)}"
+            return f"what a deferred call does beside the operations that wait takes {took}"
+        # What native code might gain later is not worth more than that.
+        is_known = is_settled or self.lost > MOST_LOST
+        if self.calls >= CALLS_BEFORE_COMPARING and is_known and min(self.recent) > most:
             took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
             return f"deferred calls are not faster: they take {took}"
+        if is_settled and seconds <= most:
+            self.kept = _RECENT
         return None
 
 
@@ -197,7 +208,9 @@ class Deferred(Offloaded[P, R]):
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")
             raise
         end = _clock()
-        why = run.escaped or site.ran(end - begin, run.operations, is_settled=self._segments.are_settled)
+        why = run.escaped or site.ran(
+            end - begin, run.operations, run.computing, is_settled=self._segments.are_settled
+        )
         if why is not None:
             self._go_back(None if run.escaped else key, f"{why}.")
         receipt = self._last = deferred_receipt(

@@ -77,6 +77,11 @@ def astype_op(dtype: np.dtype[Any]) -> Op:
 _powers: dict[int, Op] = {}
 
 
+def _squared(array: Any, exponent: int, out: Any) -> Any:
+    """What NumPy calls for a power of two."""
+    return np.square(array, out)
+
+
 def power_op(exponent: Any) -> Op | None:
     """For a whole number, whose value decides what NumPy does; `None` for other exponents."""
     if type(exponent) is not int:
@@ -86,7 +91,8 @@ def power_op(exponent: Any) -> Op | None:
         if len(_powers) > _MOST_FORMS:
             _powers.clear()
         text = f"({{0}} ** {exponent})"
-        found = _powers[exponent] = Op(operator.pow, text, arranged=lambda x: (x, exponent))
+        ufunc = _squared if exponent == 2 else None
+        found = _powers[exponent] = Op(operator.pow, text, arranged=lambda x: (x, exponent), ufunc=ufunc)
     return found
 
 

@@ -100,7 +100,7 @@ class Op:
         writes: bool = False,
         only_view: bool = False,
         arranged: Callable[..., tuple[Any, ...]] | None = None,
-        ufunc: np.ufunc | None = None,
+        ufunc: Callable[..., Any] | None = None,
     ) -> None:
         """`text` has {0}, {1} for the operands. `writes` is for one that writes to its first operand.
 
