@@ -67,7 +67,8 @@ class SegmentSite(NativeSite):
         self._scripts.now = script
         try:
             # A script of the same structure may stand on another line, whose warning nobody has seen yet.
-            if direct is not None and (script.form.is_quiet or getattr(direct, "is_silent", True) or ignores_warnings()):
+            is_quiet = script.form.is_quiet or getattr(direct, "is_silent", True) or ignores_warnings()
+            if direct is not None and is_quiet:
                 before = self.calls
                 value = direct(self.function, arguments, {}, begin)
                 if value is not PLAN:

@@ -11,14 +11,14 @@ import contextlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import numpy as np
 
 from anygpu.array.deferred.layouts import FITS_ALL, Fact, Op, Outcome, can_stand_for, layout_of, number_key
-from anygpu.array.deferred.script import Place, Script, Structures, Where, called_from
+from anygpu.array.deferred.script import Modes, Place, Script, Structures, Where, called_from
 
 if TYPE_CHECKING:
     from anygpu.array.deferred.standing_in import StandIn
@@ -71,13 +71,14 @@ class Recorder:
         self.recorded = self.at_once = self.copied = 0
         self.ended: list[Ended] = []
         self.filters = warnings.filters
-        #: NumPy's modes as they were last seen, if calls can wait with them; else these.
-        self._modes: object
-        self._loud: object
-        self._see_modes(_modes_now())
         self._structures = structures or Structures()
         #: The last entry; what goes in; where each call was made; and the arrays that wait, whether needed or not.
         self._step = self._structures.begin()
+        #: NumPy's modes as they were last seen, if calls can wait with them; else these. And those of the first call.
+        self._modes: object
+        self._loud: object
+        self._found_first: Modes
+        self._see_modes(_modes_now())
         self.values: list[Any] = []
         self._places: list[Where | None] = []
         self._made: list[StandIn] = []
@@ -96,13 +97,10 @@ class Recorder:
         `key` is what was called, and the entry or the kind of number of each operand, of which `first` is the first.
         The user's code is `depth` frames above. The caller adds numbers to `values`.
         """
+        if _modes_now() is not self._modes and not self._may_wait():
+            return None
         step = self._step.next.get(key)
-        if (
-            step is None
-            or _modes_now() is not self._modes
-            or not (self._is_quiet or warnings.filters is self.filters)
-            or _ident() != self.thread
-        ):
+        if step is None or not (self._is_quiet or warnings.filters is self.filters) or _ident() != self.thread:
             return None
         frame = _frame(depth)
         fact = step.fact
@@ -218,15 +216,18 @@ class Recorder:
     def _may_wait(self) -> bool:
         """Whether NumPy's modes and the filters of warnings allow that a call is made later."""
         modes = _modes_now()
-        if modes is not self._modes and modes is not self._loud:
-            if self.waits:
-                self.compute("np.errstate has changed", 4)
+        if modes is not self._modes and modes is not self._loud and _ident() == self.thread:
+            before = self._found
             self._see_modes(modes)
+            if self.waits and modes is self._modes and before != self._found:
+                self._add(self._found)
         return modes is self._modes and (self._is_quiet or warnings.filters is self.filters)
 
     def _see_modes(self, modes: object) -> None:
         self._found, self._is_quiet, is_loud = _modes_as_words(modes)
         self._modes, self._loud = (None, modes) if is_loud else (modes, self)
+        if not self.waits:
+            self._found_first = self._found
 
     def _entry_of(self, operand: Any) -> int | None:
         """The entry of an operand; `None` for memory that can be neither trusted nor copied."""
@@ -413,7 +414,7 @@ class Recorder:
         wanted = self._still_wanted()
         # Views are made of what they are views of, which they keep alive.
         own = [array for array in wanted if array._parent is None]
-        form = step.form(tuple([array._entry for array in own]), is_quiet=self._is_quiet)
+        form = step.form(tuple([array._entry for array in own]), self._found_first)
         script = Script(form, self.values, self._places)
         if len(script.values) != len(form.inputs) or len(script.places) != form.calls:
             self._made = wanted
@@ -421,16 +422,19 @@ class Recorder:
         segment = self.segment
         self.segment, self._step = object(), self._structures.begin()
         self.values, self._places, self._made = [], [], []
+        self._found_first = self._found
         try:
             results: list[Any] = []
-            if self.filters is warnings.filters and (_MODES is None or _MODES.get() is self._modes):
+            is_as_recorded = self.filters is warnings.filters and _modes_now() is self._modes
+            if is_as_recorded and len(form.modes) == 1:
                 results = [] if form.is_idle else self._compute(script)
             elif not form.is_idle:
-                with _as_recorded(self.filters, self._found):
+                with _as_recorded(self.filters, form.modes):
                     results = self._compute(script)
         except BaseException:
             # It was interrupted, or there was no memory: what went in is as it was, and it can be computed again.
             self.segment, self._step, self.values, self._places, self._made = segment, step, *script[1:], wanted
+            self._found_first = form.modes[0]
             raise
         if not form.is_idle:
             self.ended.append(Ended(why, place, form.calls))
@@ -467,10 +471,17 @@ class Recorder:
 
 
 @contextlib.contextmanager
-def _as_recorded(filters: Any, found: dict[str, Any]) -> Iterator[None]:
-    """With the filters of warnings and NumPy's modes that were there when calls were recorded."""
+def _as_recorded(filters: Any, modes: Sequence[Modes]) -> Iterator[None]:
+    """With the filters of warnings and NumPy's modes that were there when calls were recorded.
+
+    Where these were several, with the loudest of them: what native code does not know NumPy then says for each call.
+    """
     now = warnings.filters
-    with np.errstate(**found):
+    loudest: Any = {
+        name: next((each for each in of_all if each != "ignore"), "ignore")
+        for name, of_all in zip(Modes._fields, zip(*modes, strict=True), strict=True)
+    }
+    with np.errstate(**loudest):
         warnings.filters = filters
         warnings._filters_mutated()  # type: ignore[attr-defined]
         try:
@@ -481,18 +492,17 @@ def _as_recorded(filters: Any, found: dict[str, Any]) -> Iterator[None]:
 
 
 #: NumPy's modes and the filters of warnings as they were last seen, with what they mean.
-_last: tuple[object, list[Any], tuple[dict[str, Any], bool, bool]] = (None, [], ({}, False, True))
+_last: tuple[object, list[Any], tuple[Modes, bool, bool]] = (None, [], (Modes("", "", "", ""), False, True))
 
 
-def _modes_as_words(modes: object) -> tuple[dict[str, Any], bool, bool]:
+def _modes_as_words(modes: object) -> tuple[Modes, bool, bool]:
     """NumPy's modes; whether it warns of nothing; and whether it may do something that only it can do in its place."""
     global _last
     known, filters, meaning = _last
     if known is not modes or filters != warnings.filters:
-        found: Any = np.geterr()
-        is_quiet = all(mode == "ignore" for mode in found.values())
-        is_loud = not _LOUD.isdisjoint(found.values()) or (not is_quiet and _raises_warnings())
-        meaning = (found, is_quiet, is_loud)
+        found = Modes(**np.geterr())
+        is_loud = not _LOUD.isdisjoint(found) or (not found.is_quiet and _raises_warnings())
+        meaning = (found, found.is_quiet, is_loud)
         _last = (modes, list(warnings.filters), meaning)
     return meaning
 

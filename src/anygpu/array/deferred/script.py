@@ -12,6 +12,8 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from anygpu.array.deferred.layouts import Fact, Op, Outcome
 
 #: Steps that are remembered for one function.
@@ -19,11 +21,25 @@ _MOST_STEPS = 20_000
 #: Results of at least so many bytes are written over an operand that nobody needs any more, as NumPy does itself.
 _LARGE = 1 << 18
 
-#: An entry is a layout (of an array that goes in), a type (of a Python number), or a call: what it gives, and the
-#: numbers of the entries that are its operands.
+#: An entry is a layout (of an array that goes in), a type (of a Python number), modes of NumPy's that calls behind it are
+#: made with, or a call: what it gives, and the numbers of the entries that are its operands.
 Entry = Any
 #: The code, instruction and globals of a line that made a call.
 Where = tuple[CodeType, int, dict[str, Any]]
+
+
+class Modes(NamedTuple):
+    """NumPy's floating-point modes."""
+
+    divide: Any
+    over: Any
+    under: Any
+    invalid: Any
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether NumPy warns of nothing."""
+        return self == ("ignore", "ignore", "ignore", "ignore")
 
 
 class Place(NamedTuple):
@@ -102,9 +118,9 @@ class Step:
         #: The scripts that end here, by what is wanted of them.
         self.forms: dict[Any, Form] = {}
 
-    def form(self, outputs: tuple[int, ...], *, is_quiet: bool) -> Form:
-        """The structure of a script that ends here."""
-        found = self.forms.get((outputs, is_quiet))
+    def form(self, outputs: tuple[int, ...], modes: Modes) -> Form:
+        """The structure of a script that ends here, and that began with these modes."""
+        found = self.forms.get((outputs, modes))
         if found is None:
             entries = []
             step: Step = self
@@ -113,7 +129,7 @@ class Step:
                 step = step.before
             if len(self.forms) > 64:
                 self.forms.clear()
-            found = self.forms[outputs, is_quiet] = Form(tuple(reversed(entries)), outputs, is_quiet=is_quiet)
+            found = self.forms[outputs, modes] = Form(tuple(reversed(entries)), outputs, modes)
         return found
 
 
@@ -139,14 +155,18 @@ class Structures:
 class Form:
     """The structure of scripts that compute the same."""
 
-    __slots__ = ("_turns", "calls", "entries", "inputs", "is_idle", "is_quiet", "kept", "outputs")
+    __slots__ = ("_turns", "calls", "entries", "inputs", "is_idle", "is_quiet", "kept", "modes", "outputs")
 
-    def __init__(self, entries: tuple[Entry, ...], outputs: tuple[int, ...], *, is_quiet: bool) -> None:
-        """`outputs` are the entries that are wanted; `is_quiet`: NumPy warns of nothing."""
-        self.entries, self.outputs, self.is_quiet = entries, outputs, is_quiet
+    def __init__(self, entries: tuple[Entry, ...], outputs: tuple[int, ...], modes: Modes) -> None:
+        """`outputs` are the entries that are wanted; `modes` those of the first calls."""
+        self.entries, self.outputs = entries, outputs
+        #: NumPy's modes, in the order in which they come.
+        self.modes = (modes, *(entry for entry in entries if type(entry) is Modes))
+        #: Whether NumPy warns of nothing.
+        self.is_quiet = all(each.is_quiet for each in self.modes)
         #: The entries that go in.
-        self.inputs = [number for number, entry in enumerate(entries) if type(entry) is not tuple]
-        self.calls = len(entries) - len(self.inputs)
+        self.inputs = [number for number, entry in enumerate(entries) if type(entry) not in _NO_INPUTS]
+        self.calls = sum(type(entry) is tuple for entry in entries)
         #: Whether it does nothing but look at what goes in.
         self.is_idle = all(entry[0].outcome is Outcome.VIEW for entry in entries if type(entry) is tuple)
         self._turns: list[_Turn] | None = None
@@ -155,13 +175,16 @@ class Form:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return (self.entries, self.outputs, self.is_quiet)
+        return (self.entries, self.outputs, self.modes[0])
 
     @property
     def turns(self) -> list[_Turn]:
         if self._turns is None:
             self._turns = _turns(self.entries, self.outputs)
         return self._turns
+
+
+_NO_INPUTS = frozenset((tuple, Modes))
 
 
 class _Turn(NamedTuple):
@@ -174,6 +197,8 @@ class _Turn(NamedTuple):
     #: Entries that nobody needs after it, so that memory is used again as NumPy does; and the one it is written over.
     last: tuple[int, ...]
     over: int | None
+    #: NumPy's modes from here on, where they change.
+    modes: Modes | None
 
 
 def _turns(entries: tuple[Entry, ...], outputs: tuple[int, ...]) -> list[_Turn]:
@@ -193,7 +218,10 @@ def _turns(entries: tuple[Entry, ...], outputs: tuple[int, ...]) -> list[_Turn]:
         if number not in wanted:
             unneeded.setdefault(user, []).append(number)
     turns = []
+    modes = None
     for number, entry in enumerate(entries):
+        if type(entry) is Modes:
+            modes = entry
         if type(entry) is not tuple:
             continue
         fact, operands = entry
@@ -203,7 +231,8 @@ def _turns(entries: tuple[Entry, ...], outputs: tuple[int, ...]) -> list[_Turn]:
             if each in free and each not in shared and number not in shared and _fits(entries, each, fact):
                 over = each
                 break
-        turns.append(_Turn(number, fact.op, operands, fact.outcome is Outcome.ITSELF, tuple(free), over))
+        turns.append(_Turn(number, fact.op, operands, fact.outcome is Outcome.ITSELF, tuple(free), over, modes))
+        modes = None
     return turns
 
 
@@ -226,11 +255,19 @@ class Script(NamedTuple):
 
     def run(self) -> list[Any]:
         """What NumPy gives for the entries that are wanted."""
+        if len(self.form.modes) == 1:
+            return self._run()
+        with np.errstate(**self.form.modes[0]._asdict()):
+            return self._run()
+
+    def _run(self) -> list[Any]:
         form = self.form
         values: list[Any] = [None] * len(form.entries)
         for number, value in zip(form.inputs, self.values, strict=True):
             values[number] = value
-        for (number, op, operands, is_itself, last, over), place in zip(form.turns, self.places, strict=True):
+        for (number, op, operands, is_itself, last, over, modes), place in zip(form.turns, self.places, strict=True):
+            if modes is not None:
+                np.seterr(**modes._asdict())
             given: Any = op.arranged(tuple([values[each] for each in operands]))
             call: Any = op.call
             if over is not None:
