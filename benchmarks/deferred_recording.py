@@ -33,20 +33,20 @@ def _ufuncs(x: Any, y: Any) -> None:
 
 def _methods(x: Any, y: Any) -> None:
     for _ in range(_OPERATIONS // 2):
-        y = x.sum()
-        y = x.max(axis=0)
+        x.sum()
+        x.max(axis=0)
 
 
 def _indices(x: Any, y: Any) -> None:
     for _ in range(_OPERATIONS // 2):
-        y = x[1:-1]
-        y = x[..., ::2]
+        x[1:-1]
+        x[..., ::2]
 
 
 def _functions(x: Any, y: Any) -> None:
     for _ in range(_OPERATIONS // 2):
         y = np.where(y, x, 0.0)
-        y = np.sum(x, axis=0)
+        np.sum(x, axis=0)
 
 
 _LOOPS = {"binary": _adds, "ufunc": _ufuncs, "method": _methods, "index": _indices, "function": _functions}

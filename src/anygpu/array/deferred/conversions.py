@@ -76,17 +76,18 @@ def _array_of_ours(
         if order in (None, "K") and _type_is(array, dtype):
             return array._recorder.record(calls.COPIED_AS_IT_LIES, (array,), 4)
         return None
-    # Who wants no copy in any case is about to give the array to C; and NumPy itself looks at its memory.
-    if (copy is not None and copy is not _IF_NEEDED) or _is_numpys(sys._getframe(2)):
-        return None
-    return array if _keeps(array, dtype, order) else None
+    # Whoever else wants a copy only if it is needed is about to give the array to C.
+    if (copy is None or copy is _IF_NEEDED) and _is_asarray(sys._getframe(2)) and _keeps(array, dtype, order):
+        return array
+    return None
 
 
 _IF_NEEDED: Any = getattr(getattr(np, "_CopyMode", None), "IF_NEEDED", None)
 
 
-def _is_numpys(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith("numpy.")
+def _is_asarray(frame: FrameType) -> bool:
+    """Whether that is the `asarray` by which SciPy and scikit-learn call NumPy's."""
+    return frame.f_code.co_name == "asarray" and "array_api_compat" in str(frame.f_globals.get("__name__"))
 
 
 @functools.wraps(np.ascontiguousarray)

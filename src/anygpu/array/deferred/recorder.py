@@ -182,10 +182,8 @@ class Recorder:
         first = operands[0]
         if outcome is ITSELF and not op.writes:
             return first
-        if outcome is VIEW and type(first) is StandIn_ and first._value is not None:
-            # A view of an argument is made when somebody needs it: nothing can take the place of what it is a view of.
-            if not (first._is_argument and first._segment is self.segment and _is_large(fact)):
-                return self._view(fact, first)
+        if outcome is VIEW and type(first) is StandIn_ and first._value is not None and not self._may_view(first, fact):
+            return self._view(fact, first)
         if (
             outcome is AT_ONCE
             or _ident() != self.thread
@@ -259,6 +257,14 @@ class Recorder:
             self.copied += value.nbytes
             value = value.copy("K")
         return self._input(layout_of(value), value)
+
+    def _may_view(self, array: StandIn, fact: Fact) -> bool:
+        """Whether a view of an array that is there is made when it is needed.
+
+        It can be of an argument: nothing can take the place of what it is a view of.
+        """
+        is_large = fact.layout is not None and fact.layout.size > SMALL
+        return is_large and array._is_argument and array._segment is self.segment
 
     def _view_entry(self, parent: StandIn, fact: Fact) -> int | None:
         source = self._entry_of(parent)
@@ -524,10 +530,6 @@ def _raises_warnings() -> bool:
             if message is None and module is None and not line:
                 return False  # which hides those behind it
     return False
-
-
-def _is_large(fact: Fact) -> bool:
-    return fact.layout is not None and fact.layout.size > SMALL
 
 
 def _has_layout(value: Any) -> bool:
