@@ -94,7 +94,11 @@ class Segment:
         self.calls = form.calls
         #: How often it ran.
         self.count = 0
-        self.may_be_native = bool(form.outputs) and self.calls <= _MOST_CALLS and options.allows_native
+        # Of elements that a mask has selected, native code knows no number.
+        has_shapes = all(type(form.entries[each][0].layout) is Layout for each in form.outputs)
+        self.may_be_native = (
+            bool(form.outputs) and has_shapes and self.calls <= _MOST_CALLS and options.allows_native
+        )
 
     @property
     def site(self) -> SegmentSite | None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.deferred.layouts import Layout, Op
-from anygpu.array.deferred.recorder import Recorder, _frame
+from anygpu.array.deferred.layouts import Layout, Op, Selection
+from anygpu.array.deferred.recorder import ELEMENTWISE_TOO, SMALL, Recorder, _frame
 from anygpu.array.deferred.script import called_from
 
 _MOST_FORMS = 4096
@@ -54,6 +54,7 @@ UNARY = {
 }
 POWER = Op(operator.pow, "({0} ** {1})")
 IN_PLACE_POWER = Op(operator.ipow, "{0} **= {1}", writes=True)
+ELEMENTWISE_TOO.update((POWER, IN_PLACE_POWER, *IN_PLACE.values(), *(BINARY[each] for each in ("lt", "le", "gt", "ge", "eq", "ne"))))
 TRANSPOSED = Op(operator.attrgetter("T"), "{0}.T", only_view=True)
 MATRIX_TRANSPOSED = Op(operator.attrgetter("mT"), "{0}.mT", only_view=True)
 REAL = Op(operator.attrgetter("real"), "{0}.real")
@@ -93,6 +94,7 @@ def power_op(exponent: Any) -> Op | None:
         text = f"({{0}} ** {exponent})"
         ufunc = _squared if exponent == 2 else None
         found = _powers[exponent] = Op(operator.pow, text, arranged=lambda x: (x, exponent), ufunc=ufunc)
+        ELEMENTWISE_TOO.add(found)
     return found
 
 
@@ -501,6 +503,24 @@ def index_op(index: Any, layout: Layout) -> Op | None:
     return found
 
 
+def masked(array: Any, index: Any) -> tuple[Any, Any] | None:
+    """An array, or one channel of it, and the mask of the same shape that its elements are selected by."""
+    if type(index) is tuple:
+        if len(index) != 2 or type(index[0]) is not StandIn_ or type(index[1]) is not int:
+            return None
+        mask, channel = index
+        if mask._layout.dtype != np.bool_ or len(mask._layout.shape) != len(array._layout.shape) - 1:
+            return None
+        if not mask._layout.shape or not array._recorder.waits:
+            return None
+        array, index = array[..., channel], mask
+    if type(index) is not StandIn_ or index._layout.dtype != np.bool_ or index._recorder is not array._recorder:
+        return None
+    layout = array._layout
+    is_large = layout.size > SMALL and layout.shape == index._layout.shape and type(layout) is not Selection
+    return (array, index) if is_large and index._value is None and not layout.is_number else None
+
+
 _MASKED = Op(operator.setitem, "{0}[{1}] = {2}", writes=True)
 
 
@@ -572,7 +592,7 @@ def _at_once(
 
 def _dummy(value: Any) -> Any:
     if type(value) is StandIn_:
-        layout = value._layout
+        layout = value._known_layout()
         return layout.dtype.type(0) if layout.is_number else layout.dummy
     return value
 

@@ -6,6 +6,7 @@ out is remembered: for the calls that are recorded, layouts decide it and values
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from enum import Enum
@@ -43,6 +44,23 @@ class Layout:
         if self._dummy is None:
             self._dummy = as_strided(np.empty(1, self.dtype), self.shape, self.strides)
         return self._dummy
+
+
+class Selection(Layout):
+    """What `x[mask]` gives: elements in a row, of which only the values know how many."""
+
+    __slots__ = ()
+
+    def __init__(self, dtype: np.dtype[Any], size: int) -> None:
+        """`size` is the most that there can be."""
+        super().__init__((-1,), (dtype.itemsize,), dtype, is_number=True)
+        self.size, self.is_number, self.kind = size, False, np.ndarray
+
+
+@functools.lru_cache(maxsize=1024)
+def selection(dtype: np.dtype[Any], size: int) -> Selection:
+    """The layout of elements that are selected of so many."""
+    return Selection(dtype, size)
 
 
 _layouts: dict[tuple[Any, ...], Layout] = {}
@@ -156,6 +174,28 @@ class Op:
         if type(view) is not np.ndarray:
             return None
         return self.remember(key, Outcome.VIEW, layout_of(view))
+
+    def foresee_selection(self, key: tuple[Any, ...], operands: tuple[Any, ...]) -> bool:
+        """For a call that computes each element by itself, of a selection and numbers: NumPy tells the type for none.
+
+        Whether it can: it may raise an error, as for a number that does not fit.
+        """
+        tried: list[Any] = []
+        size = 0
+        for layout, operand in zip(key, operands, strict=True):
+            if type(layout) is Selection:
+                tried.append(np.empty(0, layout.dtype))
+                size = layout.size
+            else:
+                tried.append(layout.dtype.type(1) if type(layout) is Layout else operand)
+        try:
+            result = self.apply(*tried)
+        except (TypeError, ValueError, OverflowError, ArithmeticError):
+            return False
+        if not can_stand_for(result) or result.shape != (0,):
+            return False
+        self.remember(key, Outcome.ITSELF if self.writes else Outcome.NEW, selection(result.dtype, size))
+        return True
 
 
 def number_key(value: Any) -> Any:

@@ -8,6 +8,7 @@ for the memory of arguments where the function can reach it in no other way (`tr
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 import threading
 import warnings
@@ -17,7 +18,17 @@ from weakref import ref
 
 import numpy as np
 
-from anygpu.array.deferred.layouts import FITS_ALL, Fact, Op, Outcome, can_stand_for, layout_of, number_key
+from anygpu.array.deferred.layouts import (
+    FITS_ALL,
+    Fact,
+    Op,
+    Outcome,
+    Selection,
+    can_stand_for,
+    layout_of,
+    number_key,
+    selection,
+)
 from anygpu.array.deferred.script import Modes, Place, Script, Structures, Where, called_from
 
 if TYPE_CHECKING:
@@ -82,6 +93,8 @@ class Recorder:
         self.values: list[Any] = []
         self._places: list[Where | None] = []
         self._made: list[StandIn] = []
+        #: Those that a mask has selected.
+        self._selections: list[StandIn] = []
         #: Every array that has a value, to see which of them outlive the call.
         self.all: list[ref[StandIn]] = []
 
@@ -113,7 +126,8 @@ class Recorder:
         made._segment = self.segment
         made._parent = first if fact.outcome is VIEW else None
         made._fact = fact
-        made._value = None
+        made._value = made._source = None
+        made._selected = step.selected
         made._views = ()
         made._is_argument = made._is_exposed = False
         self._made.append(made)
@@ -173,6 +187,11 @@ class Recorder:
         if not (is_waiting or size > SMALL) or not self.is_open:
             return self._at_once(op, operands, depth + 1)
         layouts = tuple(key)
+        selected: Any = None
+        if self._selections and Selection in map(type, layouts):
+            selected = self._selected_by(op, operands)
+            if selected is None or (layouts not in op.facts and not op.foresee_selection(layouts, operands)):
+                return self._at_once(op, operands, depth + 1)
         fact = op.facts.get(layouts)
         if fact is None:
             fact = op.foresee(layouts, layouts[0]) if op.only_view else None
@@ -205,11 +224,70 @@ class Recorder:
         assert fact.layout is not None
         made = StandIn_(self, fact.layout, None, number, first if outcome is VIEW else None, fact)
         self._made.append(made)
+        made._selected = self._step.selected = selected
         if again is not None and segment is self.segment and number < MOST_ENTRIES:
             before.next[again] = self._step
         if number > MOST_ENTRIES:
             self.compute("it is long", depth + 1)
         return made
+
+    # -- elements that a mask selects
+
+    def select(self, array: StandIn, mask: StandIn, depth: int = 2) -> Any:
+        """`array[mask]`, for a mask of the same shape: it waits until somebody wants more than to compute with it."""
+        layouts = (array._layout, mask._layout)
+        op = SELECTED
+        if op.facts.get(layouts) is None:
+            op.remember(layouts, NEW, selection(array._layout.dtype, array._layout.size))
+        made = self._record(op, (array, mask), None, depth + 1)
+        if type(made) is StandIn_ and made._segment is self.segment:
+            made._selected = self._step.selected = self._mask_key(mask)
+            made._source = (array, mask)
+            self._selections.append(made)
+        return made
+
+    def assign_selected(self, array: StandIn, mask: StandIn, values: StandIn, depth: int = 2) -> bool:
+        """`array[mask] = values`, for elements that the same mask has selected; whether that was recorded."""
+        if values._value is not None or values._segment is not self.segment or mask._segment is not self.segment:
+            return False
+        if values._selected != self._mask_key(mask) or values._layout.dtype != array._layout.dtype:
+            return False
+        layouts = (array._layout, mask._layout, values._layout)
+        if ASSIGNED.facts.get(layouts) is None:
+            ASSIGNED.remember(layouts, ITSELF, array._layout)
+        self._record(ASSIGNED, (array, mask, values), None, depth + 1)
+        return True
+
+    def _mask_key(self, mask: StandIn) -> Any:
+        """What a mask of this segment is known by: its entry, or that which it is the opposite of."""
+        step = self._step
+        while step.number > mask._entry and step.before is not None:
+            step = step.before
+        is_opposite = type(step.entry) is tuple and step.entry[0].op.text in _OPPOSITES
+        return ("~", step.entry[1][0]) if is_opposite else mask._entry
+
+    def _selected_by(self, op: Op, operands: tuple[Any, ...]) -> Any:
+        """The key of the mask, where elements that one mask has selected are computed with, and numbers."""
+        if op is ASSIGNED:
+            return operands[2]._selected
+        if op.ufunc is None and op not in ELEMENTWISE_TOO:
+            return None
+        found: set[Any] = set()
+        for each in operands:
+            if type(each) is StandIn_ and type(each._layout) is Selection:
+                found.add(each._selected if each._segment is self.segment else None)
+            elif number_key(each) is None and not (type(each) is StandIn_ and each._layout.is_number):
+                return None
+        return found.pop() if len(found) == 1 else None
+
+    def _before_write(self, root: StandIn) -> bool:
+        """Whether memory can be written to as far as elements are concerned that were selected in it or by it."""
+        if root._layout.dtype == np.bool_:
+            return False  # a mask would be another one
+        for each in self._selections:
+            if each._source is not None and _root(each._source[0]) is root:
+                each._source = None  # what it was made of is no more
+        return True
 
     def _may_wait(self) -> bool:
         """Whether NumPy's modes and the filters of warnings allow that a call is made later."""
@@ -314,6 +392,8 @@ class Recorder:
         root = array
         while root._parent is not None:
             root = root._parent
+        if self._selections and not self._before_write(root):
+            return False
         if root._value is None:
             return True
         if root._is_argument or root._layout.is_number or not root._value.flags.forc:
@@ -417,9 +497,10 @@ class Recorder:
             return
         frame = _frame(depth)
         place = Place(frame.f_code, frame.f_lasti, frame.f_globals)
+        self._selections.clear()
         wanted = self._still_wanted()
         # Views are made of what they are views of, which they keep alive.
-        own = [array for array in wanted if array._parent is None]
+        own = [array for array in wanted if array._parent is None and array._source is None]
         form = step.form(tuple([array._entry for array in own]), self._found_first)
         script = Script(form, self.values, self._places)
         if len(script.values) != len(form.inputs) or len(script.places) != form.calls:
@@ -463,6 +544,12 @@ class Recorder:
                 self.all.append(held)
                 if not root._is_argument:
                     root._views = (*root._views, held)
+        for array in wanted:
+            if array._source is not None:
+                whole, mask = array._source
+                array._value, array._segment, array._source = whole._value[mask._value], None, None
+                array._layout = layout_of(array._value)
+                self.all.append(ref(array))
 
     def _still_wanted(self) -> list[StandIn]:
         """The arrays that wait and that somebody refers to, in the order in which they were made."""
@@ -537,6 +624,19 @@ def _has_layout(value: Any) -> bool:
 
 
 _COPY = Op(lambda x: x.copy("K"), "{0}.copy()")
+#: Elements that a mask selects, and an assignment to them. As native code everything is computed, and chosen of then.
+SELECTED = Op(operator.getitem, "{0}.copy()")
+ASSIGNED = Op(operator.setitem, "{0}[...] = np.where({1}, {2}, {0})", writes=True)
+_OPPOSITES = frozenset(("(~{0})", "np.logical_not({0})", "np.invert({0})", "np.bitwise_not({0})"))
+#: Forms that compute each element by itself, beside those that call a ufunc.
+ELEMENTWISE_TOO: set[Op] = set()
+
+
+def _root(array: StandIn) -> StandIn:
+    """The array whose memory it is."""
+    while array._parent is not None:
+        array = array._parent
+    return array
 
 
 def _references(array: Any) -> int:

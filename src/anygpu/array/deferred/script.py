@@ -105,13 +105,15 @@ def _one_line(length: int) -> bytes:
 class Step:
     """An entry of scripts behind those before it."""
 
-    __slots__ = ("before", "entry", "fact", "forms", "next", "number")
+    __slots__ = ("before", "entry", "fact", "forms", "next", "number", "selected")
 
     def __init__(self, before: Step | None, entry: Entry) -> None:
         self.before, self.entry = before, entry
         self.number: int = -1 if before is None else before.number + 1
         #: What a call gives.
         self.fact: Any = entry[0] if type(entry) is tuple else None
+        #: For elements that a mask has selected: what it is known by.
+        self.selected: Any = None
         #: By entry: the step behind this one. And by what was called with which entries: the step of that call, which
         #: is further on where a number goes in before it.
         self.next: dict[Any, Step] = {}

@@ -15,7 +15,7 @@ import numpy as np
 
 from anygpu.array.deferred import calls, recorder
 from anygpu.array.deferred.buffers import give_buffers
-from anygpu.array.deferred.layouts import Fact, Layout, layout_of
+from anygpu.array.deferred.layouts import Fact, Layout, Selection, layout_of
 from anygpu.array.deferred.recorder import Recorder
 from anygpu.base.typing import HostArray
 
@@ -36,6 +36,8 @@ class StandIn:
         "_parent",
         "_recorder",
         "_segment",
+        "_selected",
+        "_source",
         "_value",
         "_views",
     )
@@ -54,6 +56,10 @@ class StandIn:
         self._entry, self._segment = entry, None if value is not None else recorder.segment
         #: What it is a view of, and how.
         self._parent, self._fact = parent, fact
+        #: For elements that a mask has selected, as long as they wait: what the mask is known by; and that of which they
+        #: were selected, with the mask.
+        self._selected: Any = None
+        self._source: tuple[StandIn, StandIn] | None = None
         #: Views of it, if it is none itself.
         self._views: tuple[ref[StandIn], ...] = ()
         #: Whether its memory is an argument's, and whether somebody may have a way to it that keeps no reference.
@@ -90,6 +96,12 @@ class StandIn:
 
     # -- facts
 
+    def _known_layout(self) -> Layout:
+        """Its layout, for which the values are needed where a mask has selected them."""
+        if type(self._layout) is Selection and self._value is None:
+            self._recorder.compute("its shape is needed", 3)
+        return self._layout
+
     @property
     def dtype(self) -> np.dtype[Any]:
         return self._layout.dtype
@@ -100,7 +112,7 @@ class StandIn:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._layout.shape
+        return self._known_layout().shape
 
     @shape.setter
     def shape(self, shape: Any) -> None:
@@ -108,7 +120,7 @@ class StandIn:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        return self._layout.strides
+        return self._known_layout().strides
 
     @strides.setter
     def strides(self, strides: Any) -> None:
@@ -126,7 +138,7 @@ class StandIn:
 
     @property
     def size(self) -> int:
-        return self._layout.size
+        return self._known_layout().size
 
     @property
     def itemsize(self) -> int:
@@ -134,14 +146,14 @@ class StandIn:
 
     @property
     def nbytes(self) -> int:
-        return self._layout.size * self._layout.dtype.itemsize
+        return self._known_layout().size * self._layout.dtype.itemsize
 
     @property
     def device(self) -> str:
         return "cpu"
 
     def __len__(self) -> int:
-        shape = self._layout.shape
+        shape = self._known_layout().shape
         return shape[0] if shape else len(self._handed_out("len"))
 
     # -- NumPy's protocols
@@ -181,6 +193,9 @@ class StandIn:
     # -- elements
 
     def __getitem__(self, index: Any) -> Any:
+        masked = calls.masked(self, index)
+        if masked is not None:
+            return self._recorder.select(*masked)
         op = calls.index_op(index, self._layout)
         if op is None:
             value = self._handed_out("it is indexed by values")
@@ -188,6 +203,10 @@ class StandIn:
         return self._recorder.record(op, (self,))
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        if type(value) is StandIn and type(value._layout) is Selection:
+            masked = calls.masked(self, index)
+            if masked is not None and self._recorder.assign_selected(*masked, value):
+                return
         op, operands = calls.assignment_op(self, index, value)
         if op is None:
             index, value = calls.plain(index, "it is an index", 3), calls.plain(value, "it is assigned", 3)
