@@ -53,7 +53,7 @@ class Selection(Layout):
 
     def __init__(self, dtype: np.dtype[Any], size: int) -> None:
         """`size` is the most that there can be."""
-        super().__init__((-1,), (dtype.itemsize,), dtype, is_number=True)
+        super().__init__((-1,), (), dtype, is_number=True)
         self.size, self.is_number, self.kind = size, False, np.ndarray
 
 

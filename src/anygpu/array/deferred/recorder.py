@@ -276,7 +276,7 @@ class Recorder:
         for each in operands:
             if type(each) is StandIn_ and type(each._layout) is Selection:
                 found.add(each._selected if each._segment is self.segment else None)
-            elif number_key(each) is None and not (type(each) is StandIn_ and each._layout.is_number):
+            elif not (each._layout.is_number if type(each) is StandIn_ else _is_number(each)):
                 return None
         return found.pop() if len(found) == 1 else None
 
@@ -619,8 +619,12 @@ def _raises_warnings() -> bool:
     return False
 
 
+def _is_number(value: Any) -> bool:
+    return number_key(value) is not None or isinstance(value, np.generic)
+
+
 def _has_layout(value: Any) -> bool:
-    return number_key(value) is not None or can_stand_for(value) or isinstance(value, np.generic)
+    return _is_number(value) or can_stand_for(value)
 
 
 _COPY = Op(lambda x: x.copy("K"), "{0}.copy()")
