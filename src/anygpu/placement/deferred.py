@@ -49,8 +49,9 @@ LEAST_PER_OPERATION = 2e-6
 LEAST_GAIN = 0.97
 #: Calls after which it is judged whether native code could gain anything at all; and whether it has.
 CALLS_BEFORE_JUDGING, CALLS_BEFORE_COMPARING = 3, 6
-#: Seconds that deferred calls may take more than plain ones until it is known whether native code runs their segments.
-MOST_LOST = 0.2
+#: Seconds that deferred calls may take more than plain ones until it is known whether native code runs their segments;
+#: and while native code for one of them is being compiled.
+MOST_LOST, MOST_LOST_IN_TRIALS = 0.2, 1.0
 #: After so many plain calls of a function that has gone back, it is looked whether its arguments are of a new kind.
 _LOOK_EVERY = 64
 #: Calls of which the quickest counts, where they were faster before.
@@ -96,11 +97,11 @@ class DeferredSite:
         self.plain_calls += 1
         self.plain = min(self.plain, seconds)
 
-    def ran(self, seconds: float, operations: int, computing: float, *, is_settled: bool) -> str | None:
+    def ran(self, seconds: float, operations: int, computing: float, segments: Segments) -> str | None:
         """A deferred call took so long, and its segments. Returns why calls go back to plain ones, if they do."""
         self.calls += 1
         self.operations = max(self.operations, operations)
-        self.lost += seconds - self.plain
+        self.lost += min(seconds, 2 * self.plain) - self.plain  # more is the machine's
         self.recent = [*self.recent[-self.kept :], seconds]
         self.beside = min(self.beside, seconds - computing)
         if self.calls >= 2 and self.plain < LEAST_PER_OPERATION * self.operations:
@@ -111,7 +112,8 @@ class DeferredSite:
             took = f"{readable_seconds(self.beside)}, and a plain call {readable_seconds(self.plain)}"
             return f"what a deferred call does beside the operations that wait takes {took}"
         # What native code might gain later is not worth more than that.
-        is_known = is_settled or self.lost > MOST_LOST
+        is_settled = segments.are_settled
+        is_known = is_settled or self.lost > (MOST_LOST_IN_TRIALS if segments.are_tried else MOST_LOST)
         if self.calls >= CALLS_BEFORE_COMPARING and is_known and min(self.recent) > most:
             took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
             return f"deferred calls are not faster: they take {took}"
@@ -208,9 +210,7 @@ class Deferred(Offloaded[P, R]):
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")
             raise
         end = _clock()
-        why = run.escaped or site.ran(
-            end - begin, run.operations, run.computing, is_settled=self._segments.are_settled
-        )
+        why = run.escaped or site.ran(end - begin, run.operations, run.computing, self._segments)
         if why is not None:
             self._go_back(None if run.escaped else key, f"{why}.")
         receipt = self._last = deferred_receipt(

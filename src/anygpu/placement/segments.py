@@ -30,6 +30,8 @@ from anygpu.placement.options import Options
 
 #: Structures that are remembered for a function, and calls in one that is compiled.
 _MOST, _MOST_CALLS = 256, 400
+#: Runs as native code after which it is known what that takes.
+_RUNS = 16
 #: Numbers that are constants of a program as long as they stay the same.
 _NUMBERS = (bool, int, float, complex)
 
@@ -108,7 +110,7 @@ class Segment:
     def is_settled(self) -> bool:
         """Whether it is known if native code runs it."""
         site = self.site
-        return not self.may_be_native or (site is not None and (site.is_settled or site.runs > 3))
+        return not self.may_be_native or (site is not None and (site.is_settled or site.runs >= _RUNS))
 
     def run(self, script: Script) -> tuple[list[Any], bool]:
         """The results, and whether native code computed them."""
@@ -189,6 +191,11 @@ class Segments:
     def are_settled(self) -> bool:
         """Whether it is known for each that comes often if it runs as native code."""
         return all(each.is_settled for each in self if each.count > 2)
+
+    @property
+    def are_tried(self) -> bool:
+        """Whether native code for one of them is being compiled and compared."""
+        return any(each.site is not None and each.site.is_tried for each in self)
 
     def run(self, script: Script) -> tuple[list[Any], bool]:
         """The results of a script, and whether native code computed them."""

@@ -628,8 +628,9 @@ def _has_layout(value: Any) -> bool:
 
 
 _COPY = Op(lambda x: x.copy("K"), "{0}.copy()")
-#: Elements that a mask selects, and an assignment to them. As native code everything is computed, and chosen of then.
-SELECTED = Op(operator.getitem, "{0}.copy()")
+#: Elements that a mask selects, and an assignment to them. As native code everything is computed, and chosen of then:
+#: with a selected element in the place of others, so that nothing is met that NumPy would not meet.
+SELECTED = Op(operator.getitem, "np.where({1}, {0}, {0}.reshape(-1)[np.argmax({1})])")
 ASSIGNED = Op(operator.setitem, "{0}[...] = np.where({1}, {2}, {0})", writes=True)
 _OPPOSITES = frozenset(("(~{0})", "np.logical_not({0})", "np.invert({0})", "np.bitwise_not({0})"))
 #: Forms that compute each element by itself, beside those that call a ufunc.
