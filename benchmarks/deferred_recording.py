@@ -123,5 +123,3 @@ class _Timed:
                 self.seconds += _clock() - begin
 
         return called
-
-

@@ -101,8 +101,8 @@ class DeferredSite:
         """A deferred call took so long, and its segments. Returns why calls go back to plain ones, if they do."""
         self.calls += 1
         self.operations = max(self.operations, operations)
-        self.lost += min(seconds, 2 * self.plain) - self.plain  # more is the machine's
         self.recent = [*self.recent[-self.kept :], seconds]
+        self.lost += min(self.recent[-4:]) - self.plain  # a slow one among them is the machine's
         self.beside = min(self.beside, seconds - computing)
         if self.calls >= 2 and self.plain < LEAST_PER_OPERATION * self.operations:
             each = readable_seconds(self.plain / max(self.operations, 1))

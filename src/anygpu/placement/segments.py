@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.deferred.layouts import Layout
-from anygpu.array.deferred.recorder import ignores_warnings
+from anygpu.array.deferred.modes import ignores_warnings
 from anygpu.array.deferred.script import Form, Script, Structures
 from anygpu.base.digest import blake2b
 from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of, marks_on
@@ -98,9 +98,7 @@ class Segment:
         self.count = 0
         # Of elements that a mask has selected, native code knows no number.
         has_shapes = all(type(form.entries[each][0].layout) is Layout for each in form.outputs)
-        self.may_be_native = (
-            bool(form.outputs) and has_shapes and self.calls <= _MOST_CALLS and options.allows_native
-        )
+        self.may_be_native = bool(form.outputs) and has_shapes and self.calls <= _MOST_CALLS and options.allows_native
 
     @property
     def site(self) -> SegmentSite | None:

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.deferred.layouts import Layout, Op, Selection
-from anygpu.array.deferred.recorder import ELEMENTWISE_TOO, SMALL, Recorder, _frame
+from anygpu.array.deferred.layouts import MOST_FORMS, Layout, Op
+from anygpu.array.deferred.masks import ELEMENTWISE_TOO
+from anygpu.array.deferred.recorder import Recorder, _frame
 from anygpu.array.deferred.script import called_from
 
-_MOST_FORMS = 4096
 _PLAIN = frozenset((bool, int, str, type(None)))
 _TYPES: dict[Any, str] = {float: "float", int: "int", bool: "bool", complex: "complex"}
 
@@ -54,7 +54,8 @@ UNARY = {
 }
 POWER = Op(operator.pow, "({0} ** {1})")
 IN_PLACE_POWER = Op(operator.ipow, "{0} **= {1}", writes=True)
-ELEMENTWISE_TOO.update((POWER, IN_PLACE_POWER, *IN_PLACE.values(), *(BINARY[each] for each in ("lt", "le", "gt", "ge", "eq", "ne"))))
+ELEMENTWISE_TOO.update((POWER, IN_PLACE_POWER, *IN_PLACE.values()))
+ELEMENTWISE_TOO.update(BINARY[each] for each in ("lt", "le", "gt", "ge", "eq", "ne"))
 TRANSPOSED = Op(operator.attrgetter("T"), "{0}.T", only_view=True)
 MATRIX_TRANSPOSED = Op(operator.attrgetter("mT"), "{0}.mT", only_view=True)
 REAL = Op(operator.attrgetter("real"), "{0}.real")
@@ -89,7 +90,7 @@ def power_op(exponent: Any) -> Op | None:
         return None
     found = _powers.get(exponent)
     if found is None:
-        if len(_powers) > _MOST_FORMS:
+        if len(_powers) > MOST_FORMS:
             _powers.clear()
         text = f"({{0}} ** {exponent})"
         ufunc = _squared if exponent == 2 else None
@@ -206,9 +207,7 @@ def call_function(
     return _at_once(recorder, function, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
 
 
-_CLIPPED = Op(
-    np.clip, "{0}[...] = np.clip({1}, {2}, {3})", writes=True, arranged=lambda out, *given: (*given, out)
-)
+_CLIPPED = Op(np.clip, "{0}[...] = np.clip({1}, {2}, {3})", writes=True, arranged=lambda out, *given: (*given, out))
 
 
 def is_operand(value: Any) -> bool:
@@ -277,7 +276,7 @@ def _remembered(
     """The form with this text, which says all that there is to it."""
     found = _forms.get(text)
     if found is None:
-        if len(_forms) > _MOST_FORMS:
+        if len(_forms) > MOST_FORMS:
             _forms.clear()
         made = functools.partial(call, **options) if options else call
         found = _forms[text] = Op(made, text, arranged=arranged, only_view=only_view)
@@ -408,13 +407,13 @@ def _method_form(name: str, operands: int, rest: tuple[Any, ...], options: dict[
     key = (text, is_view)
     found = _forms.get(key)
     if found is None:
-        if len(_forms) > _MOST_FORMS:
+        if len(_forms) > MOST_FORMS:
             _forms.clear()
         call = operator.methodcaller(name, *rest, **options) if operands == 1 else _method(name, options)
         arranged = (lambda *given: (*given, *rest)) if operands > 1 and rest else None
         found = _forms[key] = Op(call, text, only_view=is_view, arranged=arranged)
     if given is not None:
-        if len(_methods) > _MOST_FORMS:
+        if len(_methods) > MOST_FORMS:
             _methods.clear()
         _methods[quick] = found
     return found
@@ -425,125 +424,6 @@ _methods: dict[Any, Op] = {}
 
 def _method(name: str, options: dict[str, Any]) -> Callable[..., Any]:
     return functools.partial(getattr(np.ndarray, name), **options) if options else getattr(np.ndarray, name)
-
-
-# -- elements
-
-_indices: dict[Any, Op] = {}
-_assignments: dict[Any, Op] = {}
-
-
-def _index_text(index: Any) -> tuple[str, int] | None:
-    """An index as Python has it, and how many whole numbers are in it; `None` for one that is known by values."""
-    parts = index if type(index) is tuple else (index,)
-    texts, whole = [], 0
-    for each in parts:
-        kind = type(each)
-        if kind is int:
-            texts.append(str(each))
-            whole += 1
-        elif kind is slice:
-            ends = (each.start, each.stop, each.step)
-            if not all(end is None or type(end) is int for end in ends):
-                return None
-            start, stop, step = ("" if end is None else end for end in ends)
-            texts.append(f"{start}:{stop}:{step}" if step != "" else f"{start}:{stop}")
-        elif each is None or each is Ellipsis:
-            texts.append("None" if each is None else "...")
-        elif isinstance(each, np.integer) and type(each) is not StandIn_:
-            texts.append(str(int(each)))
-            whole += 1
-        else:
-            return None
-    return ", ".join(texts) or "()", whole
-
-
-def _index_key(index: Any) -> tuple[Any, ...] | None:
-    """What an index of plain values is known by; `None` for others."""
-    key: list[Any] = []
-    for each in index if type(index) is tuple else (index,):
-        if type(each) is slice:
-            start, stop, step = each.start, each.stop, each.step
-            if not (
-                (start is None or type(start) is int)
-                and (stop is None or type(stop) is int)
-                and (step is None or type(step) is int)
-            ):
-                return None
-            key.append((start, stop, step))
-        elif type(each) is int or each is None or each is Ellipsis:
-            key.append(each)
-        else:
-            return None
-    return tuple(key)
-
-
-def index_op(index: Any, layout: Layout) -> Op | None:
-    """The form of an index of which the values decide nothing."""
-    axes = -1 if layout.is_number else len(layout.shape)
-    key = _index_key(index)
-    if key is not None:
-        known = _indices.get((key, axes))
-        if known is not None:
-            return known
-    shown = _index_text(index)
-    if shown is None:
-        return None
-    text, whole = shown
-    # All axes are gone: that is a number, which would have to be read.
-    is_number = whole == axes or layout.is_number
-    found = _indices.get((text, is_number))
-    if found is None:
-        if len(_indices) > _MOST_FORMS:
-            _indices.clear()
-        op = Op(operator.itemgetter(index), f"{{0}}[{text}]", only_view=not is_number)
-        found = _indices[text, is_number] = op
-    if key is not None:
-        _indices[key, axes] = found
-    return found
-
-
-def masked(array: Any, index: Any) -> tuple[Any, Any] | None:
-    """An array, or one channel of it, and the mask of the same shape that its elements are selected by."""
-    if type(index) is tuple:
-        if len(index) != 2 or type(index[0]) is not StandIn_ or type(index[1]) is not int:
-            return None
-        mask, channel = index
-        if mask._layout.dtype != np.bool_ or len(mask._layout.shape) != len(array._layout.shape) - 1:
-            return None
-        if not mask._layout.shape or not array._recorder.waits:
-            return None
-        array, index = array[..., channel], mask
-    if type(index) is not StandIn_ or index._layout.dtype != np.bool_ or index._recorder is not array._recorder:
-        return None
-    layout = array._layout
-    is_large = layout.size > SMALL and layout.shape == index._layout.shape and type(layout) is not Selection
-    return (array, index) if is_large and index._value is None and not layout.is_number else None
-
-
-_MASKED = Op(operator.setitem, "{0}[{1}] = {2}", writes=True)
-
-
-def assignment_op(array: Any, index: Any, value: Any) -> tuple[Op | None, tuple[Any, ...]]:
-    """The form of an assignment to elements, and its operands."""
-    if not is_operand(value):
-        return None, ()
-    if type(index) is StandIn_:
-        is_mask = index._layout.dtype == np.bool_ and index._layout.shape == array._layout.shape and index.ndim
-        is_number = getattr(value, "ndim", 0) == 0 and type(value) is not np.ndarray
-        return (_MASKED, (array, index, value)) if is_mask and is_number else (None, ())
-    shown = _index_text(index)
-    if shown is None:
-        return None, ()
-    text = shown[0]
-    found = _assignments.get(text)
-    if found is None:
-        if len(_assignments) > _MOST_FORMS:
-            _assignments.clear()
-        found = _assignments[text] = Op(
-            operator.setitem, f"{{0}}[{text}] = {{1}}", writes=True, arranged=lambda x, new: (x, index, new)
-        )
-    return found, (array, value)
 
 
 # -- at once

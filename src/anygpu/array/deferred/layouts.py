@@ -18,8 +18,8 @@ from numpy.lib.stride_tricks import as_strided
 from anygpu.array.core.device import NUMPY_DTYPES
 from anygpu.base.typing import HostArray
 
-#: Layouts and forms of calls that are remembered.
-_MOST = 8192
+#: Layouts that are remembered, for each form of a call too; and forms of calls.
+_MOST, MOST_FORMS = 8192, 4096
 #: Types of arrays that wait, in the order of bytes of this machine.
 _DTYPES = frozenset(NUMPY_DTYPES.values())
 #: A Python integer up to this fits into every type of NumPy's: its value decides nothing.
@@ -206,3 +206,8 @@ def number_key(value: Any) -> Any:
     if kind is int:
         return int if 0 <= value <= FITS_ALL else value
     return None
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number of Python's or NumPy's."""
+    return number_key(value) is not None or isinstance(value, np.generic)

@@ -7,12 +7,10 @@ for the memory of arguments where the function can reach it in no other way (`tr
 
 from __future__ import annotations
 
-import contextlib
-import operator
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -25,11 +23,15 @@ from anygpu.array.deferred.layouts import (
     Outcome,
     Selection,
     can_stand_for,
+    is_number,
     layout_of,
     number_key,
     selection,
 )
-from anygpu.array.deferred.script import Modes, Place, Script, Structures, Where, called_from
+from anygpu.array.deferred.masks import ASSIGNED, SELECTED, mask_key, selected_by
+from anygpu.array.deferred.modes import Modes, as_recorded, meaning_of, modes_now
+from anygpu.array.deferred.references import COUNTS, NO_OTHERS, ONLY_HERE, references, referred_to
+from anygpu.array.deferred.script import Place, Script, Structures, Where, called_from
 
 if TYPE_CHECKING:
     from anygpu.array.deferred.standing_in import StandIn
@@ -39,18 +41,10 @@ SMALL = 2048
 #: A script is run when it has so many entries, whether a value is needed or not.
 MOST_ENTRIES = 2000
 
-#: NumPy's floating-point modes: an object that stays the same as long as they do.
-_MODES: Any = getattr(np._core.umath, "_extobj_contextvar", None)  # type: ignore[attr-defined]
-#: Modes that only NumPy can honour at the line where it happens.
-_LOUD = frozenset(("raise", "call", "print", "log"))
-
 NEW, VIEW, ITSELF, AT_ONCE = Outcome.NEW, Outcome.VIEW, Outcome.ITSELF, Outcome.AT_ONCE
-#: The same, or an object that is always another one where NumPy has none.
-_modes_now: Callable[[], object] = object if _MODES is None else _MODES.get
 _new = object.__new__
 _frame = sys._getframe
 _ident = threading.get_ident
-_refcount = sys.getrefcount
 
 
 class Ended(NamedTuple):
@@ -89,7 +83,7 @@ class Recorder:
         self._modes: object
         self._loud: object
         self._found_first: Modes
-        self._see_modes(_modes_now())
+        self._see_modes(modes_now())
         self.values: list[Any] = []
         self._places: list[Where | None] = []
         self._made: list[StandIn] = []
@@ -110,7 +104,7 @@ class Recorder:
         `key` is what was called, and the entry or the kind of number of each operand, of which `first` is the first.
         The user's code is `depth` frames above. The caller adds numbers to `values`.
         """
-        if _modes_now() is not self._modes and not self._may_wait():
+        if modes_now() is not self._modes and not self._may_wait():
             return None
         step = self._step.next.get(key)
         if step is None or not (self._is_quiet or warnings.filters is self.filters) or _ident() != self.thread:
@@ -189,7 +183,7 @@ class Recorder:
         layouts = tuple(key)
         selected: Any = None
         if self._selections and Selection in map(type, layouts):
-            selected = self._selected_by(op, operands)
+            selected = selected_by(op, operands, self.segment)
             if selected is None or (layouts not in op.facts and not op.foresee_selection(layouts, operands)):
                 return self._at_once(op, operands, depth + 1)
         fact = op.facts.get(layouts)
@@ -241,8 +235,9 @@ class Recorder:
             op.remember(layouts, NEW, selection(array._layout.dtype, array._layout.size))
         made = self._record(op, (array, mask), None, depth + 1)
         if type(made) is StandIn_ and made._segment is self.segment:
-            made._selected = self._step.selected = self._mask_key(mask)
-            made._source = (array, mask)
+            made._selected = self._step.selected = mask_key(self._step, mask)
+            if array._value is None or self._is_safe(array):
+                made._source = (array, mask)  # which nobody writes to without our knowledge
             self._selections.append(made)
         return made
 
@@ -250,35 +245,13 @@ class Recorder:
         """`array[mask] = values`, for elements that the same mask has selected; whether that was recorded."""
         if values._value is not None or values._segment is not self.segment or mask._segment is not self.segment:
             return False
-        if values._selected != self._mask_key(mask) or values._layout.dtype != array._layout.dtype:
+        if values._selected != mask_key(self._step, mask) or values._layout.dtype != array._layout.dtype:
             return False
         layouts = (array._layout, mask._layout, values._layout)
         if ASSIGNED.facts.get(layouts) is None:
             ASSIGNED.remember(layouts, ITSELF, array._layout)
         self._record(ASSIGNED, (array, mask, values), None, depth + 1)
         return True
-
-    def _mask_key(self, mask: StandIn) -> Any:
-        """What a mask of this segment is known by: its entry, or that which it is the opposite of."""
-        step = self._step
-        while step.number > mask._entry and step.before is not None:
-            step = step.before
-        is_opposite = type(step.entry) is tuple and step.entry[0].op.text in _OPPOSITES
-        return ("~", step.entry[1][0]) if is_opposite else mask._entry
-
-    def _selected_by(self, op: Op, operands: tuple[Any, ...]) -> Any:
-        """The key of the mask, where elements that one mask has selected are computed with, and numbers."""
-        if op is ASSIGNED:
-            return operands[2]._selected
-        if op.ufunc is None and op not in ELEMENTWISE_TOO:
-            return None
-        found: set[Any] = set()
-        for each in operands:
-            if type(each) is StandIn_ and type(each._layout) is Selection:
-                found.add(each._selected if each._segment is self.segment else None)
-            elif not (each._layout.is_number if type(each) is StandIn_ else _is_number(each)):
-                return None
-        return found.pop() if len(found) == 1 else None
 
     def _before_write(self, root: StandIn) -> bool:
         """Whether memory can be written to as far as elements are concerned that were selected in it or by it."""
@@ -291,7 +264,7 @@ class Recorder:
 
     def _may_wait(self) -> bool:
         """Whether NumPy's modes and the filters of warnings allow that a call is made later."""
-        modes = _modes_now()
+        modes = modes_now()
         if modes is not self._modes and modes is not self._loud and _ident() == self.thread:
             before = self._found
             self._see_modes(modes)
@@ -300,7 +273,7 @@ class Recorder:
         return modes is self._modes and (self._is_quiet or warnings.filters is self.filters)
 
     def _see_modes(self, modes: object) -> None:
-        self._found, self._is_quiet, is_loud = _modes_as_words(modes)
+        self._found, self._is_quiet, is_loud = meaning_of(modes)
         self._modes, self._loud = (None, modes) if is_loud else (modes, self)
         if not self.waits:
             self._found_first = self._found
@@ -374,16 +347,16 @@ class Recorder:
             return self.trusts_arguments
         if root._segment is self.segment:
             return True  # since it was seen to be, nothing was handed out without ending the segment
-        if root._value is None or root._value.base is not None or not _COUNTS:
+        if root._value is None or root._value.base is not None or not COUNTS:
             return False
         views = 0
         for each in root._views:
             view = each()
             if view is not None and view._value is not None:
                 views += 1
-                if _references(view) != _NO_OTHERS:
+                if references(view) != NO_OTHERS:
                     return False
-        return _references(root) == _NO_OTHERS + views
+        return references(root) == NO_OTHERS + views
 
     def _can_write(self, array: Any) -> bool:
         """Whether a write can be recorded: nobody else sees the memory, or only arrays that wait too."""
@@ -512,11 +485,11 @@ class Recorder:
         self._found_first = self._found
         try:
             results: list[Any] = []
-            is_as_recorded = self.filters is warnings.filters and _modes_now() is self._modes
+            is_as_recorded = self.filters is warnings.filters and modes_now() is self._modes
             if is_as_recorded and len(form.modes) == 1:
                 results = [] if form.is_idle else self._compute(script)
             elif not form.is_idle:
-                with _as_recorded(self.filters, form.modes):
+                with as_recorded(self.filters, form.modes):
                     results = self._compute(script)
         except BaseException:
             # It was interrupted, or there was no memory: what went in is as it was, and it can be computed again.
@@ -553,7 +526,7 @@ class Recorder:
 
     def _still_wanted(self) -> list[StandIn]:
         """The arrays that wait and that somebody refers to, in the order in which they were made."""
-        wanted = _referred_to(self._made, _ONLY_HERE) if _COUNTS else self._made
+        wanted = referred_to(self._made, ONLY_HERE) if COUNTS else self._made
         return [array for array in wanted if array._value is None]
 
     def close(self) -> list[StandIn]:
@@ -563,78 +536,11 @@ class Recorder:
         return [array for each in self.all if (array := each()) is not None]
 
 
-@contextlib.contextmanager
-def _as_recorded(filters: Any, modes: Sequence[Modes]) -> Iterator[None]:
-    """With the filters of warnings and NumPy's modes that were there when calls were recorded.
-
-    Where these were several, with the loudest of them: what native code does not know NumPy then says for each call.
-    """
-    now = warnings.filters
-    loudest: Any = {
-        name: next((each for each in of_all if each != "ignore"), "ignore")
-        for name, of_all in zip(Modes._fields, zip(*modes, strict=True), strict=True)
-    }
-    with np.errstate(**loudest):
-        warnings.filters = filters
-        warnings._filters_mutated()  # type: ignore[attr-defined]
-        try:
-            yield
-        finally:
-            warnings.filters = now
-            warnings._filters_mutated()  # type: ignore[attr-defined]
-
-
-#: NumPy's modes and the filters of warnings as they were last seen, with what they mean.
-_last: tuple[object, list[Any], tuple[Modes, bool, bool]] = (None, [], (Modes("", "", "", ""), False, True))
-
-
-def _modes_as_words(modes: object) -> tuple[Modes, bool, bool]:
-    """NumPy's modes; whether it warns of nothing; and whether it may do something that only it can do in its place."""
-    global _last
-    known, filters, meaning = _last
-    if known is not modes or filters != warnings.filters:
-        found = Modes(**np.geterr())
-        is_loud = not _LOUD.isdisjoint(found) or (not found.is_quiet and _raises_warnings())
-        meaning = (found, found.is_quiet, is_loud)
-        _last = (modes, list(warnings.filters), meaning)
-    return meaning
-
-
-def ignores_warnings() -> bool:
-    """Whether a filter hides all of NumPy's warnings."""
-    for action, message, category, module, line in warnings.filters:
-        if issubclass(RuntimeWarning, category):
-            return action == "ignore" and message is None and module is None and not line
-    return False
-
-
-def _raises_warnings() -> bool:
-    """Whether a filter makes errors of NumPy's warnings."""
-    for action, message, category, module, line in warnings.filters:
-        if issubclass(RuntimeWarning, category):
-            if action == "error":
-                return True
-            if message is None and module is None and not line:
-                return False  # which hides those behind it
-    return False
-
-
-def _is_number(value: Any) -> bool:
-    return number_key(value) is not None or isinstance(value, np.generic)
-
-
 def _has_layout(value: Any) -> bool:
-    return _is_number(value) or can_stand_for(value)
+    return is_number(value) or can_stand_for(value)
 
 
 _COPY = Op(lambda x: x.copy("K"), "{0}.copy()")
-#: Elements that a mask selects, and an assignment to them. As native code everything is computed, and chosen of then:
-#: with a selected element in the place of others, so that nothing is met that NumPy would not meet.
-SELECTED = Op(operator.getitem, "np.where({1}, {0}, {0}.reshape(-1)[np.argmax({1})])")
-ASSIGNED = Op(operator.setitem, "{0}[...] = np.where({1}, {2}, {0})", writes=True)
-_OPPOSITES = frozenset(("(~{0})", "np.logical_not({0})", "np.invert({0})", "np.bitwise_not({0})"))
-#: Forms that compute each element by itself, beside those that call a ufunc.
-ELEMENTWISE_TOO: set[Op] = set()
 
 
 def _root(array: StandIn) -> StandIn:
@@ -643,36 +549,6 @@ def _root(array: StandIn) -> StandIn:
         array = array._parent
     return array
 
-
-def _references(array: Any) -> int:
-    """How many refer to the memory of an array, with those that are only here."""
-    value = array._value
-    return _refcount(value)
-
-
-def _referred_to(made: list[Any], least: int) -> list[Any]:
-    """Those with more references than so many; the list is empty then."""
-    found = []
-    while made:
-        array = made.pop()  # the last first: a view that nobody wants is gone when what it is a view of is looked at
-        if _refcount(array) > least:
-            found.append(array)
-    found.reverse()
-    return found
-
-
-class _Held:
-    __slots__ = ("_value",)
-
-    def __init__(self) -> None:
-        self._value = np.empty(1)
-
-
-#: What that is for memory that nobody else refers to; the same for an array in a variable; whether references are counted
-#: at once.
-_NO_OTHERS = _references(_Held())
-_ONLY_HERE = next(count for count in range(8) if not _referred_to([_Held()], count))
-_COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 _WRITES = "it writes to memory that others can see"
 

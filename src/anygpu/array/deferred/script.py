@@ -15,31 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.array.deferred.layouts import Fact, Op, Outcome
+from anygpu.array.deferred.modes import Modes
 
 #: Steps that are remembered for one function.
 _MOST_STEPS = 20_000
 #: Results of at least so many bytes are written over an operand that nobody needs any more, as NumPy does itself.
 _LARGE = 1 << 18
 
-#: An entry is a layout (of an array that goes in), a type (of a Python number), modes of NumPy's that calls behind it are
-#: made with, or a call: what it gives, and the numbers of the entries that are its operands.
+#: An entry is a layout (of an array that goes in), a type (of a Python number), NumPy's modes (of the calls behind it)
+#: or a call: what it gives, and the numbers of the entries that are its operands.
 Entry = Any
 #: The code, instruction and globals of a line that made a call.
 Where = tuple[CodeType, int, dict[str, Any]]
-
-
-class Modes(NamedTuple):
-    """NumPy's floating-point modes."""
-
-    divide: Any
-    over: Any
-    under: Any
-    invalid: Any
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether NumPy warns of nothing."""
-        return self == ("ignore", "ignore", "ignore", "ignore")
 
 
 class Place(NamedTuple):

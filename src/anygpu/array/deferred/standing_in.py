@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 
-from anygpu.array.deferred import calls, recorder
+from anygpu.array.deferred import calls, indices, recorder
 from anygpu.array.deferred.buffers import give_buffers
 from anygpu.array.deferred.layouts import Fact, Layout, Selection, layout_of
 from anygpu.array.deferred.recorder import Recorder
@@ -56,8 +56,8 @@ class StandIn:
         self._entry, self._segment = entry, None if value is not None else recorder.segment
         #: What it is a view of, and how.
         self._parent, self._fact = parent, fact
-        #: For elements that a mask has selected, as long as they wait: what the mask is known by; and that of which they
-        #: were selected, with the mask.
+        #: For elements that a mask has selected, as long as they wait: what the mask is known by; and what they were
+        #: selected of, with the mask.
         self._selected: Any = None
         self._source: tuple[StandIn, StandIn] | None = None
         #: Views of it, if it is none itself.
@@ -193,10 +193,10 @@ class StandIn:
     # -- elements
 
     def __getitem__(self, index: Any) -> Any:
-        masked = calls.masked(self, index)
+        masked = indices.masked(self, index)
         if masked is not None:
             return self._recorder.select(*masked)
-        op = calls.index_op(index, self._layout)
+        op = indices.index_op(index, self._layout)
         if op is None:
             value = self._handed_out("it is indexed by values")
             return self._recorder.stand_in(value[calls.plain(index, "it is an index", 3)])
@@ -204,10 +204,10 @@ class StandIn:
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if type(value) is StandIn and type(value._layout) is Selection:
-            masked = calls.masked(self, index)
+            masked = indices.masked(self, index)
             if masked is not None and self._recorder.assign_selected(*masked, value):
                 return
-        op, operands = calls.assignment_op(self, index, value)
+        op, operands = indices.assignment_op(self, index, value) if calls.is_operand(value) else (None, ())
         if op is None:
             index, value = calls.plain(index, "it is an index", 3), calls.plain(value, "it is assigned", 3)
             self._handed_out("it is written to")[index] = value
@@ -411,5 +411,5 @@ def _divmod(self: Any, other: Any) -> Any:
 
 for _name, _function in (("pow", _power), ("rpow", _power_of), ("ipow", _power_in_place), ("divmod", _divmod)):
     setattr(StandIn, f"__{_name}__", _function)
-recorder.StandIn_ = calls.StandIn_ = StandIn
+recorder.StandIn_ = calls.StandIn_ = indices.StandIn_ = StandIn
 give_buffers(StandIn)
