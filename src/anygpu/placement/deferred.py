@@ -25,9 +25,10 @@ from anygpu.array.deferred.standing_in import StandIn
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
-from anygpu.notes import Failure, listeners, publish
+from anygpu.notes import Failure, HostNote, listeners, publish
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing
+from anygpu.placement.native_site import LEAST_FOR_NATIVE
 from anygpu.placement.offload import Offloaded, Result
 from anygpu.placement.options import DEVICE, Options
 from anygpu.placement.own_code import Reach, why_not_deferred
@@ -125,7 +126,7 @@ class DeferredSite:
 class Deferred(Offloaded[P, R]):
     """A function whose calls are deferred. Made by `offload(deferred=True)`."""
 
-    __slots__ = ("_back", "_last", "_left", "_reach", "_segments", "_sites")
+    __slots__ = ("_back", "_bare", "_last", "_left", "_reach", "_segments", "_sites")
 
     def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
         super().__init__(function, options, planner)
@@ -134,8 +135,10 @@ class Deferred(Offloaded[P, R]):
         self._back: dict[Hashable, str] = {}
         self._segments = Segments(self._task, function, options)
         self._last: Receipt | None = None
-        #: Plain calls that are made without a look at their arguments.
+        #: Plain calls that are made without a look at their arguments; and what their receipts say, where nothing but the
+        #: function itself has to be called.
         self._left = 0
+        self._bare: HostNote | None = None
         why = _why_options_rule_it_out(options) or why_not_deferred(function)
         if why is not None:
             self._go_back(None, why)
@@ -145,17 +148,30 @@ class Deferred(Offloaded[P, R]):
     def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         if self._left > 0:
             self._left -= 1
-            return super().__call__(*arguments, **keywords)
+            if self._bare is None or events.calls or executing.asked or listeners.get():
+                return super().__call__(*arguments, **keywords)
+            begin = _clock()
+            bare: R = self._function(*arguments, **keywords)
+            last_receipt.set((self._bare, begin, begin, _clock()))
+            return bare
         if _active.get() is not None:
             plain: R = self._function(*arguments, **keywords)
             return plain
         key = signature(arguments, keywords, self._known.lifted)
         if None in self._back or key in self._back:
             if len(self._back) >= len(self._sites) or None in self._back:
-                self._left = _LOOK_EVERY
+                self._left, self._bare = _LOOK_EVERY, self._settled(key)
             return super().__call__(*arguments, **keywords)
         value: R = self._deferred(key, arguments, keywords)[0]
         return value
+
+    def _settled(self, key: Hashable) -> HostNote | None:
+        """What receipts of plain calls say, where it is known that native code runs none of them."""
+        site = self._known.native.get(key)
+        if site is None:
+            return None
+        is_short = site.calls >= _LOOK_EVERY and site.seconds < LEAST_FOR_NATIVE * site.calls
+        return site.note if site.is_settled or is_short else None
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """Call the function, and return the value with its receipt."""
