@@ -141,7 +141,10 @@ class Recorder:
             elif type(each) is int:
                 key.append(int if 0 <= each <= FITS_ALL else (each,))
                 numbers.append(each)
-            elif type(each) is StandIn_ and each._is_argument and (entry := self._entered(each)) is not None:
+            elif type(each) is StandIn_ and each._layout.is_number and each._value is not None:
+                key.append(each._layout)
+                numbers.append(each._value)
+            elif type(each) is StandIn_ and (entry := self._entered(each)) is not None:
                 key.append(entry)
             else:
                 return self._record(op, operands, None, depth + 1)
@@ -151,13 +154,13 @@ class Recorder:
         self.values += numbers
         return made
 
-    def _entered(self, argument: StandIn) -> int | None:
-        """The entry of a large argument whose memory can be trusted; `None` for others."""
-        if argument._layout.size <= SMALL or not self._is_safe(argument) or argument._recorder is not self:
+    def _entered(self, array: StandIn) -> int | None:
+        """The entry of a large array that is there, if its memory can be trusted; `None` for others."""
+        if array._value is None or array._layout.size <= SMALL or array._recorder is not self:
             return None
-        if not self.is_open or _ident() != self.thread:
+        if not self.is_open or _ident() != self.thread or not self._is_safe(array):
             return None
-        return self._entry_of(argument)
+        return self._entry_of(array)
 
     def _record(self, op: Op, operands: tuple[Any, ...], again: tuple[Any, ...] | None, depth: int) -> Any:
         """The same for a call that is new at this point of a script; if it is recorded, it is `again` from now on."""
@@ -338,9 +341,7 @@ class Recorder:
 
     def _is_safe(self, array: StandIn) -> bool:
         """Whether nobody but this recorder can write to the memory of an array that is there."""
-        root = array
-        while root._parent is not None:
-            root = root._parent
+        root = _root(array)
         if root._is_exposed:
             return False
         if root._is_argument:
@@ -362,14 +363,12 @@ class Recorder:
         """Whether a write can be recorded: nobody else sees the memory, or only arrays that wait too."""
         if type(array) is not StandIn_ or array._recorder is not self:
             return False
-        root = array
-        while root._parent is not None:
-            root = root._parent
+        root = _root(array)
         if self._selections and not self._before_write(root):
             return False
         if root._value is None:
             return True
-        if root._is_argument or root._layout.is_number or not root._value.flags.forc:
+        if root._is_argument or root._is_exposed or root._layout.is_number or not root._value.flags.forc:
             return False
         if root._segment is not self.segment and not self._is_safe(root):
             return False
@@ -428,6 +427,10 @@ class Recorder:
             return first
         if outcome is VIEW and fact is not None and type(first) is StandIn_ and first._recorder is self:
             return self._view_of(fact, first, result)
+        if isinstance(result, np.ndarray) and result.base is not None:
+            for each in operands:
+                if type(each) is StandIn_ and np.may_share_memory(result, each._value):
+                    _root(each)._is_exposed = True  # a view that nobody here knows as one
         return self.stand_in(result)
 
     def _view(self, fact: Fact, array: StandIn) -> StandIn:
@@ -437,9 +440,7 @@ class Recorder:
         made: StandIn = StandIn_(self, layout_of(value), value, -1, array, fact)
         held = ref(made)
         self.all.append(held)
-        root = array
-        while root._parent is not None:
-            root = root._parent
+        root = _root(array)
         if not root._is_argument:
             root._views = (*(each for each in root._views if each() is not None), held)
         return made
@@ -510,9 +511,7 @@ class Recorder:
             if array._parent is not None:
                 assert array._fact is not None
                 array._value, array._segment = array._fact.op.apply(array._parent._value), None
-                root = array._parent
-                while root._parent is not None:
-                    root = root._parent
+                root = _root(array)
                 held = ref(array)
                 self.all.append(held)
                 if not root._is_argument:
