@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.deferred import calls, recorder
+from anygpu.array.deferred import calls, recorder, script
 from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.script import Script, Structures
 from anygpu.placement.deferred import _Run
@@ -83,14 +83,17 @@ def share(
     for _ in range(4):
         timed = _Timed()
         run = _Run(timed, function, trusts=True)  # type: ignore[arg-type]
-        before = recorder.called_from
-        recorder.called_from = calls.called_from = timed.called_from  # type: ignore[assignment]
+        modules: tuple[Any, ...] = (recorder, calls)
+        before = script.called_from
+        for each in modules:
+            each.called_from = timed.called_from
         try:
             run(arguments, keywords)
         except Exception:  # noqa: BLE001 - C code that wants NumPy's own arrays
             return None
         finally:
-            recorder.called_from = calls.called_from = before
+            for each in modules:
+                each.called_from = before
         best = timed.seconds if best is None else min(best, timed.seconds)
     return None if best is None else min(best / plain, 1.0)
 
@@ -100,22 +103,19 @@ class _Timed:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._is_inside = False
         self.structures = Structures()
 
     def run(self, script: Script) -> tuple[list[Any], bool]:
         begin = _clock()
-        self._is_inside = True
         try:
             return script.run(), False
         finally:
-            self._is_inside = False
             self.seconds += _clock() - begin
 
     def called_from(self, place: Any) -> Callable[..., Any]:
+        """In the place of what calls NumPy at once."""
+
         def called(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-            if self._is_inside:
-                return function(*given)
             begin = _clock()
             try:
                 return function(*given)

@@ -135,9 +135,9 @@ class Deferred(Offloaded[P, R]):
         self._back: dict[Hashable, str] = {}
         self._segments = Segments(self._task, function, options)
         self._last: Receipt | None = None
-        #: Plain calls that are made without a look at their arguments; and what their receipts say, where nothing but the
-        #: function itself has to be called.
+        #: Plain calls that are made without a look at their arguments.
         self._left = 0
+        #: What the receipts of those say for which there is nothing to do but to call the function.
         self._bare: HostNote | None = None
         why = _why_options_rule_it_out(options) or why_not_deferred(function)
         if why is not None:
