@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.array.deferred import recorder
 from anygpu.array.deferred.layouts import MOST_FORMS, Layout, Op, Selection
-from anygpu.array.deferred.recorder import SMALL
 
 _indices: dict[Any, Op] = {}
 _assignments: dict[Any, Op] = {}
@@ -98,7 +98,7 @@ def masked(array: Any, index: Any) -> tuple[Any, Any] | None:
     if type(index) is not StandIn_ or index._layout.dtype != np.bool_ or index._recorder is not array._recorder:
         return None
     layout = array._layout
-    is_large = layout.size > SMALL and layout.shape == index._layout.shape and type(layout) is not Selection
+    is_large = layout.size > recorder.SMALL and layout.shape == index._layout.shape and type(layout) is not Selection
     return (array, index) if is_large and index._value is None and not layout.is_number else None
 
 

@@ -261,7 +261,7 @@ class Script(NamedTuple):
             call: Any = op.call
             if over is not None:
                 call, given = op.ufunc, (*given, values[over])
-            result = call(*given) if place is None or form.is_quiet else called_from(place)(call, given)
+            result = call(*given) if place is None else called_from(place)(call, given)
             values[number] = values[operands[0]] if is_itself else result
             given = result = None
             for each in last:
