@@ -41,7 +41,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "prometheus_client": "observe/metrics.py",
     # The types of its providers are named where it is asked for.
     "opentelemetry": ("observe/open_telemetry.py", "observe/__init__.py"),
-    "ray": ("fleet/ray_cluster.py", "fleet/node_facts.py"),
+    "ray": ("fleet/ray_cluster.py", "fleet/doctor.py"),
 }
 
 

@@ -15,7 +15,7 @@ from anygpu.base import events
 from anygpu.base.display import Listed
 from anygpu.notebook.outcomes import MOST_DRAWN, MOST_LINES, step_html
 from anygpu.receipts import Phases, numpy_receipt
-from anygpu.runtime.mapping import Outcome
+from anygpu.runtime.runtime import Outcome
 from anygpu.streams.report import Seconds, Streamed
 from tests.notebook.pages import check, html, words
 

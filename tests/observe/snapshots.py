@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from anygpu.device_arrays.lineage import Loss
 from anygpu.observe.snapshot import Anomaly, DeviceMemory, Fallback, Process, Snapshot
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
-from anygpu.residency.lineage import Loss
 from anygpu.runtime.health import Health, LaneHealth, TenantHealth
 
 

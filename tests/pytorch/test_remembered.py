@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from anygpu.history import steps
-from anygpu.pytorch.planning import Kept
-from anygpu.pytorch.remembered import recall, remember, step_key
+from anygpu.pytorch.planning import Kept, recall, remember, step_key
 
 LAYERS = ("blocks.0", "blocks.1", "blocks.2")
 KEPT = Kept(

@@ -102,7 +102,7 @@ def calibrate(
 
 def _measured(device: Device, seconds: float) -> Calibration:
     from anygpu.engines.catalogue import entry_of
-    from anygpu.workers.open import open_worker
+    from anygpu.workers.worker import open_worker
 
     begin = time.perf_counter()
     worker = open_worker(entry_of(device.id), device)

@@ -15,8 +15,8 @@ from anygpu.cli.show import grid, show_findings
 from anygpu.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from anygpu.fleet.simulation.report import Quantiles, Report
     from anygpu.fleet.simulation.scenario import Pattern
+    from anygpu.fleet.simulation.simulate import Quantiles, Report
 
 
 def simulate(
@@ -187,7 +187,7 @@ def doctor(
     with 1 when there is a problem, 0 otherwise.
     """
     from anygpu.fleet.doctor import examine
-    from anygpu.fleet.finding import find_address
+    from anygpu.fleet.security import find_address
 
     wanted = address or find_address()
     with Console(stderr=True).status(f"Examining {wanted} …"):
@@ -229,8 +229,7 @@ def template(
 
     Tokens are generated, and go into files that only you can read. Existing files are not overwritten.
     """
-    from anygpu.fleet.templates.files import FILES, PRIVATE, write_files
-    from anygpu.fleet.templates.options import TemplateOptions
+    from anygpu.fleet.templates.files import FILES, PRIVATE, TemplateOptions, write_files
 
     if kind not in FILES:
         raise InvalidOption(f"{kind!r} is no kind of template; available: {', '.join(FILES)}.")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from anygpu.base.interrupts import take
+from anygpu.base.interrupts import TryAcquire
 from anygpu.errors import InvalidOption
 from anygpu.history.database import Database, history_path
 from anygpu.history.merging import (
@@ -115,7 +115,7 @@ class History:
     def _begin_anew(self) -> None:
         """Also in a child that was forked off: what was collected is the parent's, which will write it."""
         self._lock = threading.Lock()
-        self._flushing = threading.Lock()
+        self._flushing = threading.RLock()
         #: One of these is a process to habits: a child that was forked off is another.
         self._process = random.SystemRandom().randint(0, MOST_PROCESS)
         self._timings: dict[TimingKey, _Collected] = {}
@@ -240,13 +240,8 @@ class History:
         """
         if self._storage is None:
             return True
-        flushing = self._flushing
-        taken: list[bool] = []
-        try:
-            return take(flushing, taken) and self._write(self._storage, seconds)
-        finally:
-            if taken:
-                flushing.release()
+        with TryAcquire(self._flushing) as acquired:
+            return acquired and self._write(self._storage, seconds)
 
     # -- inside
 

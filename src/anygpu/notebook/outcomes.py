@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from anygpu.placement.offload import Result
     from anygpu.pytorch.step import StepResult
     from anygpu.runtime.future import Future
-    from anygpu.runtime.mapping import Outcome
+    from anygpu.runtime.runtime import Outcome
     from anygpu.streams.report import Streamed
 
 

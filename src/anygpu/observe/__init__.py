@@ -23,7 +23,7 @@ from anygpu.observe.observation import Observation, Sampler
 from anygpu.observe.snapshot import Advice, Anomaly
 from anygpu.observe.snapshot_of import Describing
 from anygpu.observe.statistics import Summary
-from anygpu.workers.command import WORKER_ARGUMENT, is_frozen
+from anygpu.workers.child_start import WORKER_ARGUMENT, is_frozen
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from anygpu import _version
 from anygpu.base.metric_families import Family, Kind, Sample, histogram_samples, single, visible
+from anygpu.device_arrays.registry import registry
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.hardware.host import resident_bytes
 from anygpu.hardware.usage.reading import UsageReader
@@ -21,7 +22,6 @@ from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.observation import Observation
 from anygpu.observe.snapshot import Anomaly
 from anygpu.observe.statistics import CallStatistics, Summary
-from anygpu.residency.registry import registry
 from anygpu.runtime.health import Health
 from anygpu.runtime.metrics import runtime_families
 from anygpu.runtime.runtime import existing_runtime

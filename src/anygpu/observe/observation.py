@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from anygpu.base.interrupts import take
+from anygpu.base.interrupts import TryAcquire
 from anygpu.notes import Failure, Note, Origin, Seen
 from anygpu.observe.snapshot import Anomaly, Call, Fallback, call_of, fallback_of
 from anygpu.observe.statistics import Statistics, Summary, batches
@@ -39,7 +39,7 @@ class Observation:
         #: Added to times of `time.perf_counter`, these become seconds since 1970.
         self.epoch = time.time() - now
         self._statistics = Statistics(now)
-        self._folding = threading.Lock()
+        self._folding = threading.RLock()
         #: Calls that wait to be folded: those that left a note, and others with when they ended.
         self._notes: deque[Note] = deque()
         self._others: deque[tuple[Receipt | Failure, float]] = deque()
@@ -131,9 +131,8 @@ class Observation:
     def _fold(self, *, wait: bool = True) -> None:
         # A call may end in the middle of this on the same thread, by a signal or the garbage collector: it does not
         # wait for itself, and is folded by the next.
-        taken: list[bool] = []
-        try:
-            if not take(self._folding, taken, None if wait else 0.0):
+        with TryAcquire(self._folding, None if wait else 0.0) as acquired:
+            if not acquired:
                 return
             # More may come meanwhile, and only this thread takes: what is there now is taken, one by one.
             take_note, take_other = self._notes.popleft, self._others.popleft
@@ -153,9 +152,6 @@ class Observation:
                     found = fallback_of(one, end + self.epoch)
                     if found is not None:
                         self._fallbacks.append(found)
-        finally:
-            if taken:
-                self._folding.release()
 
 
 def _end(ended: tuple[Seen, float]) -> float:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from anygpu._version import __version__
+from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.protocol import Memory
 from anygpu.errors import AnyGPUError
 from anygpu.hardware import host
@@ -22,7 +23,6 @@ from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.observation import Observation
 from anygpu.observe.snapshot import Advice, DeviceMemory, Process, Snapshot
 from anygpu.observe.watching import Sample
-from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.runtime.health import Health
 from anygpu.runtime.runtime import existing_runtime
 from anygpu.workers.worker import Worker

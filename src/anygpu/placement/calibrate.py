@@ -19,8 +19,7 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.device_names import CPU
 from anygpu.plan.calibration import Calibration, assumed
-from anygpu.workers.open import isolation_of
-from anygpu.workers.worker import Worker
+from anygpu.workers.worker import Worker, isolation_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,6 +16,7 @@ import numpy as np
 
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import catalogue, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost
 from anygpu.hardware.device import Device, Unavailable
@@ -27,9 +28,7 @@ from anygpu.placement.options import Options
 from anygpu.placement.pacing import LOOKING, Pace
 from anygpu.plan.fusion_estimate import structure_of
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry
-from anygpu.workers.open import default_budget
-from anygpu.workers.worker import Worker
+from anygpu.workers.worker import Worker, default_budget
 
 if TYPE_CHECKING:
     from anygpu.placement.candidates import Candidates

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from anygpu.base.disturbance import DisturbanceWatch, Reading, read_processors
+from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.catalogue import is_automatic
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
@@ -29,7 +30,6 @@ from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections
 from anygpu.plan.predicting import Expected, predict
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:

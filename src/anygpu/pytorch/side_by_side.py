@@ -23,11 +23,23 @@ import torch
 
 from anygpu.errors import InvalidOption
 from anygpu.notes import publish
-from anygpu.pytorch.batch_tensors import tensors_of
-from anygpu.pytorch.crews import Call, Crew, Outcome, StreamCrew, ThreadCrew
-from anygpu.pytorch.shared_parts import common_tensors, groups_of, versions
-from anygpu.pytorch.side_by_side_choice import SERIAL, Choice, Timings, Way, choose
-from anygpu.pytorch.thread_state import not_carried
+from anygpu.pytorch.batches import tensors_of
+from anygpu.pytorch.concurrent_calls import (
+    SERIAL,
+    Call,
+    Choice,
+    Crew,
+    Outcome,
+    StreamCrew,
+    ThreadCrew,
+    Timings,
+    Way,
+    choose,
+    common_tensors,
+    groups_of,
+    not_carried,
+    versions,
+)
 from anygpu.receipts import Phases, Receipt
 
 _UNKNOWN = {
@@ -39,9 +51,9 @@ _MOST_KEPT = 256
 
 @dataclass(frozen=True, slots=True)
 class ParallelResult:
-    """What `parallel` returns."""
+    """The result of `parallel`."""
 
-    #: Of each module, in order.
+    #: The outputs of each module, in order.
     outputs: tuple[Any, ...]
     #: Its `reason` says which way was taken, and why.
     receipt: Receipt
@@ -119,7 +131,7 @@ def _calls(models: Sequence[Any], inputs: Sequence[Any], keywords: Sequence[Mapp
 
 
 class _Case:
-    """What is known of one list of modules with one kind of inputs."""
+    """Timings and choice for one list of modules with one kind of inputs."""
 
     def __init__(self, device: tuple[str, Any]) -> None:
         self.device = device

@@ -15,11 +15,10 @@ import numpy as np
 
 from anygpu.array.core.expression import Value
 from anygpu.base.typing import HostArray
+from anygpu.device_arrays.handle import DeviceHandle, is_shared
+from anygpu.device_arrays.lineage import HostCopy, TrackedBuffer
+from anygpu.device_arrays.recoverable import RecoverableDevice
 from anygpu.program.primitives import Spec
-from anygpu.residency.handle import DeviceHandle
-from anygpu.residency.lineage import HostCopy, TrackedBuffer
-from anygpu.residency.recoverable import RecoverableDevice
-from anygpu.residency.references import is_shared
 from anygpu.store.report import Tier
 from anygpu.workers.executor import exportable, native_order
 from anygpu.workers.thread import LocalHandle

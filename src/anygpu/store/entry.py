@@ -8,7 +8,7 @@ from typing import Protocol
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.base.typing import HostArray
-from anygpu.residency.references import is_shared
+from anygpu.device_arrays.handle import is_shared
 from anygpu.store.contents import Content
 from anygpu.store.keys import Key
 from anygpu.store.report import CopyKind

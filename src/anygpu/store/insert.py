@@ -8,8 +8,8 @@ from typing import Any
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import dtype_name
 from anygpu.base.typing import HostArray
+from anygpu.device_arrays.handle import DeviceHandle
 from anygpu.program.primitives import Spec
-from anygpu.residency.handle import DeviceHandle
 from anygpu.store import values
 from anygpu.store.contents import Content, HostBytes
 from anygpu.store.deduplication import Deduplication

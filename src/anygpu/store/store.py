@@ -19,8 +19,8 @@ from anygpu.array.core.expression import Value
 from anygpu.base.interrupts import uninterrupted, whole
 from anygpu.base.typing import HostArray
 from anygpu.base.units import bytes_from
+from anygpu.device_arrays.handle import DeviceHandle
 from anygpu.errors import InvalidOption, NotHeld
-from anygpu.residency.handle import DeviceHandle
 from anygpu.store import policy, values
 from anygpu.store.contents import Content, HostBytes
 from anygpu.store.deduplication import Deduplication

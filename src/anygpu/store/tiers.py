@@ -9,11 +9,11 @@ from weakref import ref
 
 from anygpu.array.core.expression import Value
 from anygpu.base.typing import HostArray
+from anygpu.device_arrays.handle import DeviceHandle
+from anygpu.device_arrays.lineage import TrackedBuffer
+from anygpu.device_arrays.recoverable import RecoverableDevice
 from anygpu.errors import OverBudget
 from anygpu.program.primitives import Spec
-from anygpu.residency.handle import DeviceHandle
-from anygpu.residency.lineage import TrackedBuffer
-from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.store import policy
 from anygpu.store.contents import Content, HostBytes, uploaded
 from anygpu.store.deferred_lock import DeferredLock

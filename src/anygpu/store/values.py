@@ -11,8 +11,8 @@ from anygpu.array.core.expression import Value, compute
 from anygpu.array.core.plain import require_plain
 from anygpu.array.core.recording import dtype_name
 from anygpu.base.typing import HostArray
+from anygpu.device_arrays.handle import DeviceHandle
 from anygpu.program.primitives import Permute, Reshape, Slice
-from anygpu.residency.handle import DeviceHandle
 
 #: Operations that may return a view of their input, which would keep all of that alive.
 _MAY_BE_VIEWS = (Reshape, Slice, Permute)

@@ -37,8 +37,8 @@ from anygpu.streams.checking import ChunkCheck
 from anygpu.streams.devices import StreamDevices
 from anygpu.streams.recording import Stream, returned_by
 from anygpu.streams.source import span_of
-from anygpu.tasks.machine import Requeue, Started, Task
 from anygpu.workers.overlap import WORTH_OVERLAPPING
+from anygpu.workers.task_lifecycle import Requeue, Started, Task
 from anygpu.workers.worker import Argument, Handle, Ran, Worker
 
 #: An array that every chunk needs whole stays on the device if it has at least this many bytes.

@@ -81,7 +81,7 @@ class ThreadWorker:
 
     @property
     def engine(self) -> ProgramEngine:
-        """What runs the programs, for benchmarks and tests of engines."""
+        """The engine that runs the programs, for benchmarks and tests."""
         return self._executor.engine
 
     @property
@@ -179,7 +179,7 @@ class ThreadWorker:
             return engine.direct(program, self.device)
 
     def listing(self, program: Program) -> str | None:
-        """What the engine makes of the program, for people; `None` where it does not tell."""
+        """The engine's listing of a program, such as its kernels; `None` where it has none."""
         engine = self._executor.engine
         return engine.listing(program) if isinstance(engine, Lists) else None
 
