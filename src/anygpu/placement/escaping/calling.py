@@ -8,18 +8,21 @@ import functools
 import inspect
 import types
 import warnings
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 
+from anygpu.array.deferred.standing_in import StandIn
 from anygpu.placement.escaping import libraries
 from anygpu.placement.escaping.guards import MISSING, Guards
 from anygpu.placement.escaping.values import (
     ARRAY,
+    CERTAIN,
     CLOSED,
     HOLDER,
     IS_ARRAY,
+    IS_INFO,
     IS_NUMBER,
     NUMBERS,
     OUTER,
@@ -32,8 +35,11 @@ from anygpu.placement.escaping.values import (
     Made,
     Method,
     NotProvedError,
+    OneOf,
+    RaisesError,
     Record,
     Tuple,
+    TypeAskedError,
     Value,
     alternatives,
     is_atom,
@@ -44,7 +50,6 @@ from anygpu.placement.escaping.values import (
 #: Elements of containers from outside that are looked at.
 _MOST_ELEMENTS = 200
 _ITERATORS = (types.GeneratorType, zip, enumerate, map, reversed, filter)
-_CERTAIN = IS_ARRAY | IS_NUMBER
 _CONTEXT_CODE = contextlib.contextmanager(lambda: iter(())).__code__
 _READING_METHODS = frozenset("get keys values items copy index count".split())
 _WRITES_OUTSIDE = "it writes to memory, or to an object, that outlives the call"
@@ -57,42 +62,53 @@ class Calling:
         self.guards = Guards()
         #: Whether a variable of a function inside, or something in an object, is another than before.
         self.is_changed = False
-        self.cells: dict[Any, Value] = {}
+        self._cells: dict[Any, Value] = {}
+        self._read_cells: set[Any] = set()
         self.records: dict[Any, Record] = {}
+        #: What `type` says of an array, where both answers are tried.
+        self.answers: str | None = None
         #: How many `with catch_warnings()` there are around.
         self.hidden = 0
 
     # -- for `Evaluation`
 
-    def call_python(self, function: types.FunctionType, arguments: list[Value], keywords: dict[str, Value]) -> Value:
+    def call_python(
+        self, function: types.FunctionType, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool = False
+    ) -> Value:
         raise NotImplementedError
 
-    def call_made(self, function: Function, arguments: list[Value], keywords: dict[str, Value]) -> Value:
+    def call_made(
+        self, function: Function, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool = False
+    ) -> Value:
         raise NotImplementedError
 
     # -- what objects have in them
 
     def add_to_cell(self, key: Any, value: Value) -> None:
-        merged = join(self.cells.get(key), value)
-        if merged != self.cells.get(key):
-            self.cells[key] = merged
-            self.is_changed = True
+        merged = join(self._cells.get(key), value)
+        if merged != self._cells.get(key):
+            self._cells[key] = merged
+            self.is_changed |= key in self._read_cells
+
+    def cell(self, key: Any) -> Value:
+        """What a variable that functions inside see may be."""
+        self._read_cells.add(key)
+        found = self._cells.get(key)
+        if found is None:
+            raise RaisesError
+        return found
 
     def made(self, site: Hashable, kind: type, items: Value | None) -> Made:
         """An object of this kind that has such elements in it."""
         record = self.records.get(site)
         if record is None:
             record = self.records[site] = Record(kind)
-            self.is_changed = True
         if items is not None:
             self._add(record, items)
         return Made(site)
 
     def _add(self, record: Record, items: Value) -> None:
-        merged = join(record.items, items)
-        if merged != record.items:
-            record.items = merged
-            self.is_changed = True
+        self.is_changed |= record.add(items)
 
     def put(self, made: Made, key: Value, value: Value) -> None:
         """An element of a dict."""
@@ -116,10 +132,7 @@ class Calling:
                 self.put(made, Data(self.flags(each)), Data(self.flags(each)))
 
     def _set_field(self, record: Record, name: str, value: Value) -> None:
-        merged = join(record.fields.get(name), value)
-        if merged != record.fields.get(name):
-            record.fields[name] = merged
-            self.is_changed = True
+        self.is_changed |= record.set_field(name, value)
 
     def check_records(self) -> None:
         """What was handed on as data has nothing else in it."""
@@ -140,7 +153,7 @@ class Calling:
         if isinstance(value, Keywords):
             return self._all_flags(each for _, each in value.items)
         if isinstance(value, Attribute):
-            return self.flags(value.of) & ~_CERTAIN | HOLDER
+            return self.flags(value.of) & ~CERTAIN | HOLDER
         if isinstance(value, Made):
             record = self.records[value.site]
             if record.kind not in (list, dict, set, *_ITERATORS):
@@ -150,22 +163,22 @@ class Calling:
             keys = record.fields.get("keys")
             key_flags = 0 if keys is None else self.flags(keys)
             is_open = record.kind in (list, dict) and not key_flags & ARRAY
-            return (found | key_flags) & ~_CERTAIN | (0 if is_open else HOLDER)
+            return (found | key_flags) & ~CERTAIN | (0 if is_open else HOLDER)
         found = 0
         if isinstance(value, Function | Method | Context):
             raise NotProvedError("a function is handed on to something that is not known")
-        certain = _CERTAIN
+        certain = CERTAIN
         for each in alternatives(value):
             flags = self.flags(each)
             found |= flags
             certain &= flags
-        return found & ~_CERTAIN | certain
+        return found & ~CERTAIN | certain
 
     def _all_flags(self, values: Any) -> int:
         found = 0
         for each in values:
             found |= self.flags(each)
-        return found & ~_CERTAIN
+        return found & ~CERTAIN
 
     def _flags_of_known(self, value: Any) -> int:
         if isinstance(value, NUMBERS):
@@ -232,11 +245,11 @@ class Calling:
 
     def element(self, value: Value) -> Value:
         """What iterating over it gives."""
-        return join(*[self._element(each) for each in alternatives(value)])
+        return _each(self._element, value)
 
     def _element(self, value: Value) -> Value:
         if isinstance(value, Data):
-            return Data(value.flags & ~_CERTAIN)
+            return Data(value.flags & ~CERTAIN)
         if isinstance(value, Tuple):
             return join(*value.items) if value.items else Data()
         if isinstance(value, Keywords):
@@ -258,6 +271,10 @@ class Calling:
                 return join(*map(Known, found)) if found else Data()
             if is_outer_array(of):
                 return Data(OUTER)
+            if of is None or isinstance(of, NUMBERS):
+                raise RaisesError
+        if isinstance(value, Attribute) and isinstance(value.of, Data):
+            return Data(self.flags(value))
         raise NotProvedError(f"it iterates over {_shown_value(value)}")
 
     def element_of_dict(self, value: Value) -> Value:
@@ -271,7 +288,7 @@ class Calling:
             elif isinstance(each, Known) and isinstance(each.value, dict):
                 found += map(Known, self._contents(each.value)[len(each.value) :])
             else:
-                found.append(Data(self.flags(each) & ~_CERTAIN))
+                found.append(Data(self.flags(each) & ~CERTAIN))
         return join(*found)
 
     def known_items(self, value: Value) -> list[Value] | None:
@@ -292,25 +309,24 @@ class Calling:
 
     def item(self, value: Value, index: Value, *, keeps_axes: bool = False) -> Value:
         """What an index gives."""
-        found = [
-            self._item(each, one, keeps_axes=keeps_axes) for each in alternatives(value) for one in alternatives(index)
-        ]
-        return join(*found)
+        return _each(lambda each: _each(lambda one: self._item(each, one, keeps_axes=keeps_axes), index), value)
 
     def _item(self, value: Value, index: Value, *, keeps_axes: bool) -> Value:
         place = index.value if isinstance(index, Known) else MISSING
         if isinstance(value, Data):
             self.flags(index)
-            return Data(value.flags & ~IS_NUMBER if keeps_axes else value.flags & ~_CERTAIN)
+            return Data(value.flags & ~IS_NUMBER if keeps_axes else value.flags & ~CERTAIN)
         if isinstance(value, Tuple):
             if type(place) is int:
-                return value.items[place] if -len(value.items) <= place < len(value.items) else Data()
+                return _element_at(value.items, place)
             if isinstance(place, slice):
                 return Tuple(value.items[place])
             return Data(self.flags(value)) if not value.items else join(value, *value.items)
         if isinstance(value, Keywords):
             found = dict(value.items)
-            return found.get(place, Data()) if isinstance(place, str) else join(*found.values())
+            if isinstance(place, str) and place not in found:
+                raise RaisesError
+            return found[place] if isinstance(place, str) else join(*found.values())
         if isinstance(value, Made):
             record = self.records[value.site]
             if record.kind is list and not isinstance(place, int):
@@ -330,15 +346,19 @@ class Calling:
         if type(value) is dict:
             if place is not MISSING and is_atom(place):
                 found = self.guards.name(value, place)
-                return Data() if found is MISSING else Known(found)
+                if found is MISSING:
+                    raise RaisesError
+                return Known(found)
             return self.element_of_dict(Known(value))
         if type(value) in (tuple, list):
             found = self._contents(value)
             if type(place) is int:
-                return Known(found[place]) if -len(found) <= place < len(found) else Data()
+                return Known(_element_at(found, place))
             if isinstance(place, slice) and type(value) is tuple:
                 return Known(value[place])
             return join(*map(Known, found)) if found else Data()
+        if value is None or isinstance(value, NUMBERS):
+            raise RaisesError
         raise NotProvedError(f"an element of {_shown(value)} is not known")
 
     # -- writes
@@ -379,6 +399,9 @@ class Calling:
             if isinstance(each, Made) and self.records[each.site].kind not in (list, dict, set, *_ITERATORS):
                 record = self.records[each.site]
                 found = inspect.getattr_static(record.kind, name, None)
+                if isinstance(found, property) and isinstance(found.fset, types.FunctionType):
+                    self.call_python(found.fset, [each, item], {})
+                    continue
                 if hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType):
                     raise NotProvedError(f"it sets the property {name}")
                 self._set_field(record, name, item)
@@ -394,7 +417,7 @@ class Calling:
             if isinstance(each, Data):
                 if each.flags & OUTER:
                     raise NotProvedError(_WRITES_OUTSIDE)
-                found.append(Data((each.flags | self.flags(other)) & ~_CERTAIN))
+                found.append(Data((each.flags | self.flags(other)) & ~CERTAIN))
             elif isinstance(each, Known) and not is_atom(each.value):
                 raise NotProvedError(_WRITES_OUTSIDE)
             elif isinstance(each, Made):
@@ -452,7 +475,7 @@ class Calling:
     # -- attributes
 
     def attribute(self, value: Value, name: str) -> Value:
-        return join(*[self._attribute(each, name) for each in alternatives(value)])
+        return _each(lambda each: self._attribute(each, name), value)
 
     def _attribute(self, value: Value, name: str) -> Value:
         if isinstance(value, Data):
@@ -478,17 +501,21 @@ class Calling:
         raise NotProvedError(f"the attribute {name} of {_shown_value(value)} is not known")
 
     def _attribute_of_data(self, value: Data, name: str) -> Value:
-        if name in libraries.ABOUT_ATTRIBUTES and not value.flags & HOLDER:
+        if (name in libraries.ABOUT_ATTRIBUTES and not value.flags & HOLDER) or value.flags & IS_INFO:
             return Data()
         if name in libraries.NOT_ATTRIBUTES or (name.startswith("__") and name not in ("__name__", "__len__", "__class__")):
             raise NotProvedError(f"it asks for {name}")
         if value.flags & IS_ARRAY and name in ("T", "mT", "real", "imag"):
             return value if name != "imag" else Data(value.flags)
         if name == "flat":
-            return Data(value.flags & ~_CERTAIN | HOLDER)
+            return Data(value.flags & ~CERTAIN | HOLDER)
+        if name not in _METHODS and not value.flags & HOLDER:
+            return Data(value.flags & ~CERTAIN)
         return Attribute(value, name)
 
     def _attribute_of_instance(self, value: Made, record: Record, name: str) -> Value:
+        if name == "__class__":
+            return Known(record.kind)
         found = _static(record.kind, name)
         if isinstance(found, property):
             return self.call_python(_getter(found), [value], {})
@@ -521,8 +548,12 @@ class Calling:
             return Known(found)
         if is_outer_array(value) or isinstance(value, np.ndarray):
             return self._attribute_of_data(Data(self._flags_of_known(value)), name)
-        if isinstance(value, np.finfo | np.iinfo | np.dtype | np.generic) or type(value) in NUMBERS:
-            return Attribute(Data(), name)
+        if value is None:
+            raise RaisesError
+        if isinstance(value, np.finfo | np.iinfo):
+            return Data()
+        if isinstance(value, np.dtype | np.generic) or type(value) in NUMBERS:
+            return self._attribute_of_data(Data(), name)
         if isinstance(value, str | bytes | tuple | list | dict | set | frozenset | range) and type(value) in _PLAIN:
             return Attribute(Known(value), name)
         if isinstance(value, types.FunctionType | types.BuiltinFunctionType | np.ufunc) or is_atom(value):
@@ -577,10 +608,9 @@ class Calling:
         node: ast.Call | None = None,
     ) -> Value:
         """What a call returns; `is_open` if there may be more arguments than these."""
-        found = []
-        for each in alternatives(function):
-            found.append(self._call_one(each, arguments, keywords, is_open=is_open, body=body, node=node))
-        return join(*found)
+        return _each(
+            lambda each: self._call_one(each, arguments, keywords, is_open=is_open, body=body, node=node), function
+        )
 
     def _call_one(
         self, function: Value, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool, body: Any, node: Any
@@ -590,30 +620,26 @@ class Calling:
                 function.function, [function.instance, *arguments], keywords, is_open=is_open, body=body, node=node
             )
         if isinstance(function, Function):
-            if is_open:
-                raise NotProvedError("a function is called with arguments of unknown number")
-            return self.call_made(function, arguments, keywords)
+            return self.call_made(function, arguments, keywords, is_open=is_open)
         if isinstance(function, Attribute):
             return self._call_method(function, arguments, keywords)
         if isinstance(function, Data):
             if function.flags & HOLDER:
                 raise NotProvedError("it calls something that is not known")
             # Among data only types of numbers and methods of data can be called.
-            return Data(self._given(arguments, keywords) & ~_CERTAIN)
+            return Data(self._given(arguments, keywords) & ~CERTAIN)
         if not isinstance(function, Known):
             raise NotProvedError(f"it calls {_shown_value(function)}")
         value = function.value
-        if value is None:
-            return Data()  # it raises
+        if not callable(value):
+            raise RaisesError
         if isinstance(value, types.FunctionType) and not libraries.is_numpys(value):
             if value.__code__ is _CONTEXT_CODE:
                 inner = self.guards.cell(_cell(value, "func"))
                 return Context(Known(inner), tuple(arguments), tuple(keywords.items()))
-            if is_open:
-                raise NotProvedError(f"{value.__name__} is called with arguments of unknown number")
             if value.__module__ in _NOT_FOLLOWED:
                 raise NotProvedError(f"it calls {value.__module__}.{value.__name__}")
-            return self.call_python(value, arguments, keywords)
+            return self.call_python(value, arguments, keywords, is_open=is_open)
         special = _SPECIAL.get(value) if _is_hashable(value) else None
         if special is not None:
             found: Value = special(self, arguments, keywords, body, node)
@@ -632,7 +658,7 @@ class Calling:
         if isinstance(value, type):
             return self._call_class(value, arguments, keywords, is_open=is_open, node=node)
         flags = self._given(arguments, keywords)
-        result = libraries.result_of_builtin(value, flags & ~_CERTAIN)
+        result = libraries.result_of_builtin(value, flags & ~CERTAIN)
         if result is not None:
             if flags & OUTER and value not in (len, isinstance):
                 result |= OUTER
@@ -647,7 +673,7 @@ class Calling:
                 if self._is_callback(each):
                     found |= self._called_back(each)
                 else:
-                    found |= self.flags(each) & ~_CERTAIN
+                    found |= self.flags(each) & ~CERTAIN
         return found
 
     def _is_callback(self, value: Value) -> bool:
@@ -710,8 +736,8 @@ class Calling:
         result = libraries.result_of_builtin(kind, self._given(arguments, keywords)) if kind.__module__ in _OF_C else None
         if result is not None:
             return Data(result)
-        if issubclass(kind, BaseException) and kind.__init__ in _C_INITS:
-            return Data(self._given(arguments, keywords) & ~_CERTAIN | HOLDER)
+        if issubclass(kind, BaseException) and (kind.__init__ in _C_INITS or kind.__module__.startswith("numpy")):
+            return Data(self._given(arguments, keywords) & ~CERTAIN | HOLDER)
         if kind is object:
             return Data(HOLDER)
         if kind in (np.errstate,):
@@ -748,6 +774,9 @@ class Calling:
             found = self._call_method_of_made(of, name, arguments, keywords)
             if found is not None:
                 return found
+        if isinstance(of, Known) and isinstance(of.value, str) and name in _TEXT_METHODS and not keywords:
+            if all(isinstance(each, Known) and isinstance(each.value, str | tuple) for each in arguments):
+                return Known(getattr(of.value, name)(*[each.value for each in arguments]))  # type: ignore[attr-defined]
         if isinstance(of, Known) and isinstance(of.value, list | dict | set) and name not in _READING_METHODS:
             raise NotProvedError(_WRITES_OUTSIDE)
         if isinstance(of, Known) and isinstance(of.value, dict):
@@ -766,9 +795,9 @@ class Calling:
             if not self._is_callback(each) and self.flags(each) & OUTER and flags & (ARRAY | IS_ARRAY):
                 raise NotProvedError(_WRITES_OUTSIDE)
         if flags & IS_ARRAY and name in libraries.ARRAY_METHODS:
-            return Data(flags | (given & ~_CERTAIN))
+            return Data(flags | (given & ~CERTAIN))
         holder = HOLDER if name in ("values", "items", "keys", "__iter__") else 0
-        return Data((flags | given) & ~_CERTAIN | holder)
+        return Data((flags | given) & ~CERTAIN | holder)
 
     def _call_method_of_keywords(self, of: Keywords, name: str, arguments: list[Value]) -> Value:
         found = dict(of.items)
@@ -846,8 +875,28 @@ class Calling:
         return None
 
 
+def _each(function: Callable[[Value], Value], value: Value) -> Value:
+    """What a function gives for all that a value may be, but for what raises an error."""
+    found = []
+    for each in alternatives(value):
+        with contextlib.suppress(RaisesError):
+            found.append(function(each))
+    if not found:
+        raise RaisesError
+    return join(*found)
+
+
+def _element_at(items: Any, place: int) -> Any:
+    if not -len(items) <= place < len(items):
+        raise RaisesError
+    return items[place]
+
+
+#: Attributes of data that are methods.
+_METHODS = frozenset(name for kind in CLOSED for name in dir(kind) if callable(getattr(kind, name, None)))
 _OF_WARNINGS = 64
 _CACHED: Any = type(functools.lru_cache(lambda: None))
+_TEXT_METHODS = frozenset(("lower", "upper", "startswith", "endswith", "removesuffix", "removeprefix", "strip"))
 _PLAIN = frozenset((str, bytes, tuple, list, dict, set, frozenset, range))
 _OF_C = frozenset(("builtins", "itertools"))
 _C_INITS = frozenset((BaseException.__init__, Exception.__init__, *(
@@ -905,6 +954,8 @@ def _classes(value: Value) -> tuple[type, ...] | None:
                 return None
             found += inner
         return tuple(found)
+    if isinstance(value, OneOf):
+        return None
     if isinstance(value, Known):
         if isinstance(value.value, type):
             return (value.value,)
@@ -995,9 +1046,26 @@ def _type(calling: Calling, arguments: list[Value], *_: Any) -> Value:
             found.append(Known(kinds[0]))
         elif isinstance(each, Data) and not each.flags & (ARRAY | HOLDER):
             found.append(Data())
+        elif calling.answers is not None and isinstance(each, Data) and each.flags & IS_ARRAY:
+            found.append(Known(np.ndarray if calling.answers == "NumPy's" else StandIn))
         else:
-            raise NotProvedError("it asks for the type of an object")
+            raise TypeAskedError("it asks for the type of an object")
     return join(*found)
+
+
+def _issubclass(calling: Calling, arguments: list[Value], *_: Any) -> Value:
+    kinds = _classes(arguments[1]) if len(arguments) == 2 else None
+    if kinds is None:
+        raise NotProvedError("issubclass asks for something that is not known")
+    found: set[bool | None] = set()
+    for each in alternatives(arguments[0]):
+        if isinstance(each, Known) and isinstance(each.value, type):
+            found.add(issubclass(each.value, kinds))
+        elif isinstance(each, Data) and not each.flags & HOLDER:
+            found.add(None)
+        else:
+            raise NotProvedError("issubclass asks for something that is not known")
+    return Known(found.pop()) if len(found) == 1 and None not in found else Data(IS_NUMBER)
 
 
 def _callable(calling: Calling, arguments: list[Value], *_: Any) -> Value:
@@ -1006,7 +1074,7 @@ def _callable(calling: Calling, arguments: list[Value], *_: Any) -> Value:
         if isinstance(each, Known):
             found.add(callable(each.value))
         elif isinstance(each, Data):
-            found.add(False if each.flags & _CERTAIN else None)
+            found.add(False if each.flags & CERTAIN else None)
         else:
             found.add(isinstance(each, Function | Method | Attribute))
     return Known(found.pop()) if len(found) == 1 and None not in found else Data(IS_NUMBER)
@@ -1018,8 +1086,10 @@ def _len(calling: Calling, arguments: list[Value], *_: Any) -> Value:
         return Known(len(value.items))
     if isinstance(value, Known) and isinstance(value.value, tuple | str):
         return Known(len(value.value))
+    if isinstance(value, Known) and (value.value is None or isinstance(value.value, NUMBERS)):
+        raise RaisesError
     for each in alternatives(value):
-        if isinstance(each, Known) and not isinstance(each.value, Sized):
+        if isinstance(each, Known) and not isinstance(each.value, (*Sized, *NUMBERS, type(None))):
             raise NotProvedError("it asks for a length that is not known")
         if isinstance(each, Made) and calling.records[each.site].kind not in (list, dict, set):
             raise NotProvedError("it asks for a length that is not known")
@@ -1046,7 +1116,7 @@ def _iterating(kind: type) -> Any:
         item = calling.element(arguments[0]) if arguments else None
         if kind is tuple:
             try:
-                return Data(0 if item is None else calling.flags(item) & ~_CERTAIN)
+                return Data(0 if item is None else calling.flags(item) & ~CERTAIN)
             except NotProvedError:
                 pass  # as a list, which is no wider
         return calling.made(site, made, item)
@@ -1098,7 +1168,7 @@ def _reduce(calling: Calling, arguments: list[Value], *_: Any) -> Value:
     found = join(start, *arguments[2:])
     for _ in range(4):
         found = join(found, calling.call(arguments[0], [found, start], {}))
-    return Data(calling.flags(found) & ~_CERTAIN)
+    return Data(calling.flags(found) & ~CERTAIN)
 
 
 def _next(calling: Calling, arguments: list[Value], *_: Any) -> Value:
@@ -1116,7 +1186,7 @@ def _issubdtype(calling: Calling, arguments: list[Value], *_: Any) -> Value:
 
 
 _SPECIAL: dict[Any, Any] = {
-    isinstance: _isinstance, hasattr: _hasattr, getattr: _getattr, type: _type, callable: _callable, len: _len,
+    isinstance: _isinstance, issubclass: _issubclass, hasattr: _hasattr, getattr: _getattr, type: _type, callable: _callable, len: _len,
     zip: _iterating(zip), enumerate: _iterating(enumerate), map: _iterating(map), list: _iterating(list),
     tuple: _iterating(tuple), sorted: _iterating(sorted), reversed: _iterating(reversed), iter: _iterating(iter),  # type: ignore[arg-type]
     dict: _dict, warnings.warn: _warn, warnings.simplefilter: _filters, warnings.filterwarnings: _filters,

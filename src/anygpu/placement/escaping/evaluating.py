@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import operator
 import sys
 import time
@@ -16,6 +17,7 @@ from anygpu.placement.escaping.guards import MISSING
 from anygpu.placement.escaping.source import definition_of
 from anygpu.placement.escaping.values import (
     ARRAY,
+    CERTAIN,
     HOLDER,
     IS_ARRAY,
     IS_NUMBER,
@@ -26,7 +28,9 @@ from anygpu.placement.escaping.values import (
     Known,
     Made,
     NotProvedError,
+    RaisesError,
     Tuple,
+    TypeAskedError,
     Value,
     alternatives,
     is_atom,
@@ -80,7 +84,15 @@ class Scope:
         self.names = names - outside
         #: Variables that functions inside see, whenever they run.
         self.captured = self.names & captured
+        self._to_itself: dict[str, bool] = {}
         self.is_generator = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in _own(body))
+
+
+    def has_to_itself(self, name: str) -> bool:
+        """Whether a variable is only read in ways that give nobody else the object: `**x`, `x[…]`, `x.pop(…)`, `in x`."""
+        if name not in self._to_itself:
+            self._to_itself[name] = name in self.names - self.captured and _is_alone(self.node, name)
+        return self._to_itself[name]
 
 
 def _own(body: list[Any]) -> Iterator[ast.AST]:
@@ -101,15 +113,33 @@ def _own(body: list[Any]) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(each)
 
 
+def _is_alone(node: Any, name: str) -> bool:
+    allowed = 0
+    for each in ast.walk(node):
+        inner: list[Any] = []
+        if isinstance(each, ast.keyword) and each.arg is None:
+            inner = [each.value]
+        elif isinstance(each, ast.Subscript | ast.Attribute):
+            inner = [each.value]
+        elif isinstance(each, ast.Compare):
+            inner = each.comparators
+        allowed += sum(isinstance(one, ast.Name) and one.id == name for one in inner)
+    read = [each for each in ast.walk(node) if isinstance(each, ast.Name) and each.id == name]
+    return allowed == sum(isinstance(each.ctx, ast.Load) for each in read)
+
+
 class Evaluation(Calling):
     """Evaluates calls, and follows every function that they can come to."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
-        self._until = time.perf_counter() + seconds
+        self._until = time.thread_time() + seconds
         self._scopes: dict[int, Scope] = {}
         self._running: list[Any] = []
         self._memo: dict[Any, Value | None] = {}
+        #: What calls have returned in the round before.
+        self._results: dict[Any, Value | None] = {}
+        self._recursive: set[Any] = set()
         self._calls = 0
 
     def evaluate(self, function: Value, arguments: list[Value], keywords: dict[str, Value]) -> Value:
@@ -125,7 +155,9 @@ class Evaluation(Calling):
 
     # -- functions
 
-    def call_python(self, function: types.FunctionType, arguments: list[Value], keywords: dict[str, Value]) -> Value:
+    def call_python(
+        self, function: types.FunctionType, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool = False
+    ) -> Value:
         """Follow a function that was there before the call."""
         self.guards.function(function)
         node = definition_of(function.__code__)
@@ -134,19 +166,21 @@ class Evaluation(Calling):
         scope = self._scope(node, function, None)
         defaults: list[Value] = [Known(each) for each in function.__defaults__ or ()]
         named: dict[str, Value] = {name: Known(each) for name, each in (function.__kwdefaults__ or {}).items()}
-        return self._call(scope, arguments, keywords, defaults, named)
+        return self._call(scope, self._bound(scope.node.args, arguments, keywords, defaults, named, is_open=is_open))
 
-    def call_made(self, function: Function, arguments: list[Value], keywords: dict[str, Value]) -> Value:
+    def call_made(
+        self, function: Function, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool = False
+    ) -> Value:
         """Follow a function that is defined in the call."""
         given = function.node.args
         scope = self._scope(function.node, function.scope.function, function.scope)
-        defaults = [self.cells[id(function.node), number] for number in range(len(given.defaults))]
+        defaults = [self.cell((id(function.node), number)) for number in range(len(given.defaults))]
         named = {
-            one.arg: self.cells[id(function.node), one.arg]
+            one.arg: self.cell((id(function.node), one.arg))
             for one, value in zip(given.kwonlyargs, given.kw_defaults, strict=True)
             if value is not None
         }
-        return self._call(scope, arguments, keywords, defaults, named)
+        return self._call(scope, self._bound(scope.node.args, arguments, keywords, defaults, named, is_open=is_open))
 
     def _scope(self, node: Any, function: types.FunctionType, parent: Scope | None) -> Scope:
         if parent is not None:
@@ -160,35 +194,94 @@ class Evaluation(Calling):
             self._scopes[key] = Scope(node, function, None)
         return self._scopes[key]
 
-    def _call(
+    def _bound(
         self,
-        scope: Scope,
+        given: ast.arguments,
         arguments: list[Value],
         keywords: dict[str, Value],
         defaults: list[Value],
         named: dict[str, Value],
-    ) -> Value:
-        bound = _bound(scope.node.args, arguments, keywords, defaults, named)
+        *,
+        is_open: bool,
+    ) -> Environment | None:
+        """The variables that a function begins with; `None` where it cannot be called like that."""
+        if not is_open:
+            return _bound(given, arguments, keywords, defaults, named)
+        # Any argument that is not named may be any of these.
+        exact = {name: value for name, value in keywords.items() if name != "**"}
+        one = join(*arguments, *([keywords["**"]] if "**" in keywords else ()))
+        names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+        positional = names[: len(given.posonlyargs) + len(given.args)]
+        bound: Environment = dict.fromkeys(names, one)
+        for name, value in zip(positional[len(positional) - len(defaults) :], defaults, strict=True):
+            bound[name] = join(one, value)
+        for name, value in named.items():
+            bound[name] = join(one, value)
+        bound.update({name: value for name, value in exact.items() if name in names})
+        if given.vararg is not None:
+            bound[given.vararg.arg] = self.made((id(given), "*"), list, one)
+        if given.kwarg is not None:
+            rest = self.made((id(given), "**"), dict, None)
+            for value in (one, *exact.values()):
+                self.put(rest, Data(), value)
+            bound[given.kwarg.arg] = rest
+        return bound
+
+    def _call(self, scope: Scope, bound: Environment | None) -> Value:
         if bound is None:
-            return Data()  # it raises a TypeError
-        key = (id(scope), tuple(bound.items()))
+            raise RaisesError
+        key = (id(scope), self.answers, tuple(bound.items()))
         if key in self._memo:
-            return self._memo[key] or Data()
-        if id(scope) in self._running:
-            raise NotProvedError(f"{scope.function.__name__} calls itself")
-        self._calls += 1
-        if self._calls > _MOST_CALLS or len(self._running) > _MOST_DEEP or time.perf_counter() > self._until:
-            raise NotProvedError("it calls too many functions")
-        self._running.append(id(scope))
+            # Of a function that calls itself: what has come out so far, and again until no more comes out.
+            result = self._memo[key]
+            if key in self._running:
+                self._recursive.add(key)
+        else:
+            self._calls += 1
+            if self._calls > _MOST_CALLS or len(self._running) > _MOST_DEEP or time.thread_time() > self._until:
+                raise NotProvedError("it calls too many functions")
+            self._memo[key] = self._results.get(key)
+            self._running.append(key)
+            try:
+                result = self._evaluated(scope, bound)
+            finally:
+                self._running.pop()
+            self._memo[key] = result
+            if key in self._recursive and result != self._results.get(key):
+                self._results[key] = result
+                self.is_changed = True
+        if result is None:
+            raise RaisesError
+        return result
+
+    def _evaluated(self, scope: Scope, bound: Environment) -> Value | None:
+        """What the function returns; `None` if it never does."""
+        body = _Body(self, scope, bound)
         try:
-            body = _Body(self, scope, bound)
             result = body.run()
-        finally:
-            self._running.pop()
+        except RaisesError:
+            return None
+        except TypeAskedError:
+            if self.answers is not None or scope.is_generator:
+                raise
+            return self._whatever_the_type(scope, bound)
         if scope.is_generator:
-            result = self.made((id(scope.node), "generator"), types.GeneratorType, body.yielded)
-        self._memo[key] = result
-        return result or Data()
+            return self.made((id(scope.node), "generator"), types.GeneratorType, body.yielded)
+        return result
+
+    def _whatever_the_type(self, scope: Scope, bound: Environment) -> Value:
+        """What it returns if that is the same for NumPy's type and for ours. Raises `TypeAskedError` else."""
+        found = []
+        for self.answers in ("NumPy's", "ours"):
+            try:
+                found.append(_Body(self, scope, bound).run())
+            except RaisesError:
+                found.append(None)
+            finally:
+                self.answers = None
+        if found[0] == found[1] and isinstance(found[0], Known) and is_atom(found[0].value):
+            return found[0]
+        raise TypeAskedError("it asks for the type of an object")
 
 
 def _bound(
@@ -283,13 +376,15 @@ class _Body:
         if any(name in each for each in self._inner):
             return self.variables.get(name, Data())
         if name in self.scope.names and name not in self.scope.captured:
-            return self.variables.get(name, Data())  # unbound: it raises
+            if name not in self.variables:
+                raise RaisesError
+            return self.variables[name]
         if name in self.scope.names:
-            return self.evaluation.cells.get((id(self.scope), name), Data())
+            return self.evaluation.cell((id(self.scope), name))
         owner = self._owner(name)
         if owner is not None:
             if name in owner.captured:
-                return self.evaluation.cells.get((id(owner), name), Data())
+                return self.evaluation.cell((id(owner), name))
             raise NotProvedError(f"the variable {name} is not understood")
         guards, function = self.evaluation.guards, self.scope.function
         if name in function.__code__.co_freevars:
@@ -298,7 +393,9 @@ class _Body:
             value = guards.name(function.__globals__, name)
             if value is MISSING:
                 value = guards.name(vars(builtins), name)
-        return Data() if value is MISSING else Known(value)
+        if value is MISSING:
+            raise RaisesError
+        return Known(value)
 
     # -- statements
 
@@ -308,6 +405,8 @@ class _Body:
             try:
                 if not self._statement(each):
                     return False
+            except RaisesError:
+                return False
             except NotProvedError as error:
                 if not getattr(error, "place", None):
                     line = each.lineno + self.scope.line
@@ -354,9 +453,27 @@ class _Body:
                 raise NotProvedError("it deletes an attribute")
 
     def _assign(self, node: ast.Assign) -> None:
-        value = self.value(node.value)
+        value = self._keywords(node) or self.value(node.value)
         for each in node.targets:
             self._store(each, value)
+
+    def _keywords(self, node: ast.Assign) -> Value | None:
+        """A dict of which all keys are known, where nobody else gets it: `options = dict(axis=0)`."""
+        (target, *others), given = node.targets, node.value
+        if others or not isinstance(target, ast.Name) or not self.scope.has_to_itself(target.id):
+            return None
+        if isinstance(given, ast.Dict):
+            names = [each.value if isinstance(each, ast.Constant) else None for each in given.keys]
+            values = given.values
+        elif isinstance(given, ast.Call) and isinstance(given.func, ast.Name) and not given.args:
+            if self.value(given.func) != Known(dict):
+                return None
+            names, values = [each.arg for each in given.keywords], [each.value for each in given.keywords]
+        else:
+            return None
+        if not all(isinstance(each, str) for each in names):
+            return None
+        return Keywords(tuple({str(name): self.value(each) for name, each in zip(names, values, strict=True)}.items()))
 
     def _annassign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -384,7 +501,11 @@ class _Body:
             self._store(target.value, value)
         elif isinstance(target, ast.Subscript):
             base, index = self.value(target.value), self._index(target.slice)
-            self.evaluation.store_item(base, index, value)
+            is_own = isinstance(target.value, ast.Name) and self.scope.has_to_itself(target.value.id)
+            if isinstance(base, Keywords) and is_own and isinstance(index, Known) and isinstance(index.value, str):
+                self.bind(target.value.id, Keywords(tuple({**dict(base.items), index.value: value}.items())))  # type: ignore[attr-defined]
+            else:
+                self.evaluation.store_item(base, index, value)
         elif isinstance(target, ast.Attribute):
             self.evaluation.store_attribute(self.value(target.value), target.attr, value)
 
@@ -424,8 +545,9 @@ class _Body:
             kept = []
             for each in found:
                 self.variables[name] = each
-                if self.evaluation.truth(self.value(test)) in (wanted, None):
-                    kept.append(each)
+                with contextlib.suppress(RaisesError):
+                    if self.evaluation.truth(self.value(test)) in (wanted, None):
+                        kept.append(each)
             self.variables[name] = join(*kept) if kept else value
 
     def _while(self, node: ast.While) -> bool:
@@ -693,12 +815,15 @@ class _Body:
                 isinstance(each.value, bool | float | complex) or (isinstance(each.value, int) and abs(each.value) < 2**63)
                 for each in (one, other)
             )
+            classes = (type, types.UnionType, types.NoneType)
+            if isinstance(op, ast.BitOr) and isinstance(one.value, classes) and isinstance(other.value, classes):
+                return Known(one.value | other.value)
             texts = isinstance(one.value, str) and isinstance(other.value, str) and isinstance(op, ast.Add)
             if function is not None and (small or texts):
                 try:
                     return Known(function(one.value, other.value))
                 except (TypeError, ValueError, ArithmeticError):
-                    return Data()
+                    raise RaisesError from None
         if isinstance(one, Tuple) and isinstance(other, Tuple) and isinstance(op, ast.Add):
             return Tuple((*one.items, *other.items))
         flags = self.evaluation.flags(one) | self.evaluation.flags(other)
@@ -711,7 +836,7 @@ class _Body:
         flags = 0
         found: bool | None = True
         for op, right_node in zip(node.ops, node.comparators, strict=True):
-            right = self.value(right_node)
+            right = self._looked_in(right_node) if isinstance(op, ast.In | ast.NotIn) else self.value(right_node)
             truth = self._compared(op, left, right)
             if truth is None:
                 if not isinstance(op, ast.Is | ast.IsNot):
@@ -724,6 +849,12 @@ class _Body:
                 return Known(False)
             left = right
         return Known(True) if found else Data(flags & ARRAY if flags & ARRAY else IS_NUMBER)
+
+    def _looked_in(self, node: ast.expr) -> Value:
+        """What something is looked for in: the elements of a list or set that is written there are known."""
+        if isinstance(node, ast.List | ast.Set) and not any(isinstance(each, ast.Starred) for each in node.elts):
+            return Tuple(tuple([self.value(each) for each in node.elts]))
+        return self.value(node)
 
     def _flags_compared(self, value: Value) -> int:
         """Functions, classes and modules compare by identity."""
@@ -747,6 +878,10 @@ class _Body:
                 self._flags_compared(self.evaluation.element(each))
 
     def _compared(self, op: ast.cmpop, left: Value, right: Value) -> bool | None:
+        found = {self._compared_one(op, one, other) for one in alternatives(left) for other in alternatives(right)}
+        return found.pop() if len(found) == 1 else None
+
+    def _compared_one(self, op: ast.cmpop, left: Value, right: Value) -> bool | None:
         if isinstance(op, ast.Is | ast.IsNot):
             same = self.evaluation.is_same(left, right)
             return None if same is None else same is isinstance(op, ast.Is)
@@ -806,6 +941,29 @@ class _Body:
     _e_slice = _index
     _e_starred = _index
 
+    def _changed_keywords(self, node: ast.Call, arguments: list[Value]) -> Value | None:
+        """What `pop` or `setdefault` of `**options` gives, which then are others."""
+        function = node.func
+        if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and arguments):
+            return None
+        name, key = function.value.id, arguments[0]
+        options = self.variables.get(name)
+        if not (isinstance(options, Keywords) and isinstance(key, Known) and isinstance(key.value, str)):
+            return None
+        if not self.scope.has_to_itself(name):
+            return None
+        found = dict(options.items)
+        if function.attr == "pop":
+            if key.value not in found and len(arguments) == 1:
+                raise RaisesError
+            value = found.pop(key.value) if key.value in found else arguments[1]
+        elif function.attr == "setdefault" and len(arguments) == 2:
+            value = found.setdefault(key.value, arguments[1])
+        else:
+            return None
+        self.bind(name, Keywords(tuple(found.items())))
+        return value
+
     def _e_call(self, node: ast.Call) -> Value:
         function = self.value(node.func)
         arguments: list[Value] = []
@@ -833,8 +991,10 @@ class _Body:
                 keywords["**"] = self.evaluation.element_of_dict(value)
             else:
                 keywords.update(named)
-        found = self.evaluation.call(function, arguments, keywords, is_open=is_open, body=self, node=node)
-        return found
+        changed = self._changed_keywords(node, arguments)
+        if changed is not None:
+            return changed
+        return self.evaluation.call(function, arguments, keywords, is_open=is_open, body=self, node=node)
 
     def _e_lambda(self, node: ast.Lambda) -> Value:
         return self._function(node)

@@ -14,7 +14,7 @@ class Guards:
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[Mapping[str, Any], dict[str, Any]]] = {}
-        self._cells: dict[types.CellType, Any] = {}
+        self._cells: dict[int, tuple[types.CellType, Any]] = {}
         self._functions: dict[types.FunctionType, tuple[Any, Any, Any]] = {}
         self._contents: dict[int, tuple[Any, tuple[Any, ...]]] = {}
         self._reads: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = []
@@ -28,7 +28,7 @@ class Guards:
     def cell(self, cell: types.CellType) -> Any:
         """What a variable of a closure is; `MISSING` if it has no value."""
         value = _contents_of(cell)
-        self._cells[cell] = value
+        self._cells[id(cell)] = (cell, value)
         return value
 
     def function(self, function: types.FunctionType) -> None:
@@ -61,7 +61,7 @@ class Guards:
                 return False
             if function.__kwdefaults__ is not more:
                 return False
-        for cell, value in self._cells.items():
+        for cell, value in self._cells.values():
             if _contents_of(cell) is not value:
                 return False
         for container, found in self._contents.values():

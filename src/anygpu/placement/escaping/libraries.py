@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.placement.escaping.values import ARRAY, HOLDER, IS_ARRAY, IS_NUMBER
+from anygpu.placement.escaping.values import ARRAY, HOLDER, IS_ARRAY, IS_INFO, IS_NUMBER
 
 
 def _builtins(names: str) -> frozenset[Any]:
@@ -29,7 +29,7 @@ _GIVE_HOLDERS = _builtins("dict set frozenset reversed iter next filter")
 #: NumPy's functions that give memory of somebody else, keep what they get, or change NumPy itself.
 _NOT_NUMPYS = frozenset(
     """frombuffer memmap from_dlpack fromfile fromiter load save savez savez_compressed savetxt loadtxt genfromtxt
-    seterr seterrcall setbufsize set_printoptions set_string_function nditer nested_iters vectorize frompyfunc matrix
+    seterrcall setbufsize set_printoptions set_string_function nditer nested_iters vectorize frompyfunc matrix
     asmatrix mat bmat poly1d recarray record rec chararray require busdaycalendar datetime_data test info show_config
     show_runtime lookfor source deprecate ndarray errstate printoptions ndenumerate broadcast flatiter array2string
     array_repr array_str""".split()
@@ -46,7 +46,7 @@ WRITES_TO_FIRST = frozenset(
 #: Functions that say something about an array, and never give one.
 _ABOUT = frozenset(
     """shape ndim size result_type issubdtype issubclass_ can_cast isscalar iscomplexobj isrealobj common_type min_scalar_type
-    promote_types dtype finfo iinfo mintypecode may_share_memory shares_memory broadcast_shapes isdtype geterr""".split()
+    promote_types dtype finfo iinfo mintypecode may_share_memory shares_memory broadcast_shapes isdtype geterr seterr""".split()
 )
 #: Functions that always give an array.
 _GIVE_ARRAYS = frozenset(
@@ -57,6 +57,8 @@ _GIVE_ARRAYS = frozenset(
     hanning hamming blackman bartlett kaiser rfft irfft fft ifft fftfreq rfftfreq fftshift ifftshift
     sliding_window_view as_strided digitize bincount flatnonzero""".split()
 )
+#: Functions that may put any object into an array of objects.
+_MAY_HOLD_OBJECTS = frozenset("array asarray asanyarray full full_like ascontiguousarray asfortranarray".split())
 #: Functions of C, by module, that keep nothing and take whatever converts to an array.
 _MODULES_OF_C = frozenset(("math", "cmath", "_operator", "itertools", "scipy.ndimage._nd_image"))
 _WRITING_OPERATORS = frozenset(
@@ -89,6 +91,8 @@ def is_numpys(value: Any) -> bool:
     if isinstance(own, np.ufunc):
         return True
     module = str(getattr(value, "__module__", ""))
+    if type(value).__name__ == "_Function" and module.startswith("scipy.fft"):
+        return True  # SciPy's way to other libraries' transforms: without these it is NumPy's code in C++
     is_function = isinstance(value, types.FunctionType | types.BuiltinFunctionType) or (
         type(value).__name__ == "_ArrayFunctionDispatcher"
     )
@@ -100,10 +104,14 @@ def is_numpys(value: Any) -> bool:
 def result_of_numpys(value: Any, flags: int) -> int:
     """The flags of what one of NumPy's functions returns for arguments with these flags."""
     name = str(getattr(value, "__name__", ""))
+    if value in (np.finfo, np.iinfo):
+        return IS_INFO
     if name in _ABOUT or (isinstance(value, type) and not issubclass(value, np.generic)):
         return 0
     if isinstance(value, np.ufunc):
         return flags & ARRAY
+    if name not in _MAY_HOLD_OBJECTS:
+        flags &= ~HOLDER
     return flags | (IS_ARRAY if name in _GIVE_ARRAYS else 0)
 
 

@@ -18,8 +18,8 @@ from anygpu.placement.escaping.values import (
     is_atom,
 )
 
-#: Seconds that an evaluation may take: it runs beside the calls.
-_MOST_SECONDS = 3.0
+#: Seconds of the processor that an evaluation may take: it runs beside the calls.
+_MOST_SECONDS = 2.0
 
 
 class Proof:

@@ -6,6 +6,8 @@ of Python when it is used, and none of their methods keeps what it is given anyw
 
 from __future__ import annotations
 
+import datetime
+import enum
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,21 +21,30 @@ ARRAY = 1
 OUTER = 2
 #: It may be of a type that is not in the closed set, such as an iterator, which holds what nobody can take out.
 HOLDER = 4
-#: It certainly is an array; or one of Python's numbers.
-IS_ARRAY, IS_NUMBER = 8, 16
-_CERTAIN = IS_ARRAY | IS_NUMBER
+#: It certainly is an array; or one of Python's numbers; or `np.finfo` or `np.iinfo`.
+IS_ARRAY, IS_NUMBER, IS_INFO = 8, 16, 32
+CERTAIN = IS_ARRAY | IS_NUMBER | IS_INFO
 
 NUMBERS = (bool, int, float, complex)
 #: What `Data` can be, without `HOLDER`.
 CLOSED = (
     *NUMBERS, str, bytes, type(None), tuple, list, dict, slice, range, type(Ellipsis), type, np.dtype, np.ndarray,
     np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint64, np.uint32, np.uint16,
-    np.uint8, np.bool_, np.complex128, np.complex64, np.longdouble, np.str_,
+    np.uint8, np.bool_, np.complex128, np.complex64, np.longdouble, np.clongdouble, np.str_, np.bytes_, np.void,
+    np.datetime64, np.timedelta64, datetime.date, datetime.datetime, datetime.timedelta,
 )  # fmt: skip
 
 
 class NotProvedError(Exception):
     """Something that may keep an array, write to memory outside, or ask for a type; or that is not understood."""
+
+
+class TypeAskedError(NotProvedError):
+    """The type of an array is asked for."""
+
+
+class RaisesError(Exception):
+    """What is evaluated raises an error, so that nothing comes of it."""
 
 
 class Value:
@@ -143,10 +154,36 @@ class Record:
 
     def __init__(self, kind: type) -> None:
         self.kind = kind
-        self.items: Value | None = None
-        self.fields: dict[str, Value] = {}
+        self._items: Value | None = None
+        self._fields: dict[str, Value] = {}
+        #: Whether somebody has looked: what is put into it afterwards was not seen then.
+        self.is_read = False
         #: It was handed on as `Data`: nothing else may be put into it.
         self.is_data = False
+
+    @property
+    def items(self) -> Value | None:
+        self.is_read = True
+        return self._items
+
+    @property
+    def fields(self) -> dict[str, Value]:
+        self.is_read = True
+        return self._fields
+
+    def add(self, value: Value) -> bool:
+        """Put an element into it; whether that is new to somebody."""
+        merged = join(self._items, value)
+        is_new = merged != self._items
+        self._items = merged
+        return is_new and self.is_read
+
+    def set_field(self, name: str, value: Value) -> bool:
+        """Set an attribute of it; whether that is new to somebody."""
+        merged = join(self._fields.get(name), value)
+        is_new = merged != self._fields.get(name)
+        self._fields[name] = merged
+        return is_new and self.is_read
 
 
 def is_atom(value: Any) -> bool:
@@ -157,7 +194,7 @@ def is_atom(value: Any) -> bool:
         return value in CLOSED or issubclass(value, np.generic)
     if type(value) in (tuple, frozenset):
         return all(map(is_atom, value))
-    return isinstance(value, np.finfo | np.iinfo)
+    return isinstance(value, np.finfo | np.iinfo | enum.Enum | types.UnionType | types.GenericAlias)
 
 
 def is_outer_array(value: Any) -> bool:
@@ -170,7 +207,7 @@ def alternatives(value: Value) -> Iterable[Value]:
 
 
 #: Different known plain values that are kept apart, and alternatives in all.
-_MOST_APART, _MOST_ALTERNATIVES = 4, 24
+_MOST_APART, _MOST_ALTERNATIVES = 4, 64
 
 
 def join(*values: Value | None) -> Value:
@@ -193,10 +230,10 @@ def join(*values: Value | None) -> Value:
         merged = 0
         for each_flags in flags:
             merged |= each_flags
-        certain = _CERTAIN
+        certain = CERTAIN
         for each_flags in flags:
             certain &= each_flags
-        others.add(Data((merged & ~_CERTAIN) | certain))
+        others.add(Data((merged & ~CERTAIN) | certain))
     if len(others) == 1:
         return others.pop()
     if not others:
@@ -204,7 +241,3 @@ def join(*values: Value | None) -> Value:
     if len(others) > _MOST_ALTERNATIVES:
         raise NotProvedError("there are too many different values for one name")
     return OneOf(frozenset(others))
-
-
-def is_python_function(value: Any) -> bool:
-    return isinstance(value, types.FunctionType)
