@@ -34,10 +34,11 @@ from anygpu.placement.options import DEVICE, Options
 from anygpu.placement.own_code import Reach, why_not_deferred
 from anygpu.placement.segments import Segments
 from anygpu.placement.signature import BUILTIN, OwnArray, signature
-from anygpu.placement.unwrapping import replace_everywhere, unwrapped
+from anygpu.placement.unwrapping import replace_everywhere, replace_in_frames, unwrapped
 from anygpu.receipts import Phases, Receipt, deferred_receipt
 
 if TYPE_CHECKING:
+    from anygpu.placement.escaping.proof import Proof
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
 
@@ -126,10 +127,18 @@ class DeferredSite:
 class Deferred(Offloaded[P, R]):
     """A function whose calls are deferred. Made by `offload(deferred=True)`."""
 
-    __slots__ = ("_back", "_bare", "_last", "_left", "_reach", "_segments", "_sites")
+    __slots__ = ("_back", "_bare", "_last", "_left", "_proof", "_reach", "_segments", "_sites")
 
-    def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        options: Options,
+        planner: Callable[[], Planner],
+        proof: Proof | None = None,
+    ) -> None:
         super().__init__(function, options, planner)
+        #: That nothing else leads to the memory of arguments, where it was found out.
+        self._proof = proof
         self._sites: dict[Hashable, DeferredSite] = {}
         #: Why calls are plain ones; by kind of arguments, and for all of them.
         self._back: dict[Hashable, str] = {}
@@ -190,6 +199,14 @@ class Deferred(Offloaded[P, R]):
 
         return explain_deferred(self._task, self._sites.get(key), self._segments, self._last)
 
+    def run_deferred(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """What the function returns, for a call that is known to be proved; inside of a deferred call it runs as it is."""
+        if _active.get() is not None:
+            return self._function(*arguments, **keywords)
+        if key in self._back:
+            return super().__call__(*arguments, **keywords)
+        return self._deferred(key, arguments, keywords)[0]
+
     @property
     def why_plain(self) -> str | None:
         """Why calls are plain ones, if there are such."""
@@ -216,6 +233,8 @@ class Deferred(Offloaded[P, R]):
         if self._reach is None:
             self._reach = Reach(self._function)
         trusts = _are_plain(arguments, keywords) and self._reach.holds()
+        if not trusts and self._proof is not None:
+            trusts = self._proof.holds(arguments, keywords)
         run = _Run(self._segments, self._function, trusts=trusts)
         try:
             value = run(arguments, keywords)
@@ -319,7 +338,7 @@ class _Run:
         del made
         token = _active.set(recorder)
         try:
-            with executing.Executing(), converting():
+            with executing.Executing(), converting(recorder):
                 value = self._function(*given, **named)
                 del given, named
                 recorder.compute("the function returned", 1)
@@ -339,6 +358,7 @@ class _Run:
             self._recorder.compute("the function raised", 1)
         self._recorder.is_open = False
         error.args = tuple(map(unwrapped, error.args))
+        replace_in_frames(error)
         if isinstance(error, TypeError) and "StandIn" in str(error):
             error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
 

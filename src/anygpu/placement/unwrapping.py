@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import gc
+import os
+import sys
 from collections.abc import Sequence
 from types import CellType
 from typing import Any
@@ -85,3 +88,30 @@ def _replace(holder: Any, array: StandIn, value: Any) -> None:
         for name, each in list(vars(holder).items()):
             if each is array:
                 object.__setattr__(holder, name, value)
+
+
+def replace_in_frames(error: BaseException) -> None:
+    """Replace arrays in the variables of the functions that an error came through: whoever looks there sees NumPy's."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        waiting += [each.__cause__, each.__context__]
+        step = each.__traceback__
+        while step is not None:
+            frame = step.tb_frame
+            step = step.tb_next
+            if frame.f_code.co_filename.startswith(_OURS):
+                continue
+            variables = frame.f_locals
+            changed = {name: new for name, value in variables.items() if (new := unwrapped(value)) is not value}
+            if changed:
+                variables.update(changed)
+                if sys.version_info < (3, 13) and sys.implementation.name == "cpython":
+                    ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+_OURS = os.path.dirname(os.path.dirname(__file__))

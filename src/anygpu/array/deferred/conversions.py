@@ -10,14 +10,17 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from anygpu.array.deferred import calls
+from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
 
 _lock = threading.Lock()
@@ -110,8 +113,33 @@ _ours: dict[str, Callable[..., Any]] = {
 }
 
 
+#: The deferred call that runs.
+_recorder: ContextVar[Recorder | None] = ContextVar("the recorder of the deferred call that runs", default=None)
+_warn: Callable[..., Any] = warnings.warn
+_enter: Callable[..., Any] = warnings.catch_warnings.__enter__
+
+
+def _compute_before() -> None:
+    recorder = _recorder.get()
+    if recorder is not None and recorder.is_open and recorder.thread == threading.get_ident():
+        recorder.compute("a warning is given", 3)
+
+
+@functools.wraps(warnings.warn)
+def _warn_after(message: Any, category: Any = None, stacklevel: int = 1, *given: Any, **options: Any) -> None:
+    """What waits may warn too: it is computed before, so that warnings come in their order."""
+    _compute_before()
+    _warn(message, category, stacklevel + 1, *given, **options)
+
+
+@functools.wraps(warnings.catch_warnings.__enter__)
+def _enter_after(self: Any) -> Any:
+    _compute_before()
+    return _enter(self)
+
+
 @contextmanager
-def converting() -> Iterator[None]:
+def converting(recorder: Recorder | None = None) -> Iterator[None]:
     """Let them know arrays that stand for NumPy's, as long as any deferred call runs."""
     global _running
     with _lock:
@@ -119,11 +147,17 @@ def converting() -> Iterator[None]:
         if _running == 1:
             for name, each in _ours.items():
                 setattr(np, name, each)
+            warnings.warn = _warn_after
+            warnings.catch_warnings.__enter__ = _enter_after  # type: ignore[method-assign]
+    token = _recorder.set(recorder)
     try:
         yield
     finally:
+        _recorder.reset(token)
         with _lock:
             _running -= 1
             if not _running:
                 for name, each in _theirs.items():
                     setattr(np, name, each)
+                warnings.warn = _warn
+                warnings.catch_warnings.__enter__ = _enter  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ import operator
 import sys
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -395,6 +396,9 @@ class _Body:
                 value = guards.name(vars(builtins), name)
         if value is MISSING:
             raise RaisesError
+        if value is warnings.warn or value is warnings.catch_warnings:
+            # Only as an attribute of its module it lets what waits be computed before.
+            raise NotProvedError("it has a function of the module warnings under a name of its own")
         return Known(value)
 
     # -- statements

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from anygpu.array.deferred.layouts import can_stand_for
 from anygpu.placement.escaping.evaluating import Evaluation
+from anygpu.placement.escaping.guards import Guards
 from anygpu.placement.escaping.values import (
     ARRAY,
     IS_ARRAY,
@@ -14,6 +18,7 @@ from anygpu.placement.escaping.values import (
     Data,
     Known,
     NotProvedError,
+    RaisesError,
     Value,
     is_atom,
 )
@@ -27,13 +32,13 @@ class Proof:
     arguments is written to only through them. It is for arguments of some kinds, and as long as names mean what they meant.
     """
 
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        self._kinds = _kinds(arguments, keywords)
+    def __init__(self, function: Callable[..., Any], kinds: Kinds) -> None:
+        self._kinds = kinds
         self.why_not: str | None = None
-        self._guards = None
+        self._guards: Guards | None = None
         try:
-            given = [_value(each) for each in arguments]
-            named = {name: _value(each) for name, each in keywords.items()}
+            given = [_value(each) for each in kinds.arguments]
+            named = {name: _value(each) for name, each in kinds.keywords}
             evaluation = Evaluation(_MOST_SECONDS)
             result = evaluation.evaluate(Known(function), given, named)
             evaluation.check_returned(result, "it returns an object in which arrays cannot be replaced")
@@ -41,42 +46,68 @@ class Proof:
         except NotProvedError as error:
             place = getattr(error, "place", None)
             self.why_not = f"{error}{f' ({place})' if place else ''}"
+        except RaisesError:
+            self.why_not = "it only raises an error"
         except RecursionError:
             self.why_not = "its functions are too deep"
 
     def holds(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         """Whether it holds for a call with these arguments."""
-        return self._guards is not None and _kinds(arguments, keywords) == self._kinds and self._guards.hold()
+        return self._guards is not None and kinds_of(arguments, keywords) == self._kinds and self._guards.hold()
 
 
-def _value(given: Any) -> Value:
+class Kinds(NamedTuple):
+    """What is known of arguments: those for which the same is true have it in common. No array is in it."""
+
+    arguments: tuple[Any, ...]
+    keywords: tuple[tuple[str, Any], ...]
+
+
+_ANY_ARRAY, _ANY_NUMBER, _ANY_PLAIN = "an array", "a number", "a plain value"
+
+
+def kinds_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Kinds:
+    """Of which kinds the arguments of a call are."""
+    return Kinds(tuple(map(_kind, arguments)), tuple([(name, _kind(each)) for name, each in keywords.items()]))
+
+
+def _kind(given: Any) -> tuple[Any, ...]:
     if can_stand_for(given):
+        return (_ANY_ARRAY,)
+    kind = type(given)
+    if kind in (bool, str, type(None)):
+        return (kind, given)
+    if kind in (int, float, complex):
+        return (_ANY_NUMBER,)
+    if is_atom(given):
+        return (_ANY_PLAIN, kind)
+    # Functions among them are known as they are; other objects lead anywhere.
+    return (kind, _Same(given)) if isinstance(given, _FUNCTIONS) or isinstance(given, np.ufunc) else (kind, None, None)
+
+
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type(np.sum))
+
+
+class _Same:
+    """A function, equal to itself only."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _value(kind: tuple[Any, ...]) -> Value:
+    if kind[0] is _ANY_ARRAY:
         return Data(ARRAY | IS_ARRAY)
-    if isinstance(given, bool | str | None):
-        return Known(given)
-    if isinstance(given, int | float | complex) and type(given) in (int, float, complex):
+    if kind[0] is _ANY_NUMBER:
         return Data(IS_NUMBER)
-    if is_atom(given) and not isinstance(given, tuple):
+    if kind[0] is _ANY_PLAIN:
         return Data()
-    if type(given) is tuple and all(map(is_atom, given)):
-        return Data()
-    if callable(given):
-        return Known(given)
-    raise NotProvedError(f"an argument is an object of {type(given).__qualname__}")
-
-
-def _kinds(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
-    """What arguments have in common for which the same is true."""
-    return (*map(_kind, arguments), *((name, _kind(each)) for name, each in keywords.items()))
-
-
-def _kind(given: Any) -> Any:
-    if can_stand_for(given):
-        return "array"
-    if isinstance(given, bool | str | None):
-        return (type(given), given)
-    if type(given) in (int, float, complex):
-        return "number"
-    if callable(given) and not is_atom(given):
-        return ("is", id(given))
-    return ("plain", type(given)) if is_atom(given) else object()
+    if len(kind) == 2:
+        return Known(kind[1].value if isinstance(kind[1], _Same) else kind[1])
+    raise NotProvedError(f"an argument is an object of {kind[0].__qualname__}")
