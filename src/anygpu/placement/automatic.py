@@ -67,9 +67,10 @@ class DeferredCalls:
             self._others += 1
             if self._others > _MOST_OTHERS:
                 # What was proved is for others: they run as they are, and it is tried again much later.
-                site.stay("it cannot be traced, and it was another function, or had other options, when it was deferred.")
+                site.stay(
+                    "it cannot be traced, and it was another function, or had other options, when it was deferred."
+                )
                 site.look_again(4.0)
             return on_numpy(site, Called(function, arguments, keywords, begin))
         self._others = 0
         return self._deferred.run_deferred(site.key, arguments, keywords)
-

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import functools
 import inspect
+import sys
 import types
 import warnings
 from collections.abc import Callable, Hashable
@@ -153,6 +154,8 @@ class Calling:
         if isinstance(value, Keywords):
             return self._all_flags(each for _, each in value.items)
         if isinstance(value, Attribute):
+            if value.name in libraries.WRITING_METHODS:
+                raise NotProvedError(f"it hands on the method {value.name}")
             return self.flags(value.of) & ~CERTAIN | HOLDER
         if isinstance(value, Made):
             record = self.records[value.site]
@@ -302,7 +305,11 @@ class Calling:
     def known_keywords(self, value: Value) -> dict[str, Value] | None:
         if isinstance(value, Keywords):
             return dict(value.items)
-        if isinstance(value, Known) and type(value.value) is dict and all(isinstance(each, str) for each in value.value):
+        if (
+            isinstance(value, Known)
+            and type(value.value) is dict
+            and all(isinstance(each, str) for each in value.value)
+        ):
             self._contents(value.value)
             return {name: Known(each) for name, each in value.value.items()}
         return None
@@ -405,7 +412,11 @@ class Calling:
                 if hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType):
                     raise NotProvedError(f"it sets the property {name}")
                 self._set_field(record, name, item)
-            elif isinstance(each, Data) and not each.flags & (OUTER | HOLDER) and name in ("shape", "flat", "real", "imag"):
+            elif (
+                isinstance(each, Data)
+                and not each.flags & (OUTER | HOLDER)
+                and name in ("shape", "flat", "real", "imag")
+            ):
                 self.flags(item)
             else:
                 raise NotProvedError(f"it sets the attribute {name} of an object that may outlive the call")
@@ -470,7 +481,10 @@ class Calling:
 
     def _is_free(self, value: Value) -> bool:
         """Whether there is certainly no array of the call in it."""
-        return all(isinstance(each, Known) or (isinstance(each, Data) and not each.flags & ARRAY) for each in alternatives(value))
+        return all(
+            isinstance(each, Known) or (isinstance(each, Data) and not each.flags & ARRAY)
+            for each in alternatives(value)
+        )
 
     # -- attributes
 
@@ -503,7 +517,9 @@ class Calling:
     def _attribute_of_data(self, value: Data, name: str) -> Value:
         if (name in libraries.ABOUT_ATTRIBUTES and not value.flags & HOLDER) or value.flags & IS_INFO:
             return Data()
-        if name in libraries.NOT_ATTRIBUTES or (name.startswith("__") and name not in ("__name__", "__len__", "__class__")):
+        if name in libraries.NOT_ATTRIBUTES or (
+            name.startswith("__") and name not in ("__name__", "__len__", "__class__")
+        ):
             raise NotProvedError(f"it asks for {name}")
         if value.flags & IS_ARRAY and name in ("T", "mT", "real", "imag"):
             return value if name != "imag" else Data(value.flags)
@@ -538,7 +554,7 @@ class Calling:
     def _attribute_of_known(self, value: Any, name: str) -> Value:
         if isinstance(value, types.ModuleType):
             if value.__name__.partition(".")[0] == "numpy":
-                found = vars(value).get(name, MISSING)
+                found = vars(value).get(name, sys.modules.get(f"{value.__name__}.{name}", MISSING))
                 if found is MISSING:
                     raise NotProvedError(f"{value.__name__}.{name} is not known")
                 return Known(found)
@@ -613,7 +629,14 @@ class Calling:
         )
 
     def _call_one(
-        self, function: Value, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool, body: Any, node: Any
+        self,
+        function: Value,
+        arguments: list[Value],
+        keywords: dict[str, Value],
+        *,
+        is_open: bool,
+        body: Any,
+        node: Any,
     ) -> Value:
         if isinstance(function, Method):
             return self._call_one(
@@ -627,7 +650,7 @@ class Calling:
             if function.flags & HOLDER:
                 raise NotProvedError("it calls something that is not known")
             # Among data only types of numbers and methods of data can be called.
-            return Data(self._given(arguments, keywords) & ~CERTAIN)
+            return Data(self.given(arguments, keywords) & ~CERTAIN)
         if not isinstance(function, Known):
             raise NotProvedError(f"it calls {_shown_value(function)}")
         value = function.value
@@ -657,7 +680,7 @@ class Calling:
             return self._call_numpys(value, arguments, keywords)
         if isinstance(value, type):
             return self._call_class(value, arguments, keywords, is_open=is_open, node=node)
-        flags = self._given(arguments, keywords)
+        flags = self.given(arguments, keywords)
         result = libraries.result_of_builtin(value, flags & ~CERTAIN)
         if result is not None:
             if flags & OUTER and value not in (len, isinstance):
@@ -665,7 +688,7 @@ class Calling:
             return Data(result)
         raise NotProvedError(f"it calls {_shown(value)}, which is not known to keep nothing")
 
-    def _given(self, arguments: list[Value], keywords: dict[str, Value]) -> int:
+    def given(self, arguments: list[Value], keywords: dict[str, Value]) -> int:
         """The flags of all arguments together. Functions among them are called with data, whenever that is."""
         found = 0
         for value in (*arguments, *keywords.values()):
@@ -698,7 +721,7 @@ class Calling:
 
     def _call_numpys(self, value: Any, arguments: list[Value], keywords: dict[str, Value]) -> Value:
         name = str(getattr(value, "__name__", ""))
-        flags = self._given(arguments, keywords)
+        flags = self.given(arguments, keywords)
         written: list[Value] = []
         if isinstance(value, np.ufunc):
             written += arguments[value.nin :]
@@ -733,20 +756,22 @@ class Calling:
     def _call_class(
         self, kind: type, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool, node: Any
     ) -> Value:
-        result = libraries.result_of_builtin(kind, self._given(arguments, keywords)) if kind.__module__ in _OF_C else None
+        result = (
+            libraries.result_of_builtin(kind, self.given(arguments, keywords)) if kind.__module__ in _OF_C else None
+        )
         if result is not None:
             return Data(result)
         if issubclass(kind, BaseException) and (kind.__init__ in _C_INITS or kind.__module__.startswith("numpy")):
-            return Data(self._given(arguments, keywords) & ~CERTAIN | HOLDER)
+            return Data(self.given(arguments, keywords) & ~CERTAIN | HOLDER)
         if kind is object:
             return Data(HOLDER)
         if kind in (np.errstate,):
             if "call" in keywords:
                 raise NotProvedError("it sets a function that NumPy calls for errors")
-            self._given(arguments, keywords)
+            self.given(arguments, keywords)
             return Data(HOLDER)
         if kind is warnings.catch_warnings:
-            self._given(arguments, {name: each for name, each in keywords.items() if name != "category"})
+            self.given(arguments, {name: each for name, each in keywords.items() if name != "category"})
             return Data(HOLDER | _OF_WARNINGS)
         if kind is contextlib.suppress:
             return Data(HOLDER)
@@ -782,7 +807,7 @@ class Calling:
         if isinstance(of, Known) and isinstance(of.value, dict):
             return self._call_method_of_known(of, name, arguments)
         flags = self.flags(of)
-        given = self._given(arguments, keywords)
+        given = self.given(arguments, keywords)
         if name in libraries.WRITING_METHODS:
             if flags & OUTER:
                 raise NotProvedError(_WRITES_OUTSIDE)
@@ -1111,7 +1136,7 @@ def _iterating(kind: type) -> Any:
         if kind is tuple and arguments and isinstance(arguments[0], Tuple):
             return arguments[0]
         if "key" in keywords:
-            calling._given([keywords["key"]], {})
+            calling.given([keywords["key"]], {})
         made = list if kind in (list, sorted, tuple) else zip
         item = calling.element(arguments[0]) if arguments else None
         if kind is tuple:
@@ -1171,6 +1196,12 @@ def _reduce(calling: Calling, arguments: list[Value], *_: Any) -> Value:
     return Data(calling.flags(found) & ~CERTAIN)
 
 
+def _summed(calling: Calling, arguments: list[Value], keywords: dict[str, Value], *_: Any) -> Value:
+    """One of the elements, or what operators make of them."""
+    given = [calling.element(arguments[0]), *arguments[1:]] if arguments else []
+    return Data(calling.given(given, keywords) & ~CERTAIN)
+
+
 def _next(calling: Calling, arguments: list[Value], *_: Any) -> Value:
     return join(calling.element(arguments[0]), *arguments[1:])
 
@@ -1190,5 +1221,5 @@ _SPECIAL: dict[Any, Any] = {
     zip: _iterating(zip), enumerate: _iterating(enumerate), map: _iterating(map), list: _iterating(list),
     tuple: _iterating(tuple), sorted: _iterating(sorted), reversed: _iterating(reversed), iter: _iterating(iter),  # type: ignore[arg-type]
     dict: _dict, warnings.warn: _warn, warnings.simplefilter: _filters, warnings.filterwarnings: _filters,
-    setattr: _setattr, functools.reduce: _reduce, next: _next, super: _super, np.issubdtype: _issubdtype,
+    setattr: _setattr, functools.reduce: _reduce, sum: _summed, next: _next, super: _super, np.issubdtype: _issubdtype,
 }  # fmt: skip

@@ -63,7 +63,9 @@ class Scope:
         #: What is to be added to a line of the tree for one of the file.
         self.line: int = function.__code__.co_firstlineno - first if parent is None else parent.line
         given = node.args
-        names = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if each}
+        names = {
+            each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if each
+        }
         outside: set[str] = set()
         captured: set[str] = set()
         body = node.body if isinstance(node.body, list) else [node.body]
@@ -87,7 +89,6 @@ class Scope:
         self.captured = self.names & captured
         self._to_itself: dict[str, bool] = {}
         self.is_generator = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in _own(body))
-
 
     def has_to_itself(self, name: str) -> bool:
         """Whether a variable is only read in ways that give nobody else the object: `**x`, `x[…]`, `x.pop(…)`, `in x`."""
@@ -816,7 +817,8 @@ class _Body:
         if isinstance(one, Known) and isinstance(other, Known):
             function = _OPERATORS.get(type(op))
             small = all(
-                isinstance(each.value, bool | float | complex) or (isinstance(each.value, int) and abs(each.value) < 2**63)
+                isinstance(each.value, bool | float | complex)
+                or (isinstance(each.value, int) and abs(each.value) < 2**63)
                 for each in (one, other)
             )
             classes = (type, types.UnionType, types.NoneType)
@@ -1007,7 +1009,8 @@ class _Body:
         targets = {one.id for each in node.generators for one in ast.walk(each.target) if isinstance(one, ast.Name)}
         for each in ast.walk(node):
             if isinstance(each, ast.NamedExpr) or (
-                isinstance(each, ast.Lambda) and targets & {one.id for one in ast.walk(each) if isinstance(one, ast.Name)}
+                isinstance(each, ast.Lambda)
+                and targets & {one.id for one in ast.walk(each) if isinstance(one, ast.Name)}
             ):
                 raise NotProvedError("a comprehension has a function or an assignment in it")
         before = dict(self.variables)

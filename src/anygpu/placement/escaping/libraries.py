@@ -66,7 +66,9 @@ _WRITING_OPERATORS = frozenset(
     call length_hint""".split()
 )
 #: Methods of texts, lists and arrays that give an array for an array.
-ARRAY_METHODS = frozenset("astype copy reshape ravel flatten transpose swapaxes cumsum cumprod repeat conj conjugate".split())
+ARRAY_METHODS = frozenset(
+    "astype copy reshape ravel flatten transpose swapaxes cumsum cumprod repeat conj conjugate".split()
+)
 #: Methods that write to their object.
 WRITING_METHODS = frozenset(
     """sort fill put partition itemset resize setfield setflags byteswap append extend insert pop popitem remove clear
@@ -75,7 +77,9 @@ WRITING_METHODS = frozenset(
 #: Attributes that say something about an array.
 ABOUT_ATTRIBUTES = frozenset("shape ndim dtype size itemsize nbytes strides".split())
 #: Attributes that are ways to memory, or to types.
-NOT_ATTRIBUTES = frozenset(("base", "__array_interface__", "__array_struct__", "ctypes", "data", "__dict__", "getfield"))
+NOT_ATTRIBUTES = frozenset(
+    ("base", "__array_interface__", "__array_struct__", "ctypes", "data", "__dict__", "getfield")
+)
 
 
 def is_numpys(value: Any) -> bool:

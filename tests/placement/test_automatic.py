@@ -1,0 +1,488 @@
+"""Deferred calls without the option: what is proved of a function's code, and that nothing else is deferred."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from anygpu.array.deferred.standing_in import StandIn
+from anygpu.placement import automatic, deferred, native
+from anygpu.placement.deferred import Deferred
+from anygpu.placement.escaping.proof import Proof, kinds_of
+from anygpu.placement.native_calls import background
+
+N = 5000
+_LIST: list[Any] = []
+_DICT: dict[str, Any] = {}
+_OUT = np.zeros(N)
+_OBJECTS = np.empty(3, object)
+_FACTOR = 2.0
+_MATRIX = np.eye(3)
+_MASKED = np.ma.MaskedArray  # which loads the module
+
+
+class _Holder:
+    kept: Any = None
+
+    def method(self, x: Any) -> Any:
+        self.kept = x * 2
+        return x.sum()
+
+    def __add__(self, other: Any) -> Any:
+        _LIST.append(other)
+        return other
+
+
+_HOLDER = _Holder()
+
+
+def _proof(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Proof:
+    return Proof(function, kinds_of(arguments, keywords))
+
+
+# -- what may keep an array
+
+
+def _attribute(x: Any) -> Any:
+    _HOLDER.kept = x * 2
+    return x.sum()
+
+
+def _setattr(x: Any) -> Any:
+    setattr(_HOLDER, "kept", x * 2)  # noqa: B010
+    return x.sum()
+
+
+def _global(x: Any) -> Any:
+    global _FACTOR
+    _FACTOR = x[0]
+    return x.sum()
+
+
+def _appended(x: Any) -> Any:
+    _LIST.append(x * 2)
+    return x.sum()
+
+
+def _method_kept(x: Any) -> Any:
+    append = _LIST.append
+    append(x * 2)
+    return x.sum()
+
+
+def _in_a_dict(x: Any) -> Any:
+    _DICT["x"] = x * 2
+    return x.sum()
+
+
+def _updated(x: Any) -> Any:
+    _DICT.update(x=x * 2)
+    return x.sum()
+
+
+def _through_another_name(x: Any) -> Any:
+    other = _LIST if x.ndim else []
+    other += [x * 2]
+    return x.sum()
+
+
+def _default(x: Any, kept: list[Any] = []) -> Any:  # noqa: B006
+    kept.append(x * 2)
+    return x.sum()
+
+
+def _generator(x: Any) -> Any:
+    return (row for row in (x * 2, x))
+
+
+def _iterator(x: Any) -> Any:
+    return zip([x * 2], [1], strict=True)
+
+
+def _closure(x: Any) -> Any:
+    y = x * 2
+    return lambda: y
+
+
+def _partial(x: Any) -> Any:
+    return functools.partial(np.add, x * 2)
+
+
+def _bound_method(x: Any) -> Any:
+    return (x * 2).sum
+
+
+def _set_of_numbers(x: Any) -> Any:
+    return {x.sum()}
+
+
+@functools.lru_cache
+def _cached(number: Any) -> Any:
+    return number
+
+
+def _in_a_cache(x: Any) -> Any:
+    return _cached(x.sum())
+
+
+def _operator(x: Any) -> Any:
+    return _HOLDER + x
+
+
+def _method(x: Any) -> Any:
+    return _HOLDER.method(x)
+
+
+def _error_kept(x: Any) -> Any:
+    try:
+        raise ValueError(x)
+    except ValueError as error:
+        _LIST.append(error)
+    return x.sum()
+
+
+def _objects(x: Any) -> Any:
+    _OBJECTS[0] = x * 2
+    return x.sum()
+
+
+def _called_back(x: Any) -> Any:
+    np.apply_along_axis(_LIST.append, 0, x)
+    return x.sum()
+
+
+def _callback_of_python(x: Any) -> Any:
+    return np.apply_along_axis(_attribute, 0, x)
+
+
+def _callback_in_a_list(x: Any) -> Any:
+    for each in [np.sin, _attribute]:
+        x = each(x)
+    return x
+
+
+def _frame(x: Any) -> Any:
+    _LIST.append(sys._getframe())
+    return x.sum()
+
+
+def _evaluated(x: Any) -> Any:
+    return eval("_LIST.append(x)")  # noqa: S307
+
+
+def _out(x: Any) -> Any:
+    np.add(x, 1, out=_OUT)
+    return x.sum()
+
+
+def _positional_out(x: Any) -> Any:
+    np.add(1, 2, _OUT)
+    return x.sum()
+
+
+def _copied_to(x: Any) -> Any:
+    np.copyto(_OUT, 3.0)
+    return x.sum()
+
+
+def _view_written(x: Any) -> Any:
+    view = np.asarray(_OUT)[2:]
+    view[:] = 3.0
+    return x.sum()
+
+
+def _sorted_in_place(x: Any) -> Any:
+    _OUT.sort()
+    return x.sum()
+
+
+def _added_in_place(x: Any) -> Any:
+    y = _OUT if x.ndim else x
+    y += 1
+    return x.sum()
+
+
+def _base(x: Any) -> Any:
+    x[1:].base[0] = 3.0
+    return x.sum()
+
+
+# -- what asks for a type, or is heard elsewhere
+
+
+def _type(x: Any) -> Any:
+    return type(x + 1) is np.ndarray
+
+
+def _types(x: Any) -> Any:
+    return [type(each) for each in (x, 1)][0] is np.ndarray
+
+
+def _type_by_another_name(x: Any) -> Any:
+    kind = type
+    return kind(x * 2)
+
+
+def _printed(x: Any) -> Any:
+    print("x")
+    return x.sum()
+
+
+def _identity(x: Any) -> Any:
+    return id(x)
+
+
+KEEPERS = [
+    _attribute, _setattr, _global, _appended, _method_kept, _in_a_dict, _updated, _through_another_name, _default,
+    _generator, _iterator, _closure, _partial, _bound_method, _set_of_numbers, _in_a_cache, _operator, _method,
+    _error_kept, _objects, _called_back, _callback_of_python, _callback_in_a_list, _frame, _evaluated, _out,
+    _positional_out, _copied_to, _view_written, _sorted_in_place, _added_in_place, _base, _type, _types,
+    _type_by_another_name, _printed, _identity,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", KEEPERS, ids=lambda each: each.__name__)
+def test_what_may_keep_an_array_or_ask_for_its_type_is_not_proved(function: Callable[..., Any]) -> None:
+    assert _proof(function, np.ones(N)).why_not is not None
+
+
+def test_a_variable_around_the_function_is_not_set() -> None:
+    kept: Any = None
+
+    def keeps(x: Any) -> Any:
+        nonlocal kept
+        kept = x * 2
+        return x.sum()
+
+    assert "outlives the call" in str(_proof(keeps, np.ones(N)).why_not)
+
+
+# -- what is proved
+
+
+def _newton(x: Any, tolerance: float = 1e-9) -> Any:
+    y = x + 1
+    while True:
+        better = (y + x / y) / 2
+        change = np.abs(better - y).max()
+        y = better
+        if change < tolerance:
+            return y
+
+
+def _containers(x: Any) -> Any:
+    parts, named = [], {}
+    for number, row in enumerate((x, _scaled(x))):
+        parts.append(row * number)
+        named[f"row {number}"] = row
+    return [*parts, np.stack(parts)], named, {"sum": x.sum()}
+
+
+def _scaled(x: Any, *, factor: Any = None, **options: Any) -> Any:
+    if factor is None:
+        factor = _FACTOR
+    if not isinstance(x, np.ndarray) or hasattr(x, "to_numpy") or isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"an array is needed, not a {type(x).__name__}")
+    return x * options.get("other", factor)
+
+
+class _Counter:
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def total(self) -> Any:
+        return self.x.sum()
+
+
+def _own_object(x: Any) -> Any:
+    return _Counter(x * 2).total()
+
+
+def _functions_inside(x: Any) -> Any:
+    y = x * 2
+
+    def add(other: Any, *, times: int = 3) -> Any:
+        return y + other * times
+
+    return sum(add(each) for each in (x, y)), sorted([3, 1], key=lambda each: -each)
+
+
+def _reads_outside(x: Any) -> Any:
+    return x[:3] @ _MATRIX.T
+
+
+def _warns(x: Any) -> Any:
+    y = np.log(x - x)
+    warnings.warn("something else", stacklevel=2)
+    with np.errstate(all="ignore"):
+        z = 1 / (x - x)
+    return y, z
+
+
+def _recursive(x: Any, depth: int = 3) -> Any:
+    return x if depth == 0 or x.sum() < 0 else _recursive(x / 2, depth - 1)
+
+
+PROVED = [_newton, _containers, _scaled, _own_object, _functions_inside, _reads_outside, _warns, _recursive]
+
+
+@pytest.mark.parametrize("function", PROVED, ids=lambda each: each.__name__)
+def test_usual_code_is_proved(function: Callable[..., Any]) -> None:
+    x = np.ones(N)
+    proof = _proof(function, x)
+    assert proof.why_not is None
+    assert proof.holds((x,), {})
+    assert not proof.holds((x, 3), {}), "of other arguments nothing is known"
+    assert not proof.holds((_LIST,), {})
+
+
+def test_a_proof_holds_as_long_as_names_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.ones(N)
+    for name, new in (("_scaled", _attribute), ("_FACTOR", 3.0), ("np", None), ("isinstance", lambda *_: True)):
+        proof = _proof(_containers, x)
+        assert proof.holds((x,), {})
+        with monkeypatch.context() as patched:
+            patched.setitem(globals(), name, new)
+            assert not proof.holds((x,), {}), name
+    proof = _proof(_containers, x)
+    with monkeypatch.context() as patched:
+        patched.setattr(_scaled, "__code__", _global.__code__)
+        assert not proof.holds((x,), {})
+    with monkeypatch.context() as patched:
+        patched.setattr(_Counter, "total", lambda self: _LIST.append(self.x))
+        assert _proof(_own_object, x).why_not is not None
+
+
+def test_source_that_says_something_else_proves_nothing() -> None:
+    space: dict[str, Any] = {"np": np}
+    exec(compile("def function(x):\n    return x + 1\n", __file__, "exec"), space)
+    assert "no source" in str(_proof(space["function"], np.ones(N)).why_not)
+
+
+# -- calls
+
+
+@pytest.fixture
+def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Functions are deferred however small they are, and stay so; NumPy runs their segments."""
+    monkeypatch.setenv("ANYGPU_NATIVE", "on")
+    monkeypatch.setattr(native, "LEAST_TO_DEFER", 0.0)
+    monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 0.0)
+    monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
+    monkeypatch.setattr(deferred, "MOST_LOSS", 1e9)
+    monkeypatch.setattr(deferred, "PLAIN_EVERY", 1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        yield
+
+
+def _automatic(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The function, after its calls are deferred without the option."""
+    ours = ag.offload(function)
+    ours.prepare(*arguments)
+    background.settle(60)
+    assert any(isinstance(site.direct, automatic.DeferredCalls) for site in ours._known.native.values())
+    ours(*arguments)  # the first one is a plain one
+    return ours
+
+
+@pytest.mark.usefixtures("_always")
+def test_a_function_that_cannot_be_traced_is_deferred_without_being_asked_to() -> None:
+    x = np.random.default_rng(1).random(N)
+    ours = _automatic(_newton, x)
+    value = ours(x)
+    assert type(value) is np.ndarray
+    assert np.array_equal(value, _newton(x))
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert receipt.reason.startswith("deferred: ")
+
+
+@pytest.mark.usefixtures("_always")
+def test_a_name_that_means_something_else_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def computes(x: Any) -> Any:
+        return _scaled(x) if x.sum() > 0 else x
+
+    x = np.ones(N)
+    ours = _automatic(computes, x)
+    assert np.array_equal(ours(x), x * 2)
+    monkeypatch.setitem(globals(), "_scaled", lambda x: _LIST.append(x * 3) or x * 3)
+    assert np.array_equal(ours(x), x * 3)
+    assert type(_LIST.pop()) is np.ndarray
+
+
+@pytest.mark.usefixtures("_always")
+def test_warnings_come_in_their_order() -> None:
+    def warns(x: Any) -> Any:
+        y = np.log(x - x) if x.sum() > 0 else x
+        warnings.warn("something else", stacklevel=1)
+        return y + 1
+
+    x = np.ones(N)
+    ours = _automatic(warns, x)
+
+    def heard(function: Callable[..., Any]) -> list[Any]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            function(x)
+        return [(str(each.message), each.category, each.filename, each.lineno) for each in caught]
+
+    expected = heard(warns)
+    assert len(expected) == 2
+    assert heard(ours) == expected
+    assert heard(ours) == expected
+
+
+@pytest.mark.usefixtures("_always")
+def test_variables_in_the_frames_of_an_error_are_numpys() -> None:
+    def fails(x: Any) -> Any:
+        y = x * 2
+        parts = [y + 1]
+        if y.sum() > 0:
+            z = y - 3
+            raise ValueError("no", z)
+        return parts
+
+    x = -np.ones(N)
+    ours = _automatic(fails, x)
+    with pytest.raises(ValueError, match="no") as caught:
+        ours(np.ones(N))
+    found = [frame.f_locals for frame, _ in traceback.walk_tb(caught.tb) if frame.f_code.co_name == "fails"]
+    assert found
+    held = [found[0]["y"], found[0]["z"], found[0]["x"], found[0]["parts"][0], caught.value.args[1]]
+    assert all(type(each) is np.ndarray and type(each) is not StandIn for each in held)
+
+
+@pytest.mark.usefixtures("_always")
+def test_what_is_not_proved_is_suggested_with_the_reason() -> None:
+    def keeps(x: Any) -> Any:
+        _HOLDER.kept = x * 2
+        return x if x.sum() > 0 else -x
+
+    x = np.ones(N)
+    ours = ag.offload(keeps)
+    ours.prepare(x)
+    background.settle(60)
+    ours(x)
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert "it cannot be traced: " in receipt.reason
+    assert (
+        "With offload(deferred=True) it can run as it is; not by itself, because it sets the attribute"
+        in receipt.reason
+    )
+    assert type(_HOLDER.kept) is np.ndarray
+
+
+def test_proved_functions_need_no_copies_of_their_arguments() -> None:
+    proof = _proof(_containers, np.ones(N))
+    made: Any = Deferred(_containers, ag.offload(_containers).options, lambda: None, proof)  # type: ignore[arg-type, return-value]
+    assert made._proof.holds((np.ones(N),), {})
