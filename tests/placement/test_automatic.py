@@ -175,7 +175,7 @@ def _frame(x: Any) -> Any:
 
 
 def _evaluated(x: Any) -> Any:
-    return eval("_LIST.append(x)")  # noqa: S307
+    return eval("_LIST.append(x)")
 
 
 def _out(x: Any) -> Any:
@@ -223,7 +223,7 @@ def _type(x: Any) -> Any:
 
 
 def _types(x: Any) -> Any:
-    return [type(each) for each in (x, 1)][0] is np.ndarray
+    return next(type(each) for each in (x, 1)) is np.ndarray
 
 
 def _type_by_another_name(x: Any) -> Any:
@@ -232,7 +232,7 @@ def _type_by_another_name(x: Any) -> Any:
 
 
 def _printed(x: Any) -> Any:
-    print("x")
+    print("x")  # noqa: T201
     return x.sum()
 
 

@@ -1,7 +1,7 @@
-"""Deferred calls that nobody has asked for: of functions that cannot be traced, where they are proved to leave nothing.
+"""Deferred calls that nobody has asked for: of functions that cannot be traced, and are proved to leave nothing behind.
 
-When a trace has failed, the call is evaluated without values in the background (see `escaping`). Where that proves that no
-array of a call outlives it but in what it returns, that no type is asked for, and that nobody else writes to the
+When a trace has failed, the call is evaluated without values in the background (see `escaping`). Where that proves that
+no array of a call outlives it but in what it returns, that no type is asked for, and that nobody else writes to the
 memory of arguments, the next calls are deferred, under the rules of `deferred`: they go back where that is no gain.
 """
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import gc
-import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import CellType
 from typing import Any
 
@@ -114,4 +114,4 @@ def replace_in_frames(error: BaseException) -> None:
                     ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
-_OURS = os.path.dirname(os.path.dirname(__file__))
+_OURS = str(Path(__file__).parent.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import functools
 import inspect
@@ -52,7 +53,7 @@ from anygpu.placement.escaping.values import (
 _MOST_ELEMENTS = 200
 _ITERATORS = (types.GeneratorType, zip, enumerate, map, reversed, filter)
 _CONTEXT_CODE = contextlib.contextmanager(lambda: iter(())).__code__
-_READING_METHODS = frozenset("get keys values items copy index count".split())
+_READING_METHODS = frozenset(["get", "keys", "values", "items", "copy", "index", "count"])
 _WRITES_OUTSIDE = "it writes to memory, or to an object, that outlives the call"
 
 
@@ -239,9 +240,9 @@ class Calling:
                     return False
                 if isinstance(mine, Data) and mine.flags & IS_NUMBER and theirs.value is None:
                     return False
-            if isinstance(theirs, Known) and not is_atom(theirs.value) and isinstance(mine, Data):
-                if not mine.flags & OUTER:
-                    return False  # it was made in the call
+            is_from_outside = isinstance(theirs, Known) and not is_atom(theirs.value)
+            if is_from_outside and isinstance(mine, Data) and not mine.flags & OUTER:
+                return False  # it was made in the call
         return None
 
     # -- elements
@@ -800,8 +801,11 @@ class Calling:
             if found is not None:
                 return found
         if isinstance(of, Known) and isinstance(of.value, str) and name in _TEXT_METHODS and not keywords:
-            if all(isinstance(each, Known) and isinstance(each.value, str | tuple) for each in arguments):
-                return Known(getattr(of.value, name)(*[each.value for each in arguments]))  # type: ignore[attr-defined]
+            known = [
+                each.value for each in arguments if isinstance(each, Known) and isinstance(each.value, str | tuple)
+            ]
+            if len(known) == len(arguments):
+                return Known(getattr(of.value, name)(*known))
         if isinstance(of, Known) and isinstance(of.value, list | dict | set) and name not in _READING_METHODS:
             raise NotProvedError(_WRITES_OUTSIDE)
         if isinstance(of, Known) and isinstance(of.value, dict):
@@ -924,13 +928,33 @@ _CACHED: Any = type(functools.lru_cache(lambda: None))
 _TEXT_METHODS = frozenset(("lower", "upper", "startswith", "endswith", "removesuffix", "removeprefix", "strip"))
 _PLAIN = frozenset((str, bytes, tuple, list, dict, set, frozenset, range))
 _OF_C = frozenset(("builtins", "itertools"))
-_C_INITS = frozenset((BaseException.__init__, Exception.__init__, *(
-    each.__init__ for each in vars(__import__("builtins")).values() if isinstance(each, type) and issubclass(each, BaseException)
-)))  # fmt: skip
+_C_INITS = frozenset(
+    each.__init__ for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, BaseException)
+)
 #: Modules of Python's that look at callers, keep what they get, or start something.
 _NOT_FOLLOWED = frozenset(
-    """inspect gc weakref threading logging multiprocessing concurrent.futures asyncio pickle copyreg atexit signal traceback
-    pdb tempfile subprocess os shutil socket contextvars""".split()
+    [
+        "inspect",
+        "gc",
+        "weakref",
+        "threading",
+        "logging",
+        "multiprocessing",
+        "concurrent.futures",
+        "asyncio",
+        "pickle",
+        "copyreg",
+        "atexit",
+        "signal",
+        "traceback",
+        "pdb",
+        "tempfile",
+        "subprocess",
+        "os",
+        "shutil",
+        "socket",
+        "contextvars",
+    ]
 )
 
 
@@ -1217,7 +1241,8 @@ def _issubdtype(calling: Calling, arguments: list[Value], *_: Any) -> Value:
 
 
 _SPECIAL: dict[Any, Any] = {
-    isinstance: _isinstance, issubclass: _issubclass, hasattr: _hasattr, getattr: _getattr, type: _type, callable: _callable, len: _len,
+    isinstance: _isinstance, issubclass: _issubclass, hasattr: _hasattr, getattr: _getattr, type: _type,
+    callable: _callable, len: _len,
     zip: _iterating(zip), enumerate: _iterating(enumerate), map: _iterating(map), list: _iterating(list),
     tuple: _iterating(tuple), sorted: _iterating(sorted), reversed: _iterating(reversed), iter: _iterating(iter),  # type: ignore[arg-type]
     dict: _dict, warnings.warn: _warn, warnings.simplefilter: _filters, warnings.filterwarnings: _filters,

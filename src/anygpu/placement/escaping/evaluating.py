@@ -18,7 +18,6 @@ from anygpu.placement.escaping.guards import MISSING
 from anygpu.placement.escaping.source import definition_of
 from anygpu.placement.escaping.values import (
     ARRAY,
-    CERTAIN,
     HOLDER,
     IS_ARRAY,
     IS_NUMBER,
@@ -72,9 +71,9 @@ class Scope:
         for each in _own(body):
             if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load):
                 names.add(each.id)
-            elif isinstance(each, ast.FunctionDef | ast.ClassDef):
-                names.add(each.name)
-            elif isinstance(each, ast.ExceptHandler) and each.name:
+            elif isinstance(each, ast.FunctionDef | ast.ClassDef) or (
+                isinstance(each, ast.ExceptHandler) and each.name
+            ):
                 names.add(each.name)
             elif isinstance(each, ast.Import | ast.ImportFrom):
                 names.update((one.asname or one.name.partition(".")[0]) for one in each.names)
@@ -91,7 +90,7 @@ class Scope:
         self.is_generator = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in _own(body))
 
     def has_to_itself(self, name: str) -> bool:
-        """Whether a variable is only read in ways that give nobody else the object: `**x`, `x[…]`, `x.pop(…)`, `in x`."""
+        """Whether a variable is read only in ways that give nobody the object: `**x`, `x[…]`, `x.pop(…)`, `in x`."""
         if name not in self._to_itself:
             self._to_itself[name] = name in self.names - self.captured and _is_alone(self.node, name)
         return self._to_itself[name]
@@ -119,9 +118,7 @@ def _is_alone(node: Any, name: str) -> bool:
     allowed = 0
     for each in ast.walk(node):
         inner: list[Any] = []
-        if isinstance(each, ast.keyword) and each.arg is None:
-            inner = [each.value]
-        elif isinstance(each, ast.Subscript | ast.Attribute):
+        if (isinstance(each, ast.keyword) and each.arg is None) or isinstance(each, ast.Subscript | ast.Attribute):
             inner = [each.value]
         elif isinstance(each, ast.Compare):
             inner = each.comparators
@@ -515,11 +512,11 @@ class _Body:
             self.evaluation.store_attribute(self.value(target.value), target.attr, value)
 
     def _unpack(self, targets: list[ast.expr], value: Value) -> None:
-        if isinstance(value, Tuple) and len(value.items) == len(targets):
-            if not any(isinstance(each, ast.Starred) for each in targets):
-                for each, item in zip(targets, value.items, strict=True):
-                    self._store(each, item)
-                return
+        has_star = any(isinstance(each, ast.Starred) for each in targets)
+        if isinstance(value, Tuple) and len(value.items) == len(targets) and not has_star:
+            for each, item in zip(targets, value.items, strict=True):
+                self._store(each, item)
+            return
         item = self.evaluation.element(value)
         for each in targets:
             if isinstance(each, ast.Starred):

@@ -1,4 +1,4 @@
-"""That names still mean what they meant when a call was evaluated: looked at before every call, so it has to be quick."""
+"""That names still mean what they meant when a call was evaluated: looked at before every call, so it is quick."""
 
 from __future__ import annotations
 

@@ -28,11 +28,56 @@ _GIVE_HOLDERS = _builtins("dict set frozenset reversed iter next filter")
 
 #: NumPy's functions that give memory of somebody else, keep what they get, or change NumPy itself.
 _NOT_NUMPYS = frozenset(
-    """frombuffer memmap from_dlpack fromfile fromiter load save savez savez_compressed savetxt loadtxt genfromtxt
-    seterrcall setbufsize set_printoptions set_string_function nditer nested_iters vectorize frompyfunc matrix
-    asmatrix mat bmat poly1d recarray record rec chararray require busdaycalendar datetime_data test info show_config
-    show_runtime lookfor source deprecate ndarray errstate printoptions ndenumerate broadcast flatiter array2string
-    array_repr array_str""".split()
+    [
+        "frombuffer",
+        "memmap",
+        "from_dlpack",
+        "fromfile",
+        "fromiter",
+        "load",
+        "save",
+        "savez",
+        "savez_compressed",
+        "savetxt",
+        "loadtxt",
+        "genfromtxt",
+        "seterrcall",
+        "setbufsize",
+        "set_printoptions",
+        "set_string_function",
+        "nditer",
+        "nested_iters",
+        "vectorize",
+        "frompyfunc",
+        "matrix",
+        "asmatrix",
+        "mat",
+        "bmat",
+        "poly1d",
+        "recarray",
+        "record",
+        "rec",
+        "chararray",
+        "require",
+        "busdaycalendar",
+        "datetime_data",
+        "test",
+        "info",
+        "show_config",
+        "show_runtime",
+        "lookfor",
+        "source",
+        "deprecate",
+        "ndarray",
+        "errstate",
+        "printoptions",
+        "ndenumerate",
+        "broadcast",
+        "flatiter",
+        "array2string",
+        "array_repr",
+        "array_str",
+    ]
 )
 #: NumPy's modules whose functions are known: the others have classes of arrays of their own.
 _NUMPYS = (
@@ -41,41 +86,193 @@ _NUMPYS = (
 )  # fmt: skip
 #: Functions that write to their first argument.
 WRITES_TO_FIRST = frozenset(
-    "copyto put place putmask fill_diagonal put_along_axis shuffle at setfield partition_inplace".split()
+    [
+        "copyto",
+        "put",
+        "place",
+        "putmask",
+        "fill_diagonal",
+        "put_along_axis",
+        "shuffle",
+        "at",
+        "setfield",
+        "partition_inplace",
+    ]
 )
 #: Functions that say something about an array, and never give one.
 _ABOUT = frozenset(
-    """shape ndim size result_type issubdtype issubclass_ can_cast isscalar iscomplexobj isrealobj common_type min_scalar_type
-    promote_types dtype finfo iinfo mintypecode may_share_memory shares_memory broadcast_shapes isdtype geterr seterr""".split()
+    [
+        "shape",
+        "ndim",
+        "size",
+        "result_type",
+        "issubdtype",
+        "issubclass_",
+        "can_cast",
+        "isscalar",
+        "iscomplexobj",
+        "isrealobj",
+        "common_type",
+        "min_scalar_type",
+        "promote_types",
+        "dtype",
+        "finfo",
+        "iinfo",
+        "mintypecode",
+        "may_share_memory",
+        "shares_memory",
+        "broadcast_shapes",
+        "isdtype",
+        "geterr",
+        "seterr",
+    ]
 )
 #: Functions that always give an array.
 _GIVE_ARRAYS = frozenset(
-    """array asarray asanyarray ascontiguousarray asfortranarray zeros ones empty full zeros_like ones_like empty_like
-    full_like arange linspace logspace geomspace eye identity concatenate stack hstack
-    vstack dstack column_stack broadcast_to tile repeat ravel tril triu convolve correlate pad moveaxis
-    swapaxes transpose expand_dims reshape roll flip fliplr flipud rot90 cumsum cumprod sort argsort diff outer
-    hanning hamming blackman bartlett kaiser rfft irfft fft ifft fftfreq rfftfreq fftshift ifftshift
-    sliding_window_view as_strided digitize bincount flatnonzero""".split()
+    [
+        "array",
+        "asarray",
+        "asanyarray",
+        "ascontiguousarray",
+        "asfortranarray",
+        "zeros",
+        "ones",
+        "empty",
+        "full",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "full_like",
+        "arange",
+        "linspace",
+        "logspace",
+        "geomspace",
+        "eye",
+        "identity",
+        "concatenate",
+        "stack",
+        "hstack",
+        "vstack",
+        "dstack",
+        "column_stack",
+        "broadcast_to",
+        "tile",
+        "repeat",
+        "ravel",
+        "tril",
+        "triu",
+        "convolve",
+        "correlate",
+        "pad",
+        "moveaxis",
+        "swapaxes",
+        "transpose",
+        "expand_dims",
+        "reshape",
+        "roll",
+        "flip",
+        "fliplr",
+        "flipud",
+        "rot90",
+        "cumsum",
+        "cumprod",
+        "sort",
+        "argsort",
+        "diff",
+        "outer",
+        "hanning",
+        "hamming",
+        "blackman",
+        "bartlett",
+        "kaiser",
+        "rfft",
+        "irfft",
+        "fft",
+        "ifft",
+        "fftfreq",
+        "rfftfreq",
+        "fftshift",
+        "ifftshift",
+        "sliding_window_view",
+        "as_strided",
+        "digitize",
+        "bincount",
+        "flatnonzero",
+    ]
 )
 #: Functions that may put any object into an array of objects.
-_MAY_HOLD_OBJECTS = frozenset("array asarray asanyarray full full_like ascontiguousarray asfortranarray".split())
+_MAY_HOLD_OBJECTS = frozenset(
+    ["array", "asarray", "asanyarray", "full", "full_like", "ascontiguousarray", "asfortranarray"]
+)
 #: Functions of C, by module, that keep nothing and take whatever converts to an array.
 _MODULES_OF_C = frozenset(("math", "cmath", "_operator", "itertools", "scipy.ndimage._nd_image"))
 _WRITING_OPERATORS = frozenset(
-    """setitem delitem iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift iconcat
-    call length_hint""".split()
+    [
+        "setitem",
+        "delitem",
+        "iadd",
+        "isub",
+        "imul",
+        "itruediv",
+        "ifloordiv",
+        "imod",
+        "ipow",
+        "imatmul",
+        "iand",
+        "ior",
+        "ixor",
+        "ilshift",
+        "irshift",
+        "iconcat",
+        "call",
+        "length_hint",
+    ]
 )
 #: Methods of texts, lists and arrays that give an array for an array.
 ARRAY_METHODS = frozenset(
-    "astype copy reshape ravel flatten transpose swapaxes cumsum cumprod repeat conj conjugate".split()
+    [
+        "astype",
+        "copy",
+        "reshape",
+        "ravel",
+        "flatten",
+        "transpose",
+        "swapaxes",
+        "cumsum",
+        "cumprod",
+        "repeat",
+        "conj",
+        "conjugate",
+    ]
 )
 #: Methods that write to their object.
 WRITING_METHODS = frozenset(
-    """sort fill put partition itemset resize setfield setflags byteswap append extend insert pop popitem remove clear
-    update setdefault reverse add discard""".split()
+    [
+        "sort",
+        "fill",
+        "put",
+        "partition",
+        "itemset",
+        "resize",
+        "setfield",
+        "setflags",
+        "byteswap",
+        "append",
+        "extend",
+        "insert",
+        "pop",
+        "popitem",
+        "remove",
+        "clear",
+        "update",
+        "setdefault",
+        "reverse",
+        "add",
+        "discard",
+    ]
 )
 #: Attributes that say something about an array.
-ABOUT_ATTRIBUTES = frozenset("shape ndim dtype size itemsize nbytes strides".split())
+ABOUT_ATTRIBUTES = frozenset(["shape", "ndim", "dtype", "size", "itemsize", "nbytes", "strides"])
 #: Attributes that are ways to memory, or to types.
 NOT_ATTRIBUTES = frozenset(
     ("base", "__array_interface__", "__array_struct__", "ctypes", "data", "__dict__", "getfield")

@@ -1,4 +1,4 @@
-"""Whether calls of a function can be deferred without being asked to: that nothing but what they return is left of them."""
+"""Whether calls of a function can be deferred without the option: nothing but what they return is left of them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _MOST_SECONDS = 2.0
 
 
 class Proof:
-    """That an array of a call outlives it only in what it returns, that no type is asked for, and that the memory of its
-    arguments is written to only through them. It is for arguments of some kinds, and as long as names mean what they meant.
+    """That an array of a call outlives it only in what it returns, that no type is asked for, and that the memory of
+    its arguments is written to only through them. It is for arguments of some kinds, as long as names mean the same.
     """
 
     def __init__(self, function: Callable[..., Any], kinds: Kinds) -> None:
@@ -82,10 +82,10 @@ def _kind(given: Any) -> tuple[Any, ...]:
     if is_atom(given):
         return (_ANY_PLAIN, kind)
     # Functions among them are known as they are; other objects lead anywhere.
-    return (kind, _Same(given)) if isinstance(given, _FUNCTIONS) or isinstance(given, np.ufunc) else (kind, None, None)
+    return (kind, _Same(given)) if isinstance(given, _FUNCTIONS) else (kind, None, None)
 
 
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type(np.sum))
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type(np.sum), np.ufunc)
 
 
 class _Same:
