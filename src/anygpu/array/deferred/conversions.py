@@ -115,7 +115,7 @@ _ours: dict[str, Callable[..., Any]] = {
 
 #: The deferred call that runs.
 _recorder: ContextVar[Recorder | None] = ContextVar("the recorder of the deferred call that runs", default=None)
-_warn: Callable[..., Any] = warnings.warn
+_show: Callable[..., Any] = warnings._showwarnmsg  # type: ignore[attr-defined]
 _enter: Callable[..., Any] = warnings.catch_warnings.__enter__
 
 
@@ -125,11 +125,10 @@ def _compute_before() -> None:
         recorder.compute("a warning is given", 3)
 
 
-@functools.wraps(warnings.warn)
-def _warn_after(message: Any, category: Any = None, stacklevel: int = 1, *given: Any, **options: Any) -> None:
-    """What waits may warn too: it is computed before, so that warnings come in their order."""
+def _show_after(message: Any) -> None:
+    """What waits may warn too: it is computed before a warning is shown, so that they come in their order."""
     _compute_before()
-    _warn(message, category, stacklevel + 1, *given, **options)
+    _show(message)
 
 
 @functools.wraps(warnings.catch_warnings.__enter__)
@@ -147,7 +146,7 @@ def converting(recorder: Recorder | None = None) -> Iterator[None]:
         if _running == 1:
             for name, each in _ours.items():
                 setattr(np, name, each)
-            warnings.warn = _warn_after
+            warnings._showwarnmsg = _show_after  # type: ignore[attr-defined]
             warnings.catch_warnings.__enter__ = _enter_after  # type: ignore[method-assign]
     token = _recorder.set(recorder)
     try:
@@ -159,5 +158,5 @@ def converting(recorder: Recorder | None = None) -> Iterator[None]:
             if not _running:
                 for name, each in _theirs.items():
                     setattr(np, name, each)
-                warnings.warn = _warn
+                warnings._showwarnmsg = _show  # type: ignore[attr-defined]
                 warnings.catch_warnings.__enter__ = _enter  # type: ignore[method-assign]

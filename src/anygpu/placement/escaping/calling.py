@@ -326,7 +326,8 @@ class Calling:
             return Data(value.flags & ~IS_NUMBER if keeps_axes else value.flags & ~CERTAIN)
         if isinstance(value, Tuple):
             if type(place) is int:
-                return _element_at(value.items, place)
+                item: Value = _element_at(value.items, place)
+                return item
             if isinstance(place, slice):
                 return Tuple(value.items[place])
             return Data(self.flags(value)) if not value.items else join(value, *value.items)
@@ -455,10 +456,8 @@ class Calling:
             elif isinstance(each, Made):
                 record = self.records[each.site]
                 if record.kind not in (list, dict):
-                    flags = 0
-                    for one in (record.items, *record.fields.values()):
-                        flags |= ARRAY if one is not None and not self._is_free(one) else 0
-                    if flags:
+                    inside = [each for each in (record.items, *record.fields.values()) if each is not None]
+                    if not all(map(self._is_free, inside)):
                         raise NotProvedError(why)
                 else:
                     keys = record.fields.get("keys")
@@ -586,7 +585,7 @@ class Calling:
             if name in ("__name__", "__qualname__", "__module__", "__doc__"):
                 return Data()
             return self._of_class(value, _static(value, name), name, None)
-        kind = type(value)
+        kind: Any = type(value)
         if "__getattr__" in dir(kind) or kind.__getattribute__ is not object.__getattribute__:
             raise NotProvedError(f"the attributes of {_shown(value)} are not known")
         found = _static(kind, name)
@@ -783,8 +782,10 @@ class Calling:
             if all(name in found or name in defaults for name in names):
                 return Tuple(tuple([found.get(name) or Known(defaults[name]) for name in names]), tuple(names))
         init = _static(kind, "__init__")
-        plain = type(kind) is type and kind.__new__ is object.__new__ and not hasattr(kind, "__del__")
-        plain = plain and kind.__setattr__ is object.__setattr__ and kind.__getattribute__ is object.__getattribute__
+        asked: Any = kind
+        plain = type(kind) is type and asked.__new__ is object.__new__ and not hasattr(kind, "__del__")
+        plain = plain and asked.__setattr__ is object.__setattr__
+        plain = plain and asked.__getattribute__ is object.__getattribute__
         if plain and not hasattr(kind, "__getattr__") and isinstance(init, types.FunctionType) and not is_open:
             self.guards.read(_static, kind, "__init__")
             made = self.made((id(node), kind), kind, None)
@@ -1038,17 +1039,16 @@ def _isinstance(calling: Calling, arguments: list[Value], *_: Any) -> Value:
     kinds = _classes(arguments[1]) if len(arguments) == 2 else None
     if kinds is None:
         raise NotProvedError("isinstance asks for something that is not known")
-    found = set()
+    found: set[bool | None] = set()
     for each in alternatives(arguments[0]):
         types_of = _types_of(each, calling)
-        answers = {None} if types_of is None else {issubclass(one, kinds) for one in types_of}
-        found |= answers
+        found |= {None} if types_of is None else {issubclass(one, kinds) for one in types_of}
     return Known(found.pop()) if len(found) == 1 and None not in found else Data(IS_NUMBER)
 
 
 def _hasattr(calling: Calling, arguments: list[Value], *_: Any) -> Value:
     if len(arguments) == 2 and isinstance(arguments[1], Known):
-        found = set()
+        found: set[bool | None] = set()
         for each in alternatives(arguments[0]):
             found.add(_has(calling, each, str(arguments[1].value)))
         if len(found) == 1 and None not in found:
@@ -1215,7 +1215,7 @@ def _setattr(calling: Calling, arguments: list[Value], *_: Any) -> Value:
 def _reduce(calling: Calling, arguments: list[Value], *_: Any) -> Value:
     start = calling.element(arguments[1])
     found = join(start, *arguments[2:])
-    for _ in range(4):
+    for _round in range(4):
         found = join(found, calling.call(arguments[0], [found, start], {}))
     return Data(calling.flags(found) & ~CERTAIN)
 

@@ -9,7 +9,6 @@ import operator
 import sys
 import time
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -394,9 +393,6 @@ class _Body:
                 value = guards.name(vars(builtins), name)
         if value is MISSING:
             raise RaisesError
-        if value is warnings.warn or value is warnings.catch_warnings:
-            # Only as an attribute of its module it lets what waits be computed before.
-            raise NotProvedError("it has a function of the module warnings under a name of its own")
         return Known(value)
 
     # -- statements
@@ -410,7 +406,7 @@ class _Body:
             except RaisesError:
                 return False
             except NotProvedError as error:
-                if not getattr(error, "place", None):
+                if error.place is None:
                     line = each.lineno + self.scope.line
                     error.place = f"{self.scope.function.__code__.co_filename}:{line}"
                 raise
@@ -736,7 +732,7 @@ class _Body:
 
     def _e_dict(self, node: ast.Dict) -> Value:
         found: dict[str, Value] = {}
-        made: Value = self.evaluation.made(id(node), dict, None)
+        made = self.evaluation.made(id(node), dict, None)
         for key, each in zip(node.keys, node.values, strict=True):
             value = self.value(each)
             if key is None:
@@ -745,8 +741,7 @@ class _Body:
             name = self.value(key)
             self.evaluation.put(made, name, value)
             if isinstance(name, Known) and isinstance(name.value, str):
-                found[name.value] = value
-        return made
+            return made
 
     def _e_joinedstr(self, node: ast.JoinedStr) -> Value:
         for each in node.values:
@@ -802,8 +797,8 @@ class _Body:
             truth = self.evaluation.truth(value)
             return Data(IS_NUMBER) if truth is None else Known(not truth)
         if isinstance(value, Known) and isinstance(value.value, int | float | complex):
-            for kind, function in ((ast.USub, operator.neg), (ast.UAdd, operator.pos), (ast.Invert, operator.invert)):
-                if isinstance(node.op, kind) and not (kind is ast.Invert and not isinstance(value.value, int)):
+            for kind, function in ((ast.USub, operator.neg), (ast.UAdd, operator.pos)):
+                if isinstance(node.op, kind):
                     return Known(function(value.value))
         return Data(self.evaluation.flags(value) & ~OUTER)
 
@@ -820,7 +815,8 @@ class _Body:
             )
             classes = (type, types.UnionType, types.NoneType)
             if isinstance(op, ast.BitOr) and isinstance(one.value, classes) and isinstance(other.value, classes):
-                return Known(one.value | other.value)
+                union: Any = operator.or_(one.value, other.value)
+                return Known(union)
             texts = isinstance(one.value, str) and isinstance(other.value, str) and isinstance(op, ast.Add)
             if function is not None and (small or texts):
                 try:

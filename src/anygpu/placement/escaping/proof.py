@@ -44,8 +44,7 @@ class Proof:
             evaluation.check_returned(result, "it returns an object in which arrays cannot be replaced")
             self._guards = evaluation.guards
         except NotProvedError as error:
-            place = getattr(error, "place", None)
-            self.why_not = f"{error}{f' ({place})' if place else ''}"
+            self.why_not = f"{error} ({error.place})" if error.place else str(error)
         except RaisesError:
             self.why_not = "it only raises an error"
         except RecursionError:

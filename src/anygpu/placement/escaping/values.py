@@ -38,6 +38,9 @@ CLOSED = (
 class NotProvedError(Exception):
     """Something that may keep an array, write to memory outside, or ask for a type; or that is not understood."""
 
+    #: Where that is: file and line.
+    place: str | None = None
+
 
 class TypeAskedError(NotProvedError):
     """The type of an array is asked for."""
