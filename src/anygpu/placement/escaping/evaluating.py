@@ -731,7 +731,6 @@ class _Body:
     _e_set = _e_list
 
     def _e_dict(self, node: ast.Dict) -> Value:
-        found: dict[str, Value] = {}
         made = self.evaluation.made(id(node), dict, None)
         for key, each in zip(node.keys, node.values, strict=True):
             value = self.value(each)
@@ -740,8 +739,7 @@ class _Body:
                 continue
             name = self.value(key)
             self.evaluation.put(made, name, value)
-            if isinstance(name, Known) and isinstance(name.value, str):
-            return made
+        return made
 
     def _e_joinedstr(self, node: ast.JoinedStr) -> Value:
         for each in node.values:
