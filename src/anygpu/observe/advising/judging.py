@@ -201,7 +201,8 @@ def _judge(watched: Any, *, measure: bool) -> FunctionAdvice:
     except Exception as error:  # noqa: BLE001 - the user's own error, or ours: either is a reason
         return told("not traceable", f"It cannot be traced: {type(error).__name__}: {_first_line(error)}")
     if plan.not_recorded is not None:
-        return told("not traceable", f"It cannot be traced: {plan.not_recorded.rstrip('.')}.")
+        why = f"It cannot be traced: {plan.not_recorded.rstrip('.')}."
+        return told("not traceable", f"{why} {_deferral(watched.function, sample)}")
     estimates = _estimates(plan)
     if measure:
         estimates, numpy_seconds = _measured(watched.function, sample, estimates)
@@ -255,6 +256,16 @@ def _plan(function: Callable[..., Any], sample: _Sample) -> Plan:
     from anygpu.placement.undecorated import remembered
 
     return remembered(function, {}).explain(*sample.arguments, **sample.keywords)
+
+
+def _deferral(function: Callable[..., Any], sample: _Sample) -> str:
+    """Whether its calls would be deferred, which needs no trace."""
+    from anygpu.placement.escaping.proof import Proof, kinds_of
+
+    why_not = Proof(function, kinds_of(tuple(sample.arguments), sample.keywords)).why_not
+    if why_not is None:
+        return "Offloaded, its calls are deferred: the function itself runs, and its arrays wait."
+    return f"With offload(deferred=True) it can run as it is; not by itself, because {why_not.rstrip('.')}."
 
 
 def _estimates(plan: Plan) -> list[Estimate]:
