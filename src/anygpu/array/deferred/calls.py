@@ -149,7 +149,11 @@ def _with_out(ufunc: np.ufunc) -> Op:
     if found is None:
         names = ", ".join(f"{{{number + 1}}}" for number in range(ufunc.nin))
         text = f"np.{_NAMES[ufunc]}({names}, out={{0}})"
-        found = _forms[key] = Op(ufunc, text, writes=True, arranged=lambda out, *given: (*given, out))
+        if ufunc in (np.maximum, np.minimum):  # NumPy warns of an `out` that is not named
+            found = Op(lambda out, *given: ufunc(*given, out=out), text, writes=True)
+        else:
+            found = Op(ufunc, text, writes=True, arranged=lambda out, *given: (*given, out))
+        _forms[key] = found
     return found
 
 

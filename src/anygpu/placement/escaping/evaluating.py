@@ -776,7 +776,7 @@ class _Body:
             found = join(found, last)
         if before is not None:
             self.variables = _merged([self.variables, before])
-        return found or Data()
+        return Data() if found is None else found
 
     def _e_ifexp(self, node: ast.IfExp) -> Value:
         truth = self.evaluation.truth(self.value(node.test))
@@ -787,7 +787,7 @@ class _Body:
                 self._narrow(node.test, wanted)
                 found = join(found, self.value(each))
                 self.variables = before = _merged([self.variables, before])
-        return found or Data()
+        return Data() if found is None else found
 
     def _e_unaryop(self, node: ast.UnaryOp) -> Value:
         value = self.value(node.operand)
