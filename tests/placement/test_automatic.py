@@ -164,7 +164,8 @@ def _callback_of_python(x: Any) -> Any:
 
 
 def _callback_in_a_list(x: Any) -> Any:
-    for each in [np.sin, _attribute]:
+    functions: list[Any] = [np.sin, _attribute]
+    for each in functions:
         x = each(x)
     return x
 
@@ -414,7 +415,7 @@ def test_a_name_that_means_something_else_ends_it(monkeypatch: pytest.MonkeyPatc
     x = np.ones(N)
     ours = _automatic(computes, x)
     assert np.array_equal(ours(x), x * 2)
-    monkeypatch.setitem(globals(), "_scaled", lambda x: _LIST.append(x * 3) or x * 3)
+    monkeypatch.setitem(globals(), "_scaled", lambda x: (_LIST.append(x * 3), x * 3)[1])  # type: ignore[func-returns-value]
     assert np.array_equal(ours(x), x * 3)
     assert type(_LIST.pop()) is np.ndarray
 
@@ -458,7 +459,8 @@ def test_variables_in_the_frames_of_an_error_are_numpys() -> None:
     found = [frame.f_locals for frame, _ in traceback.walk_tb(caught.tb) if frame.f_code.co_name == "fails"]
     assert found
     held = [found[0]["y"], found[0]["z"], found[0]["x"], found[0]["parts"][0], caught.value.args[1]]
-    assert all(type(each) is np.ndarray and type(each) is not StandIn for each in held)
+    assert StandIn not in set(map(type, held))
+    assert all(isinstance(each, np.ndarray) for each in held)
 
 
 @pytest.mark.usefixtures("_always")

@@ -150,7 +150,7 @@ def _with_out(ufunc: np.ufunc) -> Op:
         names = ", ".join(f"{{{number + 1}}}" for number in range(ufunc.nin))
         text = f"np.{_NAMES[ufunc]}({names}, out={{0}})"
         if ufunc in (np.maximum, np.minimum):  # NumPy warns of an `out` that is not named
-            found = Op(lambda out, *given: ufunc(*given, out=out), text, writes=True)
+            found = Op(lambda out, *given: ufunc(*given, out=out), text, writes=True)  # type: ignore[call-overload]
         else:
             found = Op(ufunc, text, writes=True, arranged=lambda out, *given: (*given, out))
         _forms[key] = found

@@ -776,7 +776,7 @@ class _Body:
             found = join(found, last)
         if before is not None:
             self.variables = _merged([self.variables, before])
-        return Data() if found is None else found
+        return found
 
     def _e_ifexp(self, node: ast.IfExp) -> Value:
         truth = self.evaluation.truth(self.value(node.test))
