@@ -378,7 +378,6 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(native, "LEAST_TO_DEFER", 0.0)
     monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 0.0)
     monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
-    monkeypatch.setattr(deferred, "MOST_LOSS", 1e9)
     monkeypatch.setattr(deferred, "PLAIN_EVERY", 1000)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
