@@ -118,6 +118,8 @@ UFUNCS: dict[Any, Op] = {
 }
 _NAMES = {each: name for name, each in vars(np).items() if type(each) is np.ufunc and each.nout == 1}
 _forms: dict[Any, Op] = {}
+#: NumPy warns where their `out` has no name.
+_NAMED_OUT = (np.maximum, np.minimum)
 
 
 def call_ufunc(
@@ -132,7 +134,7 @@ def call_ufunc(
         if method == "__call__":
             if not options:
                 op = UFUNCS[ufunc]
-            elif list(options) == ["out"] and len(inputs) == ufunc.nin:
+            elif list(options) == ["out"] and len(inputs) == ufunc.nin and ufunc not in _NAMED_OUT:
                 op, operands = _with_out(ufunc), (*options["out"], *inputs)
         elif method == "reduce" and options.get("out") is None and "where" not in options:
             given = {name: each for name, each in options.items() if name != "out"}
