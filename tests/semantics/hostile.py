@@ -274,6 +274,28 @@ def containers_as_arguments():
     return function
 
 
+Pair = collections.namedtuple("Pair", "one other")
+
+
+@world()
+def containers_as_operands():
+    def function(x):
+        y = x * 2
+        some = (
+            Pair(y, x),
+            collections.deque([y, x]),
+            {"a": y, "b": x}.values(),
+            collections.UserList([y, x]),
+            ([y], (x,)),
+        )
+        found = [
+            tried(lambda: f(each)) for each in some for f in (np.stack, np.concatenate, np.array, np.sum, np.hstack)
+        ]
+        return found, y + Pair(1, 2)[0], np.add(Pair(y, x), 1), tried(lambda: np.where([y > 0, x > 0], Pair(y, x), 0))
+
+    return function
+
+
 # -- what is left behind
 
 
