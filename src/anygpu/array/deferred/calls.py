@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -118,6 +119,8 @@ UFUNCS: dict[Any, Op] = {
 }
 _NAMES = {each: name for name, each in vars(np).items() if type(each) is np.ufunc and each.nout == 1}
 _forms: dict[Any, Op] = {}
+#: NumPy warns where their `out` has no name.
+_NAMED_OUT = (np.maximum, np.minimum)
 
 
 def call_ufunc(
@@ -132,7 +135,7 @@ def call_ufunc(
         if method == "__call__":
             if not options:
                 op = UFUNCS[ufunc]
-            elif list(options) == ["out"] and len(inputs) == ufunc.nin:
+            elif list(options) == ["out"] and len(inputs) == ufunc.nin and ufunc not in _NAMED_OUT:
                 op, operands = _with_out(ufunc), (*options["out"], *inputs)
         elif method == "reduce" and options.get("out") is None and "where" not in options:
             given = {name: each for name, each in options.items() if name != "out"}
@@ -204,7 +207,9 @@ def call_function(
             op = _sequence_form(function, len(operands), arguments[1:], given)
     if op is not None and all(map(is_operand, operands)):
         return recorder.record(op, operands, 3)
-    return _at_once(recorder, function, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
+    # In a container that is not looked into there may still be one of ours: NumPy does not ask it again.
+    call = getattr(function, "_implementation", function)
+    return _at_once(recorder, call, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
 
 
 _CLIPPED = Op(np.clip, "{0}[...] = np.clip({1}, {2}, {3})", writes=True, arranged=lambda out, *given: (*given, out))
@@ -434,10 +439,11 @@ def plain(value: Any, why: str, depth: int = 2) -> Any:
     kind = type(value)
     if kind is StandIn_:
         return value._handed_out(why)
-    if kind is list or kind is tuple:
-        if not any(type(each) is StandIn_ or type(each) in (list, tuple, dict) for each in value):
+    if isinstance(value, list | tuple | deque):
+        if not any(type(each) is StandIn_ or isinstance(each, list | tuple | dict) for each in value):
             return value
-        return kind([plain(each, why) for each in value])
+        parts = [plain(each, why) for each in value]
+        return tuple(parts) if isinstance(value, tuple) else parts
     if kind is dict:
         return {name: plain(each, why) for name, each in value.items()}
     if kind is slice:
