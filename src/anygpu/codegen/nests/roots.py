@@ -18,23 +18,17 @@ from anygpu.codegen.types import part_of
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program
-from anygpu.program.ops.attention import Attend
-from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import (
-    Argsort,
     Binary,
     Concatenate,
     Constant,
     Contract,
-    Fourier,
     Gather,
     Input,
-    Linear,
     Reduce,
     Scan,
     Scatter,
     Search,
-    Sort,
     product,
 )
 
@@ -116,8 +110,6 @@ def is_host_step(program: Program, node: int) -> bool:
     op, inputs = program.nodes[node]
     specs = program.specs
     match op:
-        case Sort() | Argsort() | Fourier() | Linear() | Attend() | Custom():
-            return True
         case Scan():
             return not (_is_scan_of_rows(program, node) or _is_scan_of_columns(program, node))
         case Scatter():
@@ -136,7 +128,7 @@ def is_host_step(program: Program, node: int) -> bool:
             return op.fn in ("argmax", "argmin", "prod") and KIND[specs[inputs[0]].dtype] == "complex"
         case Binary():
             return op.fn == "power" and is_general_power(program, node)
-    return False
+    return op.has_own_kernels
 
 
 def is_long(program: Program, node: int) -> bool:
