@@ -29,6 +29,8 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class _Slots:
     __slots__ = ("kept",)
 
+    kept: Any
+
 
 def _is_numpys(value: Any) -> bool:
     return type(value) in (np.ndarray, np.float64, np.int64)
