@@ -11,8 +11,8 @@ import pytest
 
 from anygpu.codegen.index import Index
 from anygpu.codegen.nests.costs import Estimate, grain_of, lanes_of
-from anygpu.codegen.nests.domains import axis_variable, merged, pieces
 from anygpu.codegen.nests.rewrites import last_square
+from anygpu.codegen.nests.roots import axis_variable, merged, pieces
 from anygpu.codegen.nests.tree import subtrees
 
 

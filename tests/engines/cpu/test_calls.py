@@ -19,7 +19,7 @@ import pytest
 from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import RESULT
-from anygpu.codegen.nests import limits
+from anygpu.codegen.nests import steps
 from anygpu.engines.cpu import compiler, numpy_abi
 from anygpu.engines.cpu import executable as executable_module
 from anygpu.engines.cpu.executable import CpuExecutable
@@ -574,7 +574,7 @@ def test_a_mistake_while_nests_are_made_is_not_the_users(monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("compiled_here")
 def test_a_program_that_is_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FEWEST_VALUES", 5)
-    monkeypatch.setattr(limits, "VALUES_OF_NODE", 0)
+    monkeypatch.setattr(steps, "FEWEST_VALUES", 5)
+    monkeypatch.setattr(steps, "VALUES_OF_NODE", 0)
     with pytest.raises(CannotCompile, match="too large for native code: its loops compute more than 5 values"):
         executable_module.executable(record(lambda x: x - 13.5, np.ones(13)))

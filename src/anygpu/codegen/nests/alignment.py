@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from anygpu.codegen.index import Index, flat
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.lower import Positions
-from anygpu.codegen.nests.domains import axis_name, axis_variable
-from anygpu.codegen.nests.roots import Root
+from anygpu.codegen.nests.roots import Root, axis_name, axis_variable
 from anygpu.program.primitives import product
 
 #: Rows that a band may need before and after its own.

@@ -7,9 +7,8 @@ from itertools import product as product_of
 from anygpu.codegen.index import Index
 from anygpu.codegen.kernel_ir import Apply, Expr, Literal, Name
 from anygpu.codegen.nests.costs import Estimate, combined, cost_of, grain_of, lanes_of
-from anygpu.codegen.nests.domains import Domain, merged, pieces, shifted
 from anygpu.codegen.nests.plan import Group
-from anygpu.codegen.nests.roots import MOST_CHANNELS, Root
+from anygpu.codegen.nests.roots import MOST_CHANNELS, Domain, Root, merged, pieces, shifted
 from anygpu.codegen.nests.steps import Nest
 from anygpu.codegen.nests.storage import Storage
 from anygpu.codegen.nests.totals import Total, combining_nest

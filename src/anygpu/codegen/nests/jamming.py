@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import lcm
 
 from anygpu.codegen.nests.costs import combined, lanes_of
-from anygpu.codegen.nests.domains import axis_name
 from anygpu.codegen.nests.layout import MOST_AT_ONCE, is_groupable
 from anygpu.codegen.nests.plan import Group
+from anygpu.codegen.nests.roots import axis_name
 from anygpu.program.primitives import product
 
 #: Rows that are done together where they read the same: each value is loaded once for all of them.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from anygpu.codegen.nests.costs import is_little, own_weight
-from anygpu.codegen.nests.domains import Domain, axis_name, merged, shifted
 from anygpu.codegen.nests.lowering import SHORT
-from anygpu.codegen.nests.roots import FEW_ROWS, MOST_CHANNELS, Root, replace
+from anygpu.codegen.nests.roots import FEW_ROWS, MOST_CHANNELS, Domain, Root, axis_name, merged, replace, shifted
 from anygpu.program.dtypes import is_floating
 from anygpu.program.graph import Program
 from anygpu.program.primitives import product

@@ -9,12 +9,11 @@ from anygpu.codegen.lower import NotInKernel
 from anygpu.codegen.nests.costs import host_cost
 from anygpu.codegen.nests.flat import flat_nest
 from anygpu.codegen.nests.layout import is_numpy_sum
-from anygpu.codegen.nests.limits import Written
 from anygpu.codegen.nests.plan import Group, Plan, planned
 from anygpu.codegen.nests.rewrites import rewritten
 from anygpu.codegen.nests.rows import rows_nest
 from anygpu.codegen.nests.scans import scan_nest
-from anygpu.codegen.nests.steps import HostStep, NestProgram, Step
+from anygpu.codegen.nests.steps import HostStep, NestProgram, Step, Written
 from anygpu.codegen.nests.storage import Storage
 from anygpu.codegen.nests.tree import tree_nests
 from anygpu.program.graph import Node, Program

@@ -5,9 +5,8 @@ from __future__ import annotations
 from anygpu.codegen.index import Index, flat
 from anygpu.codegen.kernel_ir import Store
 from anygpu.codegen.lower import Stored
-from anygpu.codegen.nests.domains import axis_name
 from anygpu.codegen.nests.plan import Group
-from anygpu.codegen.nests.roots import Root
+from anygpu.codegen.nests.roots import Root, axis_name
 from anygpu.codegen.nests.steps import Nest
 from anygpu.codegen.nests.storage import Storage
 from anygpu.codegen.types import components

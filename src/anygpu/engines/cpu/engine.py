@@ -88,7 +88,7 @@ class CpuEngine(HostArrays):
 
     def listing(self, program: Program) -> str:
         from anygpu.codegen.nests.schedule import nests
-        from anygpu.codegen.nests.text import to_text
+        from anygpu.codegen.nests.steps import to_text
 
         program = simplified(with_references(program, None), lowering.evaluate_constant)
         return to_text(nests(program, vector_bytes=host_processor().vector_bytes))
