@@ -1,4 +1,4 @@
-"""Costs of loops: operations of one element, lanes of a loop, the size of a part, and the instructions of a whole nest."""
+"""Costs of loops: operations of an element, lanes of a loop, the size of a part, and the instructions of a nest."""
 
 from __future__ import annotations
 

@@ -7,15 +7,19 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from anygpu.codegen.lower import Positions
-from anygpu.codegen.nests.alignment import MOST_HALO, Offsets, is_identity, lead_for, row_offsets
 from anygpu.codegen.nests.costs import own_weight
 from anygpu.codegen.nests.layout import (
+    MOST_HALO,
     MOST_WRITTEN_OUT,
+    Offsets,
     alone,
     has_dear_rows,
     is_groupable,
+    is_identity,
     is_numpy_sum,
     is_small,
+    lead_for,
+    row_offsets,
     with_rows,
 )
 from anygpu.codegen.nests.roots import (

@@ -1,4 +1,4 @@
-"""Roots: the values of a program that are stored, the loops that compute each of them, and what those read and repeat."""
+"""Roots: the values of a program that are stored, the loops that compute each, and what those read and repeat."""
 
 from __future__ import annotations
 
