@@ -189,8 +189,8 @@ def assumed(device: Device) -> Calibration:
 
 def assumed_speed() -> NativeSpeed:
     """The likely speed of native code on this machine, until it has been measured."""
+    from anygpu.engines.cpu.loader import host_processor
     from anygpu.engines.cpu.pool import wanted_threads
-    from anygpu.engines.cpu.target import host_processor
 
     vector_bytes = 32
     # Nothing says which processor it is where there is no LLVM.

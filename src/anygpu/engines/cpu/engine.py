@@ -14,7 +14,7 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import RESULT
 from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable, executable
-from anygpu.engines.cpu.target import host_processor
+from anygpu.engines.cpu.loader import host_processor
 from anygpu.engines.custom_support import why_not_here
 from anygpu.engines.distributions import version_of
 from anygpu.engines.host_arrays import HostArrays
