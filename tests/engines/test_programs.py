@@ -15,11 +15,11 @@ import pytest
 
 from anygpu.base.typing import HostArray
 from anygpu.engines import catalogue
-from anygpu.engines.indices import IndexFacts
 from anygpu.engines.jax.complex_numbers import OTHERWISE
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy import lowering as reference
 from anygpu.engines.protocol import ProgramEngine
+from anygpu.engines.value_analysis import IndexFacts
 from anygpu.errors import OutOfMemory
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType

@@ -19,8 +19,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.isolation import Isolation
 from anygpu.engines.lru import LRUCache
-from anygpu.engines.protocol import Lack, Memory
-from anygpu.engines.tuning_limit import tuning_limit
+from anygpu.engines.protocol import Lack, Memory, tuning_limit
 from anygpu.errors import (
     DeviceLost,
     DeviceUnavailable,

@@ -15,12 +15,11 @@ from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import RESULT
 from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable, executable
 from anygpu.engines.cpu.loader import host_processor
-from anygpu.engines.custom_support import why_not_here
 from anygpu.engines.distributions import version_of
 from anygpu.engines.host_arrays import HostArrays
 from anygpu.engines.numpy import lowering
 from anygpu.engines.program_cache import ProgramCache
-from anygpu.engines.protocol import DirectRun, Lack, failed, verified
+from anygpu.engines.protocol import DirectRun, Lack, failed, verified, why_not_here
 from anygpu.errors import CannotCompile, MissingExtra
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.verification import VerifiedType

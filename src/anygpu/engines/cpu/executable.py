@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.broken_rules import raise_broken
 from anygpu.engines.cpu.compiler import compiled_program
 from anygpu.engines.cpu.host_steps import first_that_is_read
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program, loaded
@@ -29,7 +28,7 @@ from anygpu.engines.cpu.run_plan import (
     segments_of,
 )
 from anygpu.engines.cpu.runtime import native_runtime, python_function
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_types import numpy_dtype, raise_broken
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.errors import InvalidProgram
 from anygpu.program.graph import Program

@@ -12,7 +12,7 @@ from jax import Array, lax
 from anygpu.base.float_errors import float_errors_ignored
 from anygpu.engines.jax import complex_numbers
 from anygpu.engines.jax.tracing import LOWER, Site
-from anygpu.engines.uniform import whole_exponent
+from anygpu.engines.value_analysis import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.primitives import Binary, Cast, Select, Unary
 

@@ -9,8 +9,7 @@ import pyopencl as cl
 
 from anygpu.codegen.custom.compiler_messages import of_clang
 from anygpu.codegen.kernel import Kernel, Own
-from anygpu.engines.driver import Counters
-from anygpu.engines.grid_cuts import AssumedPace, GridCut, cuts
+from anygpu.engines.driver import AssumedPace, Counters, GridCut, cuts
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.declarations import WITHOUT_HEADER, with_declarations

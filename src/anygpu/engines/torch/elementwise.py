@@ -13,7 +13,7 @@ from anygpu.base.float_errors import float_errors_ignored
 from anygpu.engines.torch import complex_numbers
 from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH, has_stand_in, narrowed, ordered, widened
 from anygpu.engines.torch.site import LOWER, Site, Step
-from anygpu.engines.uniform import whole_exponent
+from anygpu.engines.value_analysis import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType
 from anygpu.program.functions import UNARY, BinaryFunction
 from anygpu.program.primitives import Binary, Cast, Select, Unary

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from anygpu.engines.custom_support import why_not_here
-from anygpu.engines.indices import IndexFacts
-from anygpu.engines.protocol import Lack
+from anygpu.engines.protocol import Lack, why_not_here
 from anygpu.engines.torch import attention as attention
 from anygpu.engines.torch import elementwise as elementwise
 from anygpu.engines.torch import patterns
@@ -17,7 +15,7 @@ from anygpu.engines.torch import structure as structure
 from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH
 from anygpu.engines.torch.fused import fused
 from anygpu.engines.torch.site import LOWER, Site, Step
-from anygpu.engines.uniform import uniform_numbers, whole_exponent
+from anygpu.engines.value_analysis import IndexFacts, uniform_numbers, whole_exponent
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Node, Program

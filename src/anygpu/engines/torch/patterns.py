@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from anygpu.engines.uniform import uniform_numbers
+from anygpu.engines.value_analysis import uniform_numbers
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Binary, Broadcast, Contract, Primitive, Reduce, Reshape, Unary
 
