@@ -21,8 +21,8 @@ from anygpu.engines.opencl.memory import (
     OpenCLBlock,
     SharedBlockMemory,
     StagedBlockMemory,
+    Submissions,
 )
-from anygpu.engines.opencl.submissions import Submissions
 from anygpu.errors import DeviceLost, InvalidProgram, TooBig
 
 _ZERO = {size: np.zeros(1, f"u{size}") for size in (1, 4)}
