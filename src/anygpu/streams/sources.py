@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.core.plain import require_plain
+from anygpu.array.core.structure import require_plain
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.streams.source import Identity, Source, shortened, span_of
