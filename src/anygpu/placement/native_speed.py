@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from anygpu.codegen.nests.costs import work_of
+from anygpu.codegen.nests.inspection import work_of
 from anygpu.codegen.nests.schedule import nests
 from anygpu.codegen.nests.steps import Nest
 from anygpu.engines.cpu.executable import executable

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
-from anygpu.codegen.nests.costs import Work, work_of
+from anygpu.codegen.nests.inspection import Work, work_of
 from anygpu.codegen.nests.schedule import nests
 from anygpu.codegen.nests.steps import Nest
 from anygpu.program.graph import Program

@@ -1,17 +1,15 @@
-"""Costs of loops: operations of an element, lanes of a loop, the size of a part, and the instructions of a nest."""
+"""Costs of loops: the operations of one element, and from these the lanes of a loop and the size of a part."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from anygpu.codegen.index import Index, Quotient, Variable
 from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,
-    Call,
     Choose,
     Expr,
     Let,
@@ -19,14 +17,13 @@ from anygpu.codegen.kernel_ir import (
     Load,
     Loop,
     Name,
-    Position,
     Report,
     Statement,
     Store,
 )
 from anygpu.codegen.kernel_ir import Variable as Changing
 from anygpu.codegen.lower import single_value
-from anygpu.codegen.nests.steps import Cost, Nest
+from anygpu.codegen.nests.steps import Cost
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
     Binary,
@@ -286,139 +283,3 @@ def host_cost(program: Program, node: int) -> Cost:
     specs = [program.specs[source] for source in inputs]
     nbytes = program.specs[node].nbytes + sum(spec.nbytes for spec in specs)
     return Cost(float(op.flops(specs, program.specs[node])), 0.0, float(nbytes))
-
-
-# -- instructions and bytes of a finished nest
-# An instruction is one of a full vector, or of a single number where a loop has no lanes. Nothing is compiled for that.
-
-
-_BYTES = {"f64": 8, "i64": 8, "u64": 8}
-#: How much longer functions of 64-bit numbers are.
-_LONGER = 1.5
-#: Instructions for each element that is not beside the one before.
-_APART = 1.0
-
-
-class Work(NamedTuple):
-    """Of one step, on all threads together."""
-
-    instructions: float
-    bytes: float
-
-
-def work_of(nest: Nest, vector_bytes: int) -> Work:
-    """What a nest does, where registers have so many bytes."""
-    counted = _Counted(vector_bytes)
-    counted.statements(nest.body, 1.0, None, 1)
-    return Work(counted.instructions, float(sum(buffer.nbytes for buffer in nest.buffers)))
-
-
-class _Counted:
-    def __init__(self, vector_bytes: int) -> None:
-        self.vector_bytes = vector_bytes
-        self.instructions = 0.0
-
-    def statements(self, body: Sequence[Statement], times: float, lane: str | None, lanes: int) -> None:
-        """So many times, in so many lanes along a variable."""
-        for statement in body:
-            match statement:
-                case Loop():
-                    self._loop(statement, times, lane, lanes)
-                case Let() | Changing() | Assign():
-                    self._expr(statement.value, times, lane, lanes)
-                case Store():
-                    self._access(statement.index, statement.value.type, times, lane, lanes)
-                    self._expr(statement.value, times, lane, lanes)
-                case Report():
-                    self._expr(statement.condition, times, lane, lanes)
-
-    def _loop(self, loop: Loop, times: float, lane: str | None, lanes: int) -> None:
-        rounds = rounds_of(loop)
-        if loop.vector > 1 and lanes == 1:
-            # The last vectors are full as well: they do some rounds again.
-            at_once = min(loop.vector * loop.unroll, 1 << max(rounds.bit_length() - 1, 0))
-            vectors = -(-rounds // at_once) * max(1, at_once // loop.vector)
-            self.statements(loop.body, times * vectors, loop.variable, min(loop.vector, at_once))
-        else:
-            self.statements(loop.body, times * rounds, lane, lanes)
-            self.instructions += times * rounds
-
-    def _expr(self, expr: Expr, times: float, lane: str | None, lanes: int) -> None:
-        match expr:
-            case Apply():
-                weight = weight_of(expr)
-                if weight > 1 and expr.type == "f64":
-                    weight *= _LONGER
-                self.instructions += times * weight * self._registers(expr.type, lanes)
-                for each in expr.args:
-                    self._expr(each, times, lane, lanes)
-            case Choose():
-                self.instructions += times * self._registers(expr.type, lanes)
-                for each in (expr.condition, expr.yes, expr.no):
-                    self._expr(each, times, lane, lanes)
-            case Load():
-                self._access(expr.index, expr.type, times, lane, lanes)
-            case Call():
-                for each in expr.args:
-                    self._expr(each, times, lane, lanes)
-
-    def _access(self, index: Index, type: str, times: float, lane: str | None, lanes: int) -> None:
-        if lane is not None and lanes > 1 and index.steps_with(lane) not in (0, 1):
-            self.instructions += times * _APART * lanes
-        else:
-            self.instructions += times * 0.5 * self._registers(type, lanes)
-
-    def _registers(self, type: str, lanes: int) -> float:
-        """Of a value: more than one where lanes are of a shorter type."""
-        return max(1.0, lanes * _BYTES.get(type, 4) / self.vector_bytes)
-
-
-def rounds_of(loop: Loop) -> int:
-    """How often a loop goes round in all parts of its nest together."""
-    found = next((each for index in _indices(loop.body) for each in _variables(index, loop.variable)), None)
-    if isinstance(loop.stop, int) and isinstance(loop.start, Literal):
-        low, high = int(loop.start.value), loop.stop
-    elif found is not None:
-        low, high = found.low, found.high + 1
-    else:
-        low, high = 0, 1
-    if isinstance(loop.start, Position):
-        # What is left over when several rows at a time have been done.
-        for atom, _ in loop.start.index.terms:
-            if isinstance(atom, Quotient):
-                return (high - low) % atom.by
-    return max(0, -(-(high - low) // loop.step))
-
-
-def _variables(index: Index, name: str) -> Iterator[Variable]:
-    for atom, _ in index.terms:
-        if isinstance(atom, Variable):
-            if atom.name == name:
-                yield atom
-        else:
-            yield from _variables(atom.of, name)
-
-
-def _indices(body: Sequence[Statement]) -> Iterator[Index]:
-    """All positions of loads and stores."""
-    for statement in body:
-        match statement:
-            case Loop():
-                yield from _indices(statement.body)
-            case Store():
-                yield statement.index
-                yield from _of_expr(statement.value)
-            case Let() | Changing() | Assign():
-                yield from _of_expr(statement.value)
-
-
-def _of_expr(expr: Expr) -> Iterator[Index]:
-    match expr:
-        case Load() | Position():
-            yield expr.index
-        case Apply() | Call():
-            for each in expr.args:
-                yield from _of_expr(each)
-        case Choose():
-            for each in (expr.condition, expr.yes, expr.no):
-                yield from _of_expr(each)

@@ -86,8 +86,8 @@ class CpuEngine(HostArrays):
         return self._executables.get(program.key, lambda: _compiled(program))
 
     def listing(self, program: Program) -> str:
+        from anygpu.codegen.nests.inspection import to_text
         from anygpu.codegen.nests.schedule import nests
-        from anygpu.codegen.nests.steps import to_text
 
         program = simplified(with_references(program, None), lowering.evaluate_constant)
         return to_text(nests(program, vector_bytes=host_processor().vector_bytes))
