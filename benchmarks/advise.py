@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from anygpu.base.units import readable_seconds
-from anygpu.observe.advising.report import FunctionAdvice, Report
+from anygpu.observe.advising.judging import FunctionAdvice, Report
 from benchmarks.report import Figure, options_parser, publish, say
 
 ROOT = Path(__file__).parents[1]

@@ -19,13 +19,13 @@ from typing import Literal
 
 import msgspec
 
+from anygpu.device_arrays import registry
 from anygpu.engines.numpy import lowering
 from anygpu.fallback_warnings import host_operations
 from anygpu.program.graph import Program
 from anygpu.program.independence import independent_cuts
 from anygpu.program.primitives import Linear, Primitive
 from anygpu.program.transforms import simplified
-from anygpu.residency import registry
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
 from anygpu.testing.random_programs.agreement import disagreement
 from benchmarks.report import this_machine

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anygpu.notes import HostNote
-from anygpu.observe.anomalies import LevelWatch, leak
-from anygpu.observe.batch import batches
-from anygpu.observe.forecasts import time_until
+from anygpu.observe.anomalies import LevelWatch, leak, time_until
+from anygpu.observe.statistics import batches
 from anygpu.observe.watching import Watch
 from benchmarks.report import Figure, options_parser, publish
 

@@ -34,7 +34,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "compute": ("anygpu.array.core.array:compute",),
     "make the program": ("anygpu.array.core.expression:program_of", "anygpu.array.core.expression:linearise"),
     "hash the program": ("anygpu.program.graph:Program.key",),
-    "find the worker": ("anygpu.residency.handle:DeviceHandle.run", "anygpu.residency.handle:run_and_keep"),
+    "find the worker": ("anygpu.device_arrays.handle:DeviceHandle.run", "anygpu.device_arrays.handle:run_and_keep"),
     "worker": ("anygpu.workers.thread:ThreadWorker.run",),
     "check the arguments": ("anygpu.workers.executor:check_arguments", "anygpu.workers.thread:check_arguments"),
     "executor": ("anygpu.workers.executor:Executor.run",),
@@ -49,7 +49,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     ),
     "prepared launch": ("anygpu.workers.thread:ThreadWorker.launch",),
     "lay out the commands": ("anygpu.engines.compiling_session:Session.run",),
-    "memory": ("anygpu.memory.stats:Stats.allocate", "anygpu.memory.stats:Stats.release"),
+    "memory": ("anygpu.memory.adaptors:Stats.allocate", "anygpu.memory.adaptors:Stats.release"),
     "encode and submit": (
         "anygpu.engines.opencl.driver:OpenCLDriver.submit",
         "anygpu.engines.webgpu.driver:WebGPUDriver.submit",

@@ -1,18 +1,15 @@
 """What the dashboard costs: `python -m benchmarks.dashboard [--rate 500] [--seconds 10] [--json] [--check]`.
 
-Four observed processes make so many calls a second each. `anygpu dashboard` follows them, with one browser's connection
-open: its share of a core, how long the page and a file take, and how long from a choice in the page to the new data.
+Four observed processes make so many calls a second each. `anygpu dashboard` follows them, with one browser that
+asks: its share of a core, how long the page and a file take, and how long from a choice in the page to the new data.
 Then processes are killed, and it goes on.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
-import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -22,10 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from tornado.httpclient import HTTPRequest
-from tornado.websocket import WebSocketClientConnection, websocket_connect
-
-from anygpu.observe.meeting_place import VARIABLE
+from anygpu.observe.socket_folder import VARIABLE
 from benchmarks.report import Figure, options_parser, publish, say
 from benchmarks.top import PROCESSES, found, loaded, processor_seconds
 
@@ -48,7 +42,7 @@ def get(url: str) -> tuple[float, str]:
     parts = urlsplit(url)
     begin = time.perf_counter()
     connection = http.client.HTTPConnection(parts.netloc, timeout=60)
-    connection.request("GET", parts.path)
+    connection.request("GET", f"{parts.path}?{parts.query}")
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()
@@ -58,106 +52,48 @@ def get(url: str) -> tuple[float, str]:
 
 
 class Browser:
-    """What a browser would do, without drawing."""
+    """What the page does, without drawing: it asks for the columns of its tab, twice a second."""
 
-    def __init__(self, connection: WebSocketClientConnection, choices: str) -> None:
-        self._connection, self._choices = connection, choices
-        self.updates: list[float] = []
+    def __init__(self, url: str) -> None:
+        self._url, self._tab = url, "overview"
 
-    @classmethod
-    async def open(cls, url: str) -> Browser:
-        _, page = await asyncio.to_thread(get, url)
-        said = re.search(r'id="session">(.*?)</script>', page)
-        assert said is not None
-        token = json.loads(said[1])["item"]["token"]
-        address = HTTPRequest(url.replace("http:", "ws:") + "app/ws")
-        connection = await websocket_connect(address, subprotocols=["bokeh", token], max_message_size=1 << 28)
-        # As browsers do: nothing waits for what comes after it.
-        connection.protocol.set_nodelay(True)
-        browser = cls(connection, "")
-        await browser._pull()
-        return browser
+    def ask(self) -> tuple[float, int]:
+        """The seconds until the columns are there, and how many bytes they have."""
+        seconds, text = get(f"{self._url}columns.json?tab={self._tab}")
+        return seconds, len(text)
 
-    async def read(self, seconds: float) -> int:
-        """Everything that comes within that time; returns how many bytes."""
+    def read(self, seconds: float) -> int:
+        """Ask for so long; returns how many bytes came."""
         count, end = 0, time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                message = await asyncio.wait_for(self._connection.read_message(), left)
-                if message is None:
-                    raise RuntimeError("the dashboard has closed the connection")
-                count += len(message)
+        while time.monotonic() < end:
+            took, size = self.ask()
+            count += size
+            time.sleep(max(0.0, 0.5 - took))
         return count
 
-    async def choose(self, tab: str) -> float:
-        """The seconds until the data of the tab begins to come."""
-        entries = [["tab", [tab]], ["window", ["30 s"]], ["process", [""]], ["paused", [False]]]
-        event = {
-            "kind": "ModelChanged",
-            "model": {"id": self._choices},
-            "attr": "data",
-            "new": {"type": "map", "entries": entries},
-        }
-        begin = time.perf_counter()
-        await self._send("PATCH-DOC", {"events": [event]})
-        await self._until('"msgtype":"OK"')
-        return time.perf_counter() - begin
-
-    async def _until(self, text: str) -> str:
-        """The first message with this in it."""
-        while True:
-            message = await asyncio.wait_for(self._connection.read_message(), 60)
-            if message is None:
-                raise RuntimeError("the dashboard has closed the connection")
-            if isinstance(message, str) and text in message.replace(" ", ""):
-                return message
-
-    async def _pull(self) -> None:
-        # The server listens when it has greeted, not before.
-        await self._until('"msgtype":"ACK"')
-        await self._send("PULL-DOC-REQ", {})
-        message = await self._until('"roots"')
-        model = next(each for each in _models(json.loads(message)) if each["attributes"].get("name") == "choices data")
-        self._choices = model["id"]
-
-    async def _send(self, kind: str, content: dict[str, Any]) -> None:
-        for part in ({"msgid": f"{time.perf_counter_ns()}", "msgtype": kind}, {}, content):
-            await self._connection.write_message(json.dumps(part))
-
-    def close(self) -> None:
-        self._connection.close()
+    def choose(self, tab: str) -> float:
+        """The seconds until the columns of the tab are there."""
+        self._tab = tab
+        return self.ask()[0]
 
 
-def _models(value: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(value, dict):
-        if "id" in value and isinstance(value.get("attributes"), dict):
-            yield value
-        for each in value.values():
-            yield from _models(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _models(each)
-
-
-async def measure(url: str, pid: int, seconds: float, add: Any) -> None:
-    pages = [(await asyncio.to_thread(get, url))[0] for _ in range(10)]
+def measure(url: str, pid: int, seconds: float, add: Any) -> None:
+    pages = [get(url)[0] for _ in range(10)]
     add("the page, middle", statistics.median(pages) * 1e3, "ms", MOST_SECONDS * 1e3)
     add("the page, longest of 10", max(pages) * 1e3, "ms")
-    browser = await Browser.open(url)
-    # The sessions of the pages above have to end first: they are updated as long as they live.
-    await browser.read(35.0)
+    browser = Browser(url)
+    browser.read(5.0)
     for tab in ("overview", "devices", "queue", "predictions", "problems"):
-        await browser.choose(tab)
+        browser.choose(tab)
         used, begin = processor_seconds(pid), time.monotonic()
-        count = await browser.read(seconds)
+        count = browser.read(seconds)
         elapsed = time.monotonic() - begin
         share = (processor_seconds(pid) - used) / elapsed
         add(f"share of a core, {tab}", share * 100, "%", MOST_SHARE * 100)
         add(f"sent, {tab}", count / elapsed / 1024, "KiB/s", None)
-    chosen = [await browser.choose(tab) for _ in range(5) for tab in ("devices", "overview", "predictions")]
+    chosen = [browser.choose(tab) for _ in range(5) for tab in ("devices", "overview", "predictions")]
     add("from a choice to its data, middle", statistics.median(chosen) * 1e3, "ms")
     add("from a choice to its data, longest of 15", max(chosen) * 1e3, "ms", MOST_SECONDS * 1e3)
-    browser.close()
 
 
 def main() -> None:
@@ -177,7 +113,7 @@ def main() -> None:
         found(PROCESSES)
         process, url = opened.enter_context(dashboard(environment))
         say(f"{PROCESSES} processes with {options.rate:g} calls/s each")
-        asyncio.run(measure(url, process.pid, options.seconds, add))
+        measure(url, process.pid, options.seconds, add)
         for each in load:
             each.kill()
         get(url)

@@ -1,60 +1,101 @@
 """Deferred calls beside plain ones: functions as libraries have them, in turns, with the reason where none is gained.
 
-    python -m benchmarks.deferred [--side 40] [--only NAME …] [--json] [--check]
+    python -m benchmarks.deferred [--side 40] [--functions PATH] [--only NAME …] [--json] [--check]
 
-`--check` fails if a result is not NumPy's, or if a function is slower than 0.9 of NumPy once it has settled.
+`--functions` names a Python file with other functions: `FUNCTIONS[name] = (function, make)`, where `make(n)` gives the
+positional and the named arguments of the n-th call; the environment variable `SIDE` says how large. `--check` fails if
+a result is not NumPy's, or if a function is slower than 0.9 of NumPy once it has settled.
+
+For each function: the time of a plain and of a deferred call, how many times faster that is, and which share of the
+plain call NumPy's operations take that a deferred call sees. Then the means, and the largest gains and losses.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
+import os
 import sys
 import time
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import anygpu as ag
-from anygpu.placement.native_calls import background
+from anygpu.placement.native_calls import allowance, background
 from benchmarks.deferred_functions import FUNCTIONS
+from benchmarks.deferred_recording import recording_seconds, share
 
 #: Seconds and calls before anything is measured, and those in which both sides take turns.
-WARM_SECONDS, WARM_CALLS, TURNS, MOST_SECONDS = 3.0, 120, 9, 4.0
+WARM_SECONDS, WARM_CALLS, TURNS, MOST_SECONDS = 4.0, 1000, 25, 3.0
 LEAST_RATIO = 0.9
+#: Functions that are printed with the reason, at both ends.
+SHOWN = 10
+
+Case = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
-def measured(name: str, side: int) -> dict[str, Any]:
+def own_cases(side: int) -> dict[str, Callable[[], Case]]:
+    """The functions of `deferred_functions`."""
+
+    def made(name: str) -> Callable[[], Case]:
+        function, make = FUNCTIONS[name]
+        return lambda: (function, make(side), {})
+
+    return {name: made(name) for name in FUNCTIONS}
+
+
+def cases_of(path: Path, side: int) -> dict[str, Callable[[], Case]]:
+    """The functions that a file has."""
+    os.environ["SIDE"] = str(side)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None, path  # noqa: PT018
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def made(name: str) -> Callable[[], Case]:
+        function, make = module.FUNCTIONS[name]
+        return lambda: (function, *make(0))
+
+    return {name: made(name) for name in module.FUNCTIONS}
+
+
+def measured(case: Case) -> dict[str, Any]:
     """The seconds of a plain and of a deferred call of one function, and what the last receipt says."""
-    function, make = FUNCTIONS[name]
+    function, arguments, keywords = case
     ours: Any = ag.offload(deferred=True)(function)
-    arguments = make(side)
-    expected = function(*arguments)
+    expected = function(*arguments, **keywords)
+    value: Any = None
+    allowance.earn(allowance.AT_FIRST / allowance.SHARE)  # for each function, as in a process of its own
     begin = time.perf_counter()
     for _ in range(WARM_CALLS):
-        value = ours(*arguments)
+        value = ours(*arguments, **keywords)
         background.settle(30)
         if time.perf_counter() - begin > WARM_SECONDS:
             break
+    receipt = ag.last_receipt()
     plain, deferred = [], []
     begin = time.perf_counter()
     for _ in range(TURNS):
         since = time.perf_counter()
-        function(*arguments)
+        function(*arguments, **keywords)
         now = time.perf_counter()
-        value = ours(*arguments)
+        value = ours(*arguments, **keywords)
         plain.append(now - since)
         deferred.append(time.perf_counter() - now)
         if time.perf_counter() - begin > MOST_SECONDS:
             break
-    receipt = ag.last_receipt()
     assert receipt is not None
     return {
         "numpy": min(plain),
         "deferred": min(deferred),
         "ratio": min(plain) / min(deferred),
+        "share": share(function, arguments, keywords, min(plain)),
         "same": _same(expected, value),
         "reason": ours.why_plain or receipt.reason,
         "how": receipt.how,
@@ -66,30 +107,71 @@ def _same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, tuple | list):
         return len(one) == len(other) and all(map(_same, one, other))
-    return bool(np.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True))
+    try:
+        return bool(np.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True))
+    except (TypeError, ValueError):
+        return str(one) == str(other)
+
+
+def mean_of(found: list[dict[str, Any]]) -> float:
+    """The geometric mean of how many times faster they are."""
+    return math.exp(sum(math.log(each["ratio"]) for each in found) / max(len(found), 1))
+
+
+def _line(name: str, each: dict[str, Any]) -> str:
+    times = f"{each['numpy'] * 1e3:9.3f} ms {each['deferred'] * 1e3:9.3f} ms {each['ratio']:7.2f} ×"
+    in_numpy = "   ? %" if each["share"] is None else f"{each['share'] * 100:4.0f} %"
+    return f"{name:26} {times} {in_numpy}  {each['reason']}{'' if each['same'] else '  DIFFERS'}"
+
+
+def _summary(found: dict[str, dict[str, Any]]) -> list[str]:
+    every = list(found.values())
+    in_numpy = [each for each in every if each["share"] is not None and each["share"] > 0.5]
+    ratios = [each["ratio"] for each in every]
+    ranked = sorted(found, key=lambda name: found[name]["ratio"])
+    lines = [
+        f"geometric mean {mean_of(every):.2f} × NumPy over {len(every)}, at worst {min(ratios):.2f} ×; "
+        f"{sum(each > 1.03 for each in ratios)} faster, {sum(each < 0.97 for each in ratios)} below 0.97",
+        f"geometric mean {mean_of(in_numpy):.2f} × NumPy over the {len(in_numpy)} with more than half of their time in "
+        "NumPy's operations",
+    ]
+    if len(ranked) > 2 * SHOWN:
+        lines += ["", "largest losses:", *(_line(name, found[name]) for name in ranked[:SHOWN])]
+        lines += ["", "largest gains:", *(_line(name, found[name]) for name in reversed(ranked[-SHOWN:]))]
+    return lines
 
 
 def main() -> int:
     """Run them, print a table or JSON, and return whether a check failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", type=int, default=40)
-    parser.add_argument("--only", nargs="+", choices=sorted(FUNCTIONS))
+    parser.add_argument("--functions", type=Path, help="a Python file with other functions")
+    parser.add_argument("--only", nargs="+")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
+    cases = own_cases(given.side) if given.functions is None else cases_of(given.functions, given.side)
+    unknown = set(given.only or ()) - set(cases)
+    if unknown:
+        parser.error(f"--only: no such function: {', '.join(sorted(unknown))}")
+    recording = recording_seconds()
+    if not given.json:
+        _say("recording: " + ", ".join(f"{name} {seconds * 1e6:.2f} µs" for name, seconds in recording.items()))
     found = {}
-    for name in given.only or FUNCTIONS:
-        each = found[name] = measured(name, given.side)
+    for name in given.only or cases:
+        each = found[name] = measured(cases[name]())
         if not given.json:
-            times = f"{each['numpy'] * 1e3:9.3f} ms {each['deferred'] * 1e3:9.3f} ms {each['ratio']:7.2f} ×"
-            _say(f"{name:20} {times}  {each['reason']}{'' if each['same'] else '  DIFFERS'}")
-    ratios = [each["ratio"] for each in found.values()]
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            _say(_line(name, each))
     if given.json:
-        _say(json.dumps({"side": given.side, "mean": mean, "functions": found}, indent=1))
+        every = list(found.values())
+        _say(
+            json.dumps(
+                {"side": given.side, "recording": recording, "mean": mean_of(every), "functions": found}, indent=1
+            )
+        )
     else:
-        _say(f"geometric mean {mean:.2f} × NumPy over {len(ratios)}, at worst {min(ratios):.2f} ×")
+        _say("\n".join(_summary(found)))
     wrong = [name for name, each in found.items() if not each["same"] or each["ratio"] < LEAST_RATIO]
     if given.check and wrong:
         sys.stderr.write(f"failed: {', '.join(wrong)}\n")

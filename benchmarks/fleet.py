@@ -21,7 +21,7 @@ import psutil
 
 import anygpu as ag
 from anygpu.fleet import Fleet
-from anygpu.fleet.actor_worker import ActorWorker
+from anygpu.fleet.registry import ActorWorker
 from benchmarks.report import Figure, options_parser, publish, say
 from tests.support.ray_processes import RayProcesses
 
@@ -87,7 +87,7 @@ def timed(call: Callable[[], Any], count: int) -> list[float]:
     return seconds
 
 
-def home(fleet: Fleet, device: str) -> int:
+def actor(fleet: Fleet, device: str) -> int:
     worker = fleet._places.worker(device)
     assert isinstance(worker, ActorWorker)
     return worker.process_id_there
@@ -161,12 +161,12 @@ def idle_figures(fleet: Fleet, theirs: ByHand) -> list[Figure]:
     """The processor time of a fleet that does nothing, beyond that of as many processes of Ray that do nothing."""
     fleet._planner.settle(30)
     driver = psutil.Process(fleet._cluster.process_id)
-    homes = [psutil.Process(home(fleet, device.id)) for device in fleet.devices() if device.node]
+    actors = [psutil.Process(actor(fleet, device.id)) for device in fleet.devices() if device.node]
 
     def used() -> float:
         their_driver, their_actor = map(_seconds, theirs.processes)
-        ours = _seconds(psutil.Process()) + _seconds(driver) + sum(map(_seconds, homes))
-        return ours - their_driver - len(homes) * their_actor
+        ours = _seconds(psutil.Process()) + _seconds(driver) + sum(map(_seconds, actors))
+        return ours - their_driver - len(actors) * their_actor
 
     before = used()
     time.sleep(IDLE_SECONDS)

@@ -6,9 +6,9 @@ is counted, of all tasks:
 - lost: without a result at the end, or with an error;
 - wrong: with another value than NumPy's;
 - delivered twice: whose future was completed more than once;
-- executed twice in a home's life: homes count what they execute again, and answers are compared with executions.
+- executed twice in an actor's life: actors count what they execute again, and answers are compared with executions.
 
-A task whose home died before it had answered is executed again elsewhere. Receipts tell of these, and they are counted.
+A task whose actor died before it answered is executed again elsewhere. Receipts tell of these, and they are counted.
 Times in which this process was stopped, as by another measurement, do not count as gaps.
 """
 
@@ -31,7 +31,7 @@ import psutil
 
 import anygpu as ag
 from anygpu.fleet import Fleet
-from anygpu.fleet.actor_worker import ActorWorker
+from anygpu.fleet.registry import ActorWorker
 from anygpu.runtime.future import Future
 from benchmarks.report import Figure, options_parser, publish, say
 from tests.support.far_node import FarNode
@@ -158,8 +158,8 @@ class Load:
         return max(0.0, TICKER.between(since, max(times, default=since)))
 
 
-def home(fleet: Fleet, device: str) -> int:
-    """The process of a device's home, which is on this machine in truth."""
+def actor(fleet: Fleet, device: str) -> int:
+    """The process of a device's actor, which is on this machine in truth."""
     worker = fleet._places.worker(device)
     assert isinstance(worker, ActorWorker)
     return worker.process_id_there
@@ -219,8 +219,8 @@ def cluster_with(*names: str) -> Iterator[RayProcesses]:
 
 def count_executions(fleet: Fleet, totals: Counter[str]) -> None:
     found = fleet._cluster.executions()
-    totals["executed by homes"] += found.executed
-    totals["executed twice in a home's life"] += found.twice + abs(found.executed - found.answered)
+    totals["executed by actors"] += found.executed
+    totals["executed twice in an actor's life"] += found.twice + abs(found.executed - found.answered)
 
 
 def gap_figures(what: str, gaps: list[float], bound: float) -> list[Figure]:
@@ -236,7 +236,7 @@ def kill_actors(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
     with cluster_with("node-1", "node-2") as cluster, connected(cluster, "opencl") as fleet:
         for number in range(count):
             opened(fleet, *NEAR)
-            victim = home(fleet, NEAR[number % 2])
+            victim = actor(fleet, NEAR[number % 2])
             load = Load(fleet, tasks // count, SECONDS["actors"], NEAR[number % 2])
             when = load.around(lambda victim=victim: os.kill(victim, signal.SIGKILL))  # type: ignore[misc]
             load.settle(totals)
@@ -264,14 +264,14 @@ def kill_nodes(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
             raylet = cluster.add(name)
             await_(lambda device=device: is_offered(fleet, device), f"{device} is offered")  # type: ignore[misc]
             opened(fleet, device)
-            there = home(fleet, device)
+            there = actor(fleet, device)
             processes = psutil.Process(raylet).children(recursive=True)
             load = Load(fleet, tasks // count, SECONDS["nodes"], device)
             when = load.around(lambda raylet=raylet: os.kill(raylet, signal.SIGKILL))  # type: ignore[misc]
             load.settle(totals)
             gaps.append(load.gap(when))
             await_(lambda when=when: time.monotonic() > when + 1, "a second later")  # type: ignore[misc]
-            totals["homes left a second later"] += is_left(there)
+            totals["actors left a second later"] += is_left(there)
             totals["Ray's own processes left a second later"] += sum(
                 is_left(each.pid) and each.pid != there for each in processes
             )
@@ -333,7 +333,7 @@ def kill_heads(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
         with cluster_with("node-1") as cluster, connected(cluster, "opencl") as fleet:
             opened(fleet, NEAR[0])
             gcs = cluster.gcs()
-            left = {"homes": home(fleet, NEAR[0]), "drivers": fleet._cluster.process_id}
+            left = {"actors": actor(fleet, NEAR[0]), "drivers": fleet._cluster.process_id}
             heard: list[float] = []
             looked = threading.Event()
             tell = fleet._cluster.when_lost
@@ -367,8 +367,8 @@ def kill_heads(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
 
 def task_figures(totals: Counter[str]) -> list[Figure]:
     must_be_none = [
-        *("lost", "wrong", "delivered twice", "executed twice in a home's life"),
-        *("homes left a second later", "drivers left a second later", "heads' deaths not told as such"),
+        *("lost", "wrong", "delivered twice", "executed twice in an actor's life"),
+        *("actors left a second later", "drivers left a second later", "heads' deaths not told as such"),
     ]
     figures = [Figure(name="tasks", value=totals["tasks"], unit="")]
     # Less than one is none.

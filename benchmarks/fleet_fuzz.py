@@ -1,9 +1,9 @@
 """Mutated messages of a fleet: `python -m benchmarks.fleet_fuzz [--count 100000] [--json] [--check]`.
 
 Every message is a good one with some of it changed, in bytes or in fields, and comes to one of four doors: questions to
-the home of a device, with their arrays; answers of a home, at the driver; answers of the driver, at the user's process;
-and requests to the driver. Each is done, or refused with an error that is known there. Nothing else is raised, nothing
-hangs, and memory stays flat. `--seed` does the same again.
+the actor of a device, with their arrays; answers of an actor, at the driver; answers of the driver, at the user's
+process; and requests to the driver. Each is done, or refused with an error that is known there. Nothing else is
+raised, nothing hangs, and memory stays flat. `--seed` does the same again.
 """
 
 from __future__ import annotations
@@ -20,20 +20,27 @@ import psutil
 
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.errors import AnyGPUError
-from anygpu.fleet import driver_messages, travel
-from anygpu.fleet.faults import AnswerLost, HomeLost
-from anygpu.fleet.home import Home
+from anygpu.fleet import actor_messages, driver_messages
+from anygpu.fleet.actor_messages import ActorLost, AnswerLost, Ask, Part
+from anygpu.fleet.device_actor import DeviceActor
 from anygpu.fleet.relay import Relay
-from anygpu.fleet.travel import Ask, Part
 from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Input
 from anygpu.receipts import NetworkUse
 from anygpu.workers import task_messages
-from anygpu.workers.error_transport import read
 from anygpu.workers.shared_memory import new_segment
-from anygpu.workers.task_messages import Answer, Attached, Envelope, InSegment, Run, RunDone, TaskFailed
+from anygpu.workers.task_messages import (
+    Answer,
+    Attached,
+    Envelope,
+    InSegment,
+    Run,
+    RunDone,
+    TaskFailed,
+    error_from_message,
+)
 from benchmarks.report import Figure, options_parser, publish, say
 
 NAME = "numpy@node-7"
@@ -103,7 +110,7 @@ class Doors:
     """Where messages come in. Each door returns what became of one, and raises what nobody expects there."""
 
     def __init__(self) -> None:
-        self.home = self._opened()
+        self.actor = self._opened()
         self.number = 1
         # Arrays are in shared memory on the driver's side.
         self._relay = Relay(None, self, NAME)  # type: ignore[arg-type]
@@ -114,13 +121,13 @@ class Doors:
         self._reply = b""
         self._parts: list[Part] = []
 
-    def _opened(self) -> Home:
-        home = Home(NAME, lease=None)
+    def _opened(self) -> DeviceActor:
+        actor = DeviceActor(NAME, lease=None)
         task = task_messages.Open(EngineEntry(name="numpy", target=""), numpy_device(), None)
-        home.ask(travel.encode(Ask(Envelope(1, task), (), 1)))
-        return home
+        actor.ask(actor_messages.encode(Ask(Envelope(1, task), (), 1)))
+        return actor
 
-    # -- a question to a home
+    # -- a question to an actor
 
     def question(self, random_: random.Random) -> str:
         self.number += 1
@@ -130,18 +137,18 @@ class Doors:
         if random_.random() < 0.2 and parts:
             parts = [_bytes_changed(random_, bytes(each)) for each in parts]
         try:
-            found = self.home.ask(header, *parts)
+            found = self.actor.ask(header, *parts)
         except msgspec.DecodeError:
             return "a question, unreadable"
-        if self.home._server.finished:
-            self.home = self._opened()
-        reply = travel.decode_reply(bytes(found if isinstance(found, bytes) else found[0]))
+        if self.actor._server.finished:
+            self.actor = self._opened()
+        reply = actor_messages.decode_reply(bytes(found if isinstance(found, bytes) else found[0]))
         return f"a question, {_judged(reply.answer.outcome)}"
 
     def _good_question(self, random_: random.Random) -> tuple[bytes, list[Part]]:
         data = _X.view(np.uint8)
         place = random_.choice([0, 1])
-        tasks: tuple[tuple[task_messages.ChildTask, Sequence[travel.Bytes]], ...] = (
+        tasks: tuple[tuple[task_messages.ChildTask, Sequence[actor_messages.Bytes]], ...] = (
             (Run(PROGRAM.key, _TEXT, (InSegment(1, data.nbytes),), (place,), 0, True, False), [data]),
             (Run(PROGRAM.key, None, (_X.tobytes(),), (place,), 0, True, False), []),
             (task_messages.Upload(InSegment(1, data.nbytes), _X.shape, "float32", 7), [data]),
@@ -152,27 +159,27 @@ class Doors:
         )
         task, arrays = random_.choice(tasks)
         ask = Ask(Envelope(self.number, task, (8, 9)), tuple(each.nbytes for each in arrays), random_.choice([1, 2, 9]))
-        return travel.encode(ask), travel.packed(arrays)
+        return actor_messages.encode(ask), actor_messages.packed(arrays)
 
-    # -- an answer of a home, at the driver; this object is that home
+    # -- an answer of an actor, at the driver; this object is that actor
 
     def reply(self, random_: random.Random) -> str:
         self.number += 1
         task = Run(PROGRAM.key, _TEXT, (InSegment(self._segment, _X.nbytes),), (self._segment,), 0, True, False)
         done = RunDone((b"",), 0.0, 0.0, 0.0, 0.0, 1, 1, 0, None, None, None, [], {}, NetworkUse())
-        good = travel.encode(travel.Reply(Answer(self.number, done), ((1, _X.nbytes),), 1))
-        self._reply, self._parts = changed(random_, good), list(travel.packed([_X.view(np.uint8)]))
+        good = actor_messages.encode(actor_messages.Reply(Answer(self.number, done), ((1, _X.nbytes),), 1))
+        self._reply, self._parts = changed(random_, good), list(actor_messages.packed([_X.view(np.uint8)]))
         if random_.random() < 0.2:
             self._parts = [_bytes_changed(random_, bytes(self._parts[0]))]
         try:
             outcome = self._relay._answered(Envelope(self.number, task))
-        except (HomeLost, AnswerLost):
-            return "a reply, home given up"
+        except (ActorLost, AnswerLost):
+            return "a reply, actor given up"
         task_messages.decode_answer(task_messages.encode(Answer(self.number, outcome)))
         return f"a reply, {_judged(outcome)}"
 
     def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]:
-        assert returns <= travel.MOST_OBJECTS, "Ray would have to make so many objects"
+        assert returns <= actor_messages.MOST_OBJECTS, "Ray would have to make so many objects"
         return [self._reply, *self._parts, *[b""] * max(0, min(returns, 99) - 2)][:returns]
 
     def get(self, answer: list[Any], seconds: float) -> list[Part]:
@@ -182,7 +189,7 @@ class Doors:
         return None
 
     def pong(self, ping: Any, seconds: float) -> bytes:
-        return self.home.ping()
+        return self.actor.ping()
 
     def kill(self) -> None:
         """It is not alive."""
@@ -204,10 +211,10 @@ class Doors:
         node = driver_messages.Node("ab" * 28, "node-7", "10.0.0.7", {"CPU": 1.0}, {"a": "b"})
         goods: tuple[tuple[Any, Callable[[bytes], Any]], ...] = (
             (driver_messages.Connect("auto"), driver_messages.decode_request),
-            (driver_messages.OpenHome(1, NAME, "ab", 0.5, 15.0), driver_messages.decode_request),
+            (driver_messages.OpenActor(1, NAME, "ab", 0.5, 15.0), driver_messages.decode_request),
             (driver_messages.Connected((node,), "ab", {"ray": "2"}), driver_messages.decode_answer),
             (driver_messages.NodesChanged((node,)), driver_messages.decode_event),
-            (driver_messages.HomeEnded(1, "it was closed"), driver_messages.decode_event),
+            (driver_messages.ActorEnded(1, "it was closed"), driver_messages.decode_event),
         )
         good, decode = random_.choice(goods)
         try:
@@ -221,7 +228,7 @@ def _judged(outcome: task_messages.TaskOutcome) -> str:
     """Whether it was done; a failure must become an error that users know."""
     if not isinstance(outcome, TaskFailed):
         return "done"
-    error = read(outcome, NAME)
+    error = error_from_message(outcome, NAME)
     if not isinstance(error, (AnyGPUError, *_USUAL)):
         raise AssertionError(f"{type(error).__name__} is not an error that users know")
     return "refused"

@@ -115,7 +115,7 @@ def inside() -> None:
         say(name="started", seconds=time.monotonic() - begin)
         until(fleet, lambda: len(machines(fleet)) == MOST)
         say(name="up", seconds=time.monotonic() - begin)
-        # Each of them has a home, which has to go before its machine can.
+        # Each of them has an actor, which has to go before its machine can.
         there = [device.id for device in fleet.devices() if device.node is not None]
         for future in [fleet.submit(work, x, on=name, fallback="allow", check="off", priority=10) for name in there]:
             future.result(PATIENCE)

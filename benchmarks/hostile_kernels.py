@@ -28,6 +28,7 @@ import psutil
 import anygpu as ag
 from anygpu.codegen.custom.opencl_guarding import prepared_opencl
 from anygpu.codegen.custom.tokens import Unreadable
+from anygpu.device_arrays.registry import registry
 from anygpu.errors import (
     AnyGPUError,
     DeviceHung,
@@ -37,11 +38,10 @@ from anygpu.errors import (
     InvalidKernel,
     WrongKernel,
 )
-from anygpu.kernels.samples import samples
+from anygpu.kernels.first_use import samples
 from anygpu.kernels.sandbox import trials
 from anygpu.program.ops.custom import Language
 from anygpu.program.primitives import Spec
-from anygpu.residency.registry import registry
 from benchmarks.hostile_sources import CORPUS, Good, Scopes, mutated, odd_length
 from benchmarks.report import Figure, options_parser, publish
 

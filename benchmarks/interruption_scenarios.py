@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu.residency.registry import DeviceRegistry
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from anygpu.store.shared_store import SharedTensors, open_shared
 from anygpu.store.store import Store

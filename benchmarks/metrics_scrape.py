@@ -23,9 +23,8 @@ from anygpu import observe
 from anygpu.base import events
 from anygpu.base.metric_families import to_text
 from anygpu.notes import Failure, Origin, Seen
-from anygpu.observe.batch import batches
 from anygpu.observe.metrics import BUCKETS, call_families
-from anygpu.observe.statistics import Statistics
+from anygpu.observe.statistics import Statistics, batches
 from anygpu.receipts import Phases, Receipt
 from benchmarks.prometheus_process import Prometheus, prometheus
 from benchmarks.report import Figure, options_parser, publish

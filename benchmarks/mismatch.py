@@ -29,6 +29,7 @@ from anygpu.agreement.analysis import analyse
 from anygpu.agreement.comparison import judge
 from anygpu.agreement.elementwise import filled
 from anygpu.base.typing import HostArray
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.numpy import lowering
 from anygpu.errors import ResultMismatch
 from anygpu.fallback_warnings import host_operations
@@ -39,7 +40,6 @@ from anygpu.placement.planner import Planner
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing.random_programs import random_program
 from benchmarks.report import say, this_machine
 from tests.support.wrong_results import Wrong, WrongRegistry, real_values, spoil

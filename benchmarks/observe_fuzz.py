@@ -23,7 +23,7 @@ import msgspec
 import psutil
 
 from anygpu.observe.looking import ObservedProcess, observed_processes
-from anygpu.observe.meeting_place import VARIABLE
+from anygpu.observe.socket_folder import VARIABLE
 from anygpu.observe.wire import MOST_QUESTION, Question, framed
 from benchmarks.report import Figure, options_parser, publish, say
 

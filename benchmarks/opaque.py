@@ -100,7 +100,7 @@ def memory_process(*, predicts: bool) -> None:
 
 
 def speed(options: argparse.Namespace) -> list[Figure]:
-    from anygpu.residency.registry import DeviceRegistry
+    from anygpu.device_arrays.registry import DeviceRegistry
     from anygpu.runtime.runtime import Runtime
 
     figures = []

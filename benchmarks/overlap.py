@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.trace.tracing import record
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.placement.planner import Planner
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from anygpu.streams.streaming import stream
 from anygpu.workers.process import ProcessWorker

@@ -12,7 +12,7 @@ import numpy as np
 
 from anygpu.errors import QueueFull
 from anygpu.runtime.runtime import Runtime
-from anygpu.tasks.tenants import Tenant
+from anygpu.runtime.task_queue import Tenant
 from benchmarks.faults import Never
 from benchmarks.report import Figure
 from benchmarks.runtime_figures import PATIENCE, AtLeast, Holding, burst, resident_bytes, total

@@ -10,9 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from anygpu.fleet.simulation.report import Report
 from anygpu.fleet.simulation.scenario import Arrivals, Scenario
-from anygpu.fleet.simulation.simulate import simulate
+from anygpu.fleet.simulation.simulate import Report, simulate
 from benchmarks.report import Figure, options_parser, publish
 
 #: What `--quick` takes of all counts.

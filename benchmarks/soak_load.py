@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 import anygpu as ag
+from anygpu.device_arrays.registry import registry
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, NotANumber, QueueFull
-from anygpu.residency.registry import registry
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.process import ProcessWorker

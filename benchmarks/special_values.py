@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from anygpu.residency.registry import DeviceRegistry
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.testing.special_values import Tally, cases, tally
 from anygpu.testing.special_values.programs import Case
 from benchmarks.report import options_parser, say, this_machine

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import anygpu as ag
-from anygpu.residency.registry import registry
+from anygpu.device_arrays.registry import registry
 from anygpu.store import Report, Store
 from benchmarks.report import Figure, options_parser, publish
 

@@ -29,20 +29,19 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "rich": ("cli/", "progress.py"),
     "grpc": "fleet/access.py",
     "zarr": "streams/zarr_arrays.py",
-    "sqlite3": "history/database.py",
+    "sqlite3": "nobody",
     "uvicorn": "serving/http.py",
     "httptools": "serving/http.py",
     "uvloop": "serving/http.py",
     "IPython": "notebook/magics.py",
     "textual": "cli/top/",
     "bokeh": "observe/dashboard/",
-    "tornado": "observe/dashboard/",
     "scalene": "observe/scalene.py",
     "starlette": "nobody",
-    "prometheus_client": "observe/prometheus.py",
+    "prometheus_client": "observe/metrics.py",
     # The types of its providers are named where it is asked for.
     "opentelemetry": ("observe/open_telemetry.py", "observe/__init__.py"),
-    "ray": ("fleet/ray_cluster.py", "fleet/node_facts.py"),
+    "ray": ("fleet/ray_cluster.py", "fleet/doctor.py"),
 }
 
 

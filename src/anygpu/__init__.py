@@ -147,7 +147,7 @@ def __dir__() -> list[str]:
 
 
 def _html_of(value: Any) -> str | None:
-    html: str | None = importlib.import_module("anygpu.notebook.drawing").html_of(value)
+    html: str | None = importlib.import_module("anygpu.notebook").html_of(value)
     return html
 
 
@@ -165,4 +165,4 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 if os.environ.get("ANYGPU_OBSERVE"):
-    importlib.import_module("anygpu.observe.variable").observe_if_asked()
+    importlib.import_module("anygpu.observe").observe_if_asked()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from anygpu.progress import Progress
     from anygpu.receipts import Receipt
     from anygpu.runtime.future import Future
-    from anygpu.runtime.mapping import Outcome
+    from anygpu.runtime.runtime import Outcome
     from anygpu.serving.application import ServingRuntime
     from anygpu.serving.tokens import TokenMapping
     from anygpu.streams.report import Streamed
@@ -42,7 +42,7 @@ def _usage_of(device: Device, seconds: float) -> Usage:
 
 
 def _array_device(name: str | None) -> ArrayDevice:
-    from anygpu.residency.registry import registry
+    from anygpu.device_arrays.registry import registry
 
     return registry.find(name)
 
@@ -274,6 +274,6 @@ def collect_receipts() -> AbstractContextManager[list[Receipt]]:
 
 def freeze_support() -> None:
     """Call this first in a frozen application's main module (not needed with PyInstaller): children start there."""
-    from anygpu.workers.command import serve_if_worker
+    from anygpu.workers.child_start import serve_if_worker
 
     serve_if_worker()

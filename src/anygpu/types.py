@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from anygpu.receipts import HostOperation as HostOperation
     from anygpu.receipts import Phases as Phases
     from anygpu.runtime.health import Health as Health
-    from anygpu.runtime.mapping import Outcome as Outcome
+    from anygpu.runtime.runtime import Outcome as Outcome
+    from anygpu.runtime.task_queue import Tenant as Tenant
     from anygpu.streams.report import Streamed as Streamed
-    from anygpu.tasks.tenants import Tenant as Tenant
 
 _MODULES = {
     "Attempt": "anygpu.receipts",
@@ -33,12 +33,12 @@ _MODULES = {
     "Finding": "anygpu.hardware.diagnosis_context",
     "Health": "anygpu.runtime.health",
     "HostOperation": "anygpu.receipts",
-    "Outcome": "anygpu.runtime.mapping",
+    "Outcome": "anygpu.runtime.runtime",
     "Phases": "anygpu.receipts",
     "Refused": "anygpu.plan.plan",
     "Result": "anygpu.placement.offload",
     "Streamed": "anygpu.streams.report",
-    "Tenant": "anygpu.tasks.tenants",
+    "Tenant": "anygpu.runtime.task_queue",
     "Unavailable": "anygpu.hardware.device",
     "Usage": "anygpu.hardware.usage.usage",
 }

@@ -11,9 +11,9 @@ import pytest
 from anygpu.agreement.analysis import analyse, flags_of
 from anygpu.agreement.comparison import Judgement, judge, layout
 from anygpu.array.trace.tracing import record
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing.random_programs import random_program
 from tests.support.wrong_results import real_values, spoil
 

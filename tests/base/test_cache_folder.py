@@ -18,7 +18,7 @@ from anygpu.engines.disk_cache import DiskCache
 from anygpu.placement.calibrate import calibration_folder, recalled, remember
 from anygpu.plan.calibration import assumed
 from anygpu.testing import fake_device
-from anygpu.workers import probe_cache
+from anygpu.workers import discovery
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="owners, modes, links and pipes are POSIX's")
 
@@ -144,11 +144,11 @@ CALIBRATION_DEVICE = fake_device("webgpu:0", state="verified")
 
 
 def _write_probes(folder: Path) -> None:
-    probe_cache.write_cached(folder / "probes.json", {"webgpu": [CALIBRATION_DEVICE]}, {"webgpu": "print"}, now=1.0)
+    discovery.write_cached(folder / "probes.json", {"webgpu": [CALIBRATION_DEVICE]}, {"webgpu": "print"}, now=1.0)
 
 
 def _read_probes(folder: Path) -> bool:
-    return bool(probe_cache.read_cached(folder / "probes.json", {"webgpu": "print"}, now=2.0))
+    return bool(discovery.read_cached(folder / "probes.json", {"webgpu": "print"}, now=2.0))
 
 
 def _write_calibration(folder: Path) -> None:

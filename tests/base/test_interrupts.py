@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from anygpu.base.interrupts import completed, soon, take
+import pytest
+
+from anygpu.base.interrupts import TryAcquire, completed, soon
 from tests.support.interrupting import AtMoment, places_of
 from tests.workers.test_process import until
 
@@ -25,20 +27,51 @@ def test_helper_threads_are_listed_nowhere_afterwards() -> None:
     assert until(lambda: not any(each in threading.enumerate() for each in stand_ins))
 
 
-def test_a_lock_that_is_taken_is_released_whenever_an_interrupt_comes() -> None:
-    lock = threading.Lock()
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it also comes into `__del__`
+def test_a_lock_that_is_acquired_is_released_whenever_an_interrupt_comes() -> None:
+    lock = threading.RLock()
 
     def call() -> None:
-        taken: list[bool] = []
-        try:
-            take(lock, taken)
-        finally:
-            if taken:
-                lock.release()
+        with TryAcquire(lock) as acquired:
+            assert acquired
 
     places = [place for place in places_of(call) if "interrupts" in place[0].co_filename]
     assert places
     for place in places:
         assert AtMoment(place).run(call)
-        assert lock.acquire(blocking=False)
-        lock.release()
+        assert is_free(lock)
+
+
+def test_an_interrupt_behind_acquire_releases_the_lock_at_once() -> None:
+    """Also while the exception and its traceback are kept, as an interactive session does."""
+    lock = threading.RLock()
+    attempt = TryAcquire(lock)
+    call = attempt.acquire
+    place = places_of(call)[-1]
+    attempt.release()
+    assert AtMoment(place).run(call)
+    assert is_free(lock)
+
+
+def test_a_lock_that_this_thread_has_is_not_entered_twice() -> None:
+    lock = threading.RLock()
+    with TryAcquire(lock) as outer:
+        with TryAcquire(lock, None) as inner:
+            assert not inner
+        assert outer
+        assert not is_free(lock)
+    assert is_free(lock)
+
+
+def is_free(lock: threading.RLock) -> bool:
+    """Whether another thread can acquire it."""
+    found: list[bool] = []
+
+    def look() -> None:
+        with TryAcquire(lock) as acquired:
+            found.append(acquired)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return found[0]

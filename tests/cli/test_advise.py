@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from anygpu.cli.advise import _plain, write_copy
-from anygpu.observe.advising.report import FunctionAdvice, Report
+from anygpu.observe.advising.judging import FunctionAdvice, Report
 
 SCRIPT = '''
 """Reads, prints, and computes."""

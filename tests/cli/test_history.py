@@ -10,12 +10,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
+from anygpu.base.cache_folder import write_file
 from anygpu.cli import app
 from anygpu.cli.history import KnownHistory
 from anygpu.errors import InvalidOption
-from anygpu.history import database as database_module
 from anygpu.history.history import History
-from anygpu.history.steps import read_step, write_step
 
 P, Q, S, OLD, F, G = ("0" * 32, "1" * 32, "2" * 32, "5" * 32, "3" * 32, "abcdef01" * 4)
 
@@ -25,8 +24,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.delenv("ANYGPU_HISTORY", raising=False)
-    monkeypatch.setattr(database_module, "_told", False)
-    return tmp_path / "history" / "history.sqlite3"
+    return tmp_path / "history" / "calls.1"
 
 
 def invoke(*arguments: str) -> Result:
@@ -135,8 +133,8 @@ def test_what_is_wrong_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "belongs" in json.loads(invoke("--json").output)["problem"]
 
 
-def test_what_is_known_of_training_steps_is_cleared_with_the_rest() -> None:
-    write_step("one", b"a plan")
-    assert read_step("one") == b"a plan"
+def test_what_is_known_of_training_steps_is_cleared_with_the_rest(path: Path) -> None:
+    step = path.parent / "steps" / ("0" * 32)
+    assert write_file(step, b"a plan")
     assert invoke("clear").exit_code == 0
-    assert read_step("one") is None
+    assert not step.exists()

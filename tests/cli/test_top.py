@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from anygpu.cli.run import VARIABLE as RUN_VARIABLE
-from anygpu.cli.top.pages import NOBODY
+from anygpu.cli.top import VARIABLE as RUN_VARIABLE
+from anygpu.cli.top.pages import NO_PROCESS
 from anygpu.cli.top.screen import Note, Top
 from anygpu.cli.top.table import Rows
 from anygpu.cli.top.watching import Watching
-from anygpu.observe.following import Following
-from anygpu.observe.looking import observed_processes
-from anygpu.observe.variable import VARIABLE
+from anygpu.observe import VARIABLE
+from anygpu.observe.looking import Following, observed_processes
 from tests.cli.test_top_pages import HOSTILE, _Answers
 from tests.observe.places import place  # noqa: F401 - a fixture
 from tests.observe.snapshots import calls, eventful, snapshot, training
@@ -165,7 +164,7 @@ def test_one_picture_as_text_and_as_json(started: _Started) -> None:
 def test_nobody_is_observed(place: Path) -> None:  # noqa: F811
     done = _anygpu("top", "--once")
     assert done.returncode == 0
-    assert NOBODY in done.stdout
+    assert NO_PROCESS in done.stdout
     assert json.loads(_anygpu("top", "--json").stdout)["processes"] == []
 
 
@@ -382,7 +381,7 @@ def test_real_processes_are_followed_to_their_ends(started: _Started) -> None:
 
 def test_nobody_to_follow(place: Path) -> None:  # noqa: F811
     async def play(pilot: Pilot[None]) -> None:
-        await _until(pilot, NOBODY)
+        await _until(pilot, NO_PROCESS)
 
     _on_screen(Top(interval=0.05, probe=False), play)
 

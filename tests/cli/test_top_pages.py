@@ -7,16 +7,13 @@ from pathlib import Path
 import pytest
 
 from anygpu.base.printable import printable
-from anygpu.cli.top import devices
-from anygpu.cli.top.details import details
-from anygpu.cli.top.fitting import fit
-from anygpu.cli.top.pages import PAGES, ago, compact, filtered, headline, in_order, percent, short_command, widths
+from anygpu.base.tables import clock, compact, percent
+from anygpu.cli.top import pages as devices
+from anygpu.cli.top.pages import PAGES, details, filtered, fit, heading, headline, in_order, widths
 from anygpu.hardware.usage.usage import Readings
-from anygpu.observe.calls import Fallback
-from anygpu.observe.findings import DeviceMemory
-from anygpu.observe.following import Following, Look, processor_share, rates
-from anygpu.observe.looking import NoAnswer, ObservedProcess
-from anygpu.observe.snapshot import Snapshot
+from anygpu.observe.looking import Following, Look, NoAnswer, ObservedProcess, processor_share, rates
+from anygpu.observe.snapshot import DeviceMemory, Fallback, Snapshot
+from anygpu.observe.tables import bar, short_command
 from tests.observe.snapshots import calls, eventful, snapshot, training
 
 FUNCTIONS, PROCESSES, QUEUES, TENANTS, LOSSES, ANOMALIES, STEPS = PAGES
@@ -66,7 +63,7 @@ def test_a_process_that_was_begun_again_has_no_negative_rates() -> None:
 
 def test_functions() -> None:
     (row, _) = _texts(FUNCTIONS, _look(eventful(98.0)))
-    by_name = dict(zip((column.name for column in FUNCTIONS.columns), row, strict=True))
+    by_name = dict(zip((heading(column) for column in FUNCTIONS.columns), row, strict=True))
     assert by_name == {
         "FUNCTION": "score", "PID": "7", "DEVICE": "webgpu:0", "CALLS/S": "0", "BUSY": "0.0%", "P50": "2 ms",
         "P99": "4 ms", "ERR": "3", "FALL": "4", "CALLS": "500", "MOVED": "1.0 M", "QUEUE": "0.0%", "PRED": "–",
@@ -86,7 +83,7 @@ def test_the_other_pages() -> None:
 def test_steps() -> None:
     look = _look(snapshot(training(count=8), time=98.0), snapshot(training(), calls("score"), time=100.0))
     (row,) = _texts(STEPS, look)
-    by_name = dict(zip((column.name for column in STEPS.columns), row, strict=True))
+    by_name = dict(zip((heading(column) for column in STEPS.columns), row, strict=True))
     assert by_name == {
         "FUNCTION": "train", "PID": "7", "DEVICE": "torch:cpu", "STEPS/S": "1", "P50": "100 ms", "WAIT": "5.0%",
         "MOVE": "10%", "PARTS": "backward 50%, forward 25%, optimizer 5%", "AGAIN": "2", "ERR": "1",
@@ -153,7 +150,7 @@ def test_columns_fit() -> None:
             shown = [width for width in taken if width]
             assert sum(shown) + len(shown) - 1 == available, (page.title, available)
         assert all(widths(page.columns, 200)), "on a wide screen everything is shown"
-    assert sum(bool(width) for width in widths(devices.COLUMNS, 80)) == 6
+    assert sum(bool(width) for width in widths(devices.DEVICES, 80)) == 6
 
 
 @pytest.mark.parametrize(
@@ -180,7 +177,7 @@ def test_shares_and_times_are_short() -> None:
         "0.0%", "3.1%", "10%", "50%", "100%", "320%",
     ]  # fmt: skip
     times = {0: "0s", 59: "59s", 60: "1:00", 3599: "59:59", 3600: "1:00:00", 400_000: "4d 15h"}
-    assert {seconds: ago(seconds) for seconds in times} == times
+    assert {seconds: clock(seconds) for seconds in times} == times
 
 
 def test_commands_without_their_interpreter() -> None:
@@ -241,20 +238,20 @@ def test_software_adds_up_and_cards_do_not() -> None:
     )
     looks = [_look(None, answers), _look(None, answers)]
     first, second = devices.cards({}, (), looks)
-    assert (first.name, first.load, first.memory_used, first.held) == ("webgpu:0", 0.8, 200 << 20, 2 << 20)
-    assert (second.name, second.load, second.devices) == ("nvidia:0", 0.5, ("torch:cuda:0",))
-    rows = devices.rows([first, second])
+    assert (first.name, first.usage.load, first.usage.memory_used, first.held) == ("webgpu:0", 0.8, 200 << 20, 2 << 20)
+    assert (second.name, second.usage.load, second.devices) == ("nvidia:0", 0.5, ("torch:cuda:0",))
+    rows = devices.device_rows([first, second])
     assert rows[1].cells[4].text == "90"
     assert rows[1].cells[4].tone == "bad"
     assert rows[1].cells[0].text == "nvidia:0 (torch:cuda:0)"
     own = {"torch:cuda:0": _usage("nvidia:0", "nvml", load=0.9, throttled=("too hot",))}
     (seen, _) = devices.cards(own, (), looks)  # type: ignore[arg-type]
-    assert seen.load == 0.9, "what this process sees itself is newer"
-    assert "throttled, too hot" in devices.rows([seen])[0].cells[0].text
+    assert seen.usage.load == 0.9, "what this process sees itself is newer"
+    assert "throttled, too hot" in devices.device_rows([seen])[0].cells[0].text
 
 
 def test_bars() -> None:
-    assert devices.bar(None) == "–"
-    assert devices.bar(0.0) == "░░░░░░░░░░   0%"
-    assert devices.bar(0.71) == "███████░░░  71%"
-    assert devices.bar(1.0) == "██████████ 100%"
+    assert bar(None) == "–"
+    assert bar(0.0) == "░░░░░░░░░░   0%"
+    assert bar(0.71) == "███████░░░  71%"
+    assert bar(1.0) == "██████████ 100%"

@@ -10,7 +10,8 @@ import pytest
 
 from anygpu.codegen.functions import accuracy
 from anygpu.codegen.functions.library import CANDIDATES, call, definitions, vector_call
-from anygpu.codegen.functions.source import read
+from anygpu.codegen.functions.source import Definition, defined, definition
+from anygpu.codegen.functions.wgsl import in_wgsl
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.errors import InvalidProgram
 from anygpu.program.functions import BINARY, UNARY
@@ -116,13 +117,53 @@ def test_every_function_of_a_program_has_a_name(dialect: Dialect) -> None:
         assert any(name == fn for name, _ in tested), f"{fn} is not tested for any type"
 
 
+def all_of(dialect: Dialect) -> list[Definition]:
+    return [definition(dialect, name) for name in defined(dialect)]
+
+
+#: Statements of C, of an `int n`, a `uint u` and a `float x`, and what they are in WGSL.
+RESPELLED = {
+    "return x < 0.0f ? x : 1.0f;": "return select(1.0, x, x < 0.0);",
+    "const int far = x > 2.0f; return far ? -x : x;": "let far = x > 2.0; return select(x, -x, far);",
+    "const int back = x < 0.0f; return (float)(n + (back & 1));": (
+        "let back = x < 0.0; return f32(n + select(0, 1, back));"
+    ),
+    "return as_float((u & 1u) << n);": "return bitcast<f32>((u & 1u) << u32(n));",
+    "return (float)((uint)n >> (u - 1));": "return f32(bitcast<u32>(n) >> (u - 1));",
+    "return (x - 1.0f) - (x + 2.0f) * x;": "return x - 1.0 - (x + 2.0) * x;",
+    "float y = x; if (isnan(x) || n == 0) { y = fabs(copysign(y, 2.0f)); } return y;": (
+        "var y = x; if (isnan_f32(x) || n == 0) { y = abs(copysign_f32(y, 2.0)); } return y;"
+    ),
+    "float y = 1.0f; for (int i = 0; i < 3; i++) { y *= x; } return y;": (
+        "var y: f32 = 1.0; for (var i: i32 = 0; i < 3; i = i + 1) { y = y * x; } return y;"
+    ),
+    "uint left = 0x8ul == 1 ? u : 1u; while (left & 2) { left >>= 1; } return convert_float(left);": (
+        "var left = select(1u, u, 0x8lu == 1); while ((left & 2) != 0) { left = left >> 1; } return f32(left);"
+    ),
+    "const struct Pair_f32 two = {x, rint(x)}; return two.y;": "let two = vec2<f32>(x, round(x)); return two.y;",
+}
+
+
+@pytest.mark.parametrize("body", RESPELLED)
+def test_how_c_is_respelled_in_wgsl(body: str) -> None:
+    text = in_wgsl(f"// Note.\nstatic float f(int n, uint u, float x) {{ {body} }}", lambda name: "float")
+    expected = f"// Note. fn f(n: i32, u: u32, x: f32) -> f32 {{ {RESPELLED[body]} }}"
+    assert " ".join(text.split()) == expected
+
+
+@pytest.mark.parametrize("body", ["return x * n;", "return n;", "const uint v = n; return x;", "return x < u ? x : 1;"])
+def test_what_c_would_convert_silently_is_refused_in_wgsl(body: str) -> None:
+    with pytest.raises(SyntaxError, match="WGSL"):
+        in_wgsl(f"static float f(int n, uint u, float x) {{ {body} }}", lambda name: "float")
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_definition_is_there_once_and_after_what_it_uses(dialect: Dialect) -> None:
-    text = definitions(dialect, read(dialect))
-    places = {name: text.index(definition.text) for name, definition in read(dialect).items()}
-    for definition in read(dialect).values():
-        assert text.count(definition.text) == 1
-        assert all(places[used] < places[definition.name] for used in definition.uses)
+    text = definitions(dialect, defined(dialect))
+    places = {each.name: text.index(each.text) for each in all_of(dialect)}
+    for each in all_of(dialect):
+        assert text.count(each.text) == 1
+        assert all(places[used] < places[each.name] for used in each.uses)
 
 
 def test_definitions_have_what_is_asked_for_and_nothing_else() -> None:
@@ -135,27 +176,27 @@ def test_definitions_have_what_is_asked_for_and_nothing_else() -> None:
 
 def test_what_is_of_32_bits_needs_nothing_wider() -> None:
     """Devices without float64, and WebGPU devices without int64, must be able to compile it."""
-    for definition in read("wgsl").values():
-        if "64" not in definition.name:
-            assert not re.findall(r"[iuf]64", definitions("wgsl", [definition.name])), definition.name
-    for definition in read("opencl").values():
-        if "f64" not in definition.name:
-            text = re.sub(r"//.*", "", definitions("opencl", [definition.name]))
-            assert "double" not in text, definition.name
-            assert not re.findall(r"\b\d+\.\d+(?:e[-+]?\d+)?(?![\w.])", text), definition.name
+    for name in defined("wgsl"):
+        if "64" not in name:
+            assert not re.findall(r"[iuf]64", definitions("wgsl", [name])), name
+    for name in defined("opencl"):
+        if "f64" not in name:
+            text = re.sub(r"//.*", "", definitions("opencl", [name]))
+            assert "double" not in text, name
+            assert not re.findall(r"\b\d+\.\d+(?:e[-+]?\d+)?(?![\w.])", text), name
 
 
 def test_a_word_that_was_not_replaced_would_be_seen() -> None:
     for dialect in DIALECTS:
-        for definition in read(dialect).values():
-            code = re.sub(r"//.*|#pragma.*", "", definition.text)
-            left = re.findall(r"\b[A-Z][A-Z0-9]*\b|_[A-Z]\b", code)
-            assert not left, (definition.name, left)
+        for each in all_of(dialect):
+            code = re.sub(r"//.*|#pragma.*", "", each.text)
+            left = re.findall(r"\b[A-Z][A-Z0-9]*\b|_[A-Z]\b|#", code)
+            assert not left, (each.name, left)
 
 
 def test_the_files_are_part_of_the_package() -> None:
     names = {file.name for file in files("anygpu.codegen.functions").iterdir()}
-    assert {"integers.wgsl", "integers.cl", "bits.wgsl", "bits.cl", "casts.wgsl", "casts.cl"} <= names
+    assert {"arithmetic.cl", "bits.cl", "casts.cl", "exponentials.cl", "integers.cl", "trigonometry.cl"} <= names
 
 
 def test_trusted_functions_are_called_by_their_own_name() -> None:

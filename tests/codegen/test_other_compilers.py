@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anygpu.codegen.schedule import schedule
-from anygpu.engines.webgpu.directives import with_subgroups_enabled, without_subgroups_enabled
+from anygpu.engines.webgpu.pipelines import with_subgroups_enabled, without_subgroups_enabled
 from tests.engines.custom_programs import kernel_program
 from tests.support.kernel_compilers import (
     CLANG_TARGETS,

@@ -13,7 +13,7 @@ from anygpu.codegen.kernel import Kernel
 from anygpu.engines import compiling_session
 from anygpu.errors import CannotCompile, InvalidProgram, OutOfMemory
 from anygpu.program.primitives import Spec
-from anygpu.tasks.faults import fault_of
+from anygpu.workers.task_lifecycle import fault_of
 from tests.engines.compiled import NAMES, Running
 from tests.engines.compiled import running as opened
 

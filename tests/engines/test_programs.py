@@ -13,10 +13,10 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines import catalogue
 from anygpu.engines.jax.elementwise import COMPLEX_OTHERWISE
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy import lowering as reference
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.engines.value_analysis import IndexFacts

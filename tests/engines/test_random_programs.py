@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.numpy import lowering
 from anygpu.fallback_warnings import host_operations
 from anygpu.program.graph import Program
 from anygpu.program.ops.attention import Attend
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
 from anygpu.testing.random_programs.agreement import disagreement
 

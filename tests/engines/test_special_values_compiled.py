@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from anygpu.residency.registry import registry
+from anygpu.device_arrays.registry import registry
 from anygpu.testing.special_values import cases, tally
 
 

@@ -12,6 +12,7 @@ import pytest
 import anygpu as ag
 from anygpu.array.trace.traced import NotTraceable
 from anygpu.array.trace.tracing import trace
+from anygpu.device_arrays.registry import registry
 from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry, library_version, traits_of
 from anygpu.engines.traits import EngineTraits
@@ -22,10 +23,9 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.plan.calibration import assumed
-from anygpu.residency.registry import registry
 from anygpu.testing import check_engine_probe, fake_device
-from anygpu.workers.open import isolation_of, open_worker
 from anygpu.workers.thread import ThreadWorker
+from anygpu.workers.worker import isolation_of, open_worker
 from tests.support.toy_engine import ToyEngine
 from tests.support.toy_engine_traits import TRAITS
 from tests.workers.programs import chain

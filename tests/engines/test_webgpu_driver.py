@@ -11,7 +11,7 @@ import pytest
 
 from anygpu.codegen.kernel import Kernel
 from anygpu.engines.driver import Clear, Command, Dispatch, Driver, Extent, Move
-from anygpu.engines.webgpu import numbers, transfers
+from anygpu.engines.webgpu import bind_groups, transfers
 from anygpu.engines.webgpu.driver import WebGPUDriver
 from anygpu.engines.webgpu.engine import WebGPUEngine
 from anygpu.errors import DeviceLost, InvalidProgram, TooBig, Unsupported
@@ -217,7 +217,7 @@ def test_fifty_kernels_in_one_submission_and_nothing_new_the_second_time(driver:
 def test_more_numbers_than_the_table_holds(driver: WebGPUDriver) -> None:
     x, y = put(driver, words(3)), room(driver, 3)
     built = driver.build(add_kernel(3))
-    sets = numbers.TABLE_BYTES // 32 + 10
+    sets = bind_groups.TABLE_BYTES // 32 + 10
     driver.submit([Dispatch(built, (x, y), (0, amount)) for amount in range(sets)])
     np.testing.assert_array_equal(get(driver, y), words(3) + np.uint32(sets - 1))
     driver.submit([Dispatch(built, (x, y), (0, 17))])

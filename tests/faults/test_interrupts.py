@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anygpu.base.interrupts import completed, is_of_a_handler, take, uninterrupted
+from anygpu.base.interrupts import TryAcquire, completed, is_of_a_handler, uninterrupted
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.memory import DeviceMemory, Fenced, Pool, Resource, Timeline
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
 from anygpu.store.store import Store
@@ -122,27 +122,23 @@ def test_nothing_is_raised_behind_a_lock_that_c_takes() -> None:
 # -- locks that are not waited for
 
 
-def test_a_lock_that_was_taken_is_noted_at_every_moment() -> None:
-    lock, taken = threading.Lock(), list[bool]()
-
-    def call() -> None:
-        take(lock, taken)
-
-    for place in places_of(call):
-        if lock.locked():
-            lock.release()
-        taken.clear()
-        AtMoment(place).run(call)
-        assert lock.locked() == bool(taken)
-
-
 def test_a_lock_is_waited_for_as_long_as_was_said() -> None:
-    lock, taken = threading.Lock(), list[bool]()
-    assert take(lock, taken)
-    assert not take(lock, [])
-    assert not take(lock, [], 0.01)
-    threading.Timer(0.05, lock.release).start()
-    assert take(lock, [], None)
+    lock, held, release = threading.RLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            release.wait(PATIENCE)
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert held.wait(PATIENCE)
+    for seconds in (0.0, 0.01):
+        with TryAcquire(lock, seconds) as acquired:
+            assert not acquired
+    threading.Timer(0.05, release.set).start()
+    with TryAcquire(lock, None) as acquired:
+        assert acquired
 
 
 def pool_of(memory: Resource) -> Resource:

@@ -16,17 +16,16 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.device_arrays import lineage
+from anygpu.device_arrays.lineage import Evicted, TrackedBuffer
+from anygpu.device_arrays.recoverable import RecoverableDevice
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.residency import lineage
-from anygpu.residency.lineage import Evicted, TrackedBuffer
-from anygpu.residency.recoverable import RecoverableDevice
-from anygpu.residency.registry import DeviceRegistry
-from anygpu.workers.open import MEMORY
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.worker import Argument, Ran
+from anygpu.workers.worker import MEMORY, Argument, Ran
 
 X = np.random.default_rng(6).normal(size=(300, 70)).astype(np.float32)
 
@@ -500,7 +499,7 @@ def test_a_forked_process_has_its_arrays_on_a_child_of_its_own() -> None:
 import os
 import numpy as np
 import anygpu as ag
-from anygpu.residency.registry import registry
+from anygpu.device_arrays.registry import registry
 x = ag.asarray(np.arange(1000, dtype=np.float32), device="opencl")
 y = (x + 1).compute()
 child = os.fork()

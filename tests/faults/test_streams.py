@@ -19,13 +19,13 @@ import pytest
 
 import anygpu as ag
 from anygpu import fallback_warnings
+from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.isolation import Isolation
 from anygpu.errors import DeviceHung, DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.options import Fallback
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.streams.report import Streamed
 from anygpu.streams.streaming import stream
 from anygpu.workers.process import ProcessWorker

@@ -14,8 +14,7 @@ import pytest
 
 from anygpu.errors import InsecureCluster
 from anygpu.fleet.access import observe_access
-from anygpu.fleet.doctor import FleetDiagnosis, FleetFacts, diagnose_fleet
-from anygpu.fleet.node_facts import NodeFacts, NodesSeen, Software
+from anygpu.fleet.doctor import FleetDiagnosis, FleetFacts, NodeFacts, NodesSeen, Software, diagnose_fleet
 from anygpu.fleet.security import FileMode, check_access
 from tests.fleet.heads import Head, running_head
 from tests.fleet.test_security import GOOD

@@ -18,7 +18,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.fleet import Fleet
-from anygpu.fleet.actor_worker import ActorWorker
+from anygpu.fleet.registry import ActorWorker
 from tests.fleet.conftest import ENGINES
 from tests.support.ray_processes import RayProcesses
 
@@ -41,8 +41,8 @@ def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     return True
 
 
-def home(fleet: Fleet, device: str) -> int:
-    """The process of a device's home, which is on this machine in truth."""
+def actor(fleet: Fleet, device: str) -> int:
+    """The process of a device's actor, which is on this machine in truth."""
     worker = fleet._places.worker(device)
     assert isinstance(worker, ActorWorker)
     return worker.process_id_there
@@ -77,7 +77,7 @@ def failures(receipts: list[ag.Receipt]) -> set[str | None]:
 
 
 def executed_once(fleet: Fleet) -> bool:
-    """Whether homes say that they have executed what was answered here, and nothing again."""
+    """Whether actors say that they have executed what was answered here, and nothing again."""
     found = fleet._cluster.executions()
     return found.twice == 0 and found.executed == found.answered > 0
 
@@ -109,7 +109,7 @@ def joined(cluster: RayProcesses, fleet: Fleet, name: str) -> Iterator[tuple[str
 
 def test_an_actor_that_is_killed(pair: Fleet) -> None:
     device = "opencl:0@node-1"
-    victim, generation = home(pair, device), pair._places.generation(device) or 0
+    victim, generation = actor(pair, device), pair._places.generation(device) or 0
     os.kill(victim, signal.SIGSTOP)
     future = pair.submit(wave, np.ones(512, np.float32), on=device, fallback="allow")
     assert until(lambda: is_busy(pair, device))
@@ -122,14 +122,14 @@ def test_an_actor_that_is_killed(pair: Fleet) -> None:
 
 
 def test_an_actor_that_is_killed_among_many_tasks(pair: Fleet) -> None:
-    victim = home(pair, "opencl:0@node-2")
+    victim = actor(pair, "opencl:0@node-2")
     assert len(through(pair, lambda: os.kill(victim, signal.SIGKILL))) == TASKS
 
 
 @pytest.mark.long
 def test_an_actor_that_hangs(pair: Fleet) -> None:
     device = "opencl:0@node-1"
-    victim, generation = home(pair, device), pair._places.generation(device)
+    victim, generation = actor(pair, device), pair._places.generation(device)
     os.kill(victim, signal.SIGSTOP)
     result = pair.run(wave, np.ones(512, np.float32), on=device, fallback="allow")
     np.testing.assert_allclose(result.value, wave(np.ones(512, np.float32)), rtol=1e-5)
@@ -148,14 +148,14 @@ def test_an_actor_that_dies_while_nobody_needs_it(pair: Fleet) -> None:
     device = "opencl:0@node-2"
     generation = pair._places.generation(device) or 0
     pair._places._reopened.clear()  # as if the last loss was long ago
-    os.kill(home(pair, device), signal.SIGKILL)
+    os.kill(actor(pair, device), signal.SIGKILL)
     assert until(lambda: (pair._places.generation(device) or 0) > generation)
 
 
 def test_arrays_of_a_lost_actor_are_restored(pair: Fleet) -> None:
     there = ag.asarray(np.arange(1000, dtype=np.float32), device="opencl:0@node-2") * 2
     there.compute()
-    os.kill(home(pair, "opencl:0@node-2"), signal.SIGKILL)
+    os.kill(actor(pair, "opencl:0@node-2"), signal.SIGKILL)
     np.testing.assert_array_equal(np.asarray(there + 1), 2 * np.arange(1000, dtype=np.float32) + 1)
 
 
@@ -178,7 +178,7 @@ def test_arrays_of_a_machine_that_has_left(cluster: RayProcesses, pair: Fleet) -
 @pytest.mark.long
 def test_a_task_that_takes_too_long_is_given_up(pair: Fleet) -> None:
     device = "opencl:0@node-1"
-    victim = home(pair, device)
+    victim = actor(pair, device)
     os.kill(victim, signal.SIGSTOP)
     begin = time.monotonic()
     with pytest.raises(ag.DeadlineExceeded):
@@ -192,7 +192,7 @@ def test_a_task_that_takes_too_long_is_given_up(pair: Fleet) -> None:
 @pytest.mark.long
 def test_a_node_that_is_killed(cluster: RayProcesses, pair: Fleet) -> None:
     with joined(cluster, pair, "victim") as (device, raylet):
-        orphan = home(pair, device)
+        orphan = actor(pair, device)
         receipts = through(pair, lambda: os.kill(raylet, signal.SIGKILL))
         assert len(receipts) == TASKS
         assert until(lambda: not psutil.pid_exists(orphan), 5.0), "the actor outlived its node"
@@ -203,7 +203,7 @@ def test_a_node_that_is_killed(cluster: RayProcesses, pair: Fleet) -> None:
 def test_a_node_that_is_stopped(cluster: RayProcesses, pair: Fleet) -> None:
     """All of it, as a machine that is suspended: nothing is closed, and nothing answers."""
     with joined(cluster, pair, "frozen") as (device, raylet):
-        os.kill(home(pair, device), signal.SIGSTOP)
+        os.kill(actor(pair, device), signal.SIGSTOP)
         receipts = through(pair, lambda: os.kill(raylet, signal.SIGSTOP))
         assert len(receipts) == TASKS
         assert failures(receipts) <= {"DeviceLost", "DeviceUnavailable"}
@@ -270,7 +270,7 @@ def test_the_head_is_killed() -> None:
         own.add("node-1")
         with ag.fleet.connect(own.address, devices="opencl", insecure=True) as fleet:
             opened(fleet, "opencl:0@node-1")
-            there = home(fleet, "opencl:0@node-1")
+            there = actor(fleet, "opencl:0@node-1")
             receipts = through(fleet, lambda: os.kill(own.gcs(), signal.SIGKILL))
             assert len(receipts) == TASKS
             assert until(lambda: fleet._cluster.ended is not None)
@@ -290,5 +290,5 @@ def test_the_head_is_killed() -> None:
 def test_nothing_is_left_of_a_fleet_that_was_closed(cluster: RayProcesses) -> None:
     with ag.fleet.connect(cluster.address, devices="opencl@node-1", insecure=True) as fleet:
         opened(fleet, "opencl:0@node-1")
-        there, driver = home(fleet, "opencl:0@node-1"), fleet._cluster.process_id
+        there, driver = actor(fleet, "opencl:0@node-1"), fleet._cluster.process_id
     assert until(lambda: not psutil.pid_exists(there) and not psutil.pid_exists(driver), 10.0)

@@ -16,9 +16,8 @@ import pytest
 
 from anygpu.cli.fleet import doctor
 from anygpu.errors import ClusterUnavailable, InsecureCluster
-from anygpu.fleet import connecting, finding
-from anygpu.fleet.finding import Note, chosen, find_address, running_clusters
-from anygpu.fleet.security import Admission, check_access
+from anygpu.fleet import fleet, security
+from anygpu.fleet.security import Admission, Note, check_access, chosen, find_address, running_clusters
 
 NOTE = Note(Path("/tmp/ray/ray_current_cluster"), True, "10.0.0.7:6379")
 NO_NOTE = Note(NOTE.path, False, None)
@@ -60,7 +59,7 @@ def test_what_is_not_known_for_sure_is_refused(
 @pytest.fixture
 def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests have clusters on this machine."""
-    monkeypatch.setattr(finding, "running_clusters", frozenset)
+    monkeypatch.setattr(security, "running_clusters", frozenset)
 
 
 @pytest.fixture
@@ -175,10 +174,10 @@ def test_the_address_that_was_checked_is_the_one_that_is_used(monkeypatch: pytes
         raise Connected(address, variables)
 
     admitted = Admission(address="10.0.0.7:6379", findings=(), variables={"RAY_AUTH_MODE": "token"})
-    monkeypatch.setattr(connecting, "check_access", lambda address, insecure: admitted)
-    monkeypatch.setattr(connecting, "Cluster", connection)
+    monkeypatch.setattr(fleet, "check_access", lambda address, insecure: admitted)
+    monkeypatch.setattr(fleet, "Cluster", connection)
     with pytest.raises(Connected) as raised:
-        connecting.connect("auto")
+        fleet.connect("auto")
     assert raised.value.args == ("10.0.0.7:6379", {"RAY_AUTH_MODE": "token"})
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.fleet import Fleet
-from anygpu.fleet.connecting import plain_address
+from anygpu.fleet.fleet import plain_address
 from tests.support.ray_processes import RayProcesses
 
 Floats = npt.NDArray[np.float32]

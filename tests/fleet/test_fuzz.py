@@ -11,4 +11,4 @@ def test_mutated_messages_are_done_or_refused() -> None:
     for door in ("a question", "a reply", "an answer", "a request or event"):
         assert sum(number for what, number in became.items() if what.startswith(door)) > 300
     assert became["a question, refused"] > 50
-    assert became["a reply, home given up"] > 100
+    assert became["a reply, actor given up"] > 100

@@ -13,7 +13,7 @@ from anygpu.errors import DeviceUnavailable
 from anygpu.fleet import machines
 from anygpu.fleet.driver_messages import Node, NodeProbed
 from anygpu.fleet.machines import Machines
-from anygpu.fleet.versions import installed_versions
+from anygpu.fleet.prober import installed_versions
 from anygpu.hardware.device import Unavailable
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require

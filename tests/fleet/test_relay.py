@@ -1,4 +1,4 @@
-"""Questions to a home that loses messages, falls silent or dies: a worker, the relay and a real home, without Ray."""
+"""Questions to an actor that loses messages, is silent or dies: a worker, the relay and a real actor, without Ray."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ import pytest
 
 from anygpu.errors import DeviceHung, DeviceLost
 from anygpu.fleet import relay as relays
-from anygpu.fleet.actor_worker import ActorWorker
+from anygpu.fleet.actor_messages import ActorLost, AnswerLost, Part
 from anygpu.fleet.cluster import ActorChild
-from anygpu.fleet.faults import AnswerLost, HomeLost
-from anygpu.fleet.home import Home
+from anygpu.fleet.device_actor import DeviceActor
+from anygpu.fleet.registry import ActorWorker
 from anygpu.fleet.relay import Relay
-from anygpu.fleet.travel import Part
 from anygpu.hardware.device import Device
 from anygpu.placement.machine import numpy_device
 from anygpu.program.graph import Node, Program
@@ -30,10 +29,10 @@ NAME = "numpy@node-7"
 
 
 class Unreliable:
-    """A home in this process, whose messages may be lost: `plan` says for each ask what becomes of it."""
+    """An actor in this process, whose messages may be lost: `plan` says for each ask what becomes of it."""
 
     def __init__(self) -> None:
-        self.home = Home(NAME, lease=None)
+        self.actor = DeviceActor(NAME, lease=None)
         self.plan: list[str] = []
         self.asks = 0
         self.executed = 0
@@ -41,13 +40,13 @@ class Unreliable:
         #: The one that asks it.
         self.relay: Relay | None = None
         self.killed = False
-        inner = self.home._answered
+        inner = self.actor._answered
 
         def counted(*given: Any) -> Any:
             self.executed += 1
             return inner(*given)
 
-        self.home._answered = counted  # type: ignore[method-assign, assignment]
+        self.actor._answered = counted  # type: ignore[method-assign, assignment]
 
     def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]:
         self.asks += 1
@@ -57,8 +56,8 @@ class Unreliable:
         if fate == "never arrives":
             return [TimeoutError()]
         if fate == "dies":
-            return [HomeLost("the actor died")]
-        found = self.home.ask(header, *parts)
+            return [ActorLost("the actor died")]
+        found = self.actor.ask(header, *parts)
         if fate == "the answer is lost":
             return [AnswerLost(fate)]
         if fate == "the answer never comes":
@@ -76,7 +75,7 @@ class Unreliable:
     def pong(self, ping: Any, seconds: float) -> bytes:
         if self.silent.is_set():
             raise TimeoutError
-        return self.home.ping()
+        return self.actor.ping()
 
     def kill(self) -> None:
         self.killed = True
@@ -94,10 +93,10 @@ class _NoCluster:
 
     process_id = 42
 
-    def kill(self, home: int) -> None:
+    def kill(self, actor: int) -> None:
         self._kill()
 
-    def why_ended(self, home: int) -> str:
+    def why_ended(self, actor: int) -> str:
         return self.why
 
 
@@ -106,14 +105,14 @@ def device() -> Device:
 
 
 @pytest.fixture
-def home() -> Unreliable:
+def actor() -> Unreliable:
     return Unreliable()
 
 
 @pytest.fixture
-def worker(home: Unreliable) -> Iterator[ActorWorker]:
+def worker(actor: Unreliable) -> Iterator[ActorWorker]:
     ours, theirs = socket.socketpair()
-    relay = Relay(Link(theirs, takes_descriptors=True), home, NAME)
+    relay = Relay(Link(theirs, takes_descriptors=True), actor, NAME)
     cluster: Any = _NoCluster(relay.kill)
 
     def serve() -> None:
@@ -123,18 +122,18 @@ def worker(home: Unreliable) -> Iterator[ActorWorker]:
     thread = threading.Thread(target=serve)
     thread.start()
     made = ActorWorker(ActorChild(cluster, 1, Link(ours), 4711), device())
-    home.relay = relay
+    actor.relay = relay
     yield made
     made.close()
     thread.join(120)
     assert not thread.is_alive()
-    assert home.killed
+    assert actor.killed
 
 
 VALUES = np.arange(100_000, dtype=np.float32)
 
 
-def test_a_worker_there_is_a_worker(worker: ActorWorker, home: Unreliable) -> None:
+def test_a_worker_there_is_a_worker(worker: ActorWorker, actor: Unreliable) -> None:
     ran = worker.run(doubled(VALUES.size), [VALUES])
     np.testing.assert_array_equal(ran.results[0], 2 * VALUES)
     assert ran.results[0].flags.writeable
@@ -168,46 +167,46 @@ def test_a_program_is_sent_once(worker: ActorWorker) -> None:
 
 
 @pytest.mark.parametrize("fate", ["the question is lost", "the answer is lost"])
-def test_what_was_lost_is_asked_again_and_executed_once(worker: ActorWorker, home: Unreliable, fate: str) -> None:
-    before = home.executed
-    home.plan = [fate, fate]
+def test_what_was_lost_is_asked_again_and_executed_once(worker: ActorWorker, actor: Unreliable, fate: str) -> None:
+    before = actor.executed
+    actor.plan = [fate, fate]
     ran = worker.run(doubled(VALUES.size), [VALUES])
     np.testing.assert_array_equal(ran.results[0], 2 * VALUES)
     assert ran.network is not None
     assert ran.network.asks == 3
-    assert home.executed == before + 1
+    assert actor.executed == before + 1
 
 
 @pytest.mark.parametrize("fate", ["never arrives", "the answer never comes"])
-def test_an_answer_that_never_comes_is_missed(worker: ActorWorker, home: Unreliable, fate: str) -> None:
-    """As after a link was cut: the home lives, and answers pings, and Ray waits for ever."""
-    before = home.executed
-    home.plan = [fate]
+def test_an_answer_that_never_comes_is_missed(worker: ActorWorker, actor: Unreliable, fate: str) -> None:
+    """As after a link was cut: the actor lives, and answers pings, and Ray waits for ever."""
+    before = actor.executed
+    actor.plan = [fate]
     ran = worker.run(doubled(VALUES.size), [VALUES])
     np.testing.assert_array_equal(ran.results[0], 2 * VALUES)
-    assert home.executed == before + 1
+    assert actor.executed == before + 1
 
 
-def test_a_home_that_is_silent_is_lost(worker: ActorWorker, home: Unreliable) -> None:
-    home.plan = ["never arrives"]
-    home.silent.set()
+def test_an_actor_that_is_silent_is_lost(worker: ActorWorker, actor: Unreliable) -> None:
+    actor.plan = ["never arrives"]
+    actor.silent.set()
     with pytest.raises(DeviceLost, match="has not answered for 5 s") as raised:
         worker.run(doubled(VALUES.size), [VALUES])
     assert raised.value.device == NAME
     assert not worker.alive
 
 
-def test_a_home_that_dies_is_lost_with_what_was_there(worker: ActorWorker, home: Unreliable) -> None:
+def test_an_actor_that_dies_is_lost_with_what_was_there(worker: ActorWorker, actor: Unreliable) -> None:
     handle = worker.upload(VALUES)
-    home.plan = ["dies"]
+    actor.plan = ["dies"]
     with pytest.raises(DeviceLost, match="the actor died"):
         worker.run(doubled(VALUES.size), [VALUES])
     with pytest.raises(DeviceLost):
         worker.download(handle)
 
 
-def test_whoever_comes_after_a_loss_is_told_the_reason(worker: ActorWorker, home: Unreliable) -> None:
-    home.plan = ["dies"]
+def test_whoever_comes_after_a_loss_is_told_the_reason(worker: ActorWorker, actor: Unreliable) -> None:
+    actor.plan = ["dies"]
     for _ in range(2):
         with pytest.raises(DeviceLost, match="the actor died"):
             worker.run(doubled(VALUES.size), [VALUES])
@@ -215,9 +214,9 @@ def test_whoever_comes_after_a_loss_is_told_the_reason(worker: ActorWorker, home
 
 
 def test_a_loss_that_another_hears_of_first_is_told_at_once(
-    worker: ActorWorker, home: Unreliable, monkeypatch: pytest.MonkeyPatch
+    worker: ActorWorker, actor: Unreliable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray still waits for the home, and nobody waits for Ray."""
+    """Ray still waits for the actor, and nobody waits for Ray."""
     waiting, ended = threading.Event(), threading.Event()
 
     def hang(answer: list[Any], seconds: float) -> list[bytes]:
@@ -225,9 +224,9 @@ def test_a_loss_that_another_hears_of_first_is_told_at_once(
         ended.wait(120)
         raise TimeoutError
 
-    monkeypatch.setattr(home, "get", hang)
-    assert home.relay is not None
-    losing = threading.Thread(target=lambda: waiting.wait(120) and home.relay.lose("its machine is gone"))  # type: ignore[union-attr]
+    monkeypatch.setattr(actor, "get", hang)
+    assert actor.relay is not None
+    losing = threading.Thread(target=lambda: waiting.wait(120) and actor.relay.lose("its machine is gone"))  # type: ignore[union-attr]
     losing.start()
     with pytest.raises(DeviceLost):
         worker.run(doubled(VALUES.size), [VALUES])
@@ -236,54 +235,54 @@ def test_a_loss_that_another_hears_of_first_is_told_at_once(
     losing.join(120)
 
 
-def test_silence_is_counted_across_questions_that_are_repeated(worker: ActorWorker, home: Unreliable) -> None:
-    home.plan = ["never arrives", "the answer is lost", "never arrives"]
-    home.silent.set()
+def test_silence_is_counted_across_questions_that_are_repeated(worker: ActorWorker, actor: Unreliable) -> None:
+    actor.plan = ["never arrives", "the answer is lost", "never arrives"]
+    actor.silent.set()
     with pytest.raises(DeviceLost, match="has not answered"):
         worker.run(doubled(VALUES.size), [VALUES])
 
 
-def test_executions_are_counted(worker: ActorWorker, home: Unreliable) -> None:
-    assert home.relay is not None
-    before = home.relay.executions
-    home.plan = ["the answer is lost", "fine", "the question is lost"]
+def test_executions_are_counted(worker: ActorWorker, actor: Unreliable) -> None:
+    assert actor.relay is not None
+    before = actor.relay.executions
+    actor.plan = ["the answer is lost", "fine", "the question is lost"]
     for _ in range(3):
         worker.run(doubled(VALUES.size), [VALUES])
-    found = home.relay.executions
+    found = actor.relay.executions
     assert (found.answered - before.answered, found.executed - before.executed) == (3, 3)
     assert found.twice == 0
 
 
-def test_losing_every_answer_comes_to_an_end(worker: ActorWorker, home: Unreliable) -> None:
-    home.plan = ["the answer is lost"] * (relays.MOST_ASKS + 5)
+def test_losing_every_answer_comes_to_an_end(worker: ActorWorker, actor: Unreliable) -> None:
+    actor.plan = ["the answer is lost"] * (relays.MOST_ASKS + 5)
     with pytest.raises(DeviceLost):
         worker.run(doubled(VALUES.size), [VALUES])
 
 
-def test_a_deadline_kills_the_home(worker: ActorWorker, home: Unreliable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_kills_the_actor(worker: ActorWorker, actor: Unreliable, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = threading.Event()
 
     def hang(answer: list[Any], seconds: float) -> list[bytes]:
         hanging.wait(0.05)
         raise TimeoutError
 
-    monkeypatch.setattr(home, "get", hang)
+    monkeypatch.setattr(actor, "get", hang)
     with pytest.raises(DeviceHung):
         worker.run(doubled(VALUES.size), [VALUES], timeout=0.2)
-    assert home.killed
+    assert actor.killed
 
 
-def test_what_a_device_supports_is_asked_once(worker: ActorWorker, home: Unreliable) -> None:
-    before = home.executed
+def test_what_a_device_supports_is_asked_once(worker: ActorWorker, actor: Unreliable) -> None:
+    before = actor.executed
     program = Program([Node(Input((4,), "float32"))], [0])
     assert worker.supports(program) == []
     assert worker.supports(program) == []
-    assert home.executed == before + 1
+    assert actor.executed == before + 1
 
 
-def test_memory_that_is_dropped_is_freed_there(worker: ActorWorker, home: Unreliable) -> None:
+def test_memory_that_is_dropped_is_freed_there(worker: ActorWorker, actor: Unreliable) -> None:
     handle = worker.upload(VALUES)
-    residents = home.home._server._residents
+    residents = actor.actor._server._residents
     assert len(residents) == 1
     del handle
     worker.memory()

@@ -18,13 +18,13 @@ from anygpu.fleet.driver_messages import (
     decode_request,
     encode,
 )
-from anygpu.fleet.scaler import Scaler
 from anygpu.fleet.scaling import (
     FORGET_LIMIT,
     PATIENCE,
     Asking,
     Demand,
     Idleness,
+    Scaler,
     Shortage,
     Use,
     bundle_of,

@@ -287,8 +287,8 @@ class TestObserving:
 
     def test_where_the_token_comes_from(self, closed_port: int, tmp_path: Path) -> None:
         def token(**environment: str) -> Token:
-            home = {"HOME": str(tmp_path)}
-            return observe_access(f"127.0.0.1:{closed_port}", environment=home | environment, timeout=60.0).token
+            actor = {"HOME": str(tmp_path)}
+            return observe_access(f"127.0.0.1:{closed_port}", environment=actor | environment, timeout=60.0).token
 
         assert token() == Token(source="none", path=str(tmp_path / ".ray" / "auth_token"))
         (tmp_path / ".ray").mkdir()

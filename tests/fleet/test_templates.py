@@ -18,9 +18,21 @@ import pytest
 import yaml
 
 from anygpu.errors import InvalidOption
-from anygpu.fleet.templates.files import FILES, PRIVATE, compose_files, kuberay_files, systemd_files, write_files
-from anygpu.fleet.templates.options import LAST_PORT, PORTS, VENDORS, TemplateOptions, Vendor, port_flags
-from anygpu.fleet.templates.rendering import render
+from anygpu.fleet.templates.files import (
+    FILES,
+    LAST_PORT,
+    PORTS,
+    PRIVATE,
+    VENDORS,
+    TemplateOptions,
+    Vendor,
+    compose_files,
+    kuberay_files,
+    port_flags,
+    render,
+    systemd_files,
+    write_files,
+)
 from tests.fleet.kubernetes import form_errors, pods, reference_errors
 
 TOKEN, TENANT_TOKEN = "0123456789abcdef" * 4, "fedcba9876543210" * 4

@@ -8,8 +8,16 @@ import pytest
 
 from anygpu import __version__
 from anygpu.fleet import prober
-from anygpu.fleet.prober import Visited, decode
-from anygpu.fleet.versions import Difference, differences, installed_versions, library_of, refused, warnings_of
+from anygpu.fleet.prober import (
+    Difference,
+    Visited,
+    decode,
+    differences,
+    installed_versions,
+    library_of,
+    refused,
+    warnings_of,
+)
 
 HERE = {"anygpu": "1.2.0", "numpy": "2.3.1", "torch": "2.9.0+cpu"}
 

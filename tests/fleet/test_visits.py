@@ -12,7 +12,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.fleet import Fleet
-from anygpu.fleet.actor_worker import ActorWorker
+from anygpu.fleet.registry import ActorWorker
 from tests.fleet.test_fleet import SECOND, values, wave
 
 
@@ -40,7 +40,7 @@ def test_a_call_is_made_on_its_callers_thread(fleet: Fleet, monkeypatch: pytest.
     assert fleet.health().open_tasks == 0
 
 
-def test_a_home_that_was_killed_is_opened_anew(fleet: Fleet) -> None:
+def test_an_actor_that_was_killed_is_opened_anew(fleet: Fleet) -> None:
     fleet.run(wave, values(100), on=SECOND)
     worker = fleet._places.worker(SECOND)
     assert isinstance(worker, ActorWorker)

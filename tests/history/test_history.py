@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 
+from anygpu.base import cache_folder
 from anygpu.errors import InvalidOption
-from anygpu.history import database as database_module
-from anygpu.history import history as history_module
-from anygpu.history import place
-from anygpu.history.database import Database, history_path
 from anygpu.history.history import MOST_COLLECTED, PATIENCE, CallHistory, History, open_history, setting
-from anygpu.history.merging import HabitKey
-from anygpu.history.storage import Batch, MemoryStorage
+from anygpu.history.records import HabitKey
+from anygpu.history.storage import Batch, HistoryFile, history_path
 from anygpu.testing import ManualClock
+from tests.history.memory_storage import MemoryStorage
 
 P, Q, S, F, G = ("0" * 32, "1" * 32, "2" * 32, "3" * 32, "4" * 32)
 NOW = 1_800_000_000.0
@@ -27,15 +25,9 @@ NOW = 1_800_000_000.0
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this is about fork, or locks of POSIX")
 
 
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test may tell once."""
-    monkeypatch.setattr(database_module, "_told", False)
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "history" / "history.sqlite3"
+    return tmp_path / "history" / "calls.1"
 
 
 @pytest.fixture
@@ -43,9 +35,9 @@ def clock() -> ManualClock:
     return ManualClock(NOW)
 
 
-@pytest.fixture(params=["database", "memory"])
+@pytest.fixture(params=["file", "memory"])
 def place_of(request: pytest.FixtureRequest, path: Path, clock: ManualClock) -> Any:
-    return Database(path, clock=clock) if request.param == "database" else MemoryStorage()
+    return HistoryFile(path, clock=clock) if request.param == "file" else MemoryStorage()
 
 
 def test_what_is_told_is_known_at_once_and_after_a_flush_to_others(place_of: Any, clock: ManualClock) -> None:
@@ -146,7 +138,7 @@ def test_the_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match=r'ANYGPU_HISTORY is one of "on", "anonymous", "off"; got .no.'):
         setting({"ANYGPU_HISTORY": "no"})
     monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
-    assert history_path() == tmp_path / "history" / "history.sqlite3"
+    assert history_path() == tmp_path / "history" / "calls.1"
     for chosen, exists in (("off", False), ("anonymous", True)):
         kept = open_history({"ANYGPU_HISTORY": chosen})
         kept.called(F, S, 1.0, name="secret")
@@ -191,7 +183,7 @@ def test_memory_is_bounded(path: Path) -> None:
     assert len(kept._habits) <= MOST_COLLECTED
     while not kept.flush():
         assert len(kept._timings) <= MOST_COLLECTED
-    contents = Database(path).contents(5.0)
+    contents = HistoryFile(path).contents()
     assert len(contents.timings) == len(contents.habits) == MOST_COLLECTED
     assert kept._timings == {}
 
@@ -200,9 +192,9 @@ def test_what_could_not_be_written_is_written_later(path: Path) -> None:
     class Reluctant(MemoryStorage):
         times = 0
 
-        def add(self, batch: Batch, seconds: float) -> Batch:
+        def add(self, batch: Batch, seconds: float) -> bool:
             self.times += 1
-            return batch if self.times < 3 else super().add(batch, seconds)
+            return self.times >= 3 and super().add(batch, seconds)
 
     place_of = Reluctant()
     kept = History(place_of)
@@ -265,7 +257,7 @@ def test_nobody_waits_long_for_one_who_does_not_let_go(path: Path, monkeypatch: 
     script = """
 import sys, fcntl
 file = open(sys.argv[1], "r+")
-fcntl.lockf(file, fcntl.LOCK_EX)
+fcntl.flock(file, fcntl.LOCK_EX)
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -277,19 +269,13 @@ sys.stdin.read()
         kept.ran(P, "numpy", S, 1.0)
         slept = Slept()
         with monkeypatch.context() as patched:
-            patched.setattr(history_module, "PATIENCE", PATIENCE)
-            for module in (database_module, place):
-                patched.setattr(module, "time", slept)
-            for work in (lambda: kept.timings(P), lambda: kept.flush(PATIENCE), lambda: kept.habit(F, S)):
-                before = slept.seconds
-                found: Any = work()
-                assert slept.seconds - before < PATIENCE * 2
-                assert not found or found[0].calls == 1, "this process's own is known"
-            assert slept.seconds > 0
-            before = slept.seconds
-            for _ in range(100):
-                kept.timings(Q)
-            assert slept.seconds - before < PATIENCE * 2, "after one has waited in vain, the next do not"
+            patched.setattr(cache_folder, "time", slept)
+            assert not kept.flush(PATIENCE)
+            assert 0 < slept.seconds < PATIENCE * 2
+            slept.seconds = 0.0
+            assert [each.calls for each in kept.timings(P)] == [2], "this process's own is known"
+            assert kept.habit(F, S) is None
+            assert slept.seconds == 0, "reading does not wait"
         holder.stdin.close()
         holder.wait()
     assert kept.flush()
@@ -324,51 +310,6 @@ assert (found.processes, found.calls) == (2, 5), found
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, str(path)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-
-
-@needs_fork
-def test_a_child_that_is_forked_off_from_within_sqlite_does_not_use_it(path: Path) -> None:
-    script = """
-import os, sys
-from pathlib import Path
-from anygpu.history import place
-from anygpu.history.history import History
-kept = History(Path(sys.argv[1]))
-P, S = "0" * 32, "2" * 32
-kept.ran(P, "numpy", S, 1.0)
-kept.flush()
-place._FORK_SECONDS = 0.01
-with place._turn:
-    child = os.fork()
-    if child == 0:
-        kept.ran(P, "numpy", S, 1.0)
-        flushed = [kept.flush(), kept.flush()]
-        os._exit(0 if flushed == [False, True] and kept.timings(P) == () else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert [each.calls for each in kept.timings(P)] == [1]
-assert kept.flush()
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, str(path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_sqlite_is_imported_when_the_history_is_first_used(tmp_path: Path) -> None:
-    script = """
-import sys
-from pathlib import Path
-import anygpu
-from anygpu.history.history import History
-kept = History(Path(sys.argv[1]) / "history" / "history.sqlite3")
-kept.ran("0" * 32, "numpy", "1" * 32, 1.0)
-kept.timings("0" * 32)
-assert "sqlite3" not in sys.modules
-kept.flush()
-assert "sqlite3" in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

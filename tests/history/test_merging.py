@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.history.merging import (
+from anygpu.history.records import (
     AHEAD,
+    LATEST,
+    MOST_CALLS,
     MOST_PROCESS,
+    MOST_SECONDS,
     RECENT,
     HabitKey,
     HabitRow,
@@ -21,9 +24,9 @@ from anygpu.history.merging import (
     habit_of,
     merged_habit,
     merged_timing,
+    plain_name,
     timing_of,
 )
-from anygpu.history.records import LATEST, MOST_CALLS, MOST_SECONDS, plain_name
 
 NOW = 1_800_000_000.0
 HASHES = st.text("0123456789abcdef", min_size=32, max_size=32)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from anygpu.errors import InvalidOption
-from anygpu.kernels.samples import samples
-from anygpu.kernels.shapes import (
+from anygpu.kernels.arguments import (
     automatic_grid,
     call_like,
     group_for,
@@ -18,6 +17,7 @@ from anygpu.kernels.shapes import (
     numbers_for,
     result_shapes,
 )
+from anygpu.kernels.first_use import samples
 from anygpu.program.ops.custom import Parameter
 from anygpu.program.primitives import Spec
 

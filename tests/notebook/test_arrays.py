@@ -13,10 +13,9 @@ import anygpu as ag
 from anygpu.array.core.device import ArrayWork
 from anygpu.base import events
 from anygpu.base.display import Listed
-from anygpu.notebook.outcomes import step_html
-from anygpu.notebook.programs import MOST_DRAWN, MOST_LINES
+from anygpu.notebook.outcomes import MOST_DRAWN, MOST_LINES, step_html
 from anygpu.receipts import Phases, numpy_receipt
-from anygpu.runtime.mapping import Outcome
+from anygpu.runtime.runtime import Outcome
 from anygpu.streams.report import Seconds, Streamed
 from tests.notebook.pages import check, html, words
 

@@ -20,8 +20,8 @@ from traitlets.config import Config
 import anygpu as ag
 from anygpu.base import events
 from anygpu.errors import InvalidOption
-from anygpu.notebook.arguments import call_in, offload_options, receipt_count
-from anygpu.notebook.kept import LastCalls
+from anygpu.notebook.magics import call_in, offload_options, receipt_count
+from anygpu.notebook.receipts import LastCalls
 from anygpu.placement.offload import Offloaded
 from anygpu.plan.plan import Plan
 

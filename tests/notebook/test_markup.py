@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.notebook import markup
-from anygpu.notebook.markup import Html, Share, bar, details, framed, legend, pairs, paragraph, safe, table, tag
+from anygpu.base import markup
+from anygpu.base.markup import Html, Share, bar, details, framed, legend, pairs, paragraph, safe, table, tag
 from tests.notebook.pages import check, parsed, words
 
 HOSTILE = st.one_of(

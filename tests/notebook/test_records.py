@@ -16,9 +16,8 @@ from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.diagnosis_context import Finding
 from anygpu.hardware.evidence import gather
 from anygpu.hardware.inventory import Inventory
-from anygpu.notebook.kept import Keeping, LastCalls, Notice, Said
-from anygpu.notebook.receipts import MOST_ROWS
-from anygpu.notebook.texts import text_of
+from anygpu.notebook.devices import text_of
+from anygpu.notebook.receipts import MOST_ROWS, Keeping, LastCalls, Notice, Said
 from anygpu.notes import Failure, HostNote
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
 from anygpu.plan.plan import Candidate, Plan, Refused

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.observe.meeting_place import VARIABLE
+from anygpu.observe.socket_folder import VARIABLE
 
 
 @pytest.fixture

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from anygpu.observe.calls import Fallback
-from anygpu.observe.findings import Anomaly, DeviceMemory
-from anygpu.observe.snapshot import Process, Snapshot
+from anygpu.device_arrays.lineage import Loss
+from anygpu.observe.snapshot import Anomaly, DeviceMemory, Fallback, Process, Snapshot
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
-from anygpu.residency.lineage import Loss
 from anygpu.runtime.health import Health, LaneHealth, TenantHealth
 
 

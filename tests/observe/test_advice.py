@@ -16,8 +16,7 @@ from anygpu import observe
 from anygpu.array.core.device import ArrayWork
 from anygpu.base import events
 from anygpu.observe.advising.advisor import Advisor
-from anygpu.observe.advising.findings import KINDS, findings
-from anygpu.observe.advising.seen import MOST, MOST_LINES
+from anygpu.observe.advising.findings import KINDS, MOST, MOST_LINES, findings
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 from benchmarks.advise import FIXED, PLANTED, advised, expected
 

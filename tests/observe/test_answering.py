@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -19,8 +20,8 @@ import pytest
 
 from anygpu.observe.answering import Answering
 from anygpu.observe.looking import NoAnswer, ObservedProcess, observed_processes
-from anygpu.observe.meeting_place import VARIABLE, PlaceRefused, new_name, place_to_be, places
 from anygpu.observe.snapshot import Snapshot
+from anygpu.observe.socket_folder import VARIABLE, SocketFolderRefused, listening_folder, new_name, socket_folders
 from anygpu.observe.wire import MOST_QUESTION, Question, framed
 from benchmarks.observe_fuzz import fuzz
 from tests.observe.places import place  # noqa: F401 - a fixture
@@ -48,7 +49,7 @@ def _connect(service: Answering) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(str(service.path))
     else:
-        connection = socket.create_connection(service._listener.getsockname())
+        connection = socket.create_connection(service.server.listener.getsockname())
     connection.settimeout(PATIENCE)
     return connection
 
@@ -82,7 +83,7 @@ def test_its_file_and_folder_are_the_users_alone(answering: Answering) -> None:
 
 def test_after_closing_nothing_is_left(answering: Answering) -> None:
     (found,) = observed_processes(own=True)
-    thread = answering._thread
+    thread = answering._running.thread
     answering.close()
     answering.close()
     assert not thread.is_alive()
@@ -155,7 +156,7 @@ def test_who_is_slow_is_cut_off(place: Path) -> None:  # noqa: F811
             assert connection.recv(1) == b"", "the deadline is for the whole question"
         service._deadline = PATIENCE
         assert _reply(service, _good(service))
-        assert not service._clients
+        assert not service.server.connections
     finally:
         service.close()
 
@@ -168,7 +169,7 @@ def test_those_who_only_connect_keep_nobody_out(place: Path) -> None:  # noqa: F
             idle.append(_connect(service))
             idle[-1].sendall(b"\0")
             assert _reply(service, _good(service))
-        assert len(service._clients) <= 4
+        assert len(service.server.connections) <= 4
     finally:
         for each in idle:
             each.close()
@@ -177,16 +178,13 @@ def test_those_who_only_connect_keep_nobody_out(place: Path) -> None:  # noqa: F
 
 def test_who_does_not_read_the_answer_is_cut_off(place: Path) -> None:  # noqa: F811
     many = snapshot(*(calls(f"function {number}") for number in range(3000)))
-    service = Answering(lambda since: many, deadline=PATIENCE)
+    service = Answering(lambda since: many, deadline=5.0)
     try:
         with _connect(service) as connection:
             connection.sendall(_good(service))
             (found,) = observed_processes(own=True)
             assert len(found.ask(deadline=PATIENCE).statistics.calls) == 3000, "others are answered meanwhile"
-            # Who reads has as much time as it needs; the one who does not has none any more.
-            next(iter(service._clients.values())).latest = time.monotonic()
-            _reply(service, _good(service))
-            while service._clients:
+            while service.server.connections:
                 time.sleep(0.01)
     finally:
         service.close()
@@ -213,15 +211,21 @@ def test_an_answer_that_fails_is_no_end(place: Path, caplog: pytest.LogCaptureFi
         service.close()
 
 
+def timers(service: Answering) -> list[object]:
+    """Those of the event loop that have not been cancelled."""
+    scheduled: list[asyncio.TimerHandle] = service._running._loop._scheduled  # type: ignore[attr-defined]
+    return [each for each in scheduled if not each.cancelled()]
+
+
 def test_nobody_asks_and_nothing_runs(place: Path) -> None:  # noqa: F811
     """The thread sleeps in the kernel without a timeout."""
     service = Answering(_take)
     try:
-        assert service._seconds_to_next() is None
+        assert timers(service) == []
         observed_processes(own=True)[0].ask(deadline=PATIENCE)
-        while service._clients:
+        while service.server.connections:
             time.sleep(0.001)
-        assert service._seconds_to_next() is None
+        assert timers(service) == []
     finally:
         service.close()
 
@@ -273,9 +277,9 @@ def test_another_user_cannot_ask(place: Path) -> None:  # noqa: F811
 @only_root
 def test_the_folder_of_another_user_is_refused(place: Path) -> None:  # noqa: F811
     os.chown(place, NOBODY, NOBODY)
-    with pytest.raises(PlaceRefused, match=f"belongs to user {NOBODY}"):
+    with pytest.raises(SocketFolderRefused, match=f"belongs to user {NOBODY}"):
         Answering(_take)
-    with pytest.raises(PlaceRefused, match=f"belongs to user {NOBODY}"):
+    with pytest.raises(SocketFolderRefused, match=f"belongs to user {NOBODY}"):
         observed_processes()
 
 
@@ -302,7 +306,7 @@ def test_whose_process_it_is_decides(place: Path, monkeypatch: pytest.MonkeyPatc
     try:
         (found,) = observed_processes(own=True)
         user = os.geteuid()
-        monkeypatch.setattr("anygpu.observe.peers.os.geteuid", lambda: user + 1)
+        monkeypatch.setattr("anygpu.observe.socket_folder.os.geteuid", lambda: user + 1)
         assert _reply(service, _good(service)) == b""
         with pytest.raises(NoAnswer, match="another user"):
             found.ask(deadline=PATIENCE)
@@ -314,45 +318,47 @@ def test_whose_process_it_is_decides(place: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o707])
 def test_a_folder_that_others_may_use_is_refused(place: Path, mode: int) -> None:  # noqa: F811
     place.chmod(mode)
-    with pytest.raises(PlaceRefused, match=rf"{mode:04o}.*Remove it, or name another folder in {VARIABLE}"):
-        place_to_be()
+    with pytest.raises(SocketFolderRefused, match=rf"{mode:04o}.*Remove it, or name another folder in {VARIABLE}"):
+        listening_folder()
 
 
 def test_a_link_to_a_folder_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     (place / "real").mkdir(mode=0o700)
     (place / "link").symlink_to(place / "real")
     monkeypatch.setenv(VARIABLE, str(place / "link"))
-    with pytest.raises(PlaceRefused, match="not a folder"):
-        place_to_be()
+    with pytest.raises(SocketFolderRefused, match="not a folder"):
+        listening_folder()
 
 
 def test_a_folder_that_others_could_replace_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     (place / "open").mkdir()
     (place / "open").chmod(0o777)
     monkeypatch.setenv(VARIABLE, str(place / "open" / "ours"))
-    with pytest.raises(PlaceRefused, match="another folder in its place"):
-        place_to_be()
+    with pytest.raises(SocketFolderRefused, match="another folder in its place"):
+        listening_folder()
 
 
 def test_where_processes_meet(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:  # noqa: F811
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
-    assert places()[0] == place / "anygpu"
-    assert Path(f"/tmp/anygpu-{os.geteuid()}") in places(), "one that was started without the variable is found, too"
+    assert socket_folders()[0] == place / "anygpu"
+    assert Path(f"/tmp/anygpu-{os.geteuid()}") in socket_folders(), (
+        "one that was started without the variable is found, too"
+    )
     deep = place / ("d" * 90)
     deep.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-    assert deep / "anygpu" not in places(), "a socket there would have too long a path"
-    assert places()
+    assert deep / "anygpu" not in socket_folders(), "a socket there would have too long a path"
+    assert socket_folders()
     monkeypatch.setenv("XDG_RUNTIME_DIR", "relative")
-    assert all(each.is_absolute() for each in places())
+    assert all(each.is_absolute() for each in socket_folders())
 
 
 def test_a_path_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:  # noqa: F811
     deep = place / ("d" * 120)
     monkeypatch.setenv(VARIABLE, str(deep))
-    with pytest.raises(PlaceRefused, match="too long"):
-        place_to_be()
+    with pytest.raises(SocketFolderRefused, match="too long"):
+        listening_folder()
 
 
 # -- processes that end

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from anygpu.observe.advising import decorating
-from anygpu.observe.advising.decorating import decorated
+from anygpu.observe import script
+from anygpu.observe.script import decorated
 from anygpu.placement.offload import Offloaded
 
 SCRIPT = b'''#!/usr/bin/env python
@@ -130,6 +130,6 @@ def test_a_def_on_a_continued_line() -> None:
 
 
 def test_a_copy_with_any_other_change_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decorating, "source_lines", str.splitlines)
+    monkeypatch.setattr(script, "source_lines", str.splitlines)
     source = b"import numpy\nPAGE = 'a\x0cb'\ndef f(x):\n    return x\ndef g(x):\n    return x\n"
     assert decorated(source, [5]) == (source, [])

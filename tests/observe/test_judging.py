@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from anygpu.observe.advising import judging
-from anygpu.observe.advising.judging import _confirmed
-from anygpu.observe.advising.report import Estimate
+from anygpu.observe.advising.judging import Estimate, _confirmed
 
 
 @dataclass

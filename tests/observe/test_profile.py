@@ -24,7 +24,7 @@ def profiled(tmp_path: Path, text: str, *arguments: str) -> tuple[subprocess.Com
     script = tmp_path / "script.py"
     script.write_text(text)
     out = tmp_path / "profile.json"
-    command = [sys.executable, "-m", "anygpu.observe.profiled", str(out), str(script), *arguments]
+    command = [sys.executable, "-m", "anygpu.observe.script", str(out), str(script), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return done, msgspec.json.decode(out.read_bytes(), type=Profile) if out.exists() else None
 

@@ -14,11 +14,11 @@ import pytest
 
 import anygpu as ag
 from anygpu.base import events
+from anygpu.device_arrays import worker_events
 from anygpu.notes import HostNote, Note, Origin, origin_here
 from anygpu.observe import trace
 from anygpu.observe.recording import TraceIncomplete
 from anygpu.receipts import Phases, Receipt
-from anygpu.residency import worker_events
 from tests.observe.trace_checks import PHASES, Trace
 from tests.support.observing import tell
 

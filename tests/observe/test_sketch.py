@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.observe.sketch import Sketch
+from anygpu.observe.statistics import Sketch
 
 SHARES = (0.01, 0.5, 0.9, 0.99, 1.0)
 TIMES = st.lists(st.floats(1e-9, 1e6), min_size=1, max_size=200)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anygpu.notes import Failure, HostNote, Note, Seen
-from anygpu.observe.batch import batches
-from anygpu.observe.statistics import MOST_ERRORS, MOST_FUNCTIONS, OTHER, CallStatistics, Statistics, Summary
+from anygpu.observe.statistics import MOST_ERRORS, MOST_FUNCTIONS, OTHER, CallStatistics, Statistics, Summary, batches
 from anygpu.receipts import Attempt, DriverWork, HostOperation, Phases, Receipt
 
 UNKNOWN = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), "it is a test")

@@ -13,17 +13,15 @@ from rich.console import Console
 from anygpu.cli.profile import show_profile
 from anygpu.notes import Failure
 from anygpu.observe import trace
-from anygpu.observe.batch import batches
-from anygpu.observe.calls import fallback_of
 from anygpu.observe.dashboard.history import History
-from anygpu.observe.dashboard.panels import View
+from anygpu.observe.dashboard.panels import Columns, View
 from anygpu.observe.dashboard.tables import notes, problems, steps
 from anygpu.observe.metrics import BUCKETS, call_families
-from anygpu.observe.parts import LONGEST_PART, MOST_PARTS, breakdown
 from anygpu.observe.profile_html import to_html
 from anygpu.observe.profile_records import Profile
 from anygpu.observe.profiler import Profiler
-from anygpu.observe.statistics import CallStatistics, Statistics
+from anygpu.observe.snapshot import fallback_of
+from anygpu.observe.statistics import LONGEST_PART, MOST_PARTS, CallStatistics, Statistics, batches, breakdown
 from anygpu.receipts import Attempt, Phases, Receipt
 from tests.observe.snapshots import snapshot, training
 from tests.observe.trace_checks import Trace
@@ -219,9 +217,13 @@ def test_the_dashboard_has_them_beside_predictions() -> None:
     again = fallback_of(step(attempts=(FULL, DONE)), 70.0)
     assert again is not None
     history.add({7: snapshot(training(), fallbacks=(again,))}, 100.0)
-    found = steps(history, view)
-    assert found["parts"] == ["wait 5%, transfer 10%, forward 25%, backward 50%, optimizer 5%, rest 5%"]
-    assert (found["peak"], found["predicted"], found["again"]) == (["96.0 MiB"], ["88.0 MiB"], ["2"])
-    assert problems(history, view)["what"] == ["repeat"]
-    assert "steps" not in notes(history, view)["panel"]
-    assert "steps" in notes(History(), view)["panel"]
+    (row,) = tabulated(steps(history, view))
+    assert row["parts"] == "wait 5%, transfer 10%, forward 25%, backward 50%, optimizer 5%, rest 5%"
+    assert (row["peak"], row["predicted"], row["again"]) == ("96.0 MiB", "88.0 MiB", "2")
+    assert [row["what"] for row in tabulated(problems(history, view))] == ["repeat"]
+    assert "steps" not in notes(history, view)
+    assert "steps" in notes(History(), view)
+
+
+def tabulated(table: Columns) -> list[dict[str, str]]:
+    return [dict(zip(table["heads"], row, strict=True)) for row in table["rows"]]

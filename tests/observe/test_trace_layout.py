@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.observe.trace_layout import Rows, Slice, phase_slices
+from anygpu.observe.trace_file import Rows, Slice, phase_slices
 
 PARTS = [("plan", 10), ("write", 5), ("run", 50), ("read", 5), ("other", 30)]
 

@@ -8,10 +8,9 @@ import pytest
 
 from anygpu.hardware.usage.usage import READINGS, Usage
 from anygpu.notes import HostNote, Note
-from anygpu.observe.batch import Batch, batches
-from anygpu.observe.findings import Anomaly, DeviceMemory
-from anygpu.observe.observation import Observation
-from anygpu.observe.sampling import Sampler
+from anygpu.observe.observation import Observation, Sampler
+from anygpu.observe.snapshot import Anomaly, DeviceMemory
+from anygpu.observe.statistics import Batch, batches
 from anygpu.observe.watching import MOST_VALUES, Sample, Watch
 from anygpu.receipts import Phases, Receipt
 

@@ -29,8 +29,7 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts import Phases
 from anygpu.testing import FakeProcessors, ManualClock
-from anygpu.workers.open import open_worker
-from anygpu.workers.worker import Ran, Worker
+from anygpu.workers.worker import Ran, Worker, open_worker
 
 DEVICE = Device(
     id="webgpu:0",

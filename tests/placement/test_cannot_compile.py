@@ -10,6 +10,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.array import as_array
+from anygpu.device_arrays.handle import DeviceHandle
 from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.errors import CannotCompile
 from anygpu.hardware.device import Device
@@ -17,7 +18,6 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.residency.handle import DeviceHandle
 from anygpu.workers.thread import ThreadWorker
 from anygpu.workers.worker import Argument, Ran
 from tests.support.slowed import SlowedRegistry

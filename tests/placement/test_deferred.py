@@ -272,6 +272,24 @@ def test_a_view_that_was_handed_out_can_be_written_to(monkeypatch: pytest.Monkey
         assert _same(ours(x), writes(x))
 
 
+def test_views_that_numpy_gives_see_what_is_written_to_what_they_are_views_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_NATIVE", "off")
+
+    def writes(x: Any) -> Any:
+        y = x * 2
+        if y.max() < 0:
+            return y
+        z = y + 1
+        diagonal, repeated = y.diagonal(), np.broadcast_to(y, (2, 60, 50))
+        y += 1
+        return z, diagonal.copy(), y, repeated.sum()
+
+    ours = _deferred(writes)
+    x = _arrays(11, 1)[0].reshape(60, 50)
+    for _ in range(5):
+        assert _same(ours(x), writes(x))
+
+
 # -- arrays that outlive the call
 
 

@@ -105,6 +105,30 @@ def test_views_and_writes_are_as_numpys() -> None:
         assert y.strides == expected[0].strides
 
 
+def test_native_code_meets_nothing_in_elements_that_no_mask_selects() -> None:
+    def partly(x: Any) -> Any:
+        y = x * 2
+        mask = x > 0.5
+        y[mask] = np.log(x[mask]) / (x[mask] - 0.25)
+        y[~mask] /= 3.0
+        return y
+
+    ours: Any = ag.offload(deferred=True)(partly)
+    x = np.random.default_rng(5).random(N)
+    x[:50] = 0.0
+    x[50:60] = 0.25
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        _settled(ours, x)
+        for seed in range(3):
+            x = np.random.default_rng(seed).permutation(x)
+            assert np.allclose(ours(x), partly(x), rtol=1e-12)
+            receipt = ag.last_receipt()
+            assert receipt is not None
+            assert receipt.device == "cpu"
+    assert not heard
+
+
 def test_numpy_warns_where_native_code_would_not() -> None:
     def logarithm(x: Any) -> Any:
         return np.log(x) * 2 + 1

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.hardware.device import Device
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
-from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.testing import ManualClock
 
 LOOK = 15.0

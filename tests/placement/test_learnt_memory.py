@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.torch.engine import TorchEngine
 from anygpu.errors import OutOfMemory
 from anygpu.history.history import History
@@ -24,7 +25,6 @@ from anygpu.placement.offload import Calls
 from anygpu.placement.opaque_form import OpaqueForm
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
-from anygpu.residency.registry import DeviceRegistry
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
@@ -101,7 +101,7 @@ def rows(count: int) -> Any:
 
 def learn(folder: str) -> None:
     places = DeviceRegistry()
-    path = Path(folder) / "history" / "history.sqlite3"
+    path = Path(folder) / "history" / "calls.1"
     first, planner = calls_of(places, History(path))
     receipts = [first.run(rows(count)).receipt for count in (500, 500, 500, 500, 1000, 1000, 1000)]
     assert receipts[0].predicted_bytes is None

@@ -10,7 +10,7 @@ import pytest
 from anygpu.placement.retry import _next_best
 from anygpu.placement.strategies import SingleDevice
 from anygpu.plan.choosing import DeviceChooser
-from anygpu.tasks.machine import Task
+from anygpu.workers.task_lifecycle import Task
 
 #: What a call takes on the devices that the caller has asked for, in the order of the predictions.
 SECONDS = {"webgpu:1": 1.0, "webgpu:0": 2.0}

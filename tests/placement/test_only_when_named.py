@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import is_automatic, why_only_when_named
 from anygpu.hardware import gpu_presence
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import parse_device
-from anygpu.hardware.wording import in_a_few_words
+from anygpu.hardware.device import Device, Unavailable, parse_device
+from anygpu.hardware.inventory import in_a_few_words
 from anygpu.placement.explore import why_not_elsewhere
 from anygpu.placement.machine import numpy_device
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.pacing import LOOK_SHARE
 from anygpu.placement.planner import NO_GPU, Planner
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from anygpu.testing import ManualClock
 

@@ -10,13 +10,13 @@ import pytest
 
 import anygpu as ag
 from anygpu.history.history import History
-from anygpu.history.storage import MemoryStorage
 from anygpu.placement import planner as planning
 from anygpu.placement import recall
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.testing import FakeProcessors
+from tests.history.memory_storage import MemoryStorage
 from tests.support.slowed import ProcessorTime, Slowed, SlowedRegistry
 
 X = np.random.default_rng(0).normal(size=900_000).astype(np.float32)

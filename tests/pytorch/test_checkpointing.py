@@ -14,7 +14,7 @@ from torch import nn
 
 from anygpu.errors import InvalidOption, Unsupported
 from anygpu.pytorch.checkpointing import candidates, checkpointed, layer_seconds, select
-from anygpu.pytorch.records import LayerCost
+from anygpu.pytorch.step_plans import LayerCost
 
 
 def costs(*values: tuple[int, int, float]) -> tuple[LayerCost, ...]:

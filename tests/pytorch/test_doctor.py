@@ -13,9 +13,16 @@ import pytest
 import torch
 
 from anygpu.pytorch import doctor, torch_slots
-from anygpu.pytorch.doctor_facts import Measurements, TorchCard, TorchFacts, facts_here
-from anygpu.pytorch.doctor_measurements import best_of, measure
-from anygpu.pytorch.torch_doctor import TorchDiagnosis, diagnose
+from anygpu.pytorch.torch_doctor import (
+    Measurements,
+    TorchCard,
+    TorchDiagnosis,
+    TorchFacts,
+    best_of,
+    diagnose,
+    facts_here,
+    measure,
+)
 
 A100 = TorchCard(name="NVIDIA A100", capability=(8, 0))
 PLAIN = TorchFacts(
@@ -201,7 +208,7 @@ def test_an_error_of_a_measurement_is_raised(monkeypatch: pytest.MonkeyPatch) ->
     def fails(seconds: float) -> float:
         raise ValueError("no product")
 
-    monkeypatch.setattr("anygpu.pytorch.doctor_measurements._product_seconds", fails)
+    monkeypatch.setattr("anygpu.pytorch.torch_doctor._product_seconds", fails)
     before, threads = all_state(), set(threading.enumerate())
     with pytest.raises(ValueError, match="no product"):
         measure([1], budget=0.01)

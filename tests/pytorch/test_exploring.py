@@ -10,9 +10,8 @@ import random
 import pytest
 
 from anygpu.base.disturbance import Reading
-from anygpu.pytorch.exploring import MOST_TRIALS, Drift, Times, cost_of_each, fastest, next_of, next_on
-from anygpu.pytorch.fitting import Fitting, Way
 from anygpu.pytorch.planning import Kept, Planner
+from anygpu.pytorch.step_plans import MOST_TRIALS, Drift, Fitting, Times, Way, cost_of_each, fastest, next_of, next_on
 from tests.pytorch.test_planning import MB, Machine, select
 
 #: The time of a step may be this many times the best that an exhaustive search finds.

@@ -15,7 +15,7 @@ from torch import nn
 from anygpu.errors import InvalidOption
 from anygpu.pytorch.checkpointing import candidates
 from anygpu.pytorch.footprint import CannotPredict, predict, predict_outputs
-from anygpu.pytorch.records import Footprint
+from anygpu.pytorch.step_plans import Footprint
 from tests.pytorch.test_checkpointing import Tower, left_as_it_was
 from tests.support.counting_allocator import environment
 

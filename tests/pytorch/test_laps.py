@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from anygpu.pytorch.laps import CudaLaps, HostLaps, laps_on
+from anygpu.pytorch.measuring import CudaLaps, HostLaps, laps_on
 
 
 def test_laps_of_the_host_add_up() -> None:

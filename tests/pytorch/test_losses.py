@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
-from anygpu.pytorch.losses import fits, found_by_values, has_any, known
+from anygpu.pytorch.accumulation import fits, found_by_values, has_any, known
 from tests.pytorch.modules import contrastive
 
 torch.manual_seed(0)

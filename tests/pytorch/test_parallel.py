@@ -18,9 +18,7 @@ from torch import nn
 import anygpu.notes
 from anygpu.errors import InvalidOption
 from anygpu.pytorch import parallel, settings, side_by_side
-from anygpu.pytorch.crews import StreamCrew, ThreadCrew
-from anygpu.pytorch.shared_parts import groups_of
-from anygpu.pytorch.side_by_side_choice import SERIAL, TOGETHER, Timings, choose, shares
+from anygpu.pytorch.concurrent_calls import SERIAL, TOGETHER, StreamCrew, ThreadCrew, Timings, choose, groups_of, shares
 
 
 @pytest.fixture(autouse=True)

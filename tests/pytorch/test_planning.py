@@ -12,10 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from anygpu.pytorch.fitting import Fitting, Way, balanced
-from anygpu.pytorch.halving import Halving
 from anygpu.pytorch.planning import Kept, Planner
-from anygpu.pytorch.records import Footprint, LayerCost, Precision
+from anygpu.pytorch.step_plans import Fitting, Footprint, Halving, LayerCost, Precision, Way, balanced
 
 MB = 1 << 20
 

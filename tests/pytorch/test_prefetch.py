@@ -23,9 +23,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from anygpu.errors import InvalidOption
-from anygpu.pytorch import data_wait, prefetch
-from anygpu.pytorch.batch_moves import CudaMover, Moved, PlainMover
-from anygpu.pytorch.batch_tensors import map_tensors, tensors_of
+from anygpu.pytorch import measuring, prefetch
+from anygpu.pytorch.batches import CudaMover, Moved, PlainMover, map_tensors, tensors_of
 from anygpu.pytorch.prefetching import Prefetch, _makes_new_batches
 
 _SOON = 30.0
@@ -340,19 +339,19 @@ def test_workers_of_a_data_loader() -> None:
 
 
 def test_what_the_loop_waited_is_the_steps_data_wait() -> None:
-    data_wait.take()
+    measuring.take_data_wait()
     loop = iter(prefetch([1, 2, 3]))
     next(loop)
-    first = data_wait.take()
+    first = measuring.take_data_wait()
     assert first is not None
     assert first > 0
     assert loop.waited == pytest.approx(first)
     next(loop)
-    second = data_wait.take()
+    second = measuring.take_data_wait()
     assert second is not None
     assert loop.waited == pytest.approx(first + second)
     assert list(loop) == [3]
-    assert data_wait.take() is None, "what a finished loop left is no step's"
+    assert measuring.take_data_wait() is None, "what a finished loop left is no step's"
 
 
 def test_the_callers_modes_are_carried_into_the_thread() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 import anygpu as ag
 from anygpu.errors import InvalidOption, Unsupported
-from anygpu.pytorch import Step, data_wait
+from anygpu.pytorch import Step, measuring
 from anygpu.pytorch.forms import halving_for
 from tests.pytorch.modules import Centred, assert_same_gradients, contrastive, mlp, plain
 
@@ -378,7 +378,7 @@ def test_the_receipt() -> None:
     step = float32(model, F.mse_loss, micro_batch=11, checkpoint=["2"])
     nothing: Any = step.plan
     assert nothing is None
-    data_wait.add("loader", 0.25)
+    measuring.add_data_wait("loader", 0.25)
     with ag.collect_receipts() as receipts:
         result = step((X, VALUES))
     assert receipts == [result.receipt] == [ag.last_receipt()]

@@ -17,9 +17,8 @@ from torch.nn.modules import module as torch_module
 
 import anygpu as ag
 from anygpu.pytorch import GradientsDiffer, Step
-from anygpu.pytorch.comparison_schedule import MOST_BETWEEN, Comparisons, next_comparison
 from anygpu.pytorch.forms import halving_for
-from anygpu.pytorch.gradient_comparison import Compared, Comparer
+from anygpu.pytorch.gradient_comparison import MOST_BETWEEN, Compared, Comparer, Comparisons, next_comparison
 from tests.pytorch.modules import assert_same_gradients, contrastive, mlp, plain
 
 torch.manual_seed(0)

@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import anygpu as ag
 from anygpu.base import events
-from anygpu.engines.torch.out_of_memory import is_out_of_memory
+from anygpu.engines.torch.memory import is_out_of_memory
 from anygpu.pytorch import Step
 from anygpu.pytorch.forms import halving_for
-from anygpu.pytorch.step_planner import planner_for
+from anygpu.pytorch.planning import planner_for
 from tests.pytorch.modules import assert_same_gradients, contrastive, mlp, plain
 
 torch.manual_seed(0)

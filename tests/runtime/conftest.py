@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from anygpu.residency.registry import DeviceRegistry
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.structure import flatten
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.protocol import Lack
 from anygpu.errors import OverBudget
 from anygpu.placement.call import Call
@@ -24,7 +25,6 @@ from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import as_arguments
 from anygpu.plan.batching import SIZES, WINDOW
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.batches import MOST_VARIANTS, Batch, Batched, Batches
 from anygpu.testing.random_programs.agreement import disagreement
 from anygpu.workers.worker import Worker

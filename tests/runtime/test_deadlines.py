@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeadlineExceeded, InvalidOption
-from anygpu.residency.registry import DeviceRegistry
-from anygpu.runtime.deadlines import Deadlines
+from anygpu.runtime.intake import Deadlines
 from anygpu.runtime.runtime import Runtime
 from anygpu.testing.clock import ManualClock
 from anygpu.workers.process import ProcessWorker

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.hardware.device import Device
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 
 

@@ -6,11 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from anygpu.plan.choosing import Choice
-from anygpu.runtime.dispatch import Dispatcher
-from anygpu.runtime.lane_index import LaneIndex
-from anygpu.runtime.lanes import LaneLoad
-from anygpu.runtime.routing import Route, Routing
-from anygpu.tasks.queue import TaskQueue
+from anygpu.runtime.lanes import LaneIndex, LaneLoad
+from anygpu.runtime.routing import Dispatcher, Route, Routing
+from anygpu.runtime.task_queue import TaskQueue
 
 
 class FakeLane(LaneLoad):

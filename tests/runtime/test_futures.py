@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import sys
 import threading
 import traceback
 import weakref
@@ -14,10 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeadlineExceeded
-from anygpu.residency.registry import DeviceRegistry
-from anygpu.runtime.future import Future
-from anygpu.runtime.future_lock import FutureLock
+from anygpu.runtime.future import Future, FutureLock, InterruptibleEvent
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.thread import ThreadWorker
 from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held, make_late
@@ -413,42 +413,64 @@ def test_arguments_of_tasks_that_failed_late_or_cancelled_are_free(
         assert [each() is None for each in references] == [True, True, True]
 
 
-def test_those_who_look_do_not_wait_for_each_other_nor_for_one_who_was_interrupted() -> None:
+# -- `concurrent.futures.wait` and `as_completed`, which look at all futures before they wait
+
+
+def test_a_thread_that_was_interrupted_while_it_looked_holds_up_no_other() -> None:
     lock = FutureLock()
+    lock.acquire()  # and never released
+    other = threading.Thread(target=lock.__enter__, daemon=True)
+    other.start()
+    other.join(PATIENCE)
+    assert not other.is_alive()
 
-    def interrupted() -> None:
-        helper()
 
-    def helper() -> None:
-        lock.acquire()
+def deliver_at(moment: int, first: Future, second: Future, wait: Callable[[], Any]) -> tuple[Any, int]:
+    """The result of `wait`, and how many moments there are before it sleeps.
 
-    def looking() -> None:
-        helper()
-        entered.set()
-        assert leave.wait(PATIENCE)
-        done()
+    `first` is done at one of these moments, and `second` when `wait` is about to sleep.
+    """
+    passed = 0
 
-    def done() -> None:
-        lock.release()
+    def elsewhere(call: Callable[[], object]) -> None:
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
 
-    entered, leave, changed = threading.Event(), threading.Event(), threading.Event()
-    interrupted()  # it has never let go of it
-    interrupted()
-    looker = threading.Thread(target=looking, daemon=True)
-    looker.start()
-    assert entered.wait(PATIENCE)
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal passed
+        frame.f_trace_opcodes = True
+        sleeps = frame.f_code is InterruptibleEvent.wait.__code__
+        if (passed >= moment or sleeps) and not first.done() and not first._lock._is_owned():
+            elsewhere(lambda: first.set_result(1))
+        if sleeps and not second.done():
+            elsewhere(lambda: second.set_exception(Mine()))
+        passed += not second.done()
+        return trace
 
-    def change() -> None:
-        lock.change()
-        changed.set()
-        lock.changed()
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return wait(), passed
+    finally:
+        sys.settrace(before)
 
-    changer = threading.Thread(target=change, daemon=True)
-    changer.start()
-    assert not changed.wait(0.1)  # one still looks
-    leave.set()
-    assert changed.wait(PATIENCE)
-    looker.join(PATIENCE)
-    changer.join(PATIENCE)
-    lock.acquire()
-    lock.release()
+
+@pytest.mark.parametrize("way", ["ALL_COMPLETED", "FIRST_EXCEPTION", "as_completed"])
+def test_a_future_that_is_done_at_any_moment_of_a_wait_is_told_of_once(way: str) -> None:
+    moment = moments = 0
+    while moment <= moments:
+        first, second = Future(lambda _: False), Future(lambda _: False)
+
+        def wait(first: Future = first, second: Future = second) -> list[Any]:
+            if way == "as_completed":
+                return list(concurrent.futures.as_completed([first, second], timeout=PATIENCE))
+            return list(concurrent.futures.wait([first, second], timeout=PATIENCE, return_when=way).done)
+
+        found, moments = deliver_at(moment, first, second, wait)
+        if way == "FIRST_EXCEPTION":
+            assert second in found
+        else:
+            assert sorted(map(id, found)) == sorted([id(first), id(second)])
+        moment += 1
+    assert moments > 100

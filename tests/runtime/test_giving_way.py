@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.runtime import giving_way
-from anygpu.runtime.future import Future, _mailbox_of
-from anygpu.runtime.giving_way import GivingWay
+from anygpu.runtime import future
+from anygpu.runtime.future import Future, GivingWay, _mailbox_of
 from anygpu.runtime.runtime import Runtime
 
 
@@ -35,10 +34,10 @@ def test_a_pause_comes_after_each_stretch(clock: dict[str, float]) -> None:
         way.pause()
     assert clock["slept"] == 0
     for turn in range(1, 4):
-        clock["now"] += 1.5 * giving_way.STRETCH
+        clock["now"] += 1.5 * future.STRETCH
         way.pause()
         way.pause()
-        assert clock["slept"] == pytest.approx(turn * giving_way.PAUSE)
+        assert clock["slept"] == pytest.approx(turn * future.PAUSE)
 
 
 def test_nobody_pauses_where_there_is_no_loop(clock: dict[str, float]) -> None:
@@ -55,9 +54,9 @@ def test_who_has_a_result_gives_way_to_a_loop_that_does_not_come(clock: dict[str
         mailbox.put(waiters[0])
         mailbox.put(waiters[1])
         assert clock["slept"] == 0
-        clock["now"] += 2 * giving_way.STRETCH
+        clock["now"] += 2 * future.STRETCH
         mailbox.put(waiters[2])
-        assert clock["slept"] == pytest.approx(giving_way.PAUSE)
+        assert clock["slept"] == pytest.approx(future.PAUSE)
         loop.run_until_complete(asyncio.gather(*waiters))
     finally:
         loop.close()

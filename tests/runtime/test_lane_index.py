@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from anygpu.runtime.lane_index import LaneIndex
-from anygpu.runtime.lanes import LOOK_AGAIN, LOOKING, LaneLoad
+from anygpu.runtime.lanes import LOOK_AGAIN, LOOKING, LaneIndex, LaneLoad
 
 
 class FakeJob:

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 import anygpu as ag
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import OutOfMemory
 from anygpu.placement.call import Call
 from anygpu.placement.known import Known
 from anygpu.placement.options import options
-from anygpu.residency.registry import DeviceRegistry
-from anygpu.runtime import opaque_batches
+from anygpu.runtime import stacking
 from anygpu.runtime.future import Future
-from anygpu.runtime.opaque_batches import OpaqueBatches, cut, same
 from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.stacking import OpaqueBatches, cut, same
 from tests.runtime.holding import PATIENCE, Gate
 
 Function = Callable[..., Any]
@@ -237,9 +237,9 @@ def test_a_launch_keeps_to_the_free_memory(call: Call, monkeypatch: pytest.Monke
     form = call.form.form
     form._peaks["torch:cpu"] = {2: 20 << 20, 4: 40 << 20}
     # Stands in for a card with little memory.
-    monkeypatch.setattr(opaque_batches, "free_bytes", lambda *_: 500 << 20)
+    monkeypatch.setattr(stacking, "free_bytes", lambda *_: 500 << 20)
     assert batches.how_many(call, 256, 60.0) == 16
-    monkeypatch.setattr(opaque_batches, "free_bytes", lambda *_: 50 << 30)
+    monkeypatch.setattr(stacking, "free_bytes", lambda *_: 50 << 30)
     assert batches.how_many(call, 256, 60.0) == 256
 
 

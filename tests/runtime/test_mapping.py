@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import InvalidOption, NotANumber, QuotaExceeded, RuntimeClosed
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
-from anygpu.tasks.tenants import Tenant
+from anygpu.runtime.task_queue import Tenant
 from tests.runtime.holding import PATIENCE, Gate, Held
 
 

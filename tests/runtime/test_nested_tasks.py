@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeadlineExceeded
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from tests.runtime.holding import PATIENCE, WIDTH, Gate
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.residency.registry import DeviceRegistry
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from tests.runtime.holding import PATIENCE, Held
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeadlineExceeded
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.overlap import WORTH_OVERLAPPING
 from anygpu.workers.process import ProcessWorker

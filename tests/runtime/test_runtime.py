@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import InvalidOption, OutOfMemory, RuntimeClosed
 from anygpu.placement.call_site import CallSite
 from anygpu.receipts import Receipt
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.worker import Worker

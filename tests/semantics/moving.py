@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 import anygpu as ag
+from anygpu.device_arrays import registry
 from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.placement import explore, place_call
@@ -31,7 +32,6 @@ from anygpu.placement.planner import default
 from anygpu.placement.trust import Trust
 from anygpu.plan.choosing import Choice, DeviceChooser
 from anygpu.receipts import Receipt
-from anygpu.residency import registry
 from tests.semantics.cases import CALLS, Case, World
 from tests.semantics.outcomes import Outcome, difference, outcome_of
 

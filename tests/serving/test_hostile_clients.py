@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.observe import metrics_server
-from anygpu.observe.metrics_server import MOST_BYTES, MOST_CONNECTIONS, MetricsServer
+from anygpu.observe import local_http
+from anygpu.observe.local_http import MOST_BYTES, MOST_CONNECTIONS, MetricsServer
 from anygpu.serving import limits as module
 from anygpu.serving.limits import MAX_HEAD, MAX_HEADERS, MAX_INPUTS, MAX_JSON, MAX_RANK, Held, Limits
 from anygpu.serving.server import Server
@@ -489,8 +489,8 @@ def test_metrics_that_are_not_read_have_a_deadline_and_are_bounded() -> None:
         request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
         for _ in range(MOST_CONNECTIONS + 8):
             stack.enter_context(deaf_client(server.port, request))
-        assert len(server._connections) <= MOST_CONNECTIONS
-        while server._connections:
+        assert len(server._server.connections) <= MOST_CONNECTIONS
+        while server._server.connections:
             pass
         assert len(scrape(server)) > 4 << 20
 
@@ -508,7 +508,7 @@ def test_every_limit_is_in_the_table() -> None:
     for value in (
         *(getattr(defaults, name) for name in Limits.__struct_fields__ if name.endswith("_seconds")),
         *(MAX_HEADERS, MAX_INPUTS, MAX_RANK, MAX_HEAD >> 10, MAX_JSON >> 20, defaults.body >> 20),
-        *(metrics_server.REQUEST_SECONDS, metrics_server.ANSWER_SECONDS, MOST_BYTES >> 10, MOST_CONNECTIONS),
+        *(local_http.REQUEST_SECONDS, local_http.ANSWER_SECONDS, MOST_BYTES >> 10, MOST_CONNECTIONS),
         *(module._CONNECTIONS, module._MOST_CONNECTIONS),
     ):
         assert f"{value:g}" in shown, value

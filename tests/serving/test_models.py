@@ -11,8 +11,8 @@ import pytest
 import anygpu as ag
 from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.program.wire import to_bytes
+from anygpu.serving.limits import Refusal
 from anygpu.serving.models import Model, model_of, models_of
-from anygpu.serving.refusals import Refusal
 
 ONES = np.ones((2, 3), np.float32)
 

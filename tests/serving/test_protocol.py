@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
-from anygpu.serving.limits import MAX_INPUTS, MAX_RANK, Limits
-from anygpu.serving.protocol import InferRequest, answer, parse
-from anygpu.serving.refusals import Refusal
-from anygpu.serving.tensors import DATATYPES
+from anygpu.serving.limits import MAX_INPUTS, MAX_RANK, Limits, Refusal
+from anygpu.serving.protocol import DATATYPES, InferRequest, answer, parse
 
 LIMITS = Limits(1 << 20)
 

@@ -13,10 +13,10 @@ from weakref import WeakSet
 import numpy as np
 
 from anygpu.array.core.array import Array
+from anygpu.device_arrays.lineage import TrackedBuffer
+from anygpu.device_arrays.registry import registry
 from anygpu.errors import AnyGPUError, OverBudget
 from anygpu.memory.pool import bucket_size
-from anygpu.residency.lineage import TrackedBuffer
-from anygpu.residency.registry import registry
 from anygpu.store import Store
 from anygpu.store.contents import Content
 from anygpu.workers.thread import LocalHandle

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import registry
 from anygpu.memory.pool import bucket_size
 from anygpu.placement.planner import default
-from anygpu.residency.registry import registry
 from anygpu.store import Store
 from anygpu.store.shared_store import SharedTensors, open_shared
 

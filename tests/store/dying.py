@@ -24,7 +24,7 @@ import numpy as np
 
 from anygpu.errors import StoreError, UnknownTensor
 from anygpu.store import private_folder, segments, shared_store
-from anygpu.store.directory import Key
+from anygpu.store.segments import Key
 from anygpu.store.shared_store import Found, SharedTensors, open_shared
 
 NAME = "dying"

@@ -20,6 +20,7 @@ import numpy as np
 import anygpu as ag
 from anygpu import tensor_files
 from anygpu.array.core.array import Array
+from anygpu.device_arrays.registry import registry
 from anygpu.errors import (
     AnyGPUError,
     CopyNeeded,
@@ -30,9 +31,8 @@ from anygpu.errors import (
     StoreClosed,
     UnknownTensor,
 )
-from anygpu.residency.registry import registry
 from anygpu.store import HostBytes, Lease, Store, Tensor
-from anygpu.store.leases import label_of
+from anygpu.store.entry import label_of
 from anygpu.store.shared_store import open_shared
 from tests.store.checking import Checks, Look, Wrong
 from tests.store.model import Key, Known, Model, Values, same

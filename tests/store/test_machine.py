@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from anygpu.residency.lineage import TrackedBuffer
+from anygpu.device_arrays.lineage import TrackedBuffer
 from anygpu.store.contents import Content
 from anygpu.store.names import Names
 from anygpu.store.tiers import Tiers

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anygpu.errors import StoreError
-from anygpu.store import directory, shared_store
+from anygpu.store import segments, shared_store
 from anygpu.store.shared_store import SharedTensors, open_shared
 from tests.store.shared_stores import KEY, another, files
 
@@ -173,10 +173,10 @@ def test_a_segment_that_is_missing_or_empty_is_told_of(shared: SharedTensors) ->
 
 @given(st.data())
 def test_changed_bytes_are_read_or_refused(data: st.DataObject) -> None:
-    written = directory.Directory(
-        1, 7, tuple(directory.Entry(*entry(key=("text", str(number)), shape=(3,))) for number in range(3))
+    written = segments.Directory(
+        1, 7, tuple(segments.Entry(*entry(key=("text", str(number)), shape=(3,))) for number in range(3))
     )
-    content = bytearray(directory.encode(written))
+    content = bytearray(segments.encode(written))
     for _ in range(data.draw(st.integers(1, 4))):
         where = data.draw(st.integers(0, len(content) - 1))
         change = data.draw(st.sampled_from(["set", "drop", "insert"]))
@@ -189,7 +189,7 @@ def test_changed_bytes_are_read_or_refused(data: st.DataObject) -> None:
         if not content:
             break
     try:
-        read = directory.decode(bytes(content))
+        read = segments.decode(bytes(content))
     except ValueError:
         return
-    assert directory.decode(directory.encode(read)) == read
+    assert segments.decode(segments.encode(read)) == read

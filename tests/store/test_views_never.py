@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.lineage import TrackedBuffer
+from anygpu.device_arrays.registry import registry
 from anygpu.errors import CopyNeeded
-from anygpu.residency.lineage import TrackedBuffer
-from anygpu.residency.registry import registry
 from anygpu.store import Store, Tensor
 from tests.store.conftest import COUNTING, EVERY, MakeStore
 

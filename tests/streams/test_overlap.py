@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.placement.planner import Planner
 from anygpu.receipts import Phases
-from anygpu.residency.registry import DeviceRegistry
-from anygpu.streams.ahead import visible
+from anygpu.streams.executor import visible
 from anygpu.streams.streaming import stream
 from anygpu.workers.process import ProcessWorker
 

@@ -20,7 +20,7 @@ import numpy as np
 from anygpu.engines.driver import CONSTANTS
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.errors import AllocationError, InvalidOption
-from anygpu.memory.limit import Limit
+from anygpu.memory.adaptors import Limit
 from anygpu.memory.resource import reclaim
 from anygpu.program.primitives import Constant
 from tests.support.fault_schedule import Ended, Kind, Schedule

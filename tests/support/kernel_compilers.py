@@ -22,7 +22,7 @@ import msgspec
 
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.target import Dialect, Target
-from anygpu.engines.webgpu.directives import with_subgroups_enabled
+from anygpu.engines.webgpu.pipelines import with_subgroups_enabled
 from tests.support.kernel_programs import TARGETS, kernels_of, programs
 
 #: More devices than `scripts/kernel-texts` compares: browsers, and what strict compilers may trip on.

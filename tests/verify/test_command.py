@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anygpu.cli import app
-from anygpu.residency.registry import registry
+from anygpu.device_arrays.registry import registry
 from anygpu.verify import faults
 from anygpu.verify.checks import NAMES, all_checks
 from anygpu.verify.document import Record, from_json

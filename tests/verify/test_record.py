@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from anygpu.cli.verify_screen import Screen
+from anygpu.cli.verify import Screen
 from anygpu.testing import fake_device
 from anygpu.verify.document import CheckRecord, Finding, Machine, Record, Timing, VerifiedDevice, from_json
 from anygpu.verify.verifying import facts_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from anygpu.device_arrays.registry import registry
 from anygpu.errors import DeviceHung, DeviceLost, OutOfMemory, Unsupported
-from anygpu.residency.registry import registry
 from anygpu.testing import ManualClock
 from anygpu.verify.cases import ActCase, Case, Check, Tried
 from anygpu.verify.running import MOST_DEATHS, MOST_FINDINGS, Outcome, Trial

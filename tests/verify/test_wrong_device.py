@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from anygpu.device_arrays.registry import registry
 from anygpu.hardware.device import Device
-from anygpu.residency.registry import registry
 from anygpu.verify.cases import Check
 from anygpu.verify.checks import all_checks, chosen
 from anygpu.verify.conformance import CONFORMANCE

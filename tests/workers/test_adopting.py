@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines import catalogue
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeEngine, check_worker
 from anygpu.workers.child_process import Child
-from anygpu.workers.open import open_worker
-from anygpu.workers.probe_runner import run_probes
-from anygpu.workers.probe_state import ProbeDeadlines
+from anygpu.workers.probe_runner import ProbeDeadlines, run_probes
 from anygpu.workers.process import ProcessWorker
+from anygpu.workers.worker import open_worker
 from tests.support.isolation import children_with
 from tests.workers.programs import doubled
 

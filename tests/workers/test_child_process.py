@@ -13,7 +13,7 @@ import pytest
 
 from anygpu.workers import child_process
 from anygpu.workers.child_process import Child
-from anygpu.workers.priority import waits_for_processor
+from anygpu.workers.child_start import waits_for_processor
 
 
 class Closing(io.BytesIO):

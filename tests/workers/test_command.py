@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from anygpu.workers import command
-from anygpu.workers.command import APPLICATION, WORKER_ARGUMENT, child_command, is_frozen, serve_if_worker
+from anygpu.workers import child_start
+from anygpu.workers.child_start import APPLICATION, WORKER_ARGUMENT, child_command, is_frozen, serve_if_worker
 
 
 def test_an_interpreter_runs_the_child_and_nothing_of_the_folder_it_is_started_in(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_frozen_application_is_not_started_again_unless_it_knows_children(froz
 def test_nuitka_names_the_application_elsewhere(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys, "frozen")
     monkeypatch.setattr(sys, "executable", "/opt/paint/python")
-    monkeypatch.setitem(vars(command), "__compiled__", SimpleNamespace(standalone=True))
+    monkeypatch.setitem(vars(child_start), "__compiled__", SimpleNamespace(standalone=True))
     serve_if_worker()
     assert child_command(["{}"]) == [frozen, WORKER_ARGUMENT, "{}"]
 
@@ -82,7 +82,7 @@ def test_an_embedding_program_is_not_taken_for_an_interpreter(monkeypatch: pytes
 
 
 def test_the_runtime_hook_uses_the_same_names() -> None:
-    hook = Path(command.__file__).parents[1] / "_pyinstaller" / "rthooks" / "pyi_rth_anygpu.py"
+    hook = Path(child_start.__file__).parents[1] / "_pyinstaller" / "rthooks" / "pyi_rth_anygpu.py"
     text = hook.read_text()
     assert f'"{WORKER_ARGUMENT}"' in text
     assert f"sys.{APPLICATION} = sys.executable" in text

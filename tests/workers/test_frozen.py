@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from anygpu.workers.command import WORKER_ARGUMENT
+from anygpu.workers.child_start import WORKER_ARGUMENT
 
 #: No guard, no call of ours: an application as anyone writes it. It notes each time that it is started, and asks a
 #: worker as well as an array, to see whose process did it.
@@ -33,7 +33,7 @@ values = np.linspace(1, 0, 1000, dtype=np.float32)
 computed = np.asarray(ag.sort(ag.sin(ag.asarray(values, device="webgpu"))))
 
 from anygpu.engines.catalogue import catalogue
-from anygpu.workers.open import open_worker
+from anygpu.workers.worker import open_worker
 
 [entry] = [entry for entry in catalogue() if entry.name == "webgpu"]
 [device] = [device for device in devices if device.id == "webgpu:0"]

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeviceLost
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry
-from anygpu.workers.open import open_worker
 from anygpu.workers.overlap import WORTH_OVERLAPPING
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.worker import Ran
+from anygpu.workers.worker import Ran, open_worker
+from tests.base.test_interrupts import is_free
 from tests.workers.programs import doubled
 
 PATIENCE = 120.0
@@ -56,13 +56,14 @@ class Waiting:
         self._worker = worker
         self._pool = ThreadPoolExecutor(4)
         self.staged = threading.Event()
-        run_staged = ProcessWorker._run_staged
+        run = ProcessWorker._run
 
-        def telling(*given: Any) -> Ran:
-            self.staged.set()
-            return run_staged(*given)
+        def telling(worker: ProcessWorker, call: Any, staged: Any = None, seat: Any = None) -> Ran:
+            if staged is not None:
+                self.staged.set()
+            return run(worker, call, staged, seat)
 
-        monkeypatch.setattr(ProcessWorker, "_run_staged", telling)
+        monkeypatch.setattr(ProcessWorker, "_run", telling)
         self._busy = worker._connection.use()
         self._inside = worker._overlap.enter(PROGRAM.specs[0].nbytes, first=False)
 
@@ -164,7 +165,7 @@ def test_a_device_that_is_lost_while_arguments_cross(known: DeviceRegistry, monk
         # Stopped, so that the upload is surely under way when the process ends.
         os.kill(worker.process_id, signal.SIGSTOP)
         call = others.run()
-        assert wait_for(lambda: worker._overlap._seat.locked())
+        assert wait_for(lambda: not is_free(worker._overlap._seat))
         os.kill(worker.process_id, signal.SIGKILL)
     with pytest.raises(DeviceLost) as caught:
         call.result(PATIENCE)

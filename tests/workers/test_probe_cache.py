@@ -9,7 +9,7 @@ from anygpu.engines.catalogue import BUILT_IN
 from anygpu.hardware.device import Cause, Device, Unavailable
 from anygpu.hardware.evidence import Evidence, Manifest
 from anygpu.testing import fake_device
-from anygpu.workers.probe_cache import VALID_SECONDS, fingerprint, read_cached, without_stale_facts, write_cached
+from anygpu.workers.discovery import VALID_SECONDS, fingerprint, read_cached, without_stale_facts, write_cached
 
 EVIDENCE = Evidence(
     system="Linux", release="6.1", machine="x86_64", python="3.11.7", libraries={"anygpu": "0.1", "torch": "2.13.0"}
@@ -102,7 +102,7 @@ def test_the_fingerprint_changes_with_the_machine_and_the_engines_own_library_on
         {"libraries": {"anygpu": "0.2"}},
     ):
         assert fingerprint(WEBGPU, msgspec.structs.replace(EVIDENCE, **change)) != before, change
-    monkeypatch.setattr("anygpu.workers.probe_cache.version_of", lambda name: f"{name} 99")
+    monkeypatch.setattr("anygpu.workers.discovery.version_of", lambda name: f"{name} 99")
     assert fingerprint(WEBGPU, EVIDENCE) != before
 
 

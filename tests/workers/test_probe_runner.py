@@ -19,10 +19,9 @@ import pytest
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.testing import FakeEngine, Fault, fake_device
-from anygpu.workers.priority import seconds_without_processor, thread_seconds_without_processor
-from anygpu.workers.probe_messages import ProbeItem
-from anygpu.workers.probe_runner import run_probes
-from anygpu.workers.probe_state import ProbeDeadlines
+from anygpu.workers.child_start import seconds_without_processor, thread_seconds_without_processor
+from anygpu.workers.probe_runner import ProbeDeadlines, run_probes
+from anygpu.workers.start_messages import ProbeItem
 from tests.support.isolation import children_with
 
 GOOD = FakeEngine("good").entry()
@@ -151,7 +150,7 @@ def test_a_hanging_child_does_not_outlive_a_parent_that_is_killed() -> None:
 import sys
 from anygpu.testing import FakeEngine
 from anygpu.workers import probe_runner
-from anygpu.workers.probe_state import ProbeDeadlines
+from anygpu.workers.probe_runner import ProbeDeadlines
 from tests.support.isolation import children_with
 def wait_to_be_killed(children, unfinished):
     print(children._running["bad"].child.process.pid, flush=True)

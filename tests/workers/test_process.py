@@ -21,6 +21,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.trace.tracing import record
+from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.catalogue import catalogue
 from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.errors import DeviceHung, DeviceLost, DeviceUnavailable
@@ -28,13 +29,12 @@ from anygpu.hardware.device import Device
 from anygpu.memory.pool import bucket_size
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Concatenate, Input
-from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.testing import FakeEngine, Fault, fake_device
 from anygpu.workers import child_connection, shared_memory, task_messages
-from anygpu.workers.error_transport import read, written
 from anygpu.workers.link import LinkClosed
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.shared_memory import MOST_OUT
+from anygpu.workers.task_messages import error_from_message, error_to_message
 from tests.support.isolation import run_alone
 from tests.workers.programs import chain, doubled
 
@@ -370,7 +370,7 @@ def test_errors_cross_with_their_class_and_their_fields() -> None:
         ag.DeadlineExceeded("it", 2.0, still_running=True),
         ag.MissingExtra("wgpu", "webgpu"),
     ):
-        copy = read(written(error), "webgpu:0")
+        copy = error_from_message(error_to_message(error), "webgpu:0")
         assert type(copy) is type(error)
         assert str(copy) == str(error)
         assert vars(copy) == vars(error)
@@ -384,19 +384,19 @@ def test_errors_cross_with_their_class_and_their_fields() -> None:
         ZeroDivisionError("0"),
         np.linalg.LinAlgError("Singular matrix"),
     ):
-        copy = read(written(usual), "webgpu:0")
+        copy = error_from_message(error_to_message(usual), "webgpu:0")
         assert (type(copy), str(copy)) == (type(usual), str(usual))
     try:
         raise LookupError("a bug of ours")
     except LookupError as bug:
-        copy = read(written(bug), "webgpu:0")
+        copy = error_from_message(error_to_message(bug), "webgpu:0")
     assert isinstance(copy, ag.DeviceError)
     assert "LookupError: a bug of ours" in str(copy)
     assert any("Traceback" in note for note in copy.__notes__), "what nobody expected tells where it came from"
 
 
 def test_a_child_of_a_usual_error_arrives_as_its_parent() -> None:
-    copy = read(written(np.exceptions.AxisError(3, 2)), "webgpu:0")
+    copy = error_from_message(error_to_message(np.exceptions.AxisError(3, 2)), "webgpu:0")
     assert type(copy) is ValueError
     assert "axis 3 is out of bounds" in str(copy)
 

@@ -20,10 +20,10 @@ from anygpu.engines.catalogue import EngineEntry, entry_of
 from anygpu.errors import DeviceLost
 from anygpu.testing import FakeEngine, check_worker, fake_device
 from anygpu.workers import task_messages
-from anygpu.workers.error_transport import written
-from anygpu.workers.open import open_worker
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.spare import Spare, can_copy
+from anygpu.workers.spare_process import Spare, can_copy
+from anygpu.workers.task_messages import error_to_message
+from anygpu.workers.worker import open_worker
 from tests.support.faults import _let_children_import_tests
 from tests.support.fork_engines import THREADED
 from tests.support.isolation import run_alone
@@ -109,7 +109,7 @@ def used_after_it_was_closed(worker: ProcessWorker) -> None:
 
 
 def lost_as_it_says_itself(worker: ProcessWorker) -> None:
-    worker._connection.unwrap(written(DeviceLost("fake:0")), task_messages.RunDone)
+    worker._connection.unwrap(error_to_message(DeviceLost("fake:0")), task_messages.RunDone)
 
 
 @linux_only

@@ -34,7 +34,7 @@ def _is_collected(module: str) -> bool:
 hiddenimports = collect_submodules("anygpu", filter=_is_collected)
 
 # The kernels are files.
-datas = collect_data_files("anygpu", includes=["**/*.wgsl", "**/*.cl", "**/*.ll", "**/*.toml"])
+datas = collect_data_files("anygpu", includes=["**/*.cl", "**/*.ll", "**/*.toml"])
 
 # Whether an engine is there is asked of its distribution, before its library is imported. Those of torch, jax and
 # llvmlite are copied by the hooks beside this one, that of pyopencl by its own: each only if the library goes in.

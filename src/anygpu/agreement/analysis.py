@@ -19,6 +19,7 @@ from anygpu.engines.numpy.lowering import LOWER, run_node
 from anygpu.program import primitives as p
 from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import DType
+from anygpu.program.functions import FUNCTIONS
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.ops.custom import Custom, with_references
@@ -301,9 +302,8 @@ def _flagged(op: p.Primitive, given: Sequence[HostArray], raised: set[str]) -> H
 
 
 def _spoken(op: p.Primitive) -> str:
-    return {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "acosh": "arccosh", "atanh": "arctanh"}.get(
-        op.name, op.name
-    )
+    """The name by which NumPy's warnings call an operation."""
+    return FUNCTIONS[op.fn].numpy_name if isinstance(op, p.Unary | p.Binary) else op.name
 
 
 def _placed(bound: Bound, place: tuple[Any, ...], shape: tuple[int, ...]) -> Bound:

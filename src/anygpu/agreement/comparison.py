@@ -27,6 +27,7 @@ from anygpu.base.float_errors import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import is_inexact
+from anygpu.program.functions import TRANSCENDENTAL
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import Custom
 
@@ -430,17 +431,12 @@ def _quickly(program: Program, position: int, known: dict[int, float]) -> float:
         elif op.is_movement:
             parts = [_quickly(program, source, known) for source in sources]
             known[position] = min((max(part, 0.0) for part in parts), default=0.0) if max(parts) >= 0 else -1.0
-        elif isinstance(op, p.Unary) and is_inexact(dtype) and op.fn in _FUNCTIONS:
+        elif isinstance(op, p.Unary) and is_inexact(dtype) and op.fn in TRANSCENDENTAL:
+            # It always rounds, so what one function may add is always allowed.
             known[position] = tolerance_of("function", dtype)
         else:
             known[position] = 0.0
     return known[position]
 
-
-#: They always round, so what one function may add is always allowed.
-_FUNCTIONS = frozenset(
-    ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
-     "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "cbrt", "sqrt")
-)  # fmt: skip
 
 __all__ = ["Bound", "Difference", "Judgement", "Verdict", "judge", "layout"]

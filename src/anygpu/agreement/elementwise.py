@@ -19,7 +19,7 @@ from anygpu.agreement.tolerances import tolerance_of
 from anygpu.base.typing import HostArray
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
-from anygpu.program.functions import COMPARISONS
+from anygpu.program.functions import COMPARISONS, COMPLEX_FORMULAS, FUNCTIONS, having
 from anygpu.program.rule_table import RuleTable
 
 #: The bound after each primitive that is no movement, from its type, what it was given, the bounds of that, and its
@@ -95,34 +95,17 @@ def settled(
 
 # One value ----------------------------------------------------------------------------------------------------------
 
-_SAME = ("negative", "conj", "real", "imag", "abs")
-_STEPS = ("floor", "ceil", "trunc", "rint")
-#: They grow or fall everywhere, so the ends of an interval tell.
-_MONOTONE: dict[str, Callable[[Any], Any]] = {
-    "sqrt": np.sqrt, "cbrt": np.cbrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log,
-    "log2": np.log2, "log10": np.log10, "log1p": np.log1p, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
-    "sinh": np.sinh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
-}  # fmt: skip
-#: Where their argument is a pole, infinity is right and no overflow.
-_POLES: dict[str, Callable[[HostArray], Any]] = {
-    **dict.fromkeys(("log", "log2", "log10", "reciprocal"), lambda x: x == 0),
-    "log1p": lambda x: x == -1,
-    "atanh": lambda x: np.abs(x) == 1,
-}
-#: Their results are relative to themselves wherever they are, as they have no zero that rounding can miss.
-_WITHOUT_ZERO = ("sqrt", "cbrt", "exp", "exp2", "cosh", "reciprocal")
-_COMPLEX = {
-    "sqrt": np.sqrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2,
-    "log10": np.log10, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
-    "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
-    "acosh": np.arccosh, "atanh": np.arctanh, "reciprocal": np.reciprocal, "sign": np.sign,
-}  # fmt: skip
+_SAME = frozenset(("negative", "conj", "real", "imag", "abs"))
+#: They go up in steps, and round nothing.
+_STEPS = having("monotone") & having("exact")
+_RELATIVE = having("relative")
+_MONOTONE: dict[str, Callable[[Any], Any]] = {fn: getattr(np, FUNCTIONS[fn].numpy_name) for fn in having("monotone")}
+_COMPLEX: dict[str, Callable[[Any], Any]] = {fn: getattr(np, FUNCTIONS[fn].numpy_name) for fn in COMPLEX_FORMULAS}
 
 
 @BOUNDS.rule(p.Unary)
 def unary(op: p.Unary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
-    largest = 0.0 if op.fn in _SAME + _STEPS + _WITHOUT_ZERO else min(_largest(v), 1.0)
+    largest = 0.0 if op.fn in _SAME | _STEPS | _RELATIVE else min(_largest(v), 1.0)
     return in_tiles(partial(_unary, op, dtype, largest), xs, bounds, v)
 
 
@@ -165,13 +148,17 @@ def _unary(
         carried = _carried(fn, wide_x, given, wide(v))
     added = 0.0 if fn in _STEPS else tolerance_of("arithmetic" if fn == "reciprocal" else "function", dtype)
     relative_to = size
-    if fn not in _WITHOUT_ZERO and fn != "abs":
+    if fn not in _RELATIVE and fn != "abs":
         # Near a zero of the function, to 1 or to the largest result that there is.
         relative_to = np.maximum(size, largest)
-    pole = _POLES[fn](x) if fn in _POLES else False
-    uncertain = (given > 0) | (np.isinf(size) & np.isfinite(x) & ~np.asarray(pole))
+    uncertain = (given > 0) | (np.isinf(size) & np.isfinite(x) & ~_is_pole(fn, x))
     bound = np.where(given > 0, carried, 0.0) + added * relative_to
     return settled(v, bound, dtype, uncertain=uncertain, underflows=(size == 0) & (x != 0))
+
+
+def _is_pole(fn: str, x: HostArray) -> HostArray:
+    """Where an infinite result is right, and no overflow."""
+    return np.asarray(np.any([x == pole for pole in FUNCTIONS[fn].poles], axis=0))
 
 
 def _unary_whole(fn: str, x: HostArray, bound: Bound) -> Bound:

@@ -76,54 +76,45 @@ def is_of_a_handler(error: BaseException) -> bool:
     return False
 
 
-class Taken:
-    """`with Taken(lock, seconds) as taken:` for a lock that is not waited for without end, of `threading.RLock`.
+class TryAcquire:
+    """`with TryAcquire(lock, seconds) as acquired:` for a `threading.RLock` that is not waited for without end.
 
-    `taken` is false when the time was over, or when this thread has the lock already. Wherever an interrupt comes, the
-    lock is let go of: in the end by `__del__`, because `with` has the only reference.
+    `acquired` is false when the time was over, or when this thread has the lock already: a finalizer or the handler of
+    a signal, which run in the middle of other code, do not enter twice. Between `if lock.acquire(False):` and the `try`
+    behind it, an interrupt would leave the lock taken for good. An RLock knows its owner, so a thread that is
+    interrupted here looks whether it has become that. An interrupt right where the block ends is left to `__del__`.
     """
 
-    __slots__ = ("_lock", "_mine", "_seconds")
+    #: Whether the lock may have been acquired here. Of the class, as `__del__` also comes after half of an `__init__`.
+    _entered = False
 
-    def __init__(self, lock: Any, seconds: float | None = None) -> None:
+    def __init__(self, lock: Any, seconds: float | None = 0.0) -> None:
         self._lock = lock
         self._seconds = -1 if seconds is None else seconds
-        self._mine = False
 
-    def __enter__(self) -> bool:
+    def acquire(self) -> bool:
         if self._lock._is_owned():
             return False
-        self._mine = True
-        return bool(self._lock.acquire(timeout=self._seconds))
+        self._entered = True
+        try:
+            return bool(self._lock.acquire(timeout=self._seconds))
+        except BaseException:
+            self.release()
+            raise
 
-    def __exit__(self, *_: object) -> None:
-        self._let_go()
-
-    def __del__(self) -> None:
-        self._let_go()
-
-    def _let_go(self) -> None:
-        if self._mine and self._lock._is_owned():
-            self._mine = False
+    def release(self) -> None:
+        """Release the lock if it was acquired; may be called twice."""
+        if self._entered and self._lock._is_owned():
+            self._entered = False
             self._lock.release()
 
+    __enter__ = acquire
 
-def take(lock: threading.Lock, taken: list[bool], seconds: float | None = 0.0) -> bool:
-    """Take a lock that is free, or becomes so in that time (`None`: in any), and note that in `taken`.
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
-    Between `if lock.acquire(False):` and the `try` behind it, an interrupt leaves the lock taken for good. Here nothing
-    comes between the two steps, as both are done by functions of C:
-
-        taken: list[bool] = []
-        try:
-            if take(lock, taken):
-                ...
-        finally:
-            if taken:
-                lock.release()
-    """
-    taken += filter(None, map(lock.acquire, (seconds != 0,), (seconds or -1,)))
-    return bool(taken)
+    def __del__(self) -> None:
+        self.release()
 
 
 def _run(call: Callable[[], object]) -> None:

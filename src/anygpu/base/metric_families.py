@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -34,6 +34,21 @@ class Family(NamedTuple):
     kind: Kind
     help: str
     samples: list[Sample]
+
+
+def single(name: str, kind: Kind, text: str, value: float) -> Family:
+    """A family of one sample without labels."""
+    return Family(name, kind, text, [Sample(value)])
+
+
+def histogram_samples(
+    labels: dict[str, str], bounds: Sequence[float], up_to: Sequence[int], total: float
+) -> Iterator[Sample]:
+    """The samples of a histogram. `up_to` are the counts up to each bound, and at last of all."""
+    for bound, count in zip((*map(str, bounds), "+Inf"), up_to, strict=True):
+        yield Sample(count, {**labels, "le": bound}, "_bucket")
+    yield Sample(total, labels, "_sum")
+    yield Sample(up_to[-1], labels, "_count")
 
 
 #: What the endpoints of this process show beside their own families. Empty unless the process is observed.

@@ -1,4 +1,4 @@
-"""Files that nobody but this user can have written: the only ones that are believed."""
+"""Files that only this user (or root) can have written: no others are trusted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BINARY = getattr(os, "O_BINARY", 0)
 
 
 def read_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes | None:
-    """The content of a regular file that nobody else can have written, or put there; `None` for anything else."""
+    """The content of a regular file that no other user can have written or placed there; `None` for anything else."""
     with contextlib.suppress(OSError, ValueError, MemoryError), contextlib.ExitStack() as stack:
         flags = os.O_RDONLY | _AT_ONCE | _ITSELF | _BINARY
         if os.open in os.supports_dir_fd:
@@ -48,7 +48,7 @@ def _read(descriptor: int, most: int) -> bytes | None:
 
 
 def is_own(facts: os.stat_result) -> bool:
-    """Whether nobody but this user (or root) can have written it, or put something there."""
+    """Whether only this user (or root) can write to the file, or put files into the folder."""
     if not hasattr(os, "geteuid"):
         return True
     # In a folder with the sticky bit others may make files, which are theirs, and touch none of ours.

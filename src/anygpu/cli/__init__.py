@@ -13,18 +13,15 @@ import anygpu
 from anygpu import api
 from anygpu.cli.advise import advise
 from anygpu.cli.calibrate import calibrate
-from anygpu.cli.dashboard import dashboard
 from anygpu.cli.demo import demo
 from anygpu.cli.explain import explain
 from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
 from anygpu.cli.profile import profile
-from anygpu.cli.report import report
-from anygpu.cli.run import run
 from anygpu.cli.serve import serve
-from anygpu.cli.show import show_diagnosis, show_inventory, show_torch_diagnosis
-from anygpu.cli.top import top
-from anygpu.cli.verify import verify
+from anygpu.cli.show import show_diagnosis, show_findings, show_inventory
+from anygpu.cli.top import dashboard, run, top
+from anygpu.cli.verify import report, verify
 from anygpu.workers.discovery import discover
 
 app = typer.Typer(
@@ -60,7 +57,7 @@ def devices(
     with _patience("Looking for devices"):
         inventory = discover(deep=deep, timeout=timeout)
     if usage:
-        from anygpu.cli.usage import show_usage
+        from anygpu.cli.show import show_usage
         from anygpu.hardware.usage.reading import read_twice
 
         document = read_twice(inventory.devices, 0.5)
@@ -106,7 +103,7 @@ def _examine_torch(json: bool) -> NoReturn:
     if json:
         _print_json(diagnosis.to_json())
     else:
-        show_torch_diagnosis(Console(), diagnosis.verdict, diagnosis.findings)
+        show_findings(Console(), diagnosis.verdict, diagnosis.findings)
     raise typer.Exit(1 if diagnosis.problems else 0)
 
 

@@ -23,9 +23,9 @@ from anygpu.base.printable import encodable
 from anygpu.base.units import readable_seconds
 from anygpu.cli.output_files import check_output, numbered, write_new, write_output
 from anygpu.observe.advising import watching
-from anygpu.observe.advising.decorating import decorated
-from anygpu.observe.advising.report import FunctionAdvice, Report
-from anygpu.observe.findings import Advice
+from anygpu.observe.advising.judging import FunctionAdvice, Report
+from anygpu.observe.script import decorated
+from anygpu.observe.snapshot import Advice
 
 PAGE = "reference/advice"
 

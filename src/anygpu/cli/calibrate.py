@@ -16,6 +16,7 @@ from rich.text import Text
 
 from anygpu import api
 from anygpu.base.units import readable_seconds
+from anygpu.cli.show import grid
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device
 from anygpu.hardware.preference import prefer
@@ -101,7 +102,7 @@ def calibrate(
 
 def _measured(device: Device, seconds: float) -> Calibration:
     from anygpu.engines.catalogue import entry_of
-    from anygpu.workers.open import open_worker
+    from anygpu.workers.worker import open_worker
 
     begin = time.perf_counter()
     worker = open_worker(entry_of(device.id), device)
@@ -130,9 +131,7 @@ def _show(console: Console, calibration: Calibration) -> None:
     elif calibration.disturbed:
         text = "measured on a busy machine: run `anygpu calibrate` again when it is calm"
         console.print(Padding(Text(text, style="yellow"), (0, 0, 0, 2)))
-    facts = Table.grid(padding=(0, 2, 0, 0))
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")
+    facts = grid(2)
     facts.add_row("a call", f"at least {readable_seconds(calibration.launch)}")
     fused = "; adjacent operations are fused" if calibration.fuses else ""
     facts.add_row(

@@ -60,12 +60,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a program took with NumPy and with the decorator. Times are in seconds, medians of calls in turn."""
+    """Times of a program with NumPy and with the decorator, in seconds: medians of calls in turn."""
 
     numpy: float
     anygpu: float
     calls: int
-    #: Of the first decorated call of the process, which loads and may compile what later ones only use.
+    #: Seconds of the first decorated call of the process, which loads and may compile what later ones only use.
     first: float
     #: The number of the first call on `device`, counted from 1.
     since: int
@@ -253,7 +253,7 @@ def facts(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def show_end(console: Console, found: Sequence[Comparison]) -> None:
-    """What to do next."""
+    """Print the next step."""
     console.print()
     if all(each.device == "numpy" for each in found):
         console.print(f"Nothing was faster than NumPy here. {PAGE}.html lists the reasons.", soft_wrap=True)

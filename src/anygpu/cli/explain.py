@@ -15,13 +15,13 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from anygpu import api
 from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.cli.finding import find_function
+from anygpu.cli.output_files import find_function
+from anygpu.cli.show import grid
 from anygpu.errors import DeviceFallback, HostFallback, InvalidOption
 from anygpu.plan.plan import Candidate, Plan, shortened
 from anygpu.receipts import Receipt
@@ -45,9 +45,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     #: Before any call.
     plan: Plan
-    #: Of the calls that `--run` asked for, in order.
+    #: Receipts of the calls that `--run` asked for, in order.
     receipts: tuple[Receipt, ...] = ()
-    #: What the plan is after these calls; `None` when there were none.
+    #: The plan after these calls; `None` when there were none.
     afterwards: Plan | None = None
 
     def to_json(self) -> bytes:
@@ -240,11 +240,7 @@ def show_plan(console: Console, plan: Plan) -> None:
 
 
 def _show_rows(console: Console, candidates: Sequence[Candidate], plan: Plan) -> None:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(2):
-        table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, justify="right")
-    table.add_column(overflow="fold")
+    table = grid(4, right=2)
     for each in candidates:
         mark = Text("→", "green") if each.device == plan.chosen else Text(" ")
         table.add_row(mark, each.device, readable_seconds(each.seconds), Text(_in_words(each)))

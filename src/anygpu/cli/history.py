@@ -5,24 +5,23 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from anygpu.base.printable import encode_json
+from anygpu.base.tables import Column
 from anygpu.base.units import readable_bytes, readable_seconds
+from anygpu.cli.show import PLAIN, grid, show_table
 from anygpu.errors import InvalidOption
-from anygpu.history.database import Contents, Database, history_path
 from anygpu.history.hints import forget_marks
 from anygpu.history.history import VARIABLE, Setting, setting
-from anygpu.history.merging import HabitKey, TimingKey, habit_of, timing_of
-from anygpu.history.records import Habit, Timing
-from anygpu.history.steps import forget_steps
+from anygpu.history.records import Habit, HabitKey, Timing, TimingKey, habit_of, timing_of
+from anygpu.history.storage import Contents, HistoryFile, history_path
 from anygpu.history.wording import (
     age_text,
     agreement_text,
@@ -41,6 +40,8 @@ SCHEMA = "anygpu.history/1"
 _PATIENCE = 5.0
 #: Digits of a hash that tell functions apart, for people.
 _DIGITS = 8
+#: In place of a device, for calls that stay with NumPy.
+_HOST = "as it is"
 
 history = typer.Typer(
     help="Show what was measured in earlier calls and processes.",
@@ -66,14 +67,14 @@ class KnownHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The document that `--json` prints."""
 
     schema: str = SCHEMA
-    #: The database, and the bytes that it takes; 0 if there is none.
+    #: The file, and its size; 0 if there is none.
     path: str
     nbytes: int
-    #: What `ANYGPU_HISTORY` says.
+    #: The value of `ANYGPU_HISTORY`.
     setting: Setting
     #: Why nothing could be read, or is added; `None` if all is well.
     problem: str | None
-    #: Those that were called last come first.
+    #: The latest calls first.
     functions: tuple[FunctionHistory, ...]
 
     def to_json(self) -> bytes:
@@ -90,28 +91,28 @@ def show(
     if context.invoked_subcommand is not None:
         return
     setting()  # which says what is wrong with it before anything is shown
-    database = Database(history_path())
-    functions = _functions(database.contents(_PATIENCE))
+    stored = HistoryFile(history_path())
+    functions = _functions(stored.contents())
     if json:
-        _print(database, functions)
+        _print(stored, functions)
         return
     console = Console()
     if functions:
-        _show_table(console, functions[:limit], time.time())
+        _show_functions(console, functions[:limit], time.time())
         if len(functions) > limit:
             console.print(Text(f"… and {len(functions) - limit:,} more; --limit shows them.", style="dim"))
     else:
         console.print("Nothing is known of earlier calls.")
-    console.print(Text(_where(database), style="dim"), soft_wrap=True)
+    console.print(Text(_where(stored), style="dim"), soft_wrap=True)
 
 
 @history.command()
 def explain(name: Name, json: Json = False) -> None:
     """Show for one function what is known of every device, and what follows from it."""
-    database = Database(history_path())
-    functions = _named(_functions(database.contents(_PATIENCE)), name)
+    stored = HistoryFile(history_path())
+    functions = _named(_functions(stored.contents()), name)
     if json:
-        _print(database, functions)
+        _print(stored, functions)
         return
     console = Console()
     for each in functions:
@@ -125,22 +126,24 @@ def clear(
     ] = None,
 ) -> None:
     """Forget what is known, of all functions or of one."""
+    from anygpu.pytorch.step_files import forget_steps  # late: only this command needs it
+
     forget_marks()
     forget_steps()
-    database = Database(history_path())
-    if database.nbytes == 0 and not database.aside.exists():
+    stored = HistoryFile(history_path())
+    if stored.nbytes == 0 and not stored.has_old_format:
         print("Nothing is known of earlier calls.")
         return
-    contents = database.contents(_PATIENCE)
+    contents = stored.contents()
     if name is None:
-        done, what = database.clear_all(_PATIENCE), "The history"
+        done, what = stored.clear_all(_PATIENCE), "The history"
     else:
         functions = _named(_functions(contents), name)
         habits = {HabitKey(each.habit.function, each.habit.signature) for each in functions}
-        done = database.clear(habits, _timings_of(contents, habits), _PATIENCE)
+        done = stored.clear(habits, _timings_of(contents, habits), _PATIENCE)
         what = f"The history of {_label(functions[0].habit)}"
     if not done:
-        why = database.off or database.read_only or "other processes are using it; try again"
+        why = stored.problem or "other processes are using it; try again"
         raise InvalidOption(f"the history could not be cleared: {why.rstrip('.')}.")
     print(f"{what} was cleared.")
 
@@ -162,7 +165,7 @@ def _functions(contents: Contents) -> list[FunctionHistory]:
 
 
 def _named(functions: Sequence[FunctionHistory], name: str) -> list[FunctionHistory]:
-    """Those of that name. Raises `InvalidOption` when there are none, with names that there are."""
+    """The functions of that name. Raises `InvalidOption` when there are none, with names that there are."""
     found = [each for each in functions if _matches(each.habit, name)]
     if not found:
         known = sorted({_label(each.habit) for each in functions})
@@ -191,50 +194,63 @@ def _label(habit: Habit) -> str:
     return habit.name or habit.function[:_DIGITS]
 
 
-def _print(database: Database, functions: Sequence[FunctionHistory]) -> None:
+def _print(stored: HistoryFile, functions: Sequence[FunctionHistory]) -> None:
     document = KnownHistory(
-        path=str(database.path),
-        nbytes=database.nbytes,
+        path=str(stored.path),
+        nbytes=stored.nbytes,
         setting=setting(),
-        problem=database.off or database.read_only,
+        problem=stored.problem,
         functions=tuple(functions),
     )
     sys.stdout.write(document.to_json().decode() + "\n")
 
 
-def _show_table(console: Console, functions: Sequence[FunctionHistory], now: float) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("function", overflow="fold")
-    table.add_column("device", no_wrap=True)
-    table.add_column("a call", justify="right", no_wrap=True)
-    table.add_column("calls", justify="right", no_wrap=True)
-    table.add_column("last", no_wrap=True)
+class _Timed(NamedTuple):
+    """A line of the table: a function on a device."""
+
+    label: str
+    device: str
+    seconds: float | None
+    calls: int
+    when: str
+    memory: str | None = None
+
+
+_TABLE: tuple[Column[_Timed], ...] = (
+    Column("function", lambda row: row.label, "prose"),
+    Column("device", lambda row: row.device, tone=lambda row: "dim" if row.device == _HOST else ""),
+    Column("a call", lambda row: "not measured" if row.seconds is None else readable_seconds(row.seconds), "id"),
+    Column("calls", lambda row: row.calls, "count"),
+    Column("last", lambda row: row.when),
+    Column("memory", lambda row: row.memory, "prose"),
+)
+
+
+def _timed(function: FunctionHistory, now: float) -> list[_Timed]:
+    habit = function.habit
+    if not function.timings:
+        took = habit.seconds / max(1, habit.calls)
+        return [_Timed(_label(habit), _HOST, took, habit.calls, age_text(habit.when, now))]
+    return [
+        _Timed(
+            "" if number else _label(habit), each.device, each.seconds, each.calls, age_text(each.when, now),
+            memory_text(each, all_rows=False),
+        )
+        for number, each in enumerate(latest_by_device(function.timings))
+    ]  # fmt: skip
+
+
+def _show_functions(console: Console, functions: Sequence[FunctionHistory], now: float) -> None:
     has_memory = any(timing.peaks for each in functions for timing in each.timings)
-    if has_memory:
-        table.add_column("memory", overflow="fold")
-    for each in functions:
-        label = _label(each.habit)
-        for timing in latest_by_device(each.timings):
-            seconds = "not measured" if timing.seconds is None else readable_seconds(timing.seconds)
-            memory = [memory_text(timing, all_rows=False)] if has_memory else []
-            table.add_row(label, timing.device, seconds, f"{timing.calls:,}", age_text(timing.when, now), *memory)
-            label = ""
-        if not each.timings:
-            habit = each.habit
-            seconds = readable_seconds(habit.seconds / max(1, habit.calls))
-            calls = f"{habit.calls:,}"
-            table.add_row(label, Text("as it is", style="dim"), seconds, calls, age_text(habit.when, now))
-    console.print(table)
+    rows = [row for each in functions for row in _timed(each, now)]
+    show_table(console, _TABLE if has_memory else _TABLE[:-1], rows, PLAIN)
 
 
 def _explain(console: Console, function: FunctionHistory, now: float) -> None:
     habit = function.habit
     console.print(Text.assemble((_label(habit), "bold"), f"  {habit_text(habit, now)}"), soft_wrap=True)
     latest = latest_by_device(function.timings)
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, justify="right")
-    table.add_column(overflow="fold")
+    table = grid(3, right=1)
     for each in latest:
         facts = [measured_text(each, now), agreement_text(each, now)]
         if each.peaks:
@@ -255,11 +271,11 @@ def _explain(console: Console, function: FunctionHistory, now: float) -> None:
     console.print(Padding(table, (0, 0, 1, 2)))
 
 
-def _where(database: Database) -> str:
-    problem = database.off or database.read_only
+def _where(stored: HistoryFile) -> str:
+    problem = stored.problem
     if problem is not None:
         return problem
     chosen = setting()
     if chosen == "off":
-        return f"{VARIABLE}=off: nothing is added to {database.path}."
-    return f"The history is kept in {database.path}, {readable_bytes(database.nbytes)}."
+        return f"{VARIABLE}=off: nothing is added to {stored.path}."
+    return f"The history is kept in {stored.path}, {readable_bytes(stored.nbytes)}."

@@ -12,15 +12,15 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from anygpu.base.printable import printable
-from anygpu.base.units import readable_bytes, readable_seconds
+from anygpu.base.tables import pick
+from anygpu.base.units import readable_seconds
 from anygpu.cli.output_files import check_output, write_output
-from anygpu.observe.parts import breakdown
-from anygpu.observe.profile_html import summary, to_html
-from anygpu.observe.profile_records import Profile, ScaleneLine, by_device
+from anygpu.cli.show import PLAIN, show_table
+from anygpu.observe.profile_html import FUNCTIONS, OPERATIONS, line_columns, summary, to_html
+from anygpu.observe.profile_records import Profile, by_device
 from anygpu.observe.scalene import joined, run_scalene, version
 
 #: Rows of a table on the screen, and the part of the whole below which a row is left out.
@@ -71,7 +71,7 @@ def _run(script: str, arguments: list[str]) -> tuple[int, Profile | None]:
     with tempfile.TemporaryDirectory(prefix="anygpu-profile-") as folder:
         out = Path(folder) / "profile.json"
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [sys.executable, *flags, "-m", "anygpu.observe.profiled", str(out), script, *arguments]
+        command = [sys.executable, *flags, "-m", "anygpu.observe.script", str(out), script, *arguments]
         # An interrupt is the script's: it decides what becomes of it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
@@ -105,67 +105,26 @@ def show_profile(console: Console, profile: Profile) -> None:
         console.print(Text(said, style="yellow"))
 
 
-def _table(*names: str) -> Table:
-    """Names of columns; those that end with a colon hold text, and all others numbers."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in names:
-        text = name.endswith(":")
-        table.add_column(name.removesuffix(":"), justify="left" if text else "right", no_wrap=name != "code:")
-    return table
-
-
 def _show_lines(console: Console, profile: Profile) -> None:
-    extra = ("Scalene", "peak") if profile.scalene is not None else ()
-    table = _table("seconds", "%", "calls", *extra, "line:", "code:")
-    for each in profile.lines:
-        scalene = each.scalene.percent / 100 if each.scalene is not None else 0.0
-        shown = each.seconds >= _LEAST * profile.seconds or each.calls or scalene >= 2 * _LEAST
-        if not shown or table.row_count == _MOST:
-            continue
-        seen = []
-        if extra:
-            seen = _of_scalene(each.scalene)
-        table.add_row(
-            readable_seconds(each.seconds),
-            f"{100 * each.seconds / profile.seconds:.1f}" if profile.seconds else "",
-            f"{each.calls:,}" if each.calls else "",
-            *seen,
-            Text(printable(f"{Path(each.file).name}:{each.line}")),
-            Text(printable(each.code), overflow="ellipsis", no_wrap=True),
-        )
-    console.print()
-    console.print(table)
-    hidden = len(profile.lines) - table.row_count
+    least = _LEAST * profile.seconds
+    shown = [
+        line
+        for line in profile.lines
+        if line.seconds >= least or line.calls or (line.scalene and line.scalene.percent >= 200 * _LEAST)
+    ][:_MOST]
+    known = line_columns(profile)
+    extra = ("Scalene: CPU", "peak memory") if profile.scalene is not None else ()
+    show_table(console, pick(known, "seconds", "%", "calls", *extra, "line", "code"), shown, PLAIN)
+    hidden = len(profile.lines) - len(shown)
     if hidden > 0:
         console.print(Text(f"and {hidden:,} more lines, in --html and --json", style="dim"))
-
-
-def _of_scalene(line: ScaleneLine | None) -> list[str]:
-    if line is None:
-        return ["", ""]
-    return [f"{line.percent:.1f} %", f"{line.peak_megabytes:.0f} MB" if line.peak_megabytes >= 1 else ""]
-
-
-def _bytes(size: int) -> str:
-    return readable_bytes(size) if size else ""
 
 
 def _show_functions(console: Console, profile: Profile) -> None:
     if not profile.functions:
         return
-    table = _table("seconds", "calls", "moved", "function:", "device:", "most of it in:")
-    for each in profile.functions[:_MOST]:
-        longest = sorted(each.phases.items(), key=lambda item: -item[1])[:2]
-        table.add_row(
-            readable_seconds(each.seconds),
-            f"{each.calls:,}",
-            _bytes(each.bytes_to_device + each.bytes_to_host),
-            Text(printable(each.function)),
-            Text(printable(each.device)),
-            Text(", ".join(f"{name} {readable_seconds(took)}" for name, took in longest if took >= 5e-7)),
-        )
-    console.print()
-    console.print(table)
+    titles = ("seconds", "calls", "moved", "function", "device", "most of it in")
+    show_table(console, pick(FUNCTIONS, *titles), profile.functions[:_MOST], PLAIN)
     whole = sum(profile.phases.values())
     phases = [f"{name} {readable_seconds(took)}" for name, took in profile.phases.items() if took > _LEAST * whole]
     devices = [f"{printable(each.device)} {readable_seconds(each.seconds)}" for each in by_device(profile)]
@@ -175,40 +134,14 @@ def _show_functions(console: Console, profile: Profile) -> None:
 def _show_steps(console: Console, profile: Profile) -> None:
     """Calls that have parts, such as those of a training step."""
     steps = [each for each in profile.functions if each.parts][:_MOST]
-    if not steps:
-        return
-    table = _table("steps", "each", "again", "raised", "peak", "predicted", "step:", "where its time goes:")
-    table.columns[-1].no_wrap = False
-    for each in steps:
-        shares = breakdown(each.phases, each.parts)
-        whole = sum(seconds for _, seconds in shares) or 1.0
-        parts = (f"{name} {seconds / whole:.0%}" for name, seconds in shares if seconds >= _LEAST * whole)
-        table.add_row(
-            f"{each.calls:,}",
-            readable_seconds(each.seconds / each.calls),
-            f"{each.repeats:,}" if each.repeats else "",
-            f"{each.errors:,}" if each.errors else "",
-            _bytes(each.peak_bytes or 0),
-            _bytes(each.predicted_bytes or 0),
-            Text(printable(each.function)),
-            Text(printable(", ".join(parts))),
-        )
-    console.print()
-    console.print(table)
+    titles = ("calls", "each", "again", "raised", "peak", "predicted", "function", "where its time goes")
+    names = {"calls": "steps", "function": "step"}
+    columns = [FUNCTIONS[title]._replace(title=names.get(title, title)) for title in titles]
+    if steps:
+        show_table(console, columns, steps, PLAIN)
 
 
 def _show_operations(console: Console, profile: Profile) -> None:
-    if not profile.operations:
-        return
-    table = _table("seconds", "runs", "operation:", "device:", "line:")
-    for each in profile.operations[:8]:
-        line = "" if each.line is None else printable(Path(each.line).name)
-        table.add_row(
-            f"≈ {readable_seconds(each.seconds)}",
-            f"{each.runs:,}",
-            Text(printable(each.operation)),
-            Text(printable(each.device)),
-            Text(line),
-        )
-    console.print()
-    console.print(table)
+    if profile.operations:
+        seconds = OPERATIONS[0]._replace(value=lambda each: f"≈ {readable_seconds(each.seconds)}")
+        show_table(console, (seconds, *OPERATIONS[1:]), profile.operations[:8], PLAIN)

@@ -10,11 +10,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from anygpu.cli.finding import find_function
+from anygpu.cli.output_files import find_function
 from anygpu.errors import InvalidOption
 
 _EXAMPLE = "anygpu serve mymodule:score --port 8000"
-#: What may stand before "=": a name, and nothing of a path or a module.
+#: The part before "=": a name, which is no path and no module.
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<target>.+)")
 
 

@@ -8,23 +8,17 @@ from anygpu.codegen.kernel_ir import Apply, Choose, Expr, Literal, Name
 from anygpu.codegen.target import ComputeType
 from anygpu.codegen.types import COMPUTE, NARROWED
 from anygpu.program.dtypes import KIND, DType, is_integer
-from anygpu.program.functions import COMPARISONS, BinaryFunction, UnaryFunction
+from anygpu.program.functions import COMPARISONS, TESTS, BinaryFunction, UnaryFunction, having
 
 #: Functions whose result is in the type's range, and exact, whenever the operands are.
-_STAYS_INSIDE = frozenset(
-    (
-        *("sign", "floor", "ceil", "trunc", "rint", "mantissa", "minimum", "maximum", "copysign", "nextafter"),
-        *("remainder", "fmod", "gcd", "bitwise_and", "bitwise_or", "bitwise_xor", "right_shift", "popcount"),
-    )
-)
-_TESTS = ("isnan", "isinf", "isfinite", "signbit")
+_STAYS_INSIDE = having("exact")
 _SUMS = ("add", "subtract")
 _PRODUCTS = ("multiply", "divide")
 _WHOLE = ("floor", "ceil", "trunc")
 _LOGARITHMS = ("log", "log2", "log10", "log1p")
 _POWERS = ("sqrt", "exp", "exp2", "expm1", "power", "cbrt")
 #: These look at the bits of their operands, or only choose one of them.
-_BY_BITS = frozenset((*_TESTS, *_WHOLE, "negative", "abs", "copysign", "minimum", "maximum", "rint", "sign"))
+_BY_BITS = frozenset((*TESTS, *_WHOLE, "negative", "abs", "copysign", "minimum", "maximum", "rint", "sign"))
 
 #: Finds the expression that an operand was computed by, where that is known.
 MadeBy = Callable[[Expr], Apply | None]
@@ -44,7 +38,7 @@ def narrowed(value: Expr, dtype: DType) -> Expr:
 def unary(fn: UnaryFunction, dtype: DType, x: Expr, made_by: MadeBy = as_written) -> Expr:
     type = x.type
     (x,) = apart(fn, (x,), made_by)
-    if fn in _TESTS:
+    if fn in TESTS:
         return Apply(fn, (x,), "bool")
     if fn == "exponent":
         return Apply(fn, (x,), "i32")
@@ -67,7 +61,9 @@ def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr, made_by: MadeBy =
     if fn == "nextafter" and dtype in ("float16", "bfloat16"):
         return Apply("nextafter_f16" if dtype == "float16" else "nextafter_bf16", (x, y), x.type)
     result = Apply(fn, (x, y), x.type) if known is None else known
-    return result if fn in _STAYS_INSIDE else narrowed(result, dtype)
+    # Of floats a rest is rounded where it takes the sign of the divisor.
+    exact = fn in _STAYS_INSIDE or (fn == "remainder" and is_integer(dtype))
+    return result if exact else narrowed(result, dtype)
 
 
 def _known_power(dtype: DType, x: Expr, exponent: Literal, made_by: MadeBy) -> Expr | None:

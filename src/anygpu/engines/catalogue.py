@@ -14,8 +14,7 @@ from anygpu.engines.distributions import version_of
 from anygpu.engines.protocol import Engine
 from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTraits
 from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra, install_command
-from anygpu.hardware.device import Device, Form
-from anygpu.hardware.device_names import CPU, parse_device
+from anygpu.hardware.device import CPU, Device, Form, parse_device
 from anygpu.hardware.selection import is_stand_in
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import numpy as np
 
 from anygpu.base.cache_folder import cache_folder
 from anygpu.base.disturbance import Reading, conditions, read_processors
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.codegen.functions import accuracy
 from anygpu.codegen.kernel import Check, Kernel, Schedule, Start
@@ -45,7 +46,6 @@ from anygpu.engines.driver import (
 )
 from anygpu.engines.host_types import numpy_dtype, raise_broken
 from anygpu.engines.launches import KernelTimer, LaunchKey, PreparedLaunches, ProgramLaunches
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack

@@ -1,8 +1,7 @@
-"""What engines that compile keep on disk between processes: results of tuning, and what a compiler made.
+"""A cache on disk, shared by processes: tuning results, calibrations, compiled code.
 
-A kept file is trusted only when it is ours (see `anygpu.base.cache_folder`), whole (by its checksum) and meant for
-exactly this use (kind, key, device, driver and versions). Anything else is as good as no file: the worst that a
-cache can cost is the time to do the work again.
+A file is trusted only if it is this user's (see `anygpu.base.cache_folder`), complete (by its checksum) and meant for
+exactly this use (kind, key, device, driver and versions). Any other file is a cache miss.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import os
 import platform
 import re
-import stat
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from anygpu._version import __version__
-from anygpu.base.cache_folder import TEMPORARY, decoded, sealed, unsealed, write_file
+from anygpu.base.cache_folder import bytes_on_disk, decoded, sealed, sweep, unsealed, write_file
 from anygpu.base.digest import blake2b
 from anygpu.base.own_files import read_file
 from anygpu.engines.distributions import version_of
@@ -34,18 +32,12 @@ MAX_BYTES = 256 << 20
 
 _FORMAT = 2
 
-#: What a file takes on disk, however short it is.
-_DISK_BLOCK = 4096
-#: A file that has been written for so long will never be finished.
-_ABANDONED_SECONDS = 3600.0
-
 _KIND = r"[a-z0-9]+(-[a-z0-9]+)*"
-#: Nothing else is ever removed: the folder may be one in which a user has other files.
 _OURS = _KIND + r"-[0-9a-f]{64}"
 
 
 def stamp_of(device: Device, libraries: Iterable[str]) -> str:
-    """Everything that can make what was compiled or measured for a device wrong for it.
+    """A text that changes with everything that invalidates compiled code or timings of a device.
 
     `libraries` are names of distributions. Two cards of one model with one driver have one stamp.
     """
@@ -57,10 +49,10 @@ def stamp_of(device: Device, libraries: Iterable[str]) -> str:
 
 
 class DiskCache:
-    """Named bytes and records in a folder, for one device as `stamp` has it.
+    """Bytes and records by kind and key in a folder, valid for one `stamp` (see `stamp_of`).
 
-    No method raises for what is or is not on disk. The folder is kept below `max_bytes`; what was not asked for the
-    longest time goes first. Several threads and processes may use one folder.
+    No method raises for the state of the disk. The folder is kept below `max_bytes`: the least recently used files are
+    removed first. Several threads and processes may use one folder.
     """
 
     def __init__(
@@ -75,11 +67,11 @@ class DiskCache:
         self._stamp = stamp
         self._max_bytes = max_bytes
         self._clock = clock
-        #: What may still be written before the folder is looked through; unknown at first.
+        #: Bytes that may still be written before the folder is swept; 0 at first, because the size is unknown.
         self._room = 0
 
     def get(self, kind: str, key: str | bytes) -> bytes | None:
-        """What was put under that key, if it is there and beyond doubt."""
+        """The bytes that were put under that key; `None` if there are none, or they cannot be trusted."""
         identity = self._identity(kind, key)
         path = self._path(kind, identity)
         data = unsealed(read_file(path, self._max_bytes), identity)
@@ -90,26 +82,31 @@ class DiskCache:
         return data
 
     def put(self, kind: str, key: str | bytes, data: bytes) -> None:
-        """Keep it, in place of what was there, if the folder can be written."""
+        """Write the bytes under that key, if the folder is writable."""
         identity = self._identity(kind, key)
         path = self._path(kind, identity)
         content = sealed(data, identity)
-        if _on_disk(len(content)) > self._max_bytes or not write_file(path, content):
+        if bytes_on_disk(len(content)) > self._max_bytes or not write_file(path, content):
             return
         with contextlib.suppress(OSError):
             now = self._clock()
             os.utime(path, (now, now))
-            self._room -= _on_disk(len(content))
+            self._room -= bytes_on_disk(len(content))
             if self._room < 0:
-                self._make_room(now)
+                self._make_room(now, self._max_bytes)
 
     def record(self, kind: str, key: str | bytes, of: type[Record]) -> Record | None:
-        """A record that was put under that key, if it is there and of that type."""
+        """The record that was put under that key, if there is one of that type."""
         return decoded(msgspec.msgpack.decode, self.get(kind, key), of)
 
     def put_record(self, kind: str, key: str | bytes, record: Any) -> None:
-        """Keep anything that msgspec can encode: a struct, or what structs are made of."""
+        """Write anything that msgspec can encode."""
         self.put(kind, key, msgspec.msgpack.encode(record))
+
+    def clear(self) -> None:
+        """Remove all files of any cache in the folder."""
+        with contextlib.suppress(OSError):
+            self._make_room(self._clock(), 0)
 
     def _identity(self, kind: str, key: str | bytes) -> bytes:
         if not re.fullmatch(_KIND, kind):
@@ -122,28 +119,11 @@ class DiskCache:
     def _path(self, kind: str, identity: bytes) -> str:
         return os.path.join(self._directory, f"{kind}-{identity.hex()}")
 
-    def _make_room(self, now: float) -> None:
-        """Remove what was not used for the longest time. Others may be at the same: a file that is gone is gone."""
-        files = []
-        for entry in os.scandir(self._directory):
-            with contextlib.suppress(OSError):
-                facts = entry.stat(follow_symlinks=False)
-                if not stat.S_ISREG(facts.st_mode):
-                    continue
-                if re.fullmatch(_OURS, entry.name):
-                    files.append((facts.st_mtime, _on_disk(facts.st_size), entry.path))
-                elif entry.name.startswith(TEMPORARY) and now - facts.st_mtime > _ABANDONED_SECONDS:
-                    os.unlink(entry.path)
-        total = sum(size for _, size, _ in files)
-        for _, size, path in sorted(files):
-            if total <= self._max_bytes:
-                break
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            total -= size
-        # Half of it: others write here too.
-        self._room = (self._max_bytes - total) // 2
+    def _make_room(self, now: float, max_bytes: int) -> None:
+        total = sweep(self._directory, _is_ours, now=now, most_bytes=max_bytes)
+        # Half of it: other processes write here too.
+        self._room = (max_bytes - total) // 2
 
 
-def _on_disk(nbytes: int) -> int:
-    return -(-nbytes // _DISK_BLOCK) * _DISK_BLOCK
+def _is_ours(name: str) -> bool:
+    return re.fullmatch(_OURS, name) is not None

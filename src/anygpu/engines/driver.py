@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.target import Target
+from anygpu.memory.adaptors import Stats
 from anygpu.memory.resource import Block as MemoryBlock
-from anygpu.memory.stats import Stats
 
 #: A piece of the device's memory, and a kernel that is ready to run: the driver's own objects.
 Block = Any

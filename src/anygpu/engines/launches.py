@@ -27,7 +27,7 @@ from anygpu.engines.driver import (
     window_of,
 )
 from anygpu.errors import AllocationError
-from anygpu.memory.stats import Stats
+from anygpu.memory.adaptors import Stats
 
 # -- launches that repeat: commands are worked out once for the blocks of a run, and submitted again as they are
 # A pool gives a call that repeats the very same blocks (see `anygpu.memory.pool`). So a run is recognised by the

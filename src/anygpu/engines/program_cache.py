@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from anygpu.engines.lru import LRUCache
+from anygpu.base.lru import LRUCache
 from anygpu.errors import CannotCompile
 from anygpu.hardware.device import Device
 

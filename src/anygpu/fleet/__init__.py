@@ -4,8 +4,7 @@
 loaded in a child process, the driver, and never in the user's own.
 """
 
-from anygpu.fleet.connecting import connect
-from anygpu.fleet.fleet import Fleet
+from anygpu.fleet.fleet import Fleet, connect
 from anygpu.fleet.scaling import Scaling
 
 __all__ = ["Fleet", "Scaling", "connect"]

@@ -183,7 +183,7 @@ class _Mode(msgspec.Struct):
 
 
 def _ask_dashboard(url: str, timeout: float) -> tuple[str | None, str]:
-    """What the dashboard says of itself; None and a reason if it does not."""
+    """The dashboard's answer about itself; `None` and a reason if there is none."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise InvalidOption(f"{url!r} is not the address of a dashboard. Write http://host:8265.")
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -1,4 +1,4 @@
-"""The user's side of the driver: its process, the machines that it tells of, and the homes that it opens."""
+"""The user's side of the driver: its process, the machines that it tells of, and the actors that it opens."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from anygpu.errors import ClusterUnavailable, DeviceError, DeviceUnavailable, te
 from anygpu.fleet.driver_messages import (
     CLOSED,
     KILLED,
+    ActorEnded,
+    ActorOpened,
     Bundle,
     Connect,
     Connected,
@@ -28,13 +30,11 @@ from anygpu.fleet.driver_messages import (
     DriverEvent,
     DriverRequest,
     Executions,
-    HomeEnded,
-    HomeOpened,
-    KillHome,
+    KillActor,
     MachinesRefused,
     Node,
     NodeProbed,
-    OpenHome,
+    OpenActor,
     ProbeNode,
     Refusal,
     RequestMachines,
@@ -44,21 +44,20 @@ from anygpu.fleet.driver_messages import (
     encode,
 )
 from anygpu.workers.child_process import Child, how_it_ended
-from anygpu.workers.command import child_command
-from anygpu.workers.error_transport import read
+from anygpu.workers.child_start import child_command
 from anygpu.workers.link import HAS_SOCKET_PAIRS, Invitation, Link, LinkClosed
-from anygpu.workers.task_messages import TaskFailed
+from anygpu.workers.task_messages import TaskFailed, error_from_message
 
 #: A cluster that has not let us in within this time is not there.
 CONNECT_SECONDS = 60.0
-#: A home that Ray has not started within this time will not be.
+#: An actor that Ray has not started within this time will not be.
 OPEN_SECONDS = 15.0
 #: How often the driver looks which machines there are.
 WATCH_SECONDS = 2.0
 #: A head that does not accept a connection within this time is not there.
 _ANSWER_SECONDS = 5.0
 _LAST_WORDS = 4000
-#: How long the reason of a home's end may take after the end itself.
+#: How long the reason of an actor's end may take after the end itself.
 _REASON_SECONDS = 0.5
 
 _Expected = TypeVar("_Expected", bound=DriverAnswer)
@@ -92,15 +91,15 @@ class Cluster:
         self._link: Link = invitation.accepted()
         self._finalizer = weakref.finalize(self, _end, self._process, self._link, self._stderr, os.getpid())
         self._sending = threading.Lock()
-        self._homes = itertools.count(1)
-        self._ended_homes: dict[int, str] = {}
-        #: By home, its device.
+        self._actors = itertools.count(1)
+        self._ended_actors: dict[int, str] = {}
+        #: By actor, its device.
         self._devices: dict[int, str] = {}
         self._news = threading.Condition()
         self._end: str | None = None
         self.when_nodes_change: Callable[[tuple[Node, ...]], None] = lambda nodes: None
         #: Told the device.
-        self.when_home_ends: Callable[[str], None] = lambda device: None
+        self.when_actor_ends: Callable[[str], None] = lambda device: None
         self.when_lost: Callable[[str], None] = lambda why: None
         self.when_refused: Callable[[int, Refusal | None], None] = lambda count, refusal: None
         try:
@@ -133,7 +132,7 @@ class Cluster:
 
     @property
     def process_id(self) -> int:
-        """Of the driver."""
+        """The id of the driver's process."""
         return self._process.pid
 
     def probe(self, node: str, seconds: float) -> NodeProbed:
@@ -146,23 +145,23 @@ class Cluster:
         finally:
             link.close()
 
-    def open_home(self, device: str, node: str, gpus: float) -> ActorChild:
-        """The home of a device, as a child that serves it. Raises `DeviceUnavailable`."""
-        home = next(self._homes)
-        link = self._asked(lambda: OpenHome(home, device, node, gpus, OPEN_SECONDS))
+    def open_actor(self, device: str, node: str, gpus: float) -> ActorChild:
+        """The actor of a device, as a child that serves it. Raises `DeviceUnavailable`."""
+        actor = next(self._actors)
+        link = self._asked(lambda: OpenActor(actor, device, node, gpus, OPEN_SECONDS))
         try:
-            opened = _unwrapped(_answer(link, OPEN_SECONDS * 2), HomeOpened)
+            opened = _unwrapped(_answer(link, OPEN_SECONDS * 2), ActorOpened)
         except BaseException as error:
             link.close()
-            self.kill(home)
+            self.kill(actor)
             if isinstance(error, LinkClosed | TimeoutError):
                 raise self._unavailable(f'on="{device}"', self._why(error), device=device) from None
             raise
-        self._devices[home] = device
-        return ActorChild(self, home, link, opened.pid)
+        self._devices[actor] = device
+        return ActorChild(self, actor, link, opened.pid)
 
     def executions(self) -> Executions:
-        """What was executed on other machines, as far as these have answered. Raises `DeviceUnavailable`."""
+        """Counts of executions on other machines, as far as these have answered. Raises `DeviceUnavailable`."""
         link = self._asked(CountExecutions)
         try:
             return _unwrapped(_answer(link, OPEN_SECONDS), Executions)
@@ -171,27 +170,27 @@ class Cluster:
         finally:
             link.close()
 
-    def kill(self, home: int) -> None:
-        """End a home. Does not wait for it."""
+    def kill(self, actor: int) -> None:
+        """End an actor. Does not wait for it."""
         with contextlib.suppress(LinkClosed):
-            self._send(KillHome(home))
+            self._send(KillActor(actor))
 
     def request(self, bundles: tuple[Bundle, ...]) -> None:
         """Ask the cluster's autoscaler for machines. Does not wait for them; `when_refused` tells of problems."""
         with contextlib.suppress(LinkClosed):
             self._send(RequestMachines(bundles))
 
-    def why_ended(self, home: int) -> str:
-        """Why a home is gone, which its link has told already."""
+    def why_ended(self, actor: int) -> str:
+        """Why an actor is gone, which its link has told already."""
         until = time.monotonic() + _REASON_SECONDS
         with self._news:
-            while home not in self._ended_homes and self._end is None:
+            while actor not in self._ended_actors and self._end is None:
                 if not self._news.wait(max(0.0, until - time.monotonic())) and time.monotonic() >= until:
                     break
-            return self._ended_homes.pop(home, None) or self._end or "its home is gone"
+            return self._ended_actors.pop(actor, None) or self._end or "its actor is gone"
 
     def close(self) -> None:
-        """Let go of the cluster, with every home there. May be called twice."""
+        """Let go of the cluster, with every actor there. May be called twice."""
         if self._end is None:
             self._end = "the fleet was closed"
         self._finalizer()
@@ -235,13 +234,13 @@ class Cluster:
     # -- on the thread that listens
 
     def _heard(self, event: DriverEvent) -> None:
-        if isinstance(event, HomeEnded):
+        if isinstance(event, ActorEnded):
             with self._news:
-                self._ended_homes[event.home] = event.why
+                self._ended_actors[event.actor] = event.why
                 self._news.notify_all()
-            device = self._devices.pop(event.home, None)
+            device = self._devices.pop(event.actor, None)
             if device is not None and event.why not in (CLOSED, KILLED):
-                self.when_home_ends(device)
+                self.when_actor_ends(device)
         elif isinstance(event, MachinesRefused):
             self.when_refused(event.count, event.refusal)
         else:
@@ -260,39 +259,39 @@ class Cluster:
 
 
 class _ActorProcess:
-    """The process of a home, which is on another machine and known here by a number."""
+    """The process of an actor, which is on another machine and known here by a number."""
 
     stdin: IO[bytes] | None = None
     stdout: IO[bytes] | None = None
 
-    def __init__(self, cluster: Cluster, home: int, pid: int) -> None:
+    def __init__(self, cluster: Cluster, actor: int, pid: int) -> None:
         self.pid = pid
         self._cluster = cluster
-        self._home = home
+        self._actor = actor
         self._killed = False
 
     def poll(self) -> int | None:
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Nobody here can wait for it: the driver does."""
+        """Return at once: the driver waits for the process, which is not a child of this one."""
         return 0
 
     def kill(self) -> None:
         if not self._killed:
             self._killed = True
-            self._cluster.kill(self._home)
+            self._cluster.kill(self._actor)
 
 
 class ActorChild(Child):
-    """The home of a device as a child: what a worker holds."""
+    """The actor of a device as a child: what a worker holds."""
 
-    def __init__(self, cluster: Cluster, home: int, link: Link, pid: int) -> None:
-        self.process = _ActorProcess(cluster, home, pid)
+    def __init__(self, cluster: Cluster, actor: int, link: Link, pid: int) -> None:
+        self.process = _ActorProcess(cluster, actor, pid)
         self.link = link
         self.has_low_priority = False
         self._cluster = cluster
-        self._home = home
+        self._actor = actor
 
     @property
     def driver(self) -> int:
@@ -300,7 +299,7 @@ class ActorChild(Child):
         return self._cluster.process_id
 
     def how_it_ended(self) -> str:
-        return self._cluster.why_ended(self._home)
+        return self._cluster.why_ended(self._actor)
 
     def close(self) -> None:
         if self.link is not None:
@@ -350,7 +349,7 @@ def _answer(link: Link, seconds: float) -> DriverAnswer:
 
 def _unwrapped(answer: DriverAnswer, kind: type[_Expected]) -> _Expected:
     if isinstance(answer, TaskFailed):
-        raise read(answer, "the cluster")
+        raise error_from_message(answer, "the cluster")
     if not isinstance(answer, kind):
         raise DeviceError("the driver of the fleet answered another question. This is a bug in anygpu.")
     return answer

@@ -6,19 +6,25 @@ When a cluster's head is gone, Ray ends the process that is connected to it. Tha
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
+import selectors
 import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from anygpu.errors import AnyGPUError, ClusterUnavailable, DeviceUnavailable, text_of
+from anygpu.fleet.actor_messages import ActorLost, ActorRefused, AnswerLost
 from anygpu.fleet.driver_messages import (
+    ActorEnded,
+    ActorOpened,
     Bundle,
     Connect,
     Connected,
@@ -27,13 +33,11 @@ from anygpu.fleet.driver_messages import (
     DriverEvent,
     DriverRequest,
     Executions,
-    HomeEnded,
-    HomeOpened,
-    KillHome,
+    KillActor,
     MachinesRefused,
     Node,
     NodesChanged,
-    OpenHome,
+    OpenActor,
     ProbeNode,
     Refusal,
     RequestMachines,
@@ -41,21 +45,203 @@ from anygpu.fleet.driver_messages import (
     decode_request,
     encode,
 )
-from anygpu.fleet.faults import AnswerLost, HomeLost, HomeRefused
-from anygpu.fleet.lifelines import Lifelines
 from anygpu.fleet.relay import Relay
-from anygpu.workers.error_transport import written
+from anygpu.workers.child_start import end_with_parent
 from anygpu.workers.link import Link, LinkClosed, taken_up
-from anygpu.workers.orphans import end_with_parent
+from anygpu.workers.task_messages import error_to_message
 
 if TYPE_CHECKING:
     from anygpu.fleet.ray_cluster import RayCluster
 
-#: What Ray itself calls this; its default is a minute.
+
+# -- idle connections to the servers of a cluster: when one of these dies, its kernel says so at once
+#
+# Ray asks its machines every few seconds and is patient with them: it takes a quarter of a minute to say that one is
+# gone that was killed, and a minute for one that is out of reach. A connection that nothing is sent through is closed
+# within milliseconds when the server's process ends, and within seconds when no packet passes any more. Nothing is said
+# or read through it.
+
+
+#: When nothing passes: the first question of the kernel, the time between the next ones, and how many may be lost.
+KEEPALIVE_IDLE, KEEPALIVE_EVERY, KEEPALIVE_LOST = 2, 1, 4
+#: Seconds that connecting may take, and after which it is tried again.
+CONNECT_SECONDS, AGAIN_SECONDS = 1.0, 0.25
+#: When connecting to a server is tried again that has never answered.
+UNSEEN_SECONDS = 5.0
+
+
+class _LivenessConnection:
+    def __init__(self, name: str, host: str, port: int) -> None:
+        self.name = name
+        self.host, self.port = host, port
+        self.socket: socket.socket | None = None
+        self.is_connected = False
+        #: Whether the server counts as being there: also while a connection that it has closed is made anew, and as
+        #: long as there never was one, as where a firewall does not want it.
+        self.is_up = True
+        self.was_up = False
+        #: When connecting is given up, or tried again.
+        self.until = 0.0
+
+
+class LivenessConnections:
+    """A thread with one connection to each server that is watched. Thread-safe."""
+
+    def __init__(self, when_changed: Callable[[str, str | None], None]) -> None:
+        """`when_changed` is called on the thread: with a name, and with why that server is gone, or `None`: it is back.
+
+        It must not wait for anything.
+        """
+        self._tell = when_changed
+        self._lock = threading.Lock()
+        self._lines: dict[str, _LivenessConnection] = {}
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        threading.Thread(target=self._watch, name="anygpu-liveness", daemon=True).start()
+
+    def watch(self, name: str, host: str, port: int) -> None:
+        """From now on, if it is not watched already. A server counts as being there until the opposite is known."""
+        with self._lock:
+            if name not in self._lines:
+                self._lines[name] = _LivenessConnection(name, host, port)
+                self._wake.send(b"\0")
+
+    def forget(self, name: str) -> None:
+        """Watch it no more."""
+        with self._lock:
+            line = self._lines.pop(name, None)
+            if line is not None:
+                self._close(line)
+
+    def keep(self, names: Collection[str]) -> None:
+        """Watch no others any more."""
+        for name in list(self._lines):
+            if name not in names:
+                self.forget(name)
+
+    def is_gone(self, name: str) -> bool:
+        """Whether a server that is watched is not there."""
+        line = self._lines.get(name)
+        return line is not None and not line.is_up
+
+    # -- on the thread
+
+    def _watch(self) -> None:
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                news = [self._connect(line, now) for line in self._lines.values() if self._is_due(line, now)]
+                until = min((each.until for each in self._lines.values() if not each.is_connected), default=now + 60)
+            self._say(news)
+            ready = self._selector.select(max(0.0, until - time.monotonic()))
+            with self._lock:
+                news = [self._look(key.data) for key, _ in ready if key.data is not None]
+                with contextlib.suppress(BlockingIOError):
+                    self._woken.recv(4096)
+            self._say(news)
+
+    def _is_due(self, line: _LivenessConnection, now: float) -> bool:
+        return not line.is_connected and now >= line.until
+
+    def _connect(self, line: _LivenessConnection, now: float) -> tuple[str, str | None] | None:
+        """Begin to connect. The news, if the time of an earlier attempt is over."""
+        if line.socket is not None:
+            self._close(line)
+            line.until = now + AGAIN_SECONDS
+            return self._down(line, "its machine does not answer")
+        line.until = now + CONNECT_SECONDS
+        try:
+            line.socket = made = _keeping_alive(socket.socket(_family(line.host), socket.SOCK_STREAM))
+            made.setblocking(False)
+            code = made.connect_ex((line.host, line.port))
+        except OSError as error:
+            code = error.errno or errno.EIO
+        if code in (0, errno.EINPROGRESS) and line.socket is not None:
+            self._selector.register(line.socket, selectors.EVENT_WRITE, line)
+            return None
+        return self._failed(line, code)
+
+    def _look(self, line: _LivenessConnection) -> tuple[str, str | None] | None:
+        """Something happened to the connection."""
+        if line.socket is None:
+            return None
+        code = line.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if not line.is_connected:
+            if code:
+                return self._failed(line, code)
+            line.is_connected = True
+            self._selector.modify(line.socket, selectors.EVENT_READ, line)
+            return self._up(line)
+        if not code:
+            try:
+                if line.socket.recv(4096):
+                    return None  # a greeting, which nobody answers
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                code = error.errno or errno.EIO
+        self._close(line)
+        if code in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
+            return self._failed(line, code)
+        # Closed by a server that waits for a greeting no longer, or that is gone: whether one answers will tell.
+        line.until = 0.0
+        return None
+
+    def _failed(self, line: _LivenessConnection, code: int) -> tuple[str, str | None] | None:
+        self._close(line)
+        line.until = time.monotonic() + AGAIN_SECONDS
+        return self._down(line, f"its machine does not answer ({os.strerror(code)})")
+
+    def _down(self, line: _LivenessConnection, why: str) -> tuple[str, str | None] | None:
+        if not line.was_up:
+            line.until = time.monotonic() + UNSEEN_SECONDS
+            return None
+        was_up, line.is_up = line.is_up, False
+        return (line.name, why) if was_up else None
+
+    def _up(self, line: _LivenessConnection) -> tuple[str, str | None] | None:
+        was_up, line.is_up, line.was_up = line.is_up, True, True
+        return None if was_up else (line.name, None)
+
+    def _close(self, line: _LivenessConnection) -> None:
+        if line.socket is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(line.socket)
+            line.socket.close()
+        line.socket, line.is_connected = None, False
+
+    def _say(self, news: list[tuple[str, str | None] | None]) -> None:
+        """Without the lock: who is told may ask."""
+        for each in news:
+            if each is not None:
+                self._tell(*each)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _keeping_alive(made: socket.socket) -> socket.socket:
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # macOS has another name for the first of them.
+    for names, value in (
+        (("TCP_KEEPIDLE", "TCP_KEEPALIVE"), KEEPALIVE_IDLE),
+        (("TCP_KEEPINTVL",), KEEPALIVE_EVERY),
+        (("TCP_KEEPCNT",), KEEPALIVE_LOST),
+    ):
+        option = next((getattr(socket, name) for name in names if hasattr(socket, name)), None)
+        if option is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+#: Ray's own variable for this; its default is a minute.
 _PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 #: The head's own server, among the servers that are watched.
 _HEAD = "head"
-#: What the last messages to homes may take.
+#: Seconds that the last messages to actors may take.
 _LEAVE_SECONDS = 0.3
 #: How often the autoscaler is asked what it thinks of a request.
 _REFUSAL_SECONDS = 2.0
@@ -101,13 +287,13 @@ def _connected(link: Link, address: str) -> RayCluster | None:
         cluster = RayCluster(address)
         link.send(encode(Connected(cluster.nodes(), cluster.own, cluster.versions)))
     except Exception as error:  # noqa: BLE001 - whatever Ray raises, the user is told
-        link.send(encode(written(ClusterUnavailable(address, detail=text_of(error)))))
+        link.send(encode(error_to_message(ClusterUnavailable(address, detail=text_of(error)))))
         return None
     return cluster
 
 
-class _Homed(NamedTuple):
-    """A home that is open, and where."""
+class _OpenedActor(NamedTuple):
+    """An actor that is open, and where."""
 
     relay: Relay
     node: str
@@ -120,15 +306,15 @@ class Driver:
         self._link = link
         self._cluster = cluster
         self._telling = threading.Lock()
-        self._homes: dict[int, _Homed] = {}
-        #: What homes have executed that are gone.
+        self._actors: dict[int, _OpenedActor] = {}
+        #: Executions of actors that are gone.
         self._ended = Executions()
         #: The machines that Ray knows, and those that the user's process was told of.
         self._known: tuple[Node, ...] = ()
         self._told: frozenset[str] | None = None
         #: Guards all of these.
         self._comparing = threading.Lock()
-        self._lines = Lifelines(self._line_changed)
+        self._lines = LivenessConnections(self._line_changed)
         self._lines.watch(_HEAD, *cluster.head)
         self._wanted: tuple[Bundle, ...] = ()
         self._asked = threading.Event()
@@ -142,7 +328,7 @@ class Driver:
                 self._request(request.bundles)
                 continue
             answers: Link | None = None
-            if isinstance(request, ProbeNode | OpenHome | CountExecutions):
+            if isinstance(request, ProbeNode | OpenActor | CountExecutions):
                 answers = Link(socket.socket(fileno=self._link.next_descriptor()), takes_descriptors=True)
             threading.Thread(target=self._do, args=(request, answers), daemon=True).start()
 
@@ -151,17 +337,17 @@ class Driver:
             match request:
                 case ProbeNode() if answers is not None:
                     self._probe(request, answers)
-                case OpenHome() if answers is not None:
+                case OpenActor() if answers is not None:
                     self._open(request, answers)
                 case CountExecutions() if answers is not None:
                     with self._comparing:
-                        found = sum([each.relay.executions for each in self._homes.values()], self._ended)
+                        found = sum([each.relay.executions for each in self._actors.values()], self._ended)
                     answers.send(encode(found))
                     answers.close()
-                case KillHome(home):
-                    homed = self._homes.get(home)
-                    if homed is not None:
-                        homed.relay.kill()
+                case KillActor(actor):
+                    opened = self._actors.get(actor)
+                    if opened is not None:
+                        opened.relay.kill()
                 case WatchNodes(every):
                     self._watch(every)
         except LinkClosed:
@@ -170,38 +356,40 @@ class Driver:
     def _probe(self, request: ProbeNode, answers: Link) -> None:
         try:
             found: DriverAnswer = self._cluster.probe(request.node, request.seconds)
-        except (HomeLost, AnswerLost, HomeRefused) as error:
-            found = written(DeviceUnavailable("its devices", [f"it could not be probed: {error}."]))
+        except (ActorLost, AnswerLost, ActorRefused) as error:
+            found = error_to_message(DeviceUnavailable("its devices", [f"it could not be probed: {error}."]))
         except Exception as error:  # noqa: BLE001 - the one who waits is told
-            found = written(error)
+            found = error_to_message(error)
         answers.send(encode(found))
         answers.close()
 
-    def _open(self, request: OpenHome, answers: Link) -> None:
+    def _open(self, request: OpenActor, answers: Link) -> None:
         try:
             self._require_line(request.node)
-            home = self._cluster.open_home(request.device, request.node, request.gpus, request.seconds)
-        except HomeRefused as error:
+            actor = self._cluster.open_actor(request.device, request.node, request.gpus, request.seconds)
+        except ActorRefused as error:
             refusal = f"{request.device} could not be opened: {error}."
-            answers.send(encode(written(DeviceUnavailable(f'on="{request.device}"', [refusal], device=request.device))))
+            answers.send(
+                encode(error_to_message(DeviceUnavailable(f'on="{request.device}"', [refusal], device=request.device)))
+            )
             answers.close()
             return
         except (AnyGPUError, Exception) as error:  # noqa: BLE001 - the one who waits is told
-            answers.send(encode(written(error)))
+            answers.send(encode(error_to_message(error)))
             answers.close()
             return
-        relay = Relay(answers, home, request.device)
+        relay = Relay(answers, actor, request.device)
         with self._comparing:
-            self._homes[request.home] = _Homed(relay, request.node)
+            self._actors[request.actor] = _OpenedActor(relay, request.node)
         try:
-            answers.send(encode(HomeOpened(home.pid)))
+            answers.send(encode(ActorOpened(actor.pid)))
             why = relay.serve()
             if relay.lost is None:
                 # Before the link closes, so that whoever sees that knows why.
-                self._tell(HomeEnded(request.home, why))
+                self._tell(ActorEnded(request.actor, why))
         finally:
             with self._comparing:
-                del self._homes[request.home]
+                del self._actors[request.actor]
                 self._ended += relay.executions
             relay.close()
 
@@ -226,15 +414,15 @@ class Driver:
     # -- whether anybody is there
 
     def _require_line(self, node: str) -> None:
-        """Watch the machine from now on. Raises `HomeRefused` if it is known to be out of reach."""
+        """Watch the machine from now on. Raises `ActorRefused` if it is known to be out of reach."""
         if self._lines.is_gone(node):
-            raise HomeRefused("its machine does not answer")
+            raise ActorRefused("its machine does not answer")
         server = self._cluster.server_of(node)
         if server is not None:
             self._lines.watch(node, *server)
 
     def _line_changed(self, name: str, why: str | None) -> None:
-        """Called by the thread of the lifelines, long before Ray takes notice."""
+        """Called by the thread of the liveness connections, long before Ray takes notice."""
         if name == _HEAD:
             if why is not None:
                 timer = threading.Timer(head_patience(), self._leave_if_headless, [why])
@@ -243,20 +431,20 @@ class Driver:
             return
         try:
             if why is not None:
-                for number, homed in list(self._homes.items()):
-                    if homed.node == name:
-                        self._tell(HomeEnded(number, why))
-                        homed.relay.lose(why)
+                for number, opened in list(self._actors.items()):
+                    if opened.node == name:
+                        self._tell(ActorEnded(number, why))
+                        opened.relay.lose(why)
             self._tell_nodes()
         except LinkClosed:
             return
 
     def _leave_if_headless(self, why: str) -> None:
-        """Without a head, Ray ends this process soon, and would leave the homes behind."""
+        """Without a head, Ray ends this process soon, and would leave the actors behind."""
         if not self._lines.is_gone(_HEAD):
             return
-        for homed in list(self._homes.values()):
-            homed.relay.leave()
+        for opened in list(self._actors.values()):
+            opened.relay.leave()
         time.sleep(_LEAVE_SECONDS)
         sys.stderr.write(f"the head's server (GCS) is gone: {why}\n")
         sys.stderr.flush()
@@ -297,7 +485,7 @@ class Driver:
                     self._asked.set()
 
     def withdraw(self) -> None:
-        """Nobody needs what was asked for. The process ends in any case."""
+        """Withdraw the request for machines. The process ends in any case."""
         if self._asks_for_machines:
             # The kernel ends it, whatever Ray does meanwhile.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""What crosses between this process and the driver, its child that speaks to Ray: MessagePack, and nothing else."""
+"""Messages between this process and the driver, its child that speaks to Ray: MessagePack, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Node(msgspec.Struct, frozen=True):
 
     #: Ray's own identity of it, in hexadecimal digits.
     id: str
-    #: What devices there are called after; one node's alone.
+    #: The name that its devices are called after, unique among nodes.
     name: str
     address: str
-    #: What Ray may give away there: "CPU", "GPU", "memory", …
+    #: The resources that Ray may give away there: "CPU", "GPU", "memory", …
     resources: dict[str, float]
     labels: dict[str, str]
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """What one machine must have to be of use, in Ray's words."""
+    """The resources and labels that a machine must have to be of use, in Ray's words."""
 
     resources: dict[str, float]
     #: Label selectors.
@@ -53,17 +53,17 @@ class ProbeNode(WireRecord, frozen=True, tag="probe"):
     seconds: float
 
 
-class OpenHome(WireRecord, frozen=True, tag="open"):
-    """Open the home of a device. With a descriptor: `HomeOpened` comes there, or `TaskFailed`.
+class OpenActor(WireRecord, frozen=True, tag="open"):
+    """Open the actor of a device. With a descriptor: `ActorOpened` comes there, or `TaskFailed`.
 
-    After `HomeOpened` that descriptor leads to the home, as a child's link does.
+    After `ActorOpened` that descriptor leads to the actor, as a child's link does.
     """
 
-    home: int
+    actor: int
     #: Its name in the fleet.
     device: str
     node: str
-    #: Of a GPU, as Ray counts them.
+    #: The share of a GPU, as Ray counts them.
     gpus: float
     seconds: float
 
@@ -72,8 +72,8 @@ class CountExecutions(WireRecord, frozen=True, tag="count"):
     """How often something was executed. With a descriptor: `Executions` comes there."""
 
 
-class KillHome(WireRecord, frozen=True, tag="kill"):
-    home: int
+class KillActor(WireRecord, frozen=True, tag="kill"):
+    actor: int
 
 
 class WatchNodes(WireRecord, frozen=True, tag="watch"):
@@ -88,7 +88,7 @@ class RequestMachines(WireRecord, frozen=True, tag="machines"):
     bundles: tuple[Bundle, ...]
 
 
-DriverRequest = Connect | ProbeNode | OpenHome | CountExecutions | KillHome | WatchNodes | RequestMachines
+DriverRequest = Connect | ProbeNode | OpenActor | CountExecutions | KillActor | WatchNodes | RequestMachines
 
 
 # -- from the driver
@@ -98,7 +98,7 @@ class Connected(WireRecord, frozen=True, tag="connected"):
     nodes: tuple[Node, ...]
     #: The machine that this process is on.
     own: str
-    #: Of Ray and of Python.
+    #: The versions of Ray and of Python.
     versions: dict[str, str]
 
 
@@ -112,34 +112,34 @@ class NodeProbed(WireRecord, frozen=True, tag="probed"):
     versions: dict[str, str]
 
 
-class HomeOpened(WireRecord, frozen=True, tag="opened"):
+class ActorOpened(WireRecord, frozen=True, tag="opened"):
     #: The process there.
     pid: int
 
 
-#: Why a home has ended that was not lost.
+#: Why an actor has ended that was not lost.
 CLOSED, KILLED = "it was closed", "it was killed"
 
 
 class Executions(WireRecord, frozen=True, tag="executions"):
-    """The questions of a connection: those that were answered here, and what homes say that they have executed.
+    """The questions of a connection: those that were answered here, and what actors say that they have executed.
 
-    Both are the same if nothing was executed twice: what a home had no time to say is lost with it.
+    Both are the same if nothing was executed twice: what an actor had no time to say is lost with it.
     """
 
     answered: int = 0
     executed: int = 0
-    #: Executed although the same home had executed it before.
+    #: Executed although the same actor had executed it before.
     twice: int = 0
 
     def __add__(self, other: Executions) -> Executions:
         return Executions(self.answered + other.answered, self.executed + other.executed, self.twice + other.twice)
 
 
-class HomeEnded(WireRecord, frozen=True, tag="ended"):
-    """A home is gone, and why."""
+class ActorEnded(WireRecord, frozen=True, tag="ended"):
+    """An actor is gone, and why."""
 
-    home: int
+    actor: int
     why: str
 
 
@@ -148,14 +148,14 @@ class NodesChanged(WireRecord, frozen=True, tag="nodes"):
 
 
 class MachinesRefused(WireRecord, frozen=True, tag="refused"):
-    """What became of the request for so many machines; `None` if nothing speaks against it."""
+    """The autoscaler's reason to refuse a request for machines; `None` if it does not."""
 
     count: int
     refusal: Refusal | None
 
 
-DriverAnswer = Connected | NodeProbed | HomeOpened | Executions | TaskFailed
-DriverEvent = HomeEnded | NodesChanged | MachinesRefused
+DriverAnswer = Connected | NodeProbed | ActorOpened | Executions | TaskFailed
+DriverEvent = ActorEnded | NodesChanged | MachinesRefused
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[DriverRequest] = msgspec.msgpack.Decoder(DriverRequest)

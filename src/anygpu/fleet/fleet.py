@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from anygpu.errors import AnyGPUError
+from anygpu.device_arrays.registry import DeviceRegistry, registry
+from anygpu.errors import AnyGPUError, InvalidOption, MissingExtra
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Node
 from anygpu.fleet.machines import Machines
+from anygpu.fleet.prober import installed_versions, warnings_of
 from anygpu.fleet.registry import FleetRegistry
-from anygpu.fleet.scaler import FleetHealth, Scaler
-from anygpu.fleet.scaling import Scaling, bundle_of
-from anygpu.fleet.serving_there import TasksOn
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import node_of
+from anygpu.fleet.scaling import FleetHealth, Scaler, Scaling, bundle_of
+from anygpu.fleet.security import check_access
+from anygpu.hardware.device import Device, Unavailable, node_of
 from anygpu.notes import publish
 from anygpu.placement.call import Call
 from anygpu.placement.offload import Result
@@ -28,21 +30,43 @@ from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.undecorated import unwrapped
 from anygpu.plan.plan import Plan
 from anygpu.receipts import PhaseTimer
-from anygpu.residency.registry import DeviceRegistry, registry
+from anygpu.runtime.future import Future, here
+from anygpu.runtime.health import Health
 from anygpu.runtime.runtime import FOR_EVER, Runtime
-from anygpu.runtime.waiting import here
-from anygpu.tasks.tenants import Tenant
+from anygpu.runtime.task_queue import Tenant
 
 if TYPE_CHECKING:
     from anygpu.serving.server import Server
     from anygpu.serving.tokens import TokenMapping
+
+
+# -- A fleet as the runtime of a server: requests become its tasks, with the devices that were named for them
+
+
+class TasksOn:
+    """Tasks of a runtime on the devices of that name; those of a function that names its own go there."""
+
+    def __init__(self, runtime: Runtime, on: str) -> None:
+        self._runtime = runtime
+        self._options: TaskOptions = {"on": on}
+
+    @property
+    def waiting(self) -> int:
+        return self._runtime.waiting
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **given: Any) -> Future:
+        return self._runtime.submit(function, *arguments, **{**self._options, **given})
+
+    def health(self) -> Health:
+        return self._runtime.health()
+
 
 #: Options that only mean something in a queue.
 _QUEUED = frozenset(("priority", "tenant", "nan", "idempotent"))
 
 
 class ServerOptions(TypedDict, total=False):
-    """What `Fleet.serve` takes beside the models."""
+    """Options of `Fleet.serve`."""
 
     port: int
     host: str
@@ -95,7 +119,7 @@ class Fleet(Runtime):
         self._places.while_opening = self._planner.using
         self._machines.when_changed = self._planner.forget_machine
         cluster.when_nodes_change = self._machines.nodes_changed
-        cluster.when_home_ends = self._places.home_ended
+        cluster.when_actor_ends = self._places.actor_ended
         cluster.when_lost = self._machines.lost
         cluster.begin_watching()
         self._machines.probe_all()
@@ -107,7 +131,7 @@ class Fleet(Runtime):
         return self._places.devices()
 
     def unavailable(self) -> list[Unavailable]:
-        """What could have been a device, here or on another machine, and why it is not."""
+        """Devices that cannot be used, here or on another machine, with the reasons."""
         return self._places.unavailable()
 
     def nodes(self) -> list[Node]:
@@ -236,3 +260,82 @@ class Fleet(Runtime):
     def __repr__(self) -> str:
         lost = f", lost: {self._cluster.ended}" if self._cluster.ended else ""
         return f"<Fleet at {self._cluster.address}: {len(self._machines.devices())} remote devices{lost}>"
+
+
+# -- `connect`: from the address of a cluster to a fleet
+
+
+_SCHEME = "ray://"
+
+
+def connect(
+    address: str = "auto",
+    *,
+    devices: str | Sequence[str] = "all",
+    tenants: Iterable[Tenant] = (),
+    scaling: Scaling | None = None,
+    insecure: bool = False,
+    local: bool = True,
+    other_versions: bool = False,
+    queue: int = 1000,
+    deadline: float | None = 300.0,
+    batching: bool = True,
+    max_latency: float = 0.25,
+) -> Fleet:
+    """Connect to a Ray cluster: a `Runtime` whose calls may also run on devices of its machines.
+
+    `address` is the head's host and port, or "auto" for RAY_ADDRESS or the cluster that this user has started or joined
+    on this machine; an address that other users may have written is refused. `devices` are the names of what is wanted
+    of other machines, as in `on=`; with `local=False` nothing but NumPy runs on this one. A cluster without a
+    token is refused unless `insecure=True`. Machines with other minor versions of anygpu or NumPy, and devices whose
+    engine's library has another one, may compute other values: they are left out, with a warning, unless
+    `other_versions=True`. With `scaling` the cluster's autoscaler is asked for machines while much waits. The other
+    options are those of `Runtime`.
+
+    Raises `MissingExtra` without Ray, `ClusterUnavailable` when there is no such cluster, and `InsecureCluster`.
+    """
+    wanted = (devices,) if isinstance(devices, str) else tuple(devices)
+    if not wanted or not all(name.strip() for name in wanted):
+        raise InvalidOption(f'devices= takes names such as "all" or "gpu"; got {devices!r}.')
+    if find_spec("ray") is None:
+        raise MissingExtra("ray", "ray")
+    address = plain_address(address)
+    admission = check_access(address, insecure)
+    if not insecure:
+        for finding in admission.findings:
+            warnings.warn(" ".join((finding.title, *finding.fix)), stacklevel=2)
+    # "auto" could mean another cluster to Ray than the one that was asked whether it is safe.
+    cluster = Cluster(admission.address, admission.variables)
+    try:
+        fleet = Fleet(
+            cluster,
+            devices=wanted,
+            local=local,
+            other_versions=other_versions,
+            queue=queue,
+            deadline=deadline,
+            tenants=tenants,
+            scaling=scaling,
+            batching=batching,
+            max_latency=max_latency,
+        )
+        for sentence in warnings_of(fleet.unavailable(), installed_versions()):
+            warnings.warn(sentence, stacklevel=2)
+    except BaseException:
+        cluster.close()
+        raise
+    return fleet
+
+
+def plain_address(address: str) -> str:
+    """ "auto", or host and port."""
+    plain = address.removeprefix(_SCHEME)
+    if plain == "auto":
+        return plain
+    host, colon, port = plain.rpartition(":")
+    if not (host and colon and port.isdigit()) or (plain != address and port == "10001"):
+        raise InvalidOption(
+            'address is "auto", or the host and the port of the cluster\'s head, as "10.0.0.1:6379"; '
+            f"got {address!r}. Ray Client's own addresses (port 10001) are not used."
+        )
+    return plain

@@ -10,19 +10,18 @@ import msgspec
 from anygpu.errors import AnyGPUError, DeviceUnavailable, text_of
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Node, NodeProbed
-from anygpu.fleet.versions import COMMON, Difference, differences, installed_versions, library_of, refused
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import FLEET, at_node, node_of, parse_device
+from anygpu.fleet.prober import COMMON, Difference, differences, installed_versions, library_of, refused
+from anygpu.hardware.device import FLEET, Device, Unavailable, at_node, node_of, parse_device
 from anygpu.hardware.selection import matches_name
 from anygpu.plan.calibration import Calibration, assumed, through
 
-#: What probing one machine may take.
+#: Seconds that probing one machine may take.
 PROBE_SECONDS = 20.0
 #: How long a device that could not be opened is left alone.
 ASIDE_SECONDS = 10.0
 #: When a machine that was too busy to answer is probed again: so long after each failure.
 AGAIN_SECONDS = (5.0, 20.0, 80.0)
-#: What may be otherwise the next time.
+#: Reasons that may be gone the next time.
 _PASSING = frozenset({"hung", "crashed", "garbage"})
 _CONNECT_AGAIN = "Connect again when it is back."
 #: Every device of the cluster.
@@ -40,7 +39,7 @@ class RemoteDevice(msgspec.Struct, frozen=True):
 
 
 class Machines:
-    """What is known of the machines of a cluster. Thread-safe."""
+    """The machines of a cluster, with their devices and faults. Thread-safe."""
 
     def __init__(
         self, cluster: Cluster, wanted: Iterable[str], *, with_own: bool, other_versions: bool = False
@@ -52,7 +51,7 @@ class Machines:
         self._cluster = cluster
         self._wanted = tuple(wanted)
         self._own = None if with_own else cluster.own
-        #: What is installed here; `None` if it does not matter.
+        #: Versions that are installed here; `None` if they do not matter.
         self._versions = None if other_versions else installed_versions()
         self._lock = threading.Lock()
         self._probing: set[str] = set()
@@ -239,7 +238,7 @@ class Machines:
             return self._without_cluster() + self._missing() + gone
 
     def _missing(self) -> list[Unavailable]:
-        """What the machines lack that are there: of one that has left, that it has left is all there is to say."""
+        """The reasons why machines that are in the cluster offer no device; one that has left has no other."""
         there = self._cluster.nodes
         return [each for node, found in self._unavailable.items() if node in there for each in found]
 

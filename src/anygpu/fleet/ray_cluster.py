@@ -1,6 +1,6 @@
 """Ray, as far as a fleet needs it. No other module imports it, and only the driver, a child process, imports this one.
 
-A call never waits for Ray without a limit, and whatever Ray raises becomes one of `anygpu.fleet.faults`.
+A call never waits for Ray without a limit, and whatever Ray raises becomes one of `anygpu.fleet.actor_messages`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.experimental.internal_kv import _internal_kv_get
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from anygpu.fleet import travel
+from anygpu.fleet import actor_messages
+from anygpu.fleet.actor_messages import ActorLost, ActorRefused, AnswerLost, NoRoom, Part
+from anygpu.fleet.device_actor import DeviceActor
 from anygpu.fleet.driver_messages import Bundle, Node, NodeProbed, Refusal
-from anygpu.fleet.faults import AnswerLost, HomeLost, HomeRefused, NoRoom
-from anygpu.fleet.home import Home
 from anygpu.fleet.prober import Prober, decode
-from anygpu.fleet.travel import Part
 from anygpu.plan.calibration import Network
 
-#: What makes up for lost messages is ours, so that nothing is executed twice: Ray neither restarts nor repeats.
+#: Ray neither restarts nor repeats: we make up for lost messages, so that nothing is executed twice.
 _NO_MAGIC: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
 
 _Answer = TypeVar("_Answer")
@@ -105,38 +104,38 @@ class RayCluster:
             visited = decode(_repeated(lambda: ray.get(prober.probe.remote(seconds), timeout=3 * seconds)))
             network = _measured(prober)
         except TimeoutError:
-            raise HomeRefused(f"nothing came back within {3 * seconds:g} s") from None
+            raise ActorRefused(f"nothing came back within {3 * seconds:g} s") from None
         finally:
             _kill(prober)
         return NodeProbed(visited.devices, visited.unavailable, visited.calibrations, network, visited.versions)
 
-    def open_home(self, device: str, node: str, gpus: float, seconds: float) -> RayHome:
-        """The home of a device. Raises `HomeRefused`, which says what is missing."""
+    def open_actor(self, device: str, node: str, gpus: float, seconds: float) -> RayActor:
+        """The actor of a device. Raises `ActorRefused`, which says what is missing."""
         facts = next((each for each in ray.nodes() if each["NodeID"] == node and each["Alive"]), None)
         if facts is None:
-            raise HomeRefused("its machine has left the cluster")
+            raise ActorRefused("its machine has left the cluster")
         # Ray itself finds out after a minute, and lets everybody wait until then.
         _require_answer(facts["NodeManagerAddress"], facts["NodeManagerPort"])
         resources = facts["Resources"]
         if gpus > resources.get("GPU", 0.0):
-            raise HomeRefused(f"its machine offers {resources.get('GPU', 0.0):g} GPUs, and {gpus:g} are needed")
-        cls: Any = ray.remote(concurrency_groups={"work": 1, "control": 1}, **_NO_MAGIC)(Home)
-        actor = cls.options(scheduling_strategy=_at(node), num_gpus=gpus).remote(device)
-        home = RayHome(actor)
+            raise ActorRefused(f"its machine offers {resources.get('GPU', 0.0):g} GPUs, and {gpus:g} are needed")
+        cls: Any = ray.remote(concurrency_groups={"work": 1, "control": 1}, **_NO_MAGIC)(DeviceActor)
+        handle = cls.options(scheduling_strategy=_at(node), num_gpus=gpus).remote(device)
+        actor = RayActor(handle)
         try:
-            home.pid = travel.decode_pulse(_repeated(lambda: home.pong(home.ping(), seconds))).pid
+            actor.pid = actor_messages.decode_pulse(_repeated(lambda: actor.pong(actor.ping(), seconds))).pid
         except TimeoutError:
-            home.kill()
+            actor.kill()
             free = ray._private.state.available_resources_per_node().get(node, {}).get("GPU", 0.0)
             what = f"{free:g} of its {resources.get('GPU', 0.0):g} GPUs are free, and {gpus:g} are needed"
-            raise HomeRefused(
+            raise ActorRefused(
                 f"Ray has not started it within {seconds:g} s"
                 + (f": {what}" if gpus and free < gpus else "; its machine may be out of reach")
             ) from None
-        except (HomeLost, AnswerLost) as error:
-            home.kill()
-            raise HomeRefused(str(error)) from None
-        return home
+        except (ActorLost, AnswerLost) as error:
+            actor.kill()
+            raise ActorRefused(str(error)) from None
+        return actor
 
     def request(self, bundles: Sequence[Bundle]) -> None:
         """Let the autoscaler start machines for all of these; nothing withdraws what was asked for."""
@@ -166,14 +165,14 @@ class RayCluster:
         ray.shutdown()
 
 
-class RayHome:
-    """The actor that holds the home of one device. Used by one thread, but for `kill`."""
+class RayActor:
+    """The Ray actor of one device. Used by one thread, but for `kill`."""
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-        #: Of its process, there.
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        #: The id of its process, there.
         self.pid = 0
-        self._ping = actor.ping.options(concurrency_group="control")
+        self._ping = handle.ping.options(concurrency_group="control")
         #: By the number of objects that are wanted.
         self._asks: dict[int, Any] = {}
 
@@ -181,20 +180,20 @@ class RayHome:
         """Ask, without waiting: what `get` takes."""
         method = self._asks.get(returns)
         if method is None:
-            method = self._asks[returns] = self._actor.ask.options(concurrency_group="work", num_returns=returns)
+            method = self._asks[returns] = self._handle.ask.options(concurrency_group="work", num_returns=returns)
         with _translated():
             # Ray puts what is larger than a part into its store.
             found = method.remote(header, *parts)
         return [found] if returns == 1 else found
 
     def get(self, answer: list[Any], seconds: float) -> list[Part]:
-        """The objects of an answer. Raises `TimeoutError`, `HomeLost` or `AnswerLost`."""
+        """The objects of an answer. Raises `TimeoutError`, `ActorLost` or `AnswerLost`."""
         with _translated():
             found: list[Part] = ray.get(answer, timeout=seconds)
             return found
 
     def ping(self) -> Any:
-        """A question to which a home has an answer also while it is busy: what `pong` takes."""
+        """A question to which an actor has an answer also while it is busy: what `pong` takes."""
         with _translated():
             return self._ping.remote()
 
@@ -205,16 +204,16 @@ class RayHome:
             return found
 
     def kill(self) -> None:
-        _kill(self._actor)
+        _kill(self._handle)
 
     def leave(self) -> None:
         """Let it end itself, without waiting for that. `kill` needs the head."""
         with contextlib.suppress(Exception):
-            self._actor.leave.options(concurrency_group="control").remote()
+            self._handle.leave.options(concurrency_group="control").remote()
 
 
 def _base_name(node: dict[str, Any]) -> str:
-    """What its owner calls it, or the name of its host."""
+    """The name of a node: its label, or the name of its host."""
     name = str(node.get("NodeName") or "")
     given = name and name != node["NodeManagerAddress"]
     base = name if given else str(node["NodeManagerHostname"])
@@ -231,7 +230,7 @@ def _require_answer(address: str, port: int) -> None:
     try:
         socket.create_connection((address, port), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
-        raise HomeRefused(f"its machine does not answer ({error})") from None
+        raise ActorRefused(f"its machine does not answer ({error})") from None
 
 
 def _at(node: str) -> NodeAffinitySchedulingStrategy:
@@ -247,18 +246,18 @@ def _repeated(ask: Callable[[], _Answer]) -> _Answer:
         return ask()
 
 
-def _kill(actor: Any) -> None:
+def _kill(handle: Any) -> None:
     with contextlib.suppress(Exception):
-        ray.kill(actor, no_restart=True)
+        ray.kill(handle, no_restart=True)
 
 
 def _measured(prober: Any) -> Network:
     """The best of a few rounds: one that waited for a busy processor says nothing about the way."""
-    parts = [bytes(travel.PART)] * (_MEASURED_BYTES // travel.PART)
+    parts = [bytes(actor_messages.PART)] * (_MEASURED_BYTES // actor_messages.PART)
 
     def seconds(sent: Sequence[bytes], returns: int) -> float:
         def once() -> float:
-            size = travel.PART if returns > 1 else 8
+            size = actor_messages.PART if returns > 1 else 8
             begin = time.perf_counter()
             _repeated(
                 lambda: ray.get(prober.echo.options(num_returns=returns).remote(returns, size, *sent), timeout=30.0)
@@ -268,7 +267,7 @@ def _measured(prober: Any) -> Network:
         return min(once() for _ in range(_ROUNDS))
 
     latency = seconds((), 1)
-    moved = float(travel.PART * len(parts))
+    moved = float(actor_messages.PART * len(parts))
     return Network(
         latency=latency,
         sent_per_second=moved / max(1e-6, seconds(parts, 1) - latency),
@@ -282,7 +281,7 @@ _LOST: tuple[tuple[type[BaseException], Callable[[str], Exception]], ...] = (
     (exceptions.OutOfDiskError, NoRoom),
     (exceptions.ActorUnavailableError, AnswerLost),
     (exceptions.ObjectLostError, AnswerLost),
-    (exceptions.RayError, HomeLost),
+    (exceptions.RayError, ActorLost),
 )
 
 

@@ -9,25 +9,66 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from anygpu.device_arrays.handle import DeviceHandle
+from anygpu.device_arrays.lineage import Evicted, Loss
+from anygpu.device_arrays.registry import DeviceRegistry
+from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.isolation import Isolation
 from anygpu.errors import AnyGPUError, DeviceUnavailable
-from anygpu.fleet.actor_worker import ActorWorker
-from anygpu.fleet.cluster import Cluster
+from anygpu.fleet.cluster import ActorChild, Cluster
 from anygpu.fleet.machines import Machines
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import names_a_fleet, node_of
+from anygpu.hardware.device import Device, Unavailable, names_a_fleet, node_of, parse_device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
-from anygpu.residency.handle import DeviceHandle
-from anygpu.residency.lineage import Evicted, Loss
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.workers.child_process import Child
+from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:
     from anygpu.plan.calibration import Calibration
 
-#: A device whose home has died is opened again by itself no more often than this.
+
+# -- A worker on another machine: the device's actor is there, in an actor of Ray, and this is the caller's side of it
+#
+# To the caller it is a worker in a child process. What differs is on the other side of its link: the driver's relay
+# takes tasks there, and carries them to the actor.
+
+
+class ActorWorker(ProcessWorker):
+    """One open device of another machine."""
+
+    def __init__(self, child: ActorChild, device: Device, *, generation: int = 1) -> None:
+        """Takes the actor over, and waits until it has opened the device."""
+        name = parse_device(device.id)
+        there = msgspec.structs.replace(device, id=name.there)
+        self._process_id_there = child.process.pid
+        self._driver = child.driver
+        # The machine itself knows where the engine is.
+        entry = EngineEntry(name=name.engine, target="")
+        super().__init__(child, entry, device, generation=generation, there=there)
+
+    @property
+    def isolation(self) -> Isolation:
+        return "actor"
+
+    @property
+    def process_id(self) -> int:
+        """The id of the driver's process, which is busy with its calls on this machine."""
+        return self._driver
+
+    @property
+    def process_id_there(self) -> int:
+        """The id of the actor's process on its own machine."""
+        return self._process_id_there
+
+    def __repr__(self) -> str:
+        state = f"process {self._process_id_there} there" if self.alive else "lost"
+        return f"<worker of {self.device.id}, {state}, generation {self.generation}>"
+
+
+#: A device whose actor has died is opened again by itself no more often than this.
 REOPEN_SECONDS = 5.0
 
 
@@ -121,7 +162,7 @@ class FleetRegistry(DeviceRegistry):
         self._underway.add(device.id)
         try:
             with self.while_opening((device.id,), self._seconds_to_open[device.id, where]):
-                child = self._cluster.open_home(device.id, found.node.id, found.gpus)
+                child = self._cluster.open_actor(device.id, found.node.id, found.gpus)
                 return ActorWorker(child, found.device, generation=generation)
         except DeviceUnavailable as error:
             # At once for all that wait for it, and not once for each of them.
@@ -133,8 +174,8 @@ class FleetRegistry(DeviceRegistry):
     def is_opening(self, device_id: str) -> bool:
         return device_id in self._underway or (device_id, "actor") in self._replacing
 
-    def home_ended(self, device_id: str) -> None:
-        """The home of a device is gone. It is opened again at once, and not when somebody needs it."""
+    def actor_ended(self, device_id: str) -> None:
+        """The actor of a device is gone. It is opened again at once, and not when somebody needs it."""
         now = time.monotonic()
         if now - self._reopened.get(device_id, -REOPEN_SECONDS) < REOPEN_SECONDS:
             return  # one that dies again and again is opened when somebody needs it
@@ -143,7 +184,7 @@ class FleetRegistry(DeviceRegistry):
 
     def _reopen(self, device_id: str) -> None:
         worker = self._workers.get((device_id, "actor"))
-        # The link of a home is closed after its end was told.
+        # The link of an actor is closed after its end was told.
         for _ in range(100):
             if worker is None or self._ended or self._cluster.ended is not None:
                 return
@@ -190,7 +231,7 @@ class FleetRegistry(DeviceRegistry):
         return self._local.reclaim(device_id) if node_of(device_id) is None else super().reclaim(device_id)
 
     def release(self, device_id: str) -> Worker | None:
-        """Let go of a device's home, which the caller closes, unless arrays are there. Who needs it opens it again."""
+        """Let go of a device's actor, which the caller closes, unless arrays are there. Who needs it opens it again."""
         if any(handle.has_arrays for handle in self._recoverable(device_id)):
             return None
         return self._workers.pop((device_id, "actor"), None)
@@ -199,7 +240,7 @@ class FleetRegistry(DeviceRegistry):
         return [*self._local.losses(), *super().losses()]
 
     def close(self) -> None:
-        """Close the homes on other machines, and let go of the cluster. Devices of this machine stay as they are."""
+        """Close the actors on other machines, and let go of the cluster. Devices of this machine stay as they are."""
         self._local.leave(self)
         self._ended = True
         for thread in list(self._replacing.values()):

@@ -1,8 +1,8 @@
-"""Between a worker and the home of its device: tasks come by the worker's link, and go to the home as numbered asks.
+"""Between a worker and the actor of its device: tasks come by the worker's link, and go to the actor as numbered asks.
 
 The worker is in the user's process and takes this for a child that serves a device; arrays cross to here in shared
-memory. A question is open until it is answered, whatever becomes of messages. While it is open the home is pinged. A
-home that answers no ping is lost; one that does, and is not busy with the question, is asked again, with the same
+memory. A question is open until it is answered, whatever becomes of messages. While it is open the actor is pinged. An
+actor that answers no ping is lost; one that does, and is not busy with the question, is asked again, with the same
 number: it has the answer still, or has never heard of the question.
 """
 
@@ -14,30 +14,36 @@ from typing import Any, Protocol
 import msgspec
 
 from anygpu.errors import InvalidOption, OutOfMemory
-from anygpu.fleet import travel
+from anygpu.fleet import actor_messages
+from anygpu.fleet.actor_messages import ActorLost, AnswerLost, Ask, Bytes, NoRoom, Part, Reply
 from anygpu.fleet.driver_messages import CLOSED, KILLED, Executions
-from anygpu.fleet.faults import AnswerLost, HomeLost, NoRoom
-from anygpu.fleet.travel import Ask, Bytes, Part, Reply
 from anygpu.receipts import NetworkUse
 from anygpu.workers import task_messages
-from anygpu.workers.child_segments import AttachedSegments
-from anygpu.workers.error_transport import written
 from anygpu.workers.link import Link, LinkClosed
-from anygpu.workers.task_messages import Answer, ChildTask, Envelope, InSegment, TaskOutcome, WireOperand
+from anygpu.workers.shared_memory import AttachedSegments
+from anygpu.workers.task_messages import (
+    Answer,
+    ChildTask,
+    Envelope,
+    InSegment,
+    TaskOutcome,
+    WireOperand,
+    error_to_message,
+)
 
-#: While a question is open, the home is pinged so often.
+#: While a question is open, the actor is pinged so often.
 PING_SECONDS = 2.0
-#: How long a ping is waited for each time, and how often before its home is lost. Not by the clock: a machine that was
+#: How long a ping is waited for each time, and how often before its actor is lost. Not by the clock: a machine that was
 #: suspended has heard nothing either.
 PONG_SECONDS, MOST_MISSED = 1.0, 5
 #: How often one question is asked, at most.
 MOST_ASKS = 20
-#: Without questions, the home hears from here so often: it does not stay for ever when nobody is left.
+#: Without questions, the actor hears from here so often: it does not stay for ever when nobody is left.
 IDLE_SECONDS = 2.0
 
 
-class Home(Protocol):
-    """The home of a device, as `ray_cluster` has it."""
+class ActorHandle(Protocol):
+    """The actor of a device, as `ray_cluster` has it."""
 
     def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]: ...
 
@@ -53,25 +59,25 @@ class Home(Protocol):
 
 
 class Relay:
-    """The questions to one home, one after the other, on the thread that calls `serve`."""
+    """The questions to one actor, one after the other, on the thread that calls `serve`."""
 
-    def __init__(self, link: Link, home: Home, device: str) -> None:
+    def __init__(self, link: Link, actor: ActorHandle, device: str) -> None:
         self._link = link
-        self._home = home
+        self._actor = actor
         self._device = device
         self._segments = AttachedSegments()
         self._dropped: list[int] = []
         #: Set by another thread: nobody waits for an answer any more.
         self.killed = False
-        #: Set by another thread: why the home is known to be lost.
+        #: Set by another thread: why the actor is known to be lost.
         self.lost: str | None = None
-        #: What the home has executed for this relay, as far as it has answered.
+        #: Executions of the actor for this relay, as far as it has answered.
         self.executions = Executions()
         #: How many pongs of the open question have been waited for in vain since the last one came.
         self._missed = 0
 
     def serve(self) -> str:
-        """Until the worker lets go, or the home is lost: why it ended."""
+        """Until the worker lets go, or the actor is lost: why it ended."""
         try:
             while True:
                 envelope = self._next()
@@ -85,36 +91,36 @@ class Relay:
             return self.lost or CLOSED
         except msgspec.DecodeError as error:
             return f"it was sent an unreadable task ({error})"
-        except (HomeLost, AnswerLost) as error:
+        except (ActorLost, AnswerLost) as error:
             # No answer: the link is closed, and whoever waits there, or comes later, is told the reason.
             return str(error)
 
     def kill(self) -> None:
-        """From another thread: end the home, and whatever is open there."""
+        """From another thread: end the actor, and whatever is open there."""
         self.killed = True
-        self._home.kill()
+        self._actor.kill()
 
     def lose(self, why: str) -> None:
-        """From another thread: the home is lost, and the worker hears of it at once, whatever waits here for Ray."""
+        """From another thread: the actor is lost, and the worker hears of it at once, whatever waits here for Ray."""
         self.lost = why
         self._link.shut_down()
 
     def leave(self) -> None:
-        """From another thread: let the home end itself, which works without a head."""
-        self._home.leave()
+        """From another thread: let the actor end itself, which works without a head."""
+        self._actor.leave()
 
     def close(self) -> None:
-        """End the home, and let go of the worker."""
-        self._home.kill()
+        """End the actor, and let go of the worker."""
+        self._actor.kill()
         self._segments.close()
         self._link.close()
 
     def _next(self) -> Envelope | None:
-        """The next task; without one the home is told that somebody is still there."""
+        """The next task; without one the actor is told that somebody is still there."""
         try:
             envelope = task_messages.decode_envelope(self._link.receive(IDLE_SECONDS))
         except TimeoutError:
-            self._pulse(self._home.ping())
+            self._pulse(self._actor.ping())
             return None
         self._segments.forget(envelope)
         self._segments.announce(envelope, self._link.next_descriptor)
@@ -124,10 +130,10 @@ class Relay:
             return None
         return envelope
 
-    def _pulse(self, ping: Any) -> travel.Pulse:
+    def _pulse(self, ping: Any) -> actor_messages.Pulse:
         for _ in range(MOST_MISSED):
             try:
-                return travel.decode_pulse(self._home.pong(ping, PONG_SECONDS))
+                return actor_messages.decode_pulse(self._actor.pong(ping, PONG_SECONDS))
             except TimeoutError:
                 continue
         raise _silent()
@@ -136,10 +142,10 @@ class Relay:
         """Memory can be freed there; nobody waits for that."""
         if self._dropped:
             dropped, self._dropped = tuple(self._dropped), []
-            self._home.ask(travel.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)
+            self._actor.ask(actor_messages.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)
 
     def _answered(self, envelope: Envelope) -> TaskOutcome:
-        """The outcome. Raises `HomeLost`, or `AnswerLost` when asking again has not helped."""
+        """The outcome. Raises `ActorLost`, or `AnswerLost` when asking again has not helped."""
         task = envelope.task
         assert task is not None, "what has no task needs no answer"
         try:
@@ -147,11 +153,11 @@ class Relay:
                 raise InvalidOption("there is one way to another machine.")
             return self._asked(envelope.number, task)
         except NoRoom:
-            return written(OutOfMemory(f"Ray's object store on the way to {self._device}"))
-        except (HomeLost, AnswerLost):
+            return error_to_message(OutOfMemory(f"Ray's object store on the way to {self._device}"))
+        except (ActorLost, AnswerLost):
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
-            return written(error)
+            return error_to_message(error)
 
     def _asked(self, number: int, task: ChildTask) -> TaskOutcome:
         arrays: list[Bytes] = []
@@ -161,16 +167,18 @@ class Relay:
         dropped, self._dropped = tuple(self._dropped), []
         envelope = Envelope(number, task, dropped)
         given = tuple(each.nbytes for each in arrays)
-        reply, parts, use = self._settled(envelope, given, travel.packed(arrays), 1 + travel.parts_of(sizes))
+        reply, parts, use = self._settled(
+            envelope, given, actor_messages.packed(arrays), 1 + actor_messages.parts_of(sizes)
+        )
         if any(place > len(places) or nbytes > sizes[place - 1] for place, nbytes in reply.arrays):
-            raise HomeLost("it sent arrays that were not requested")
+            raise ActorLost("it sent arrays that were not requested")
         targets = [
             self._segments.find(places[place - 1], self._device).bytes[:nbytes] for place, nbytes in reply.arrays
         ]
         try:
-            travel.unpack_into(targets, parts)
+            actor_messages.unpack_into(targets, parts)
         except ValueError as error:
-            raise HomeLost(f"it sent an unreadable answer ({error})") from None
+            raise ActorLost(f"it sent an unreadable answer ({error})") from None
         outcome = reply.answer.outcome
         if isinstance(outcome, task_messages.RunDone):
             outcome = msgspec.structs.replace(outcome, network=use)
@@ -183,45 +191,45 @@ class Relay:
         sent = received = asks = 0
         self._missed = 0
         while True:
-            header = travel.encode(Ask(envelope, sizes, returns))
+            header = actor_messages.encode(Ask(envelope, sizes, returns))
             sent += len(header) + sum(sizes)
             asks += 1
             try:
-                found = self._awaited(self._home.ask(header, parts, returns), envelope.number)
+                found = self._awaited(self._actor.ask(header, parts, returns), envelope.number)
             except AnswerLost:
                 if asks >= MOST_ASKS or self.killed or self.lost:
                     raise
                 continue
             try:
-                reply = travel.decode_reply(bytes(found[0]))
+                reply = actor_messages.decode_reply(bytes(found[0]))
             except msgspec.DecodeError as error:
-                raise HomeLost(f"it sent an unreadable answer ({error})") from None
+                raise ActorLost(f"it sent an unreadable answer ({error})") from None
             received += sum(len(each) for each in found)
             if reply.parts < returns:
                 self.executions = Executions(self.executions.answered + 1, reply.executed, reply.twice)
                 return reply, found[1 : 1 + reply.parts], NetworkUse(sent, received, asks)
             if asks >= MOST_ASKS:
-                raise HomeLost("its answers are larger each time")
+                raise ActorLost("its answers are larger each time")
             # There is more than there was room for: the answer is kept there.
             returns, parts, sizes = reply.parts + 1, (), ()
 
     def _awaited(self, answer: list[Any], number: int) -> list[Part]:
-        """The objects of an answer. Raises `AnswerLost` when it has to be asked again, and `HomeLost`."""
+        """The objects of an answer. Raises `AnswerLost` when it has to be asked again, and `ActorLost`."""
         ping: Any = None
-        #: How many pongs in a row say that the home is not busy with the question.
+        #: How many pongs in a row say that the actor is not busy with the question.
         idle = 0
         while True:
             try:
-                return self._home.get(answer, PING_SECONDS if ping is None else PONG_SECONDS)
+                return self._actor.get(answer, PING_SECONDS if ping is None else PONG_SECONDS)
             except TimeoutError:
                 pass
             if self.killed or self.lost:
-                raise HomeLost(self.lost or KILLED)
+                raise ActorLost(self.lost or KILLED)
             if ping is None:
-                ping = self._home.ping()
+                ping = self._actor.ping()
                 continue
             try:
-                pulse = travel.decode_pulse(self._home.pong(ping, 0.0))
+                pulse = actor_messages.decode_pulse(self._actor.pong(ping, 0.0))
             except TimeoutError:
                 self._missed += 1
                 if self._missed >= MOST_MISSED:
@@ -233,7 +241,7 @@ class Relay:
             ping, self._missed = None, 0
             idle = 0 if pulse.running == number else idle + 1
             if idle >= 2:
-                raise AnswerLost("the home is not busy with it, and no answer has come")
+                raise AnswerLost("the actor is not busy with it, and no answer has come")
 
     # -- arrays, which are in shared memory on this side and in messages on the other
 
@@ -267,5 +275,5 @@ class Relay:
                 return task
 
 
-def _silent() -> HomeLost:
-    return HomeLost(f"it has not answered for {MOST_MISSED * PONG_SECONDS:g} s")
+def _silent() -> ActorLost:
+    return ActorLost(f"it has not answered for {MOST_MISSED * PONG_SECONDS:g} s")

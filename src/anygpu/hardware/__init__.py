@@ -1,1 +1,1 @@
-"""What hardware there is, as frozen facts: devices, cards, what is missing and why. Nothing here opens a device."""
+"""Hardware as frozen facts: devices, cards, what is missing and why. Nothing here opens a device."""

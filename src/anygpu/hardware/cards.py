@@ -167,7 +167,7 @@ def _card_from(device: Device, note: str | None) -> Card:
 
 
 def _with_facts_of(card: Card, device: Device) -> Device:
-    """What the engine could not know and the vendor's tool did."""
+    """The device with facts that only the vendor's tool knows."""
     learned = {}
     unknown = dict(device.unknown)
     if device.kind != "cpu":

@@ -1,19 +1,74 @@
-"""Devices as frozen facts, and what is not usable with its reason and its fix."""
+"""Devices as frozen facts: their names, their properties, and why others are not usable.
+
+The name of a device has its engine, which of its devices, and the machine if that is another one: `numpy` and
+`torch:cuda:0` are devices of this machine, `torch:cuda:0@node-7` is one of a fleet.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from anygpu.base import events
 from anygpu.base.display import drawn
-from anygpu.hardware.device_names import node_of
 from anygpu.receipts import require_reasons
 
 if TYPE_CHECKING:
     from anygpu.hardware.usage.usage import Usage
+
+
+# -- names
+
+
+#: As the name of a device: any that is on another machine.
+FLEET = "fleet"
+#: The engine that compiles for the processor. In `on=` its name is not that of the kind: where there is no such device,
+#: it means NumPy.
+CPU = "cpu"
+
+
+class DeviceName(NamedTuple):
+    """The parts of a device's id."""
+
+    engine: str
+    #: What the engine calls the device: "0", "cuda:1"; empty for an engine with one device.
+    local: str
+    #: The machine that it is on; `None` for this one.
+    node: str | None
+
+    @property
+    def there(self) -> str:
+        """Its id on its own machine."""
+        return f"{self.engine}:{self.local}" if self.local else self.engine
+
+
+def parse_device(identity: str) -> DeviceName:
+    """The parts of an id."""
+    there, at, node = identity.partition("@")
+    engine, _, local = there.partition(":")
+    return DeviceName(engine, local, node if at else None)
+
+
+def at_node(identity: str, node: str) -> str:
+    """The id of a device of another machine, from its id there."""
+    return f"{identity}@{node}"
+
+
+def node_of(identity: str) -> str | None:
+    """The machine that the device is on; `None` for this one."""
+    _, at, node = identity.partition("@")
+    return node if at else None
+
+
+def names_a_fleet(wanted: str) -> bool:
+    """Whether a name in `on=` can only mean devices of other machines."""
+    return "@" in wanted or wanted.lower() == FLEET
+
+
+# -- facts
+
 
 DeviceKind = Literal["gpu", "cpu", "npu"]
 
@@ -109,7 +164,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
         return self.state == "verified"
 
     def usage(self, seconds: float = 0.1) -> Usage:
-        """What its card is doing: memory, load, temperature, power, clocks, and whose processes.
+        """The use of its card: memory, load, temperature, power, clocks, and processes.
 
         Two looks, so many seconds apart, because some drivers count busy time and energy. What a driver does not tell
         is `None`, with the reason in `unknown`.

@@ -52,7 +52,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiagnosisContext(msgspec.Struct, frozen=True):
-    """What a rule looks at."""
+    """The input of a rule."""
 
     inventory: Inventory
     evidence: Evidence

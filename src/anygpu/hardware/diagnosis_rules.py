@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from anygpu.hardware import fixes
 from anygpu.hardware.cards import Card
-from anygpu.hardware.device import Unavailable
-from anygpu.hardware.device_names import CPU
+from anygpu.hardware.device import CPU, Unavailable
 from anygpu.hardware.diagnosis_context import DiagnosisContext, Finding, together
 
 #: Which device nodes a container needs to reach the cards of a vendor.

@@ -1,4 +1,4 @@
-"""What the machine says of itself, read from files, nodes and environment only: no driver is loaded, nothing can hang.
+"""Facts of the machine, read from files, nodes and environment only: no driver is loaded, nothing can hang.
 
 It serves two ends: `diagnosis` explains from it why a GPU is not used, and the probe cache is valid as long as it does
 not change.

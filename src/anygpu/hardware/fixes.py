@@ -107,7 +107,7 @@ def _family(name: str) -> str | None:
 
 
 def open_nodes(evidence: Evidence, paths: Sequence[str], group: str | None) -> tuple[str, ...]:
-    """What lets this user open the device nodes that belong to `group`."""
+    """The command that lets this user open the device nodes of `group`."""
     if evidence.container is not None:
         # The groups inside a container are not the host's; only the host's number counts.
         return (f"{_container_program(evidence)} run --group-add $(stat -c %g {paths[0]}) …   (typed on the host)",)
@@ -154,7 +154,7 @@ def gpu_jax(evidence: Evidence, card: Card | None = None) -> tuple[str, ...]:
 
 
 def without_new_driver(evidence: Evidence, engine: str, card: Card) -> tuple[str, ...]:
-    """What makes do with a driver that is too old for the installed build, when there is a build for it."""
+    """The command that installs a build for an old driver, if there is one."""
     if is_outdated(card):
         return ()
     commands = {

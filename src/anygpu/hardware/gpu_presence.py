@@ -63,7 +63,7 @@ class PciFunction(NamedTuple):
 
 
 class GpuEvidence(NamedTuple):
-    """What the files of a machine say of GPUs."""
+    """Signs of GPUs in the files of a machine."""
 
     #: As `sys.platform` names it.
     system: str
@@ -94,7 +94,7 @@ def _computes(function: PciFunction) -> bool:
 
 
 def read_evidence(root: str = "/", system: str = sys.platform) -> GpuEvidence:
-    """What there is under `root`, read in about a millisecond."""
+    """The signs under `root`, read in about a millisecond."""
     if system != "linux":
         return GpuEvidence(system)
     return GpuEvidence(

@@ -30,7 +30,7 @@ def memory_total() -> int:
 
 
 def memory_free() -> int:
-    """What can be had without swapping, inside the container's own limit."""
+    """Bytes that can be allocated without swapping, within the container's limit."""
     return min(_host_memory()[1], _container_limit())
 
 

@@ -220,7 +220,7 @@ REFUSALS: Mapping[int, str] = {
 
 
 class _Facts:
-    """What is known, and for everything else why not."""
+    """The known facts, and the reasons why the others are unknown."""
 
     def __init__(self) -> None:
         self.known: dict[str, Any] = {}

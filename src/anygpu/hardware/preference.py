@@ -1,4 +1,4 @@
-"""What a caller asks of a device. Apart from what selects one, which the first calls need not load."""
+"""Requirements for a device. Apart from the selection, which first calls need not load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Power = Literal["high", "low"]
 
 
 class Preference(NamedTuple):
-    """What the caller asked for, made by `prefer`. The default accepts every verified device."""
+    """Requirements for a device, made by `prefer`. The default accepts every verified device."""
 
     #: A device id, an engine, a kind, an interface ("cuda", "vulkan"), a part of an id ("cuda:1") or of a name. "cpu"
     #: is the engine, not the kind. In a fleet each may have a machine, as "gpu@node-7", which may also be alone

@@ -1,4 +1,4 @@
-"""What the Linux kernel knows of GPUs and accelerators, whether a driver serves them or not.
+"""GPUs and accelerators as the Linux kernel lists them, whether a driver serves them or not.
 
 This is how we can tell "there is no GPU" from "there is one, and its driver is missing". For AMD and Intel it is also
 the source of the facts about a card; NVIDIA has a library of its own for that. Everything is read from files under

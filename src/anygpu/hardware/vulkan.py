@@ -1,4 +1,4 @@
-"""What Vulkan knows of each device that wgpu does not pass on: its UUID, its PCI address and its memory.
+"""Facts of Vulkan devices that wgpu does not pass on: UUID, PCI address and memory.
 
 Without these, a WebGPU adapter cannot be matched with a card when the machine has two of the same model, and nobody can
 say whether data will fit. So this module asks the Vulkan loader itself, through ctypes and nothing else. It creates an

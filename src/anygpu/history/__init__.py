@@ -1,1 +1,1 @@
-"""What calls took, kept across processes: a hint for the next one, never more than that."""
+"""Durations of calls, stored across processes as hints for the next one."""

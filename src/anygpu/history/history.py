@@ -1,7 +1,7 @@
-"""The history of calls, as the rest of anygpu uses it: ask what is known, and tell what happened.
+"""The history of calls: what programs took on devices, and how functions are usually called, in all processes.
 
-What is told is collected in memory, and `flush` writes it. Nothing here starts a thread, raises for what is on disk, or
-waits longer than `PATIENCE` for it: whoever cannot be served now is served as if nothing were known.
+New measurements are collected in memory, and `flush` writes them. Nothing here starts a thread, or raises for the state
+of the disk; a flush waits at most `PATIENCE` for other processes.
 """
 
 from __future__ import annotations
@@ -16,27 +16,32 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from anygpu.base.interrupts import take
+from anygpu.base.interrupts import TryAcquire
 from anygpu.errors import InvalidOption
-from anygpu.history.database import Database, history_path
-from anygpu.history.merging import (
+from anygpu.history.records import (
+    MOST_CALLS,
     MOST_PROCESS,
+    MOST_SECONDS,
     RECENT,
+    Habit,
     HabitKey,
     HabitRow,
+    Timing,
     TimingKey,
     TimingRow,
     habit_of,
+    is_duration,
+    is_hash,
     merged_timing,
+    plain_name,
     timing_of,
 )
-from anygpu.history.records import MOST_CALLS, MOST_SECONDS, Habit, Timing, is_duration, is_hash, plain_name
-from anygpu.history.storage import Batch, Storage
+from anygpu.history.storage import Batch, HistoryFile, Storage, history_path
 from anygpu.history.wording import by_speed
 
-#: Nobody waits longer than this for the database.
+#: Seconds that a flush waits for other processes.
 PATIENCE = 0.05
-#: What is collected before it is written, and functions whose calls are counted: the oldest go when there are more.
+#: Rows that are collected before they are written, and functions whose calls are counted; the oldest are dropped.
 MOST_COLLECTED = 1024
 
 VARIABLE = "ANYGPU_HISTORY"
@@ -45,7 +50,7 @@ Setting = Literal["on", "anonymous", "off"]
 
 
 class CallHistory(Protocol):
-    """What placement needs of a history; `History` is the one that there is."""
+    """The part of `History` that placement uses."""
 
     def timings(self, program: str) -> tuple[Timing, ...]: ...
 
@@ -78,7 +83,7 @@ class CallHistory(Protocol):
 
 
 def setting(environment: Mapping[str, str] | None = None) -> Setting:
-    """What `ANYGPU_HISTORY` says."""
+    """The value of `ANYGPU_HISTORY`."""
     given = (os.environ if environment is None else environment).get(VARIABLE) or "on"
     known: tuple[Setting, ...] = get_args(Setting)
     for each in known:
@@ -97,41 +102,41 @@ def open_history(environment: Mapping[str, str] | None = None, *, clock: Callabl
 
 
 class History:
-    """What calls took, in this process and in others. Any thread may use it.
+    """Timings and habits of this process and of others. Any thread may use it.
 
-    Hashes are those of `anygpu.history.keys`, and keys of programs. `path` is the database, or any other storage;
-    `None` keeps nothing.
+    Hashes are those of `anygpu.history.keys`, and keys of programs. `path` is the file, or any other storage; with
+    `None` nothing is read or stored.
     """
 
     def __init__(
         self, path: Path | Storage | None, *, names: bool = True, clock: Callable[[], float] = time.time
     ) -> None:
-        self._storage: Storage | None = Database(path, clock=clock) if isinstance(path, Path) else path
+        self._storage: Storage | None = HistoryFile(path, clock=clock) if isinstance(path, Path) else path
         self._names = names
         self._clock = clock
         self._begin_anew()
         _all.add(self)
 
     def _begin_anew(self) -> None:
-        """Also in a child that was forked off: what was collected is the parent's, which will write it."""
+        """Forget what was collected. A forked child does this too: its parent writes those rows."""
         self._lock = threading.Lock()
-        self._flushing = threading.Lock()
-        #: One of these is a process to habits: a child that was forked off is another.
+        self._flushing = threading.RLock()
+        #: Identifies this process in habits; a forked child gets another number.
         self._process = random.SystemRandom().randint(0, MOST_PROCESS)
         self._timings: dict[TimingKey, _Collected] = {}
         self._habits: dict[HabitKey, _Calls] = {}
-        #: Habits that have changed since they were written.
+        #: Habits that changed since they were last written.
         self._changed: set[HabitKey] = set()
         self._used_programs: set[str] = set()
         self._used_habits: set[HabitKey] = set()
 
-    # -- what is known
+    # -- reading
 
     def timings(self, program: str) -> tuple[Timing, ...]:
-        """What the program took on each device, the fastest first; with each stamp that there was."""
+        """The timings of a program on all devices and with all stamps, the fastest first."""
         if self._storage is None or not is_hash(program):
             return ()
-        rows = self._storage.timings(program, PATIENCE)
+        rows = self._storage.timings(program)
         now = self._clock()
         with self._lock:
             if rows:
@@ -142,23 +147,23 @@ class History:
         return tuple(sorted((timing_of(key, row) for key, row in rows.items()), key=by_speed))
 
     def habit(self, function: str, signature: str) -> Habit | None:
-        """How other processes have called the function with such arguments; `None` if none is known."""
+        """How other processes call the function with such arguments; `None` if none did."""
         if self._storage is None or not (is_hash(function) and is_hash(signature)):
             return None
         key = HabitKey(function, signature)
-        row = self._storage.habit(key, PATIENCE)
+        row = self._storage.habit(key)
         found = None if row is None else habit_of(key, row, without=self._process)
         if found is not None:
             with self._lock:
                 _add_bounded(self._used_habits, key)
         return found
 
-    # -- what happened
+    # -- recording
 
     def ran(
         self, program: str, device: str, stamp: str, seconds: float, calls: int = 1, *, disturbed: bool = False
     ) -> None:
-        """So many calls ran there, each of which took about so long; `disturbed` if others had the processors."""
+        """Record calls that took about `seconds` each; `disturbed` if other processes used the processors."""
         if self._storage is None or not is_duration(seconds) or calls < 1:
             return
         now = self._clock()
@@ -168,14 +173,14 @@ class History:
             each.calls = min(each.calls + calls, MOST_CALLS)
 
     def compiled(self, program: str, device: str, stamp: str, seconds: float) -> None:
-        """Compiling it there took so long."""
+        """Record the time of a compilation."""
         if self._storage is None or not is_duration(seconds):
             return
         with self._lock:
             self._collected(program, device, stamp).compile = self._clock(), float(seconds)
 
     def peaked(self, program: str, device: str, stamp: str, rows: int, nbytes: int) -> None:
-        """A call of an opaque task with so many rows took so much memory there."""
+        """Record the peak memory of a call of an opaque task with that many rows."""
         if self._storage is None or rows < 0 or nbytes < 0:
             return
         with self._lock:
@@ -186,14 +191,14 @@ class History:
                 del peaks[next(iter(peaks))]
 
     def agreed(self, program: str, device: str, stamp: str) -> None:
-        """Its results there were compared with NumPy's, and agreed."""
+        """Record that results agreed with NumPy's."""
         if self._storage is None:
             return
         with self._lock:
             self._collected(program, device, stamp).agreed = self._clock()
 
     def disagreed(self, program: str, device: str, stamp: str) -> None:
-        """Its results there were wrong: that they agreed before, and what it took then, is forgotten."""
+        """Record that results differed from NumPy's, which invalidates earlier agreement and timings."""
         if self._storage is None:
             return
         with self._lock:
@@ -212,7 +217,7 @@ class History:
         name: str | None = None,
         program: str | None = None,
     ) -> None:
-        """The function was called so many times more, which took so long together, wherever that was."""
+        """Record more calls of a function on any device, which took `seconds` in total."""
         if (
             self._storage is None
             or not is_duration(seconds)
@@ -234,36 +239,30 @@ class History:
             self._changed.add(key)
 
     def flush(self, seconds: float = PATIENCE) -> bool:
-        """Write what was collected, together with what other processes have written; whether all of it is written.
+        """Merge what was collected into the file; returns whether that was done.
 
-        It takes `seconds` at most, and what there is no time for stays for the next flush.
+        If other processes have it locked for longer than `seconds`, everything stays for the next flush.
         """
         if self._storage is None:
             return True
-        flushing = self._flushing
-        taken: list[bool] = []
-        try:
-            return take(flushing, taken) and self._write(self._storage, seconds)
-        finally:
-            if taken:
-                flushing.release()
+        with TryAcquire(self._flushing) as acquired:
+            return acquired and self._write(self._storage, seconds)
 
-    # -- inside
+    # -- internals
 
     def _write(self, storage: Storage, seconds: float) -> bool:
-        """Whether all of what was collected is written."""
-        left: Batch | None = None
         batch = self._take()
+        # Also after an interrupt: then it is not known what was written, and twice is worse than not at all.
+        done = True
         try:
-            left = storage.add(batch, seconds) if batch else batch
-            return not left
+            done = not batch or storage.add(batch, seconds)
+            return done
         finally:
-            # Also when it was interrupted: then it is not known what was written, and twice is worse than not at all.
-            self._put_back(batch, left if left is not None else Batch())
+            self._finish(batch, done)
 
     def _collected(self, program: str, device: str, stamp: str) -> _Collected:
         """The caller must hold the lock."""
-        key = TimingKey(program, device, stamp)  # which is looked at when it is written: this is done at each call
+        key = TimingKey(program, device, stamp)  # checked when it is written, because this is done in each call
         found = self._timings.get(key)
         if found is None:
             _make_place(self._timings)
@@ -282,22 +281,23 @@ class History:
             self._changed, self._used_programs, self._used_habits = set(), set(), set()
         return batch
 
-    def _put_back(self, batch: Batch, left: Batch) -> None:
+    def _finish(self, batch: Batch, done: bool) -> None:
+        """Note that the rows were written, or put them back."""
         with self._lock:
-            for key, row in left.timings.items():
+            for habit in batch.habits:
+                if not done:
+                    self._changed.add(habit)
+                elif habit in self._habits:
+                    self._habits[habit].is_counted = True
+            for key, row in ({} if done else batch.timings).items():
                 mine = self._timings.get(key)
                 self._timings[key] = _Collected(merged_timing(row, mine.row()) if mine is not None else row)
             for key in list(self._timings)[:-MOST_COLLECTED]:
                 del self._timings[key]
-            for habit in batch.habits:
-                if habit in left.habits:
-                    self._changed.add(habit)
-                elif habit in self._habits:
-                    self._habits[habit].is_counted = True
 
 
 class _Collected:
-    """What a program did on a device and was not written yet."""
+    """Measurements of a program on a device that were not written yet."""
 
     __slots__ = ("agreed", "calls", "compile", "disagreed", "disturbed", "peaks", "recent")
 
@@ -309,7 +309,7 @@ class _Collected:
         self.compile = row.compile
         self.agreed = row.agreed
         self.disagreed = row.disagreed
-        #: By rows, when it was measured and bytes.
+        #: Time and bytes by rows.
         self.peaks = {rows: (when, peak) for when, rows, peak in row.peaks}
 
     def row(self) -> TimingRow:
@@ -335,7 +335,7 @@ class _Calls:
         self.when = 0.0
         self.name: str | None = None
         self.program: str | None = None
-        #: Whether this process is among those that are kept.
+        #: Whether this process is counted in the file already.
         self.is_counted = False
 
     def row(self, process: int) -> HabitRow:

@@ -1,9 +1,14 @@
-"""What the history knows, as frozen records: what a program took on a device, and how a function is usually called."""
+"""The records of the history: timings of programs on devices, habits of calling functions, and the stored rows.
+
+Merging rows is commutative and associative, so the order of writers does not matter: counts are added, recent samples
+are the latest of both, and of two values of one kind the later one wins.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -11,7 +16,7 @@ from msgspec import Meta
 
 #: A name of a function or a device has fewer characters than this.
 MOST_CHARACTERS = 200
-#: No call and no compiler takes longer, and no time is later: what says so was not written by us.
+#: Upper bounds of durations and of times since 1970: larger values are invalid.
 MOST_SECONDS = 1e8
 LATEST = 1e11
 #: Counts stop here: up to this, floats hold every integer.
@@ -27,7 +32,7 @@ Moment = Annotated[float, Meta(ge=0, le=LATEST)]
 
 
 class Peak(msgspec.Struct, frozen=True):
-    """The most memory that a call of an opaque task took at once, beyond what was taken before."""
+    """The peak memory of a call of an opaque task, beyond what was allocated before."""
 
     #: The length of the first axis of its arguments; 0 if they do not have one in common.
     rows: Count
@@ -35,19 +40,19 @@ class Peak(msgspec.Struct, frozen=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """What one program took on one device, as it was set up then."""
+    """Measurements of one program on one device with one setup."""
 
     #: The program's key.
     program: Hash
     #: The device's id, for people; NumPy's own times are those of "numpy".
     device: Name
-    #: What has to be the same for the time to hold: see `anygpu.history.keys.device_stamp`.
+    #: The setup for which the time holds: see `anygpu.history.keys.device_stamp`.
     stamp: Hash
     #: The median of recent calls; `None` if the program was compiled or compared there, and no call was counted.
     seconds: Seconds | None
     #: Calls that were ever counted.
     calls: Count
-    #: What compiling took the last time; `None` if nothing was compiled.
+    #: Seconds of the last compilation; `None` if nothing was compiled.
     compile: Seconds | None
     #: Whether results were compared with NumPy's and agreed, and none disagreed since.
     agreed: bool
@@ -57,7 +62,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     when: Moment
     #: Whether every call was measured while something else had the processors.
     doubtful: bool = False
-    #: What opaque tasks took of memory, by rows; nothing for programs, whose memory is computed.
+    #: Peak memory of opaque tasks by rows; empty for programs, whose memory is computed.
     peaks: tuple[Peak, ...] = ()
 
 
@@ -98,8 +103,185 @@ def is_duration(value: float) -> bool:
 
 
 def plain_name(name: str) -> str:
-    """As it can be kept and shown: on one line, of limited length, in valid Unicode."""
+    """The name on one line, of limited length, in valid Unicode."""
     if name.isascii() and name.isprintable() and len(name) <= MOST_CHARACTERS:
         return name  # as nearly all are
     text = name.encode("utf-8", "replace").decode("utf-8")
     return "".join(each if each.isprintable() else "?" for each in text[:MOST_CHARACTERS])
+
+
+# -- rows, as they are stored
+
+#: The number of recent calls, or processes, whose median is used: enough to ignore a few outliers, and few enough to
+#: follow a lasting change soon.
+RECENT = 9
+#: A time that is later than now by more than this comes from a clock that was wrong.
+AHEAD = 86_400.0
+
+#: The time of a measurement, and its duration.
+Measured = tuple[Moment, Seconds]
+#: When it was measured, the rows of the arguments, and bytes.
+MeasuredPeak = tuple[Moment, Count, Count]
+#: The largest random number that identifies a process.
+MOST_PROCESS = (1 << 62) - 1
+#: The number of a process, the time of its last call, the count of its calls, and their total duration.
+Spent = tuple[Annotated[int, Meta(ge=0, le=MOST_PROCESS)], Moment, Count, Seconds]
+
+
+class TimingKey(msgspec.Struct, frozen=True, order=True):
+    program: Hash
+    device: Name
+    stamp: Hash
+
+
+class HabitKey(msgspec.Struct, frozen=True, order=True):
+    function: Hash
+    signature: Hash
+
+
+class TimingRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The stored row of a program on a device; also an increment to be merged into it."""
+
+    #: Recent calls, the latest last.
+    recent: Annotated[tuple[Measured, ...], Meta(max_length=RECENT)] = ()
+    calls: Count = 0
+    compile: Measured | None = None
+    #: When results were last compared and agreed, or did not; 0 for never.
+    agreed: Moment = 0.0
+    disagreed: Moment = 0.0
+    #: The same for calls while other processes used the processors.
+    disturbed: Annotated[tuple[Measured, ...], Meta(max_length=RECENT)] = ()
+    #: The peaks of an opaque task's memory: the latest for each number of rows, the latest last.
+    peaks: Annotated[tuple[MeasuredPeak, ...], Meta(max_length=RECENT)] = ()
+
+    @property
+    def when(self) -> float:
+        """When any of this was last measured; or else compared."""
+        compiled = [self.compile] if self.compile else []
+        measured = [each[0] for each in (*self.recent, *self.disturbed, *compiled, *self.peaks)]
+        return max(measured, default=max(self.agreed, self.disagreed))
+
+    @property
+    def is_plausible(self) -> bool:
+        pairs = [*self.recent, *self.disturbed, *([self.compile] if self.compile else [])]
+        return all(is_moment(when) and is_duration(seconds) for when, seconds in pairs) and all(
+            map(is_moment, (self.agreed, self.disagreed, *(when for when, _, _ in self.peaks)))
+        )
+
+
+class HabitRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The stored row of a function with one kind of arguments; also an increment to be merged into it."""
+
+    #: With the time of the call that gave the name.
+    name: tuple[Moment, Name | None] = (0.0, None)
+    program: tuple[Moment, Hash] | None = None
+    processes: Count = 0
+    #: Recent processes, the latest last.
+    recent: Annotated[tuple[Spent, ...], Meta(max_length=RECENT)] = ()
+
+    @property
+    def when(self) -> float:
+        return max((when for _, when, _, _ in self.recent), default=self.name[0])
+
+    @property
+    def is_plausible(self) -> bool:
+        moments = [self.name[0], *([self.program[0]] if self.program else [])]
+        return all(map(is_moment, moments)) and all(
+            is_moment(when) and is_duration(seconds) for _, when, _, seconds in self.recent
+        )
+
+
+def merged_timing(one: TimingRow, other: TimingRow, now: float = LATEST) -> TimingRow:
+    """Merge rows. A mismatch invalidates earlier timings and agreement in both."""
+    disagreed = max(_past(one.disagreed, now), _past(other.disagreed, now))
+    recent, disturbed = (
+        sorted(each for each in both if disagreed < each[0] <= now + AHEAD)
+        for both in ((*one.recent, *other.recent), (*one.disturbed, *other.disturbed))
+    )
+    compiled = [each for each in (one.compile, other.compile) if each is not None and each[0] <= now + AHEAD]
+    agreed = max(_past(one.agreed, now), _past(other.agreed, now))
+    return TimingRow(
+        recent=tuple(recent[-RECENT:]),
+        calls=min(one.calls + other.calls, MOST_CALLS),
+        compile=max(compiled, default=None),
+        agreed=agreed if agreed > disagreed else 0.0,
+        disagreed=disagreed,
+        disturbed=tuple(disturbed[-RECENT:]),
+        peaks=_merged_peaks((*one.peaks, *other.peaks), now),
+    )
+
+
+def _merged_peaks(both: Sequence[MeasuredPeak], now: float) -> tuple[MeasuredPeak, ...]:
+    latest: dict[int, MeasuredPeak] = {}
+    for each in both:
+        if each[0] <= now + AHEAD:
+            latest[each[1]] = max(each, latest.get(each[1], each))
+    return tuple(sorted(latest.values())[-RECENT:])
+
+
+def merged_habit(one: HabitRow, other: HabitRow, now: float = LATEST) -> HabitRow:
+    """Merge rows. The latest entry of a process replaces earlier ones: it covers all its calls."""
+    by_process: dict[int, Spent] = {}
+    for each in (*one.recent, *other.recent):
+        if each[1] <= now + AHEAD:
+            known = by_process.get(each[0])
+            by_process[each[0]] = each if known is None else max(known, each)
+    recent = sorted(by_process.values(), key=lambda each: (each[1], each))
+    names = [each for each in (one.name, other.name) if each[0] <= now + AHEAD]
+    programs = [each for each in (one.program, other.program) if each is not None and each[0] <= now + AHEAD]
+    return HabitRow(
+        # On equal times prefer the unnamed row: the user opted out of names.
+        name=max(names, key=lambda each: (each[0], each[1] is None, each[1] or ""), default=(0.0, None)),
+        program=max(programs, default=None),
+        processes=min(one.processes + other.processes, MOST_CALLS),
+        recent=tuple(recent[-RECENT:]),
+    )
+
+
+def timing_of(key: TimingKey, row: TimingRow) -> Timing:
+    return Timing(
+        program=key.program,
+        device=key.device,
+        stamp=key.stamp,
+        seconds=_typical([seconds for _, seconds in row.recent or row.disturbed])
+        if row.recent or row.disturbed
+        else None,
+        doubtful=bool(row.disturbed) and not row.recent,
+        calls=row.calls,
+        compile=row.compile[1] if row.compile is not None else None,
+        agreed=row.agreed > 0.0,
+        disagreed=row.disagreed or None,
+        when=row.when,
+        peaks=tuple(Peak(rows, peak) for rows, peak in sorted((rows, peak) for _, rows, peak in row.peaks)),
+    )
+
+
+def habit_of(key: HabitKey, row: HabitRow, *, without: int | None = None) -> Habit | None:
+    """The habit; `None` if no process is known. `without` is the running process, whose calls are not complete."""
+    others = [each for each in row.recent if each[0] != without]
+    if not others:
+        return None
+    return Habit(
+        function=key.function,
+        name=row.name[1],
+        signature=key.signature,
+        program=row.program[1] if row.program is not None else None,
+        processes=max(row.processes - (len(others) < len(row.recent)), len(others)),
+        calls=int(_median_low([calls for _, _, calls, _ in others])),
+        seconds=_median_low([seconds for _, _, _, seconds in others]),
+        when=max(when for _, when, _, _ in others),
+    )
+
+
+def _past(moment: float, now: float) -> float:
+    return moment if moment <= now + AHEAD else 0.0
+
+
+def _typical(seconds: Sequence[float]) -> float:
+    # One of two calls may have been the first, which includes costs that occur once.
+    return min(seconds) if len(seconds) <= 2 else _median_low(seconds)
+
+
+def _median_low(values: Sequence[float]) -> float:
+    """The median, or the lower one of two: always one of the values."""
+    return sorted(values)[(len(values) - 1) // 2]

@@ -1,4 +1,4 @@
-"""What the history knows, in words for people. Pure functions of records and times."""
+"""The history in words for people. Pure functions of records and times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def counted(count: int, word: str) -> str:
 
 
 def measured_text(timing: Timing, now: float) -> str:
-    """Where a time comes from: "measured 3 days ago, 41 calls"."""
+    """The origin of a time: "measured 3 days ago, 41 calls"."""
     if timing.seconds is None:
         return f"never measured; compiled or compared {age_text(timing.when, now)}"
     where = ", on a busy machine" if timing.doubtful else ""
@@ -35,7 +35,7 @@ def measured_text(timing: Timing, now: float) -> str:
 
 
 def agreement_text(timing: Timing, now: float) -> str:
-    """Whether its results can be relied on."""
+    """Whether its results agreed with NumPy's, as a sentence."""
     if timing.peaks:
         if timing.disagreed is None:
             return "is an opaque task, which is not compared with NumPy"
@@ -50,7 +50,7 @@ def agreement_text(timing: Timing, now: float) -> str:
 
 
 def memory_text(timing: Timing, *, all_rows: bool = True) -> str:
-    """What an opaque task takes of memory: "38.0 MiB for 1,000 rows, 76.0 MiB for 2,000 rows"; or of most rows only."""
+    """The peak memory of an opaque task: "38.0 MiB for 1,000 rows, 76.0 MiB for 2,000 rows"; or for most rows only."""
     return ", ".join(
         readable_bytes(peak.bytes) + (f" for {counted(peak.rows, 'row')}" if peak.rows else "")
         for peak in (timing.peaks if all_rows else timing.peaks[-1:])
@@ -58,7 +58,7 @@ def memory_text(timing: Timing, *, all_rows: bool = True) -> str:
 
 
 def habit_text(habit: Habit, now: float) -> str:
-    """How it is usually called: "a process makes 120 calls that take 3.1 s; 4 processes, the last 2 hours ago"."""
+    """The usual calls of a process: "a process makes 120 calls that take 3.1 s; 4 processes, the last 2 hours ago"."""
     return (
         f"a process makes {counted(habit.calls, 'call')} that take {readable_seconds(habit.seconds)}; "
         f"{counted(habit.processes, 'process')}, the last {age_text(habit.when, now)}"
@@ -81,7 +81,7 @@ def by_speed(timing: Timing) -> tuple[float, str, str]:
 
 
 def consequence(timing: Timing, timings: Sequence[Timing], habit: Habit) -> str:
-    """What follows from all that for one of the devices, as a sentence."""
+    """The consequence for one of the devices, as a sentence."""
     numpy = next((each.seconds for each in timings if each.device == "numpy" and each.seconds is not None), None)
     if timing.peaks:
         return "Calls with other rows are predicted from that."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array
+from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.structure import flatten
 from anygpu.base.cache_folder import cache_folder
 from anygpu.base.typing import HostArray
@@ -27,14 +29,57 @@ from anygpu.errors import (
     WrongKernel,
 )
 from anygpu.hardware.device import Device
-from anygpu.kernels.arguments import Given
-from anygpu.kernels.comparing import Tolerance, first_difference
-from anygpu.kernels.launching import Launch, Launcher, encoded, of_another_number, of_another_type
-from anygpu.kernels.samples import Range, samples
+from anygpu.kernels.arguments import Given, call_like
+from anygpu.kernels.launching import (
+    Launch,
+    Launcher,
+    Tolerance,
+    encoded,
+    first_difference,
+    of_another_number,
+    of_another_type,
+)
 from anygpu.kernels.sandbox import Sandboxes
-from anygpu.kernels.shapes import call_like
 from anygpu.program.ops.custom import SPOKEN, Custom, Language, Parameter
 from anygpu.program.primitives import Spec
+
+# -- arguments for a trial where the user's own are not at hand: the same whenever they are made
+
+
+#: The least and the greatest value of an array.
+Range = tuple[float, float]
+
+_SEED = 20_250_607
+
+
+def samples(specs: Sequence[Spec], ranges: Sequence[Range | None] = ()) -> list[HostArray]:
+    """An array for each spec, of numbers in its range.
+
+    Where that is not known, floats lie between -1 and 1, and whole numbers between 0 and the shortest axis of all: a
+    kernel may use them as indices.
+    """
+    random = np.random.default_rng(_SEED)
+    axes = [n for spec in specs for n in spec.shape if n]
+    top = max(min(axes, default=2) - 1, 1)
+    known = [*ranges, *[None] * (len(specs) - len(ranges))]
+    return [_sample(random, spec, reach, top) for spec, reach in zip(specs, known, strict=True)]
+
+
+def _sample(random: np.random.Generator, spec: Spec, reach: Range | None, top: int) -> HostArray:
+    dtype = to_numpy_dtype(spec.dtype)
+    if dtype.kind == "b":
+        return random.integers(0, 2, spec.shape).astype(dtype)
+    if reach is not None and not all(map(math.isfinite, reach)):
+        reach = None
+    if dtype.kind in "iu":
+        first, last = (int(each) for each in (reach or (0, min(top, np.iinfo(dtype).max))))
+        return random.integers(first, last, spec.shape, dtype=dtype, endpoint=True)
+    low, high = reach or (-1.0, 1.0)
+    real = low + (high - low) * random.random(spec.shape, np.float32)
+    if dtype.kind == "c":
+        return (real + 1j * random.permutation(real, axis=-1) if spec.shape else real + 0j).astype(dtype)
+    return np.asarray(real).astype(dtype)
+
 
 #: Arguments on a device that have more bytes than this are not downloaded for a trial.
 MOST_DOWNLOADED = 64 << 20
@@ -50,7 +95,7 @@ def engines_for(language: Language) -> list[str]:
 
 def device_for(language: Language) -> tuple[Device | None, str]:
     """The best device of this machine that speaks the language; or none, and why."""
-    from anygpu.residency.registry import registry
+    from anygpu.device_arrays.registry import registry
 
     try:
         known = {entry.name for entry in catalogue()}

@@ -23,12 +23,10 @@ from anygpu.codegen.custom.reflection import reflect
 from anygpu.engines.catalogue import traits_of
 from anygpu.errors import DeviceUnavailable, InvalidOption, Unsupported
 from anygpu.fallback_warnings import warn_fallback
-from anygpu.kernels.arguments import Given, Number, call_text, given_to
-from anygpu.kernels.comparing import Tolerance
+from anygpu.kernels.arguments import Given, Grid, Number, Results, call_like, call_text, given_to
 from anygpu.kernels.first_use import FirstUse, device_for, engines_for
-from anygpu.kernels.launching import Launcher, result_of
+from anygpu.kernels.launching import Launcher, Tolerance, result_of
 from anygpu.kernels.sandbox import trials
-from anygpu.kernels.shapes import Grid, Results, call_like
 from anygpu.placement.executing import ask, is_executing
 from anygpu.program.ops.custom import SPOKEN, Language, Parameter, Three
 

@@ -4,25 +4,123 @@ from __future__ import annotations
 
 import hashlib
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from anygpu.array.trace.tracing import record
+from anygpu.base.float_errors import float_errors_ignored
 from anygpu.base.interrupts import is_of_a_handler
+from anygpu.base.lru import LRUCache
+from anygpu.base.typing import HostArray
 from anygpu.codegen.custom.reflection import Length, Reflected
 from anygpu.errors import InvalidOption
-from anygpu.kernels.arguments import Given, Number, scalars_of
-from anygpu.kernels.comparing import Tolerance
-from anygpu.kernels.shapes import Grid, Results, group_for, groups_for, invocations, numbers_for, result_shapes
+from anygpu.kernels.arguments import (
+    Given,
+    Grid,
+    Number,
+    Results,
+    group_for,
+    groups_for,
+    invocations,
+    numbers_for,
+    result_shapes,
+    scalars_of,
+)
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.ops.custom import Custom, Parameter, Three
 from anygpu.program.primitives import Shape, Spec
 from anygpu.program.wire import to_bytes
+
+# -- whether a kernel's result is that of its reference: pure comparison of two arrays
+
+
+#: A share of each value, near 0 of the typical one; or a share of each value and a number that is added to it.
+Tolerance = float | tuple[float, float]
+
+#: In epsilons of the type. One operation may add as much as docs/reference/tolerances.md says, 32 of float32 for a
+#: function; a kernel has several of them, and sums of some hundred numbers.
+_EPSILONS = {"float16": 8, "float32": 256, "float64": 256, "complex64": 512, "complex128": 512}
+
+
+#: As many values show what is typical of an array.
+_SAMPLES = 1 << 16
+_PIECE = 1 << 18
+
+
+class Difference(NamedTuple):
+    """Where two arrays differ first, in C order."""
+
+    position: tuple[int, ...]
+    found: Any
+    expected: Any
+    #: In how many they do.
+    places: int
+
+
+def default_tolerance(dtype: np.dtype[Any]) -> float:
+    """The difference that is allowed between two right answers; 0 for whole numbers and bools."""
+    return _EPSILONS[dtype.name] * float(np.finfo(dtype).eps) if dtype.name in _EPSILONS else 0.0
+
+
+def first_difference(found: HostArray, expected: HostArray, tolerance: Tolerance | None = None) -> Difference | None:
+    """The first place where two arrays of one shape and type differ by more than they may.
+
+    A single tolerance is a share: of the expected value, or where that is less, of the median of all that are not 0. So
+    neither a sum that comes close to 0 nor an array of tiny numbers is judged by a scale that is not its own.
+    """
+    flat, wanted = found.reshape(-1), expected.reshape(-1)
+    typical = _typical(wanted)
+    first: int | None = None
+    places = 0
+    # In pieces, so that what is compared in a wider type stays in the processor's caches.
+    for begin in range(0, flat.size, _PIECE):
+        one, other = flat[begin : begin + _PIECE], wanted[begin : begin + _PIECE]
+        where = np.flatnonzero(one != other)
+        if where.size:
+            where = where[~_is_close(one[where], other[where], tolerance, typical)]
+        if where.size and first is None:
+            first = begin + int(where[0])
+        places += where.size
+    if first is None:
+        return None
+    position = tuple(int(each) for each in np.unravel_index(first, found.shape))
+    return Difference(position, found[position].item(), expected[position].item(), places)
+
+
+@float_errors_ignored
+def _is_close(
+    found: HostArray, expected: HostArray, tolerance: Tolerance | None, typical: float
+) -> npt.NDArray[np.bool_]:
+    dtype = found.dtype
+    if tolerance is None:
+        tolerance = default_tolerance(dtype)
+    if dtype.kind == "b" or not np.any(tolerance):
+        return np.asarray((found != found) & (expected != expected))
+    # Whole numbers wrap around in their own type, and floats overflow.
+    wide: Any = np.complex128 if dtype.kind == "c" else np.float64 if dtype.itemsize < 8 else np.longdouble
+    found, expected = found.astype(wide), expected.astype(wide)
+    distance, size = np.abs(found - expected), np.abs(expected)
+    if isinstance(tolerance, tuple):
+        allowed = tolerance[0] * size + tolerance[1]
+    else:
+        # Below the smallest normal number some devices have only 0.
+        least = float(np.finfo(dtype).tiny) if dtype.kind == "f" else 0.0
+        allowed = np.maximum(tolerance * np.maximum(size, typical), least)
+    near = (distance <= allowed) & np.isfinite(size) & np.isfinite(found)
+    return np.asarray(near | (np.isnan(found) & np.isnan(expected)))
+
+
+def _typical(values: HostArray) -> float:
+    """The median of all that are not 0, as some thousand of them show it."""
+    sizes = np.abs(values[:: max(1, values.size // _SAMPLES)]).astype(np.float64)
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    return float(np.median(sizes)) if sizes.size else 0.0
+
 
 #: Kinds of calls that one kernel remembers.
 _MOST_LAUNCHES = 256
@@ -75,23 +173,14 @@ class Launcher:
         self._results = results
         self._grid = grid
         self._unchecked = unchecked
-        self._known: OrderedDict[Any, Launch] = OrderedDict()
-        self._lock = threading.Lock()
+        self._launches: LRUCache[Launch] = LRUCache(_MOST_LAUNCHES)
 
     def launch_of(self, given: Given) -> Launch:
         return self.launch(tuple(Spec(each.shape, each.dtype.name) for each in given.arrays), given.numbers)
 
     def launch(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> Launch:
         # By how numbers are written: 0.0 and -0.0 are equal, and not the same.
-        key = inputs, repr(numbers)
-        known = self._known.get(key)
-        if known is None:
-            known = self._launch(inputs, numbers)
-            with self._lock:
-                self._known[key] = known
-                if len(self._known) > _MOST_LAUNCHES:
-                    self._known.popitem(last=False)
-        return known
+        return self._launches.get((inputs, repr(numbers)), lambda: self._launch(inputs, numbers))
 
     def sample(self) -> Program:
         """A program that has the kernel in it, and shows whether it compiles; it is never run."""

@@ -23,14 +23,13 @@ from anygpu.hardware.device import Device
 from anygpu.hardware.host import memory_free
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Spec, Unary
-from anygpu.workers.open import open_worker
-from anygpu.workers.worker import Worker
+from anygpu.workers.worker import Worker, open_worker
 
 T = TypeVar("T")
 
 #: After so many seconds without work a child is let go of.
 IDLE_SECONDS = 30.0
-#: Of the memory that is free when it starts, a child may take so much: a compiler that asks for all of it is ended.
+#: The share of the free memory that a child may take: a compiler that asks for all of it is ended.
 _SHARE_OF_MEMORY = 0.5
 
 
@@ -39,7 +38,7 @@ def _small() -> Program:
     return recorder.program([recorder.add(Unary("negative"), recorder.input(Spec((8,), "float32")))])
 
 
-#: What a compiler is made ready with.
+#: A kernel that loads a compiler.
 _SMALL = _small()
 
 

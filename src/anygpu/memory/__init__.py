@@ -5,12 +5,10 @@ Read `resource.py` first: two methods, and why a release never waits. Then each 
 `DeviceMemory`.
 """
 
-from anygpu.memory.failure import OnFailure
+from anygpu.memory.adaptors import UNOWNED, Held, Limit, OnFailure, Snapshot, Stats
 from anygpu.memory.fence import Fence, Fenced, Timeline
-from anygpu.memory.limit import Limit
 from anygpu.memory.pool import Pool, PoolSnapshot, bucket_size
 from anygpu.memory.resource import Block, DeviceMemory, Reclaiming, Resource, Wrapping, find, layers, reclaim
-from anygpu.memory.stats import UNOWNED, Held, Snapshot, Stats
 from anygpu.memory.strategies import eager, lazy, pooled
 
 __all__ = [

@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable
 
 from anygpu.errors import OutOfMemory, OverBudget
-from anygpu.memory.failure import OnFailure
+from anygpu.memory.adaptors import Limit, OnFailure, Stats
 from anygpu.memory.fence import Fence, Fenced
-from anygpu.memory.limit import Limit
 from anygpu.memory.pool import Pool
 from anygpu.memory.resource import Resource, reclaim
-from anygpu.memory.stats import Stats
 
 #: Called with the missing bytes: evicts arrays that can be restored; returns whether there were any.
 Evict = Callable[[int], bool]

@@ -1,14 +1,12 @@
-"""Devices and the diagnosis as HTML."""
+"""Devices and the diagnosis as HTML, and as text for IPython in a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from anygpu.hardware.device import Device, State
-from anygpu.hardware.diagnosis import Diagnosis
-from anygpu.hardware.diagnosis_context import Finding
-from anygpu.hardware.wording import all_facts, explained, in_a_few_words, memory_of, more_words
-from anygpu.notebook.markup import (
+from anygpu.base.display import Listed
+from anygpu.base.markup import (
     GREY,
     OLIVE,
     RED,
@@ -23,6 +21,10 @@ from anygpu.notebook.markup import (
     table,
     tag,
 )
+from anygpu.hardware.device import Device, State
+from anygpu.hardware.diagnosis import Diagnosis
+from anygpu.hardware.diagnosis_context import Finding
+from anygpu.hardware.inventory import all_facts, explained, in_a_few_words, memory_of, more_words
 
 _MARKS: dict[State, tuple[str, str]] = {
     "verified": ("✓", TEAL),
@@ -68,9 +70,8 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
         parts.append(paragraph("No problems found."))
     if inventory.unavailable:
         missing = [(_mark(each.state), each.id, explained(each)) for each in inventory.unavailable]
-        parts.append(
-            details("Not available", table((spoken("state"), "what", "why"), missing, "What is not available"))
-        )
+        label = "Devices that are not available"
+        parts.append(details("Not available", table((spoken("state"), "what", "why"), missing, label)))
     return framed("Diagnosis", *parts)
 
 
@@ -97,3 +98,43 @@ def _facts(device: Device) -> Html:
 def _mark(state: State) -> Html:
     sign, colour = _MARKS[state]
     return tag("span", sign, role="img", aria_label=state, title=state, style=f"color:{colour};font-weight:700")
+
+
+#: Modules and names of the classes. They are named and not imported, because not every notebook loads them.
+WRITTEN = (
+    ("anygpu.receipts", "Receipt"),
+    ("anygpu.plan.plan", "Plan"),
+    ("anygpu.observe.statistics", "Summary"),
+    ("anygpu.hardware.device", "Device"),
+    ("anygpu.hardware.diagnosis", "Diagnosis"),
+    ("anygpu.base.display", "Listed"),
+)
+
+
+def write(value: Any, printer: Any, cycle: bool) -> None:
+    """For IPython's printer."""
+    printer.text(text_of(value))
+
+
+def text_of(value: Any) -> str:
+    if isinstance(value, Diagnosis):
+        return _diagnosis(value)
+    if isinstance(value, Listed):
+        if value and all(isinstance(each, Device) for each in value):
+            return _devices(value)
+        return "\n".join(str(each) for each in value) if value else "[]"
+    return str(value)
+
+
+def _devices(devices: list[Device] | tuple[Device, ...]) -> str:
+    width = max((len(each.id) for each in devices), default=0)
+    return "\n".join(f"{each.id:<{width}}  {in_a_few_words(each)}" for each in devices)
+
+
+def _diagnosis(diagnosis: Diagnosis) -> str:
+    lines = [diagnosis.verdict, _devices(diagnosis.inventory.devices)]
+    for each in diagnosis.findings:
+        lines += [f"{each.severity}: {each.title}", f"  {each.cause}", *(f"  → {step}" for step in each.fix)]
+    if not diagnosis.problems:
+        lines.append("No problems found.")
+    return "\n".join(line for line in lines if line)

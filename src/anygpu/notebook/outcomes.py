@@ -1,4 +1,4 @@
-"""What calls, tasks, streams and training steps gave, as HTML: the value, and the receipt. Nothing is waited for."""
+"""Values as HTML: results of calls, tasks, streams and training steps, arrays and programs. Nothing is waited for."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.notebook.arrays import values_html
-from anygpu.notebook.markup import (
+from anygpu.array.core.array import Array
+from anygpu.base.markup import (
     BLUE,
     GREY,
     OLIVE,
@@ -19,22 +18,30 @@ from anygpu.notebook.markup import (
     Share,
     bar,
     clipped,
+    details,
     framed,
     join,
     legend,
     pairs,
     paragraph,
+    safe,
     table,
     tag,
 )
+from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.notebook.receipts import receipt_body
+from anygpu.program.graph import Program
+from anygpu.program.picture import to_svg
+from anygpu.program.text import to_text
+from anygpu.store.tensor import Tensor
 
 if TYPE_CHECKING:
     from anygpu.placement.offload import Result
     from anygpu.pytorch.step import StepResult
     from anygpu.runtime.future import Future
-    from anygpu.runtime.mapping import Outcome
+    from anygpu.runtime.runtime import Outcome
     from anygpu.streams.report import Streamed
+
 
 #: Rows of a table of outcomes; errors come first.
 MOST_ROWS = 50
@@ -138,3 +145,97 @@ def _in_short(value: Any) -> str:
 
 def _error(error: BaseException) -> Html:
     return join((tag("span", type(error).__name__, class_="bad"), f": {error}"))
+
+
+#: Elements beyond which only the edges are shown.
+MOST_ELEMENTS = 100
+
+
+def array_html(array: Array) -> str:
+    value = array._value
+    facts = [
+        ("shape", str(array.shape)),
+        ("dtype", array.dtype.name),
+        ("size", readable_bytes(array.nbytes)),
+        ("device", array.device),
+    ]
+    rest: list[object] = []
+    if not value.computed:
+        program = array.program
+        count = len(program) - program.input_count
+        facts.append(("values", "not computed yet"))
+        rest.append(
+            details(f"Still to be computed: {count:,} operation{'' if count == 1 else 's'}", program_body(program))
+        )
+    elif array.device == "numpy":
+        facts.append(("values", "computed"))
+        rest.append(values_html(array._host()))
+    else:
+        facts.append(("values", f"computed, on {array.device}; np.asarray(x) reads them"))
+    return framed("Array", paragraph(tag("b", "Array")), pairs(facts, "Facts of the array"), *rest)
+
+
+def tensor_html(tensor: Tensor) -> str:
+    facts: list[tuple[str, object]] = [
+        ("shape", str(tensor.shape)),
+        ("dtype", tensor.dtype.name),
+        ("size", readable_bytes(tensor.nbytes)),
+        ("device", tensor.device),
+        ("on", tensor.tier),
+        ("owner", tensor.owner),
+        ("holders", ", ".join(tensor.holders)),
+        ("version", str(tensor.version)),
+    ]
+    if tensor.namespace:
+        facts.insert(0, ("namespace", "/".join(tensor.namespace)))
+    return framed(
+        f"Tensor {tensor.name}", paragraph(tag("b", f"Tensor {tensor.name}")), pairs(facts, "Facts of the tensor")
+    )
+
+
+def values_html(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Html:
+    text = np.array2string(values, threshold=MOST_ELEMENTS, edgeitems=3, separator=", ", max_line_width=96)
+    return tag("pre", text, tabindex="0")
+
+
+#: A graph of more nodes is wider than a notebook, and its picture larger than what notebooks should keep.
+MOST_DRAWN = 60
+#: Lines of the text; of more the first ones are shown.
+MOST_LINES = 200
+
+
+def program_html(program: Program) -> str:
+    return framed(f"Program {program.key[:8]}", program_body(program))
+
+
+def program_body(program: Program, name: str | None = None) -> Html:
+    """Without the frame, for what contains a program."""
+    if len(program) <= MOST_DRAWN:
+        picture = Html(to_svg(program, name or f"program {program.key[:8]}", inside=True))
+        return join((tag("div", picture, class_="wide"), _text(program, name)))
+    return join((_summary(program), _text(program, name)))
+
+
+def _summary(program: Program) -> Html:
+    operations = program.nodes[program.input_count :]
+    counts = Counter((node.op.operation_class, node.op.label) for node in operations)
+    kinds: dict[str, list[str]] = {}
+    for (kind, label), count in counts.most_common():
+        kinds.setdefault(kind, []).append(f"{label} × {count:,}" if count > 1 else label)
+    numbers = Counter(node.op.operation_class for node in operations)
+    rows = [(kind, f"{count:,}", ", ".join(kinds[kind])) for kind, count in numbers.most_common()]
+    said = (
+        f"{program!r} is too large to draw: a program of up to {MOST_DRAWN} nodes is drawn. It consists of these "
+        "operations."
+    )
+    return join((paragraph(said), table(("kind", "number", "operations"), rows, "Operations of the program", (1,))))
+
+
+def _text(program: Program, name: str | None) -> Html:
+    lines = to_text(program, name or "program").splitlines()
+    shown = lines[:MOST_LINES]
+    if len(lines) > MOST_LINES:
+        shown.append(f"… {len(lines) - MOST_LINES:,} more lines; print(program) has them all.")
+    # Line by line: a whole program may be longer than a text of the user's may be.
+    text = Html("\n".join(safe(line) for line in shown))
+    return details("As text", tag("pre", text, tabindex="0"))

@@ -1,16 +1,17 @@
-"""Receipts as HTML: the same words and figures as in the text, and where the time went as a bar."""
+"""Receipts, plans and statistics as HTML: the words and figures of their texts, with times as bars."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.notebook.markup import (
+from anygpu.base.markup import (
     BLUE,
     GREY,
+    HTML,
     OLIVE,
     ORANGE,
     PINK,
@@ -20,17 +21,26 @@ from anygpu.notebook.markup import (
     Html,
     Share,
     bar,
+    column_table,
     details,
     framed,
     join,
     legend,
     pairs,
     paragraph,
+    spoken,
     table,
     tag,
 )
-from anygpu.notes import Failure
+from anygpu.base.tables import UNKNOWN, Column
+from anygpu.base.units import readable_bytes, readable_seconds
+from anygpu.notes import Failure, Origin, Seen, made
+from anygpu.plan.plan import Candidate, Plan
 from anygpu.receipts import Phases, Receipt
+from anygpu.store.report import Statistics
+
+if TYPE_CHECKING:
+    from anygpu.observe.statistics import CallStatistics, Summary
 
 #: Rows of a table of receipts; of more the last ones are shown.
 MOST_ROWS = 25
@@ -124,7 +134,7 @@ def _counted(calls: Sequence[Receipt | Failure]) -> str:
     return said + (f" The last {MOST_ROWS} are below." if len(calls) > MOST_ROWS else "")
 
 
-def _why(call: Receipt | Failure) -> object:
+def _why(call: Receipt | Failure) -> str:
     if isinstance(call, Failure):
         return tag("span", f"It raised {call.error}.", class_="bad")
     tried = "".join(f"; first tried {each.device}: {each.error}" for each in call.failures)
@@ -166,3 +176,168 @@ def _facts(receipt: Receipt) -> list[tuple[str, object]]:
     if receipt.program is not None:
         facts.append(("program", tag("code", receipt.program)))
     return facts
+
+
+def plan_html(plan: Plan) -> str:
+    parts: list[object] = [
+        paragraph(tag("b", plan.task), " would run on ", tag("b", plan.chosen), ": ", plan.reason),
+    ]
+    if plan.program is not None and plan.bytes_in is not None and plan.bytes_out is not None:
+        facts = f"{readable_bytes(plan.bytes_in)} in, {readable_bytes(plan.bytes_out)} out"
+        parts.append(paragraph(f"Its program: {plan.flops:,} operations, {facts}.", look="soft"))
+    if plan.not_recorded is not None:
+        parts.append(paragraph("Not traced: ", plan.not_recorded))
+    longest = max((each.seconds for each in plan.candidates), default=0.0)
+    rows: list[Sequence[object]] = [
+        _candidate(each, longest, chosen=each.device == plan.chosen) for each in plan.candidates
+    ]
+    rows += [(_mark("✗", "refused"), each.device, "", "", "", each.sentence) for each in plan.refused]
+    parts.append(
+        table((spoken("choice"), "device", "time", "basis", "phases", "why"), rows, "Devices that could run it", (2,))
+    )
+    names = {share.name: share for each in plan.candidates for share in _shares(each)}
+    parts.append(legend([Share(each.name, 0.0, "", each.colour) for each in names.values()]))
+    return framed(f"Plan for {plan.task}", *parts)
+
+
+def _candidate(candidate: Candidate, longest: float, *, chosen: bool) -> tuple[object, ...]:
+    why: list[object] = [candidate.sentence]
+    if candidate.phases is not None and candidate.basis != "measured":
+        why += [Html("<br/>"), tag("span", str(candidate.phases), class_="soft")]
+    if candidate.network_seconds is not None:
+        why.append(f" Network {readable_seconds(candidate.network_seconds)}.")
+    if candidate.how is not None:
+        why.append(f" It would run {candidate.how}.")
+    return (
+        _mark("→", "chosen") if chosen else "",
+        tag("b", candidate.device) if chosen else candidate.device,
+        readable_seconds(candidate.seconds),
+        candidate.basis,
+        bar(_shares(candidate), longest),
+        join(why),
+    )
+
+
+def _shares(candidate: Candidate) -> list[Share]:
+    if candidate.phases is not None and candidate.basis != "measured":
+        return shares_of(candidate.phases)
+    return [Share("whole call", candidate.seconds, readable_seconds(candidate.seconds), GREY)]
+
+
+def _mark(sign: str, meaning: str) -> Html:
+    return tag("span", sign, role="img", aria_label=meaning, title=meaning)
+
+
+#: Rows of a table of statistics; those that took longest come first.
+MOST_FUNCTIONS = 50
+
+
+def summary_html(summary: Summary) -> str:
+    # The package of observing is loaded where there is a summary, and not for every receipt.
+    from anygpu.observe.statistics import SUMMARY
+
+    if not summary.observed or not summary.calls:
+        return framed("Statistics", paragraph(str(summary)))
+    longest = max(each.seconds.total for each in summary.calls)
+    shown = summary.calls[:MOST_FUNCTIONS]
+    phases: Column[CallStatistics] = Column("phases", lambda each: bar(shares_of(Phases(**each.phases)), longest))
+    hidden = len(summary.calls) - len(shown)
+    names = {share.name: share for each in shown for share in shares_of(Phases(**each.phases))}
+    return framed(
+        "Statistics",
+        paragraph(f"Calls in {readable_seconds(summary.seconds)}"),
+        column_table((*SUMMARY, phases), shown, "Calls by function and device", HTML._replace(unknown=UNKNOWN)),
+        legend([Share(each.name, 0.0, "", each.colour) for each in names.values()]),
+        paragraph(f"{hidden:,} more rows are not shown; print(ag.statistics()) has them.") if hidden else "",
+    )
+
+
+def store_html(statistics: Statistics) -> str:
+    limits = ((statistics.budget, "on the device"), (statistics.host_budget, "on the host"))
+    budgets = ", ".join(f"{readable_bytes(limit)} {where}" for limit, where in limits if limit is not None)
+    facts: list[tuple[str, object]] = [
+        ("tensors", f"{statistics.tensors:,} in {statistics.contents:,} contents"),
+        (
+            f"on {statistics.device}",
+            f"{readable_bytes(statistics.device_bytes)}, at most {readable_bytes(statistics.peak_device_bytes)} so far",
+        ),
+        ("on the host", readable_bytes(statistics.host_bytes)),
+        ("on disk", readable_bytes(statistics.disk_bytes)),
+        ("shared", readable_bytes(statistics.bytes_saved)),
+        ("budget", budgets or "none"),
+        ("mode", statistics.mode),
+        ("leases, pinned", f"{statistics.leases:,}, {statistics.pinned:,}"),
+        ("left the device, came back", f"{statistics.evictions:,}, {statistics.returns:,}"),
+    ]
+    copies = [
+        (kind.replace("_", " "), f"{each.count:,}", readable_bytes(each.bytes))
+        for kind, each in statistics.copies.items()
+    ]
+    owners = [(name, f"{each.tensors:,}", readable_bytes(each.bytes)) for name, each in statistics.by_owner.items()]
+    return framed(
+        f"Store {statistics.name}",
+        paragraph(tag("b", f"Store {statistics.name}")),
+        pairs(facts, "Facts of the store"),
+        table(("copies", "number", "bytes"), copies, "Copies", (1, 2)),
+        table(("owner", "tensors", "bytes"), owners[:MOST_FUNCTIONS], "Owners", (1, 2)) if owners else "",
+    )
+
+
+MOST_KEPT = 200
+
+
+class Keeping:
+    """Observes calls, and keeps the last ones as they left them: making a receipt takes longer than a small call."""
+
+    def __init__(self) -> None:
+        self._seen: deque[Seen] = deque(maxlen=MOST_KEPT)
+
+    def __call__(self, seen: Seen, origin: Origin | None) -> None:
+        self._seen.append(seen)
+
+    def last(self, count: int) -> LastCalls:
+        return LastCalls([each if isinstance(each, Failure) else made(each) for each in list(self._seen)[-count:]])
+
+
+class LastCalls(list[Receipt | Failure]):
+    """Calls in the order in which they ended."""
+
+    def __repr__(self) -> str:
+        if not self:
+            return _NO_CALLS
+        return "\n".join(_failed(each) if isinstance(each, Failure) else str(each) for each in self)
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return framed("Receipts", paragraph(_NO_CALLS))
+        return framed("Receipts", receipts_table(self))
+
+
+_NO_CALLS = "No offloaded function has been called since %load_ext anygpu."
+
+
+def _failed(failure: Failure) -> str:
+    took = readable_seconds(failure.end - failure.begin)
+    return f"{failure.task} raised {failure.error} on {failure.device} after {took}."
+
+
+class Said(NamedTuple):
+    """The outcome of `%%offload` for one function of a cell."""
+
+    function: str
+    #: The rest of a sentence.
+    what: str
+
+
+class Notice:
+    """The outcome of `%%offload`, a line for each function."""
+
+    def __init__(self, said: Sequence[Said]) -> None:
+        self._said = tuple(said)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{each.function} {each.what}" for each in self._said)
+
+    def _repr_html_(self) -> str:
+        lines = [paragraph(tag("code", each.function), f" {each.what}", look="soft") for each in self._said]
+        return framed("What %%offload did", join(lines))

@@ -1,4 +1,4 @@
-"""What is going on in this process: statistics, metrics, traces, and a look from outside. It decides nothing.
+"""Observes this process: statistics, metrics, traces, and answers to `anygpu top` and the dashboard.
 
 Nothing here runs unless it is asked for: `start()`, `ANYGPU_OBSERVE=1`, or one of the commands.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -18,22 +19,22 @@ from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.fallback_warnings import host_operations as host_operations
 from anygpu.notes import Origin, Seen
 from anygpu.observe.answering import Answering
-from anygpu.observe.findings import Advice, Anomaly
-from anygpu.observe.observation import Observation
-from anygpu.observe.sampling import Sampler
+from anygpu.observe.observation import Observation, Sampler
+from anygpu.observe.snapshot import Advice, Anomaly
 from anygpu.observe.snapshot_of import Describing
 from anygpu.observe.statistics import Summary
+from anygpu.workers.child_start import WORKER_ARGUMENT, is_frozen
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
     from anygpu.observe.advising.advisor import Advisor
-    from anygpu.observe.metrics import ObservedMetrics
-    from anygpu.observe.metrics_server import MetricsServer
+    from anygpu.observe.local_http import MetricsServer
+    from anygpu.observe.metrics import ObservedCollector, ObservedMetrics
     from anygpu.observe.open_telemetry import Telemetry
-    from anygpu.observe.prometheus import ObservedCollector
     from anygpu.observe.recording import Recording
+
 
 _current: Observation | None = None
 _sampler: Sampler | None = None
@@ -83,13 +84,13 @@ def stop() -> None:
 
 
 def summary() -> Summary:
-    """What calls have taken since `start()`, by function and device."""
+    """Statistics of calls since `start()`, by function and device."""
     current = _current
     return Summary(seconds=0.0, calls=(), observed=False) if current is None else current.summary()
 
 
 def advice() -> list[Advice]:
-    """What to change in the program, the most expensive first; needs `start(advice=True)` before the calls."""
+    """Changes that would save time, the most expensive first; needs `start(advice=True)` before the calls."""
     advisor = _advisor
     return [] if advisor is None else advisor.advice()
 
@@ -110,8 +111,8 @@ def serve_metrics(port: int) -> MetricsServer:
 
     The process is observed from now on. 0 is any port that is free; the server's `port` says which.
     """
+    from anygpu.observe.local_http import MetricsServer
     from anygpu.observe.metrics import ObservedMetrics, default_health, own_families
-    from anygpu.observe.metrics_server import MetricsServer
 
     metrics = ObservedMetrics(_find, health=default_health)
     server = MetricsServer(lambda: to_text([*metrics.families(), *own_families()]), port)
@@ -125,8 +126,7 @@ def prometheus_collector(*, buckets: Sequence[float] | None = None) -> ObservedC
     The process is observed from now on. `buckets` are the upper bounds of the histogram, in seconds. Needs the extra
     `observe`.
     """
-    from anygpu.observe.metrics import BUCKETS, ObservedMetrics, check_buckets, default_health
-    from anygpu.observe.prometheus import ObservedCollector
+    from anygpu.observe.metrics import BUCKETS, ObservedCollector, ObservedMetrics, check_buckets, default_health
 
     bounds = BUCKETS if buckets is None else check_buckets(buckets)
     collector = ObservedCollector(ObservedMetrics(_find, buckets=bounds, health=default_health))
@@ -169,7 +169,7 @@ _of_servers: ObservedMetrics | None = None
 
 
 def _server_families() -> Iterable[Family]:
-    """What a model server of this process shows beside its own metrics, which has its runtime's."""
+    """Metrics of calls, which a model server of this process shows beside its own and its runtime's."""
     global _of_servers
     if _of_servers is None:
         from anygpu.observe.metrics import ObservedMetrics
@@ -227,3 +227,15 @@ def _forked() -> None:
 atexit.register(_end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+VARIABLE = "ANYGPU_OBSERVE"
+_NO = ("", "0", "off", "no", "false")
+
+
+def observe_if_asked() -> None:
+    """Start, but not in a child of a frozen application that only opens a device; others lack the variable."""
+    if os.environ.get(VARIABLE, "").strip().lower() in _NO:
+        return
+    if not (is_frozen() and sys.argv[1:2] == [WORKER_ARGUMENT]):
+        start()

@@ -1,4 +1,4 @@
-"""What is not as it was: a function that became slower, memory that only grows. Pure functions of series.
+"""Detects changes in series: a function that became slower, memory that only grows, and when it runs out.
 
 One slow call is no anomaly; a change of the level is. Evidence for it is summed up call by call, as in Page's CUSUM:
 the logarithm of how much likelier a call is if everything takes longer by half than if nothing has changed. One call
@@ -15,12 +15,65 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+#: Fewer samples say nothing of the rate.
+LEAST_SAMPLES = 10
+#: Ways that memory may go on, which the forecast is made of; the same ones each time.
+_WAYS, _SEED = 2000, 18
+
+
+class Forecast(NamedTuple):
+    """Seconds until a limit is reached: as likely sooner as later, and the bounds that hold nine times in ten.
+
+    `latest` is infinite if it may never be reached.
+    """
+
+    seconds: float
+    earliest: float
+    latest: float
+
+
+def time_until(limit: float, samples: Sequence[tuple[float, float]]) -> Forecast | None:
+    """From samples of (seconds, bytes), the newest last; `None` if there are too few, or nothing grows.
+
+    What grows by steps of changing size is a random walk with a drift. Neither the drift nor the size of the steps is
+    known exactly, so each of many ways draws both, as likely as they are after what was seen, and then walks.
+    """
+    if len(samples) < LEAST_SAMPLES:
+        return None
+    times = np.asarray([time for time, _ in samples], float)
+    values = np.asarray([value for _, value in samples], float)
+    gaps, steps = np.diff(times), np.diff(values)
+    if (gaps <= 0).any():
+        return None
+    count = len(steps)
+    drift = (values[-1] - values[0]) / (times[-1] - times[0])
+    # Per second, from steps of different lengths.
+    spread = math.sqrt(float((((steps - drift * gaps) ** 2) / gaps).sum()) / (count - 1))
+    room = limit - values[-1]
+    if room <= 0:
+        return Forecast(0.0, 0.0, 0.0)
+    if drift <= 0 or drift * math.sqrt(times[-1] - times[0]) < spread:
+        return None  # it may as well not grow at all
+    generator = np.random.default_rng(_SEED)
+    spreads = spread * np.sqrt((count - 1) / generator.chisquare(count - 1, _WAYS))
+    drifts = drift + spreads / math.sqrt(times[-1] - times[0]) * generator.standard_normal(_WAYS)
+    found = np.full(_WAYS, np.inf)
+    grows = drifts > 0
+    if spread > 0:
+        # The first time that such a walk reaches the limit is distributed as an inverse Gaussian.
+        found[grows] = generator.wald(room / drifts[grows], (room / spreads[grows]) ** 2)
+    else:
+        found[grows] = room / drifts[grows]
+    earliest, middle, latest = np.quantile(found, (0.05, 0.5, 0.95), method="inverted_cdf")
+    return Forecast(float(middle), float(earliest), float(latest))
+
+
 #: A level that is this many times as high is to be found; half of it, on a logarithmic scale, is where evidence begins.
 SLOWDOWN = 1.5
 _SHIFT = math.log(SLOWDOWN)
 #: Evidence that is enough: the change is e^16, nine million times, likelier than none.
 _ENOUGH = 16.0
-#: What one call can add at most.
+#: Evidence that one call can add at most.
 _MOST_OF_ONE = _ENOUGH / 4
 
 #: Calls from which the usual level is known, and those that are remembered of it.
@@ -127,7 +180,7 @@ _PARTS, _LEAST_LEAK = 6, 6 << 20
 class Leak(NamedTuple):
     """Memory that only grows."""
 
-    #: Of what the series counts: calls, or seconds.
+    #: Unit of the series: calls, or seconds.
     bytes_per_step: float
     grown: int
 

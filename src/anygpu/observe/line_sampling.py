@@ -1,4 +1,4 @@
-"""Which line of the user's own code the main thread is at, again and again.
+"""Samples the line of the user's own code that the main thread is at.
 
 Calls of offloaded functions are measured, to the microsecond, whether or not a sample meets them; samples say only how
 the seconds of a line's calls are spread over the lines inside of the function, and how all other seconds are spread
@@ -27,7 +27,7 @@ _ENTRIES = frozenset(("__call__", "run"))
 
 
 class Where(NamedTuple):
-    """Where a thread is."""
+    """The position of a thread."""
 
     #: The innermost line of the user's own code.
     line: Line | None
@@ -39,7 +39,7 @@ class Where(NamedTuple):
 
 
 class UsersFiles:
-    """Which files are the user's own: not Python's, not installed, and not anygpu's."""
+    """Decides which files are the user's own: not Python's, not installed, and not anygpu's."""
 
     def __init__(self, script: str) -> None:
         self._known = {script: True}
@@ -101,7 +101,7 @@ class LineSampler:
         self.inside: dict[Line, dict[Line, float]] = {}
         self.samples = 0
         self.seconds = 0.0
-        #: Of the call that is under way, the seconds that samples have seen of it.
+        #: Seconds that samples have seen of the call that is under way.
         self._under_way = 0.0
 
     def __enter__(self) -> LineSampler:

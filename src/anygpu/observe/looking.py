@@ -11,16 +11,25 @@ import hmac
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from anygpu.base.own_files import read_file
 from anygpu.errors import AnyGPUError
 from anygpu.observe.answering import LoopbackListener, listener_of
-from anygpu.observe.leftovers import remove_refused
-from anygpu.observe.meeting_place import PORT, SOCKET, PlaceRefused, checked, places, process_of
-from anygpu.observe.peers import peer_is_this_user
 from anygpu.observe.snapshot import Snapshot
+from anygpu.observe.socket_folder import (
+    PORT,
+    SOCKET,
+    SocketFolderRefused,
+    checked,
+    peer_is_this_user,
+    process_of,
+    remove_refused,
+    socket_folders,
+)
 from anygpu.observe.wire import HEAD, MOST_ANSWER, Question, Refused, answer_of, framed, length_of
 
 #: How long a process may take to answer.
@@ -58,7 +67,7 @@ class ObservedProcess:
         return hash(self.path)
 
     def ask(self, since: int | None = 0, *, deadline: float = DEADLINE) -> Snapshot:
-        """What it is doing, with the single calls after that number; `None` for no single calls.
+        """A snapshot, with the single calls after number `since`; `None` for no single calls.
 
         Raises `NoAnswer` when it has ended, when it takes longer than `deadline` seconds, and when it answers nonsense.
         """
@@ -105,11 +114,11 @@ class ObservedProcess:
 
 
 def observed_processes(*, own: bool = False) -> list[ObservedProcess]:
-    """Those of this user, by their numbers; without this one itself unless it is wanted.
+    """The observed processes of this user, by number; without this process unless `own`.
 
     A process that was killed is among them until it is asked.
 
-    Raises `PlaceRefused` if the only folder where they could meet is not this user's alone.
+    Raises `SocketFolderRefused` if the only folder where they could meet is not this user's alone.
     """
     found: list[ObservedProcess] = []
     for place in _usable_places():
@@ -128,11 +137,11 @@ def observed_processes(*, own: bool = False) -> list[ObservedProcess]:
 
 def _usable_places() -> list[Path]:
     usable, refusal = [], None
-    for place in places():
+    for place in socket_folders():
         try:
             if checked(place) is not None:
                 usable.append(place)
-        except PlaceRefused as error:
+        except SocketFolderRefused as error:
             refusal = refusal or error
     if not usable and refusal is not None:
         raise refusal
@@ -166,3 +175,106 @@ def _received(connection: socket.socket, count: int, latest: float) -> bytearray
             raise ConnectionResetError("it ended in the middle")
         parts += part
     return parts
+
+
+#: Processes that are asked at once, so that a silent one does not delay the others.
+_AT_ONCE = 8
+#: How long one that has ended is still shown.
+FAREWELL = 10.0
+
+
+class Look(NamedTuple):
+    """One process, as it has last answered."""
+
+    process: ObservedProcess
+    #: The last answer, and the one before that; `None` if there was none.
+    snapshot: Snapshot | None = None
+    before: Snapshot | None = None
+    #: Why there was no answer this time.
+    trouble: str | None = None
+    #: When it was found to have ended, by `time.monotonic`.
+    ended: float | None = None
+    #: Seconds that the answer took.
+    seconds: float | None = None
+
+
+class Rate(NamedTuple):
+    """Calls of one function on one device between two answers, for each second."""
+
+    calls: float
+    #: Seconds that they took; more than 1 when several run at once.
+    busy: float
+
+
+class Following:
+    """Looks at all processes whenever it is asked to. For one thread at a time."""
+
+    def __init__(
+        self,
+        *,
+        deadline: float = DEADLINE,
+        find: Callable[[], Sequence[ObservedProcess]] = observed_processes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._deadline = deadline
+        self._find = find
+        self._clock = clock
+        self._looks: dict[ObservedProcess, Look] = {}
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="anygpu-looking")
+
+    def look(self) -> list[Look]:
+        """All that are there, and for a while those that have ended."""
+        now = self._clock()
+        known = self._looks
+        alive = [each for each in self._find() if each not in known or known[each].ended is None]
+        looks = list(self._pool.map(self._ask, [known.get(each, Look(each)) for each in alive]))
+        # Those that were there and are not any more have said goodbye, and removed their own files.
+        gone = [
+            look if look.ended is not None else look._replace(ended=now, trouble=f"process {each.pid} has ended")
+            for each, look in known.items()
+            if each not in set(alive)
+        ]
+        kept = [
+            look
+            for look in (*looks, *gone)
+            if look.ended is None or (look.snapshot is not None and now - look.ended < FAREWELL)
+        ]
+        self._looks = {look.process: look for look in kept}
+        return sorted(kept, key=lambda look: look.process.pid)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, look: Look) -> Look:
+        begin = self._clock()
+        try:
+            answer = look.process.ask(None, deadline=self._deadline)
+        except NoAnswer as error:
+            return look._replace(trouble=str(error), ended=self._clock() if error.ended else None, seconds=None)
+        return Look(look.process, answer, look.snapshot, seconds=self._clock() - begin)
+
+
+def rates(look: Look) -> dict[tuple[str, str], Rate]:
+    """By function and device, between the last two answers; empty after the first."""
+    if look.snapshot is None or look.before is None or look.trouble is not None:
+        return {}
+    seconds = look.snapshot.time - look.before.time
+    if seconds <= 0:
+        return {}
+    earlier = {(each.function, each.device): each for each in look.before.statistics.calls}
+    found = {}
+    for each in look.snapshot.statistics.calls:
+        then = earlier.get((each.function, each.device))
+        calls = each.calls - (then.calls if then is not None else 0)
+        busy = each.seconds.total - (then.seconds.total if then is not None else 0.0)
+        found[each.function, each.device] = Rate(max(0.0, calls / seconds), max(0.0, busy / seconds))
+    return found
+
+
+def processor_share(look: Look) -> float | None:
+    """Share of one core, between the last two answers."""
+    if look.snapshot is None or look.before is None or look.trouble is not None:
+        return None
+    seconds = look.snapshot.time - look.before.time
+    used = look.snapshot.process.processor_seconds - look.before.process.processor_seconds
+    return max(0.0, used / seconds) if seconds > 0 else None

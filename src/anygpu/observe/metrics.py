@@ -1,4 +1,4 @@
-"""What an observed process shows to those who monitor it, as families of metrics.
+"""The metrics of an observed process, for its own endpoint, for model servers and for Prometheus' Python client.
 
 Names and units follow Prometheus' conventions: base units, `_total` for what only grows. What is not known has no
 sample, never the value 0. Functions beyond 200 are counted as "other", so that the number of series is bounded.
@@ -10,20 +10,24 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from anygpu import _version
-from anygpu.base.metric_families import Family, Kind, Sample
-from anygpu.errors import InvalidOption
+from anygpu.base.metric_families import Family, Kind, Sample, histogram_samples, single, visible
+from anygpu.device_arrays.registry import registry
+from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.hardware.host import resident_bytes
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.findings import Anomaly
 from anygpu.observe.observation import Observation
+from anygpu.observe.snapshot import Anomaly
 from anygpu.observe.statistics import CallStatistics, Summary
-from anygpu.residency.registry import registry
 from anygpu.runtime.health import Health
+from anygpu.runtime.metrics import runtime_families
 from anygpu.runtime.runtime import existing_runtime
-from anygpu.serving.metrics import histogram_samples, runtime_families
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 #: Upper bounds of the histogram of calls, in seconds: two in a factor of ten, because calls take from microseconds to
 #: minutes and each bound is a series for every function and device.
@@ -33,23 +37,11 @@ Histograms = Mapping[tuple[str, str], Sequence[int]]
 
 
 def call_families(summary: Summary, histograms: Histograms, buckets: Sequence[float] = BUCKETS) -> Iterator[Family]:
-    """Of calls, by function and device. `histograms` are their counts up to each of the buckets."""
+    """Metrics of calls, by function and device. `histograms` are their counts up to each of the buckets."""
     calls = [({"function": each.function, "device": each.device}, each) for each in summary.calls]
 
-    def counter(name: str, text: str, value: Callable[[CallStatistics], float]) -> Family:
-        return Family(name, "counter", text, [Sample(value(each), labels) for labels, each in calls])
-
-    def counters(name: str, text: str, label: str, values: Callable[[CallStatistics], Mapping[str, float]]) -> Family:
-        samples = [
-            Sample(value, {**labels, label: key}) for labels, each in calls for key, value in values(each).items()
-        ]
-        return Family(name, "counter", text, samples)
-
-    def known(name: str, text: str, value: Callable[[CallStatistics], float | None]) -> Family:
-        values = [(value(each), labels) for labels, each in calls]
-        return Family(name, "gauge", text, [Sample(one, labels) for one, labels in values if one is not None])
-
-    yield counter("anygpu_calls_total", "Calls that ended, with a value or without.", lambda each: each.calls)
+    for name, text, value in _COUNTERS:
+        yield Family(name, "counter", text, [Sample(value(each), labels) for labels, each in calls])
     yield Family(
         "anygpu_call_seconds",
         "histogram",
@@ -62,66 +54,65 @@ def call_families(summary: Summary, histograms: Histograms, buckets: Sequence[fl
             )
         ],
     )
-    yield Family(
-        "anygpu_call_recent_seconds",
-        "summary",
-        "Quantiles of the last five minutes, each within 1 %.",
-        [
-            Sample(value, {**labels, "quantile": name})
+    for name, kind, text, label, values in _LABELLED:
+        samples = [
+            Sample(value, {**labels, label: key})
             for labels, each in calls
-            for name, value in (("0.5", each.lately.p50), ("0.9", each.lately.p90), ("0.99", each.lately.p99))
+            for key, value in values(each).items()
             if value is not None
-        ],
-    )
-    yield counters(
-        "anygpu_call_phase_seconds_total",
-        "Seconds of calls by phase; all phases together are those of the calls.",
-        "phase",
-        lambda each: {name: seconds for name, seconds in each.phases.items() if seconds},
-    )
-    yield counters(
-        "anygpu_call_part_seconds_total",
-        "Seconds of named parts of the phase run, of calls that have some: those of a training step.",
-        "part",
-        lambda each: each.parts,
-    )
-    yield counter("anygpu_errors_total", "Calls that raised.", lambda each: sum(each.errors.values()))
-    yield counters(
-        "anygpu_errors_by_class_total", "Calls that raised, by the error's class.", "error", lambda each: each.errors
-    )
-    yield counter("anygpu_fallbacks_total", "Calls that failed on another device before.", lambda each: each.fallbacks)
-    yield counter(
-        "anygpu_repeats_total",
-        "Attempts that failed and were made again on the same device.",
-        lambda each: each.repeats,
-    )
-    yield known("anygpu_call_peak_bytes", "The most memory that a call had at once.", lambda each: each.peak_bytes)
-    yield known("anygpu_call_predicted_bytes", "What was predicted for that call.", lambda each: each.predicted_bytes)
-    yield counter(
-        "anygpu_host_operations_total",
-        "Operations that the device lacks and the host did.",
-        lambda each: each.host_operations,
-    )
-    yield counters(
-        "anygpu_bytes_total",
-        "Bytes that were moved.",
-        "direction",
-        lambda each: {"to_device": each.bytes_to_device, "to_host": each.bytes_to_host},
-    )
-    yield counter(
-        "anygpu_skipped_bytes_total",
-        "Bytes that were there already and not moved.",
-        lambda each: each.bytes_skipped,
-    )
-    yield counter("anygpu_compilations_total", "Programs that were compiled.", lambda each: each.compilations)
-    yield counter(
-        "anygpu_call_predicted_seconds_total",
-        "Predicted for calls, where there was a prediction.",
-        lambda each: each.predicted_seconds,
-    )
-    yield counter(
-        "anygpu_call_measured_seconds_total", "What these calls took.", lambda each: each.seconds_of_predicted
-    )
+        ]
+        yield Family(name, kind, text, samples)
+    for name, text, known in _GAUGES:
+        found = [(known(each), labels) for labels, each in calls]
+        yield Family(name, "gauge", text, [Sample(value, labels) for value, labels in found if value is not None])
+
+
+CounterValues = Callable[[CallStatistics], Mapping[str, float | None]]
+
+#: Counters of calls: name, help, and how it is read.
+_COUNTERS: tuple[tuple[str, str, Callable[[CallStatistics], float]], ...] = (
+    ("anygpu_calls_total", "Calls that ended, with a value or without.", lambda each: each.calls),
+    ("anygpu_errors_total", "Calls that raised.", lambda each: sum(each.errors.values())),
+    ("anygpu_fallbacks_total", "Calls that failed on another device before.", lambda each: each.fallbacks),
+    ("anygpu_repeats_total", "Attempts that failed and were made again on the same device.",
+     lambda each: each.repeats),
+    ("anygpu_host_operations_total", "Operations that the device lacks and the host did.",
+     lambda each: each.host_operations),
+    ("anygpu_skipped_bytes_total", "Bytes that were there already and not moved.", lambda each: each.bytes_skipped),
+    ("anygpu_compilations_total", "Programs that were compiled.", lambda each: each.compilations),
+    ("anygpu_call_predicted_seconds_total", "Predicted for calls, where there was a prediction.",
+     lambda each: each.predicted_seconds),
+    ("anygpu_call_measured_seconds_total", "What these calls took.", lambda each: each.seconds_of_predicted),
+)  # fmt: skip
+#: Metrics with one more label: name, kind, help, the label, and the values by label.
+_LABELLED: tuple[tuple[str, Kind, str, str, CounterValues], ...] = (
+    ("anygpu_call_recent_seconds", "summary", "Quantiles of the last five minutes, each within 1 %.", "quantile",
+     lambda each: {"0.5": each.lately.p50, "0.9": each.lately.p90, "0.99": each.lately.p99}),
+    ("anygpu_call_phase_seconds_total", "counter",
+     "Seconds of calls by phase; all phases together are those of the calls.", "phase",
+     lambda each: {name: seconds for name, seconds in each.phases.items() if seconds}),
+    ("anygpu_call_part_seconds_total", "counter",
+     "Seconds of named parts of the phase run, of calls that have some: those of a training step.", "part",
+     lambda each: each.parts),
+    ("anygpu_errors_by_class_total", "counter", "Calls that raised, by the error's class.", "error",
+     lambda each: each.errors),
+    ("anygpu_bytes_total", "counter", "Bytes that were moved.", "direction",
+     lambda each: {"to_device": each.bytes_to_device, "to_host": each.bytes_to_host}),
+)  # fmt: skip
+#: Gauges of calls that may be unknown.
+_GAUGES: tuple[tuple[str, str, Callable[[CallStatistics], float | None]], ...] = (
+    ("anygpu_call_peak_bytes", "The most memory that a call had at once.", lambda each: each.peak_bytes),
+    ("anygpu_call_predicted_bytes", "What was predicted for that call.", lambda each: each.predicted_bytes),
+)
+
+
+def counter(wanted: str) -> tuple[str, CounterValues]:
+    """The help and the values of a counter of calls, by the label that tells them apart; "" where there is none."""
+    plain = {name: (text, read) for name, text, read in _COUNTERS}
+    if wanted in plain:
+        text, read = plain[wanted]
+        return text, lambda each: {"": read(each)}
+    return next((text, values) for name, _, text, _, values in _LABELLED if name == wanted)
 
 
 #: Names of usage gauges, what they are, and how they are read; `None` has no sample.
@@ -143,7 +134,7 @@ _USAGE: tuple[tuple[str, str, Callable[[Usage], float | None]], ...] = (
 
 
 def usage_families(usage: Mapping[str, Usage]) -> Iterator[Family]:
-    """Of devices. Devices of one card have the same values, and the label `card` to tell."""
+    """Metrics of devices. Devices of one card have the same values, and the label `card` to tell."""
     for name, text, read in _USAGE:
         values = [(device, each.card, read(each)) for device, each in usage.items()]
         samples = [
@@ -153,7 +144,7 @@ def usage_families(usage: Mapping[str, Usage]) -> Iterator[Family]:
 
 
 def anomaly_families(anomalies: Iterable[Anomaly]) -> Iterator[Family]:
-    """When something was last found not to be as it was."""
+    """The time of the latest anomaly of each kind."""
     latest: dict[tuple[str, str, str], float] = {}
     for each in anomalies:
         key = (each.kind, each.subject, each.device or "")
@@ -170,18 +161,14 @@ def anomaly_families(anomalies: Iterable[Anomaly]) -> Iterator[Family]:
 
 
 def own_families() -> Iterator[Family]:
-    """Of this process, under the names that every client library of Prometheus has for them."""
-    rows: tuple[tuple[str, Kind, str, float], ...] = (
-        (
-            "process_cpu_seconds_total",
-            "counter",
-            "Total user and system CPU time spent in seconds.",
-            time.process_time(),
-        ),
-        ("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", resident_bytes()),
+    """Metrics of this process, under the names that every client library of Prometheus has for them."""
+    yield single(
+        "process_cpu_seconds_total",
+        "counter",
+        "Total user and system CPU time spent in seconds.",
+        time.process_time(),
     )
-    for name, kind, text, value in rows:
-        yield Family(name, kind, text, [Sample(value)])
+    yield single("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", resident_bytes())
 
 
 class ObservedMetrics:
@@ -228,7 +215,7 @@ class ObservedMetrics:
 
 
 def default_health() -> Health | None:
-    """Of the runtime behind `submit` and `map`; `None` as long as neither was called."""
+    """The health of the runtime behind `submit` and `map`; `None` as long as neither was called."""
     runtime = existing_runtime()
     return None if runtime is None else runtime.health()
 
@@ -239,3 +226,33 @@ def check_buckets(bounds: Sequence[float]) -> tuple[float, ...]:
     if not found or found[0] <= 0 or found[-1] == float("inf") or any(a >= b for a, b in pairwise(found)):
         raise InvalidOption(f"buckets are seconds, more than 0, which rise; got {tuple(bounds)!r}.")
     return found
+
+
+class ObservedCollector:
+    """A collector for any registry of Prometheus' Python client: `prometheus_client.REGISTRY.register(collector)`.
+
+    It shows the calls of this process and its devices, in programs that have an endpoint already.
+    """
+
+    def __init__(self, metrics: ObservedMetrics) -> None:
+        try:
+            from prometheus_client.core import Metric
+        except ModuleNotFoundError as error:
+            raise MissingExtra("prometheus-client", "observe") from error
+        self._metric = Metric
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return self._converted(self._metrics.families())
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without samples: the registry asks which names are taken."""
+        return self._converted([family._replace(samples=[]) for family in self._metrics.families()])
+
+    def _converted(self, families: Iterable[Family]) -> Iterator[Metric]:
+        for name, kind, text, samples in families:
+            # The client adds the suffix of counters by itself.
+            metric = self._metric(name.removesuffix("_total") if kind == "counter" else name, text, kind)
+            for value, labels, suffix in samples:
+                metric.add_sample(name + suffix, {key: visible(each) for key, each in labels.items()}, value)
+            yield metric

@@ -1,22 +1,21 @@
-"""What one process has seen of its own calls since it is observed.
+"""Records the calls of this process while it is observed, and samples its memory and devices.
 
 Every call leaves a note in a buffer, which takes a fraction of a microsecond. The buffer is folded into statistics when
-it is full or when somebody asks: no thread runs for it, and its memory does not grow.
+it is full or when a summary is asked for: no thread runs for it, and its memory does not grow.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from anygpu.base.interrupts import take
+from anygpu.base.interrupts import TryAcquire
 from anygpu.notes import Failure, Note, Origin, Seen
-from anygpu.observe.batch import batches
-from anygpu.observe.calls import Call, Fallback, call_of, fallback_of
-from anygpu.observe.findings import Anomaly
-from anygpu.observe.statistics import Statistics, Summary
+from anygpu.observe.snapshot import Anomaly, Call, Fallback, call_of, fallback_of
+from anygpu.observe.statistics import Statistics, Summary, batches
 from anygpu.observe.watching import Sample, Watch
 from anygpu.receipts import Receipt
 
@@ -33,25 +32,25 @@ _Folded = tuple[list[Note], list[tuple[Receipt | Failure, float]]]
 
 
 class Observation:
-    """Of the calls of this process. It is called with each of them."""
+    """Records calls: it is called with each of them."""
 
     def __init__(self) -> None:
         now = _clock()
         #: Added to times of `time.perf_counter`, these become seconds since 1970.
         self.epoch = time.time() - now
         self._statistics = Statistics(now)
-        self._folding = threading.Lock()
+        self._folding = threading.RLock()
         #: Calls that wait to be folded: those that left a note, and others with when they ended.
         self._notes: deque[Note] = deque()
         self._others: deque[tuple[Receipt | Failure, float]] = deque()
-        #: Of what was folded, the latest parts, each with the number of its last call.
+        #: The latest folded calls in parts, each with the number of its last call.
         self._recent: deque[tuple[int, _Folded]] = deque()
         self._fallbacks: deque[Fallback] = deque(maxlen=FALLBACKS)
-        #: Of the newest call that was folded.
+        #: Number of the newest call that was folded.
         self._number = 0
         self._watch = Watch()
         self._anomalies: deque[Anomaly] = deque(maxlen=ANOMALIES)
-        #: Those that nobody has been told of.
+        #: Anomalies that have not been reported.
         self._untold: deque[Anomaly] = deque(maxlen=ANOMALIES)
 
     def __call__(self, seen: Seen, origin: Origin | None) -> None:
@@ -102,7 +101,7 @@ class Observation:
             return list(self._fallbacks)
 
     def add_sample(self, sample: Sample) -> None:
-        """What the process and its devices use now."""
+        """Add a sample of what the process and its devices use now."""
         with self._folding:
             self._note(self._watch.add_sample(sample, time.time()))
 
@@ -113,7 +112,7 @@ class Observation:
             return list(self._anomalies)
 
     def take_untold(self) -> list[Anomaly]:
-        """Those that have been found since the last time that this was called."""
+        """Anomalies that were found since the last call of this."""
         with self._folding:
             found = list(self._untold)
             self._untold.clear()
@@ -125,18 +124,17 @@ class Observation:
 
     @property
     def calls(self) -> int:
-        """How many have ended so far."""
+        """The number of calls that have ended so far."""
         self._fold()
         return self._number
 
     def _fold(self, *, wait: bool = True) -> None:
         # A call may end in the middle of this on the same thread, by a signal or the garbage collector: it does not
         # wait for itself, and is folded by the next.
-        taken: list[bool] = []
-        try:
-            if not take(self._folding, taken, None if wait else 0.0):
+        with TryAcquire(self._folding, None if wait else 0.0) as acquired:
+            if not acquired:
                 return
-            # More may come meanwhile, and nobody else takes: what is there now is taken, one by one.
+            # More may come meanwhile, and only this thread takes: what is there now is taken, one by one.
             take_note, take_other = self._notes.popleft, self._others.popleft
             notes = [take_note() for _ in range(len(self._notes))]
             others = [take_other() for _ in range(len(self._others))]
@@ -154,10 +152,59 @@ class Observation:
                     found = fallback_of(one, end + self.epoch)
                     if found is not None:
                         self._fallbacks.append(found)
-        finally:
-            if taken:
-                self._folding.release()
 
 
 def _end(ended: tuple[Seen, float]) -> float:
     return ended[1]
+
+
+#: Seconds between two samples while calls come.
+PERIOD = 2.0
+
+_log = logging.getLogger("anygpu.observe")
+
+
+class Sampler:
+    """Samples until it is closed. `told` is called with each anomaly, on the sampler's thread."""
+
+    def __init__(
+        self,
+        observation: Observation,
+        sample: Callable[[], Sample],
+        told: Callable[[Anomaly], object] | None = None,
+        period: float = PERIOD,
+    ) -> None:
+        self._observation = observation
+        self._sample = sample
+        self._told = told
+        self._period = period
+        self._over = threading.Event()
+        self._calls = 0
+        self._thread = threading.Thread(target=self._work, name="anygpu observer", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(self._period)
+
+    def _work(self) -> None:
+        while not self._over.wait(self._period):
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 - what is observed has to go on
+                _log.exception("devices could not be sampled")
+
+    def look(self) -> None:
+        """Sample, if there were calls since the last time, and tell what was found."""
+        calls = self._observation.calls
+        if calls != self._calls:
+            self._calls = calls
+            self._observation.add_sample(self._sample())
+        for anomaly in self._observation.take_untold():
+            _log.warning("%s", anomaly.sentence)
+            if self._told is not None:
+                try:
+                    self._told(anomaly)
+                except Exception:  # noqa: BLE001 - the user's own
+                    _log.exception("the callback for anomalies raised")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -17,8 +17,9 @@ from anygpu.base import events
 from anygpu.base.metric_families import visible
 from anygpu.errors import MissingExtra
 from anygpu.notes import Failure, Origin, Seen
-from anygpu.observe.metrics import BUCKETS
-from anygpu.observe.statistics import MOST_FUNCTIONS, OTHER, CallStatistics, Summary
+from anygpu.observe.metrics import BUCKETS, CounterValues, counter
+from anygpu.observe.snapshot import ended
+from anygpu.observe.statistics import MOST_FUNCTIONS, OTHER, Summary
 from anygpu.receipts import Phases, Receipt
 
 try:
@@ -72,8 +73,9 @@ class Telemetry:
             explicit_bucket_boundaries_advisory=BUCKETS,
         )
         observed = _Observed(summary, lambda: self._closed)
-        for name, unit, text, values in _COUNTERS:
-            meter.create_observable_counter(name, [observed.callback(values)], unit=unit, description=text)
+        for metric, name, unit, label in _COUNTERS:
+            text, read = counter(metric)
+            meter.create_observable_counter(name, [observed.callback(label, read)], unit=unit, description=text)
         events.calls.append(self._observe)
 
     def close(self) -> None:
@@ -102,16 +104,11 @@ class Telemetry:
 
     def _tell(self, seen: Seen, origin: Origin | None) -> None:
         now = time.time_ns()
-        if isinstance(seen, Receipt):
-            task, device, seconds, end = seen.task, seen.device, seen.seconds, now
-            failed = seen.attempts[-1].error if seen.attempts else None
-        elif isinstance(seen, Failure):
-            task, device, failed = seen.task, seen.device, seen.error
-            seconds, end = seen.end - seen.begin, now - _nanoseconds(time.perf_counter() - seen.end)
-        else:
-            said, begin, _, ended = seen
-            task, device, failed = said.task, "numpy", None
-            seconds, end = ended - begin, now - _nanoseconds(time.perf_counter() - ended)
+        task, device, seconds, phases, failed, *_ = ended(seen)
+        end = now
+        if not isinstance(seen, Receipt):
+            # Notes and failures have the time that they ended at, by another clock.
+            end -= _nanoseconds(time.perf_counter() - (seen.end if isinstance(seen, Failure) else seen[3]))
         context = get_current() if origin is None else origin.context.run(get_current)
         self._count(task, device, failed, seconds, context)
         if seconds < self._longer_than:
@@ -128,16 +125,12 @@ class Telemetry:
             span.set_status(StatusCode.ERROR, visible(failed))
         if isinstance(seen, Receipt):
             _describe(span, seen, end)
-            phases: Phases | None = seen.phases
-        elif isinstance(seen, Failure):
-            phases = None
-        else:
-            said, begin, ready, ended = seen
+        elif not isinstance(seen, Failure):
+            said = seen[0]
             span.set_attribute("anygpu.reason", visible(said.reason, _SENTENCE))
             if said.predicted is not None:
                 span.set_attribute("anygpu.predicted_seconds", said.predicted)
-            phases = Phases(plan=ready - begin, run=ended - ready)
-        if self._phases and phases is not None:
+        if self._phases and not isinstance(seen, Failure):
             self._add_phases(span, phases, start)
         span.end(end)
 
@@ -207,47 +200,15 @@ def _nanoseconds(seconds: float) -> int:
 
 # -- metrics that are counted already
 
-_Values = Callable[[CallStatistics], Mapping[str, float]]
-
-#: Names, units, descriptions, and the values of a function on a device by the attribute that tells them apart.
-_COUNTERS: tuple[tuple[str, str, str, tuple[str, _Values]], ...] = (
-    (
-        "anygpu.call.phase.time",
-        "s",
-        "Seconds of calls by phase.",
-        ("anygpu.phase", lambda each: {name: seconds for name, seconds in each.phases.items() if seconds}),
-    ),
-    (
-        "anygpu.call.part.time",
-        "s",
-        "Seconds of named parts of the phase run, of calls that have some.",
-        ("anygpu.part", lambda each: {visible(name): seconds for name, seconds in each.parts.items()}),
-    ),
-    (
-        "anygpu.repeats",
-        "{attempt}",
-        "Attempts that failed and were made again on the same device.",
-        ("", lambda each: {"": each.repeats}),
-    ),
-    (
-        "anygpu.io",
-        "By",
-        "Bytes that were moved.",
-        ("anygpu.direction", lambda each: {"to_device": each.bytes_to_device, "to_host": each.bytes_to_host}),
-    ),
-    (
-        "anygpu.fallbacks",
-        "{call}",
-        "Calls that failed on another device before.",
-        ("", lambda each: {"": each.fallbacks}),
-    ),
-    (
-        "anygpu.observe.host_operations",
-        "{operation}",
-        "Operations that the device lacks and the host did.",
-        ("", lambda each: {"": each.host_operations}),
-    ),
-    ("anygpu.compilations", "{program}", "Programs that were compiled.", ("", lambda each: {"": each.compilations})),
+#: Counters of `metrics` by name, with their name and unit here, and the attribute that tells their values apart.
+_COUNTERS = (
+    ("anygpu_call_phase_seconds_total", "anygpu.call.phase.time", "s", "anygpu.phase"),
+    ("anygpu_call_part_seconds_total", "anygpu.call.part.time", "s", "anygpu.part"),
+    ("anygpu_repeats_total", "anygpu.repeats", "{attempt}", ""),
+    ("anygpu_bytes_total", "anygpu.io", "By", "anygpu.direction"),
+    ("anygpu_fallbacks_total", "anygpu.fallbacks", "{call}", ""),
+    ("anygpu_host_operations_total", "anygpu.host_operations", "{operation}", ""),
+    ("anygpu_compilations_total", "anygpu.compilations", "{program}", ""),
 )
 
 
@@ -259,9 +220,7 @@ class _Observed:
         self._closed = closed
         self._latest: tuple[float, Summary] | None = None
 
-    def callback(self, values: tuple[str, _Values]) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        label, read = values
-
+    def callback(self, label: str, read: CounterValues) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def look(options: CallbackOptions) -> Iterable[Observation]:
             # The API has no way to take a callback back.
             if self._closed():
@@ -269,7 +228,8 @@ class _Observed:
             for each in self._now().calls:
                 attributes = {FUNCTION: visible(each.function), DEVICE: visible(each.device)}
                 for key, value in read(each).items():
-                    yield Observation(value, {**attributes, label: key} if label else attributes)
+                    if value is not None:
+                        yield Observation(value, {**attributes, label: visible(key)} if label else attributes)
 
         return look
 

@@ -1,22 +1,135 @@
-"""A profile as one HTML file: without scripts, and without anything from another host."""
+"""The tables of a profile, and the profile as one HTML file, without scripts and without anything from another host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from anygpu.base.printable import printable
+from anygpu.base.markup import HTML, Html, Share, bar, column_table, join, legend, paragraph, table, tag
+from anygpu.base.tables import Column, by_title, pick
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.observe.parts import breakdown
-from anygpu.observe.profile_records import FunctionProfile, LineProfile, Profile, by_device
-from anygpu.observe.source_lines import decode_source, source_lines
+from anygpu.observe.profile_records import (
+    DeviceProfile,
+    FunctionProfile,
+    LineProfile,
+    OperationProfile,
+    Profile,
+    by_device,
+)
+from anygpu.observe.script import decode_source, source_lines
+from anygpu.observe.statistics import breakdown
+from anygpu.observe.tables import breakdown_of
 
-#: Lines of a file around those that took time, and files that are shown.
+#: Lines of a file around those that took time, and files and lines that are shown.
 _AROUND, _MOST_FILES, _MOST_LINES = 3, 10, 40
 _MOST_STEPS = 10
-
 _COLOURS = ("#5b8ff9", "#61ddaa", "#f6bd16", "#e8684a", "#7262fd", "#78d3f8", "#9661bc", "#a0a7b4", "#c9cdd4")
+
+#: Zeros and what is not known are left out.
+PAGE = HTML._replace(unknown="")
+
+# -- the tables, which the terminal shows too
+
+
+def _phases(count: int) -> Callable[[FunctionProfile], str]:
+    """The longest phases of a function."""
+
+    def longest(each: FunctionProfile) -> str:
+        found = sorted(each.phases.items(), key=lambda item: -item[1])[:count]
+        return ", ".join(f"{name} {readable_seconds(took)}" for name, took in found if took >= 5e-7)
+
+    return longest
+
+
+def _remarks(each: FunctionProfile) -> str:
+    counts = (each.errors, "raised"), (each.fallbacks, "fallbacks"), (each.repeats, "repeated")
+    return ", ".join(f"{count:,} {what}" for count, what in counts if count)
+
+
+def line_columns(profile: Profile) -> dict[str, Column[LineProfile]]:
+    """The columns of lines; percentages are those of the profile's seconds."""
+
+    def percent(line: LineProfile) -> str:
+        return f"{100 * line.seconds / profile.seconds:.1f}" if profile.seconds else ""
+
+    columns: list[Column[LineProfile]] = [
+        Column("seconds", lambda line: line.seconds, "seconds"),
+        Column("%", percent, "id"),
+        Column("calls", lambda line: line.calls or None, "count"),
+        Column("moved", lambda line: line.bytes_to_device + line.bytes_to_host if line.calls else None, "bytes"),
+        Column("Scalene: CPU", lambda line: f"{line.scalene.percent:.1f} %" if line.scalene else None, "id"),
+        Column("peak memory", _scalene_peak, "id"),
+        Column("line", lambda line: f"{Path(line.file).name}:{line.line}"),
+        Column("code", lambda line: line.code),
+        Column("ran on", lambda line: ", ".join(sorted(line.devices, key=lambda name: -line.devices[name]))),
+    ]
+    if profile.scalene is None:
+        del columns[4:6]
+    return by_title(*columns)
+
+
+def _scalene_peak(line: LineProfile) -> str | None:
+    if line.scalene is None or line.scalene.peak_megabytes < 1:
+        return None
+    return f"{line.scalene.peak_megabytes:.0f} MB"
+
+
+FUNCTIONS: dict[str, Column[FunctionProfile]] = by_title(
+    Column("seconds", lambda each: each.seconds, "seconds"),
+    Column("calls", lambda each: each.calls, "count"),
+    Column("each", lambda each: each.seconds / each.calls, "seconds"),
+    Column("moved", lambda each: (each.bytes_to_device + each.bytes_to_host) or None, "bytes"),
+    Column("to device", lambda each: each.bytes_to_device, "bytes"),
+    Column("to host", lambda each: each.bytes_to_host, "bytes"),
+    Column("recompiled", lambda each: each.recompilations or None, "count"),
+    Column("again", lambda each: each.repeats or None, "count"),
+    Column("raised", lambda each: each.errors or None, "count"),
+    Column("peak", lambda each: each.peak_bytes, "bytes"),
+    Column("predicted", lambda each: each.predicted_bytes, "bytes"),
+    Column("function", lambda each: each.function),
+    Column("device", lambda each: each.device),
+    Column("most of it in", _phases(3)),
+    Column("where its time goes", lambda each: breakdown_of(each.phases, each.parts), "prose"),
+    Column("remarks", _remarks),
+)
+DEVICES: tuple[Column[DeviceProfile], ...] = (
+    Column("seconds", lambda each: each.seconds, "seconds"),
+    Column("calls", lambda each: each.calls, "count"),
+    Column("running", lambda each: each.run, "seconds"),
+    Column("moving data", lambda each: each.moving, "seconds"),
+    Column("to device", lambda each: each.bytes_to_device, "bytes"),
+    Column("to host", lambda each: each.bytes_to_host, "bytes"),
+    Column("device", lambda each: each.device),
+)
+OPERATIONS: tuple[Column[OperationProfile], ...] = (
+    Column("seconds", lambda each: each.seconds, "seconds"),
+    Column("runs", lambda each: each.runs, "count"),
+    Column("operation", lambda each: each.operation),
+    Column("device", lambda each: each.device),
+    Column("line", lambda each: None if each.line is None else Path(each.line).name),
+)
+
+
+def summary(profile: Profile) -> str:
+    """Where the time went, in a sentence or two."""
+    calls = sum(each.calls for each in profile.functions)
+    took = readable_seconds(profile.seconds)
+    if not calls:
+        return f"It took {took}, and called no offloaded function."
+    moved = sum(each.bytes_to_device + each.bytes_to_host for each in profile.functions)
+    return (
+        f"It took {took}. Its main thread spent {readable_seconds(profile.call_seconds)} of them in offloaded "
+        f"functions, which were called {calls:,} times, moved {readable_bytes(moved)} and were compiled again "
+        f"{_times(profile.recompilations, 'time')}."
+    )
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+# -- the page
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1f2328; --dim: #667080; --back: #fff; --line: #e3e6ea; --bar: #cfe0ff; }
@@ -32,12 +145,13 @@ table { border-collapse: collapse; width: 100%; }
 th { text-align: left; font-weight: 500; color: var(--dim); border-bottom: 1px solid var(--line); padding: 3px 8px; }
 td { padding: 3px 8px; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.c { font: 12.5px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
-td.s { background: linear-gradient(var(--bar), var(--bar)) right / var(--w) 100% no-repeat; }
+code { font: 12.5px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
+.s { display: block; background: linear-gradient(var(--bar), var(--bar)) right / var(--w) 100% no-repeat; }
 .dim { color: var(--dim); }
-.phases { display: flex; height: 22px; border-radius: 4px; overflow: hidden; margin: 8px 0; }
-.legend span { display: inline-block; margin-right: 16px; white-space: nowrap; }
-.legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 5px; }
+svg.bar { display: block; width: 100%; height: 22px; border-radius: 4px; margin: 8px 0; }
+.legend { list-style: none; margin: 0; padding: 0; }
+.legend li { display: inline-block; margin-right: 16px; white-space: nowrap; }
+.legend .swatch { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 5px; }
 .source td { border: 0; padding: 0 8px; }
 .wide { overflow-x: auto; }
 """
@@ -45,144 +159,98 @@ td.s { background: linear-gradient(var(--bar), var(--bar)) right / var(--w) 100%
 
 def to_html(profile: Profile) -> str:
     """The whole page. Everything that comes from the script is escaped."""
-    title = f"Profile of {Path(profile.script).name}"
-    parts = [_head(profile), _phases(profile), _steps(profile), _lines(profile), _functions(profile)]
-    parts += [_devices(profile), _operations(profile), _sources(profile)]
+    parts = [_head(profile), _all_phases(profile), *_steps(profile), _lines(profile), _functions(profile)]
+    parts += [_devices(profile), _operations(profile), *_sources(profile)]
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body>\n"
+        f"{tag('title', f'Profile of {Path(profile.script).name}')}<style>{_STYLE}</style></head><body>\n"
         + "\n".join(part for part in parts if part)
         + "\n</body></html>\n"
     )
 
 
-def _text(text: str) -> str:
-    """Escaped, and without what is no character: half of a pair of surrogates, or a control character."""
-    return escape(printable(text, most=10_000))
+def _section(title: str, about: str, *content: Html) -> Html:
+    return join((tag("h2", title), paragraph(about) if about else "", *content))
 
 
-def _head(profile: Profile) -> str:
+def _share(seconds: float, whole: float) -> Html:
+    """Seconds with their share of the whole behind them."""
+    percent = min(100.0, max(0.0, 100 * seconds / whole if whole else 0.0))
+    return tag("span", readable_seconds(seconds), class_="s", style=f"--w:{percent:.1f}%")
+
+
+def _seconds(whole: float) -> Column[Any]:
+    return Column("seconds", lambda each: _share(each.seconds, whole), "seconds")
+
+
+def _head(profile: Profile) -> Html:
     command = " ".join((profile.script, *profile.arguments))
     status = "" if profile.exit_status == 0 else f" It ended with status {profile.exit_status}."
-    return f"<h1>{_text(command)}</h1><p>{_text(summary(profile))}{status}</p>"
+    return join((tag("h1", command), paragraph(summary(profile) + status)))
 
 
-def summary(profile: Profile) -> str:
-    """Where the time went, in a sentence or two."""
-    calls = sum(each.calls for each in profile.functions)
-    took = readable_seconds(profile.seconds)
-    if not calls:
-        return f"It took {took}, and called no offloaded function."
-    moved = sum(each.bytes_to_device + each.bytes_to_host for each in profile.functions)
-    again = profile.recompilations
-    return (
-        f"It took {took}. Its main thread spent {readable_seconds(profile.call_seconds)} of them in offloaded "
-        f"functions, which were called {calls:,} times, moved {readable_bytes(moved)} and were compiled again "
-        f"{again:,} {'time' if again == 1 else 'times'}."
-    )
-
-
-def _table(head: Sequence[str], numbers: int, rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """A table whose first `numbers` columns are right-aligned; the cells are HTML, some with a class of their own."""
-    names = "".join(
-        f'<th class="n">{escape(name)}</th>' if place < numbers else f"<th>{escape(name)}</th>"
-        for place, name in enumerate(head)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            cell
-            if cell.startswith("<td")
-            else (f'<td class="n">{cell}</td>' if place < numbers else f"<td>{cell}</td>")
-            for place, cell in enumerate(row)
-        )
-        + "</tr>\n"
-        for row in rows
-    )
-    header = f"<thead><tr>{names}</tr></thead>" if any(head) else ""
-    return f'<div class="wide"><table class="{kind}">{header}<tbody>{body}</tbody></table></div>'
-
-
-def _share(seconds: float, whole: float) -> str:
-    percent = 100 * seconds / whole if whole else 0.0
-    return f'<td class="n s" style="--w:{min(100.0, max(0.0, percent)):.1f}%">{readable_seconds(seconds)}</td>'
-
-
-def _lines(profile: Profile) -> str:
-    head = ["seconds", "%", "calls", "moved", "line", "code", "ran on"]
-    if profile.scalene is not None:
-        head[4:4] = ["Scalene: CPU", "peak memory"]
-    rows = []
-    for each in profile.lines[:_MOST_LINES]:
-        if (
-            each.seconds < 0.001 * profile.seconds
-            and not each.calls
-            and (each.scalene is None or each.scalene.percent < 1)
-        ):
-            continue
-        row = [
-            _share(each.seconds, profile.seconds),
-            f"{100 * each.seconds / profile.seconds:.1f}" if profile.seconds else "",
-            f"{each.calls:,}" if each.calls else "",
-            readable_bytes(each.bytes_to_device + each.bytes_to_host) if each.calls else "",
-            _text(f"{Path(each.file).name}:{each.line}"),
-            f'<td class="c">{_text(each.code)}</td>',
-            _text(", ".join(sorted(each.devices, key=lambda name: -each.devices[name]))),
-        ]
-        if profile.scalene is not None:
-            row[4:4] = _scalene_cells(each)
-        rows.append(row)
+def _lines(profile: Profile) -> Html:
+    shown = [
+        line
+        for line in profile.lines[:_MOST_LINES]
+        if line.seconds >= 0.001 * profile.seconds or line.calls or (line.scalene and line.scalene.percent >= 1)
+    ]
     about = (
         "What the main thread spent on each line; they add up to the whole. Calls of offloaded functions are measured, "
         f"everything else was sampled {profile.samples:,} times."
     )
     if profile.scalene is not None:
         about += f" {profile.scalene} looked at a second run."
-    return f"<h2>Lines</h2><p>{_text(about)}</p>" + _table(head, 4 if profile.scalene is None else 6, rows)
+    known = line_columns(profile)
+    known["seconds"] = _seconds(profile.seconds)
+    known["code"] = known["code"]._replace(value=lambda line: tag("code", line.code))
+    if profile.scalene is not None:
+        known["Scalene: CPU"] = known["Scalene: CPU"]._replace(value=_scalene_cell)
+    return _section("Lines", about, column_table(tuple(known.values()), shown, "Lines", PAGE))
 
 
-def _scalene_cells(line: LineProfile) -> list[str]:
+def _scalene_cell(line: LineProfile) -> Html | None:
     if line.scalene is None:
-        return ["", ""]
+        return None
     seen = line.scalene
     about = (
         f"{seen.python_percent:.1f} % Python, {seen.native_percent:.1f} % native, {seen.system_percent:.1f} % system"
     )
-    peak = f"{seen.peak_megabytes:.0f} MB" if seen.peak_megabytes >= 1 else ""
-    return [f'<td class="n" title="{escape(about)}">{seen.percent:.1f} %</td>', peak]
+    return tag("span", f"{seen.percent:.1f} %", title=about)
 
 
-def _phases(profile: Profile) -> str:
+def _all_phases(profile: Profile) -> Html:
     if not sum(profile.phases.values()):
-        return ""
-    return "<h2>Phases of all calls</h2>" + _bar(profile.phases.items())
+        return Html("")
+    return _section("Phases of all calls", "", _bar(profile.phases.items()))
 
 
-def _bar(named: Iterable[tuple[str, float]], calls: int = 1) -> str:
-    """Seconds by name beside each other, and what they are below; of each of so many calls."""
+def _bar(named: Iterable[tuple[str, float]], calls: int = 1) -> Html:
+    """Seconds by name beside each other, and below what each of so many calls took of them."""
     named = list(named)
     whole = sum(seconds for _, seconds in named)
-    bars, legend = [], []
-    for place, (name, seconds) in enumerate(named):
-        if seconds < 0.001 * whole:
-            continue
-        colour, said = _COLOURS[place % len(_COLOURS)], _text(name)
-        bars.append(f'<div style="width:{100 * seconds / whole:.2f}%;background:{colour}" title="{said}"></div>')
-        legend.append(f'<span><i style="background:{colour}"></i>{said} {readable_seconds(seconds / calls)}</span>')
-    return f'<div class="phases">{"".join(bars)}</div><div class="legend">{"".join(legend)}</div>'
+    shares = [
+        Share(name, seconds, readable_seconds(seconds / calls), _COLOURS[place % len(_COLOURS)])
+        for place, (name, seconds) in enumerate(named)
+        if seconds >= 0.001 * whole
+    ]
+    return join((bar(shares, whole), legend(shares)))
 
 
-def _steps(profile: Profile) -> str:
+def _steps(profile: Profile) -> list[Html]:
     """Calls that have parts, such as those of a training step."""
-    shown = [each for each in profile.functions if each.parts][:_MOST_STEPS]
-    return "".join(
-        f"<h2>Steps of {_text(each.function)} on {_text(each.device)}</h2><p>{_text(_about_steps(each))}</p>"
-        + _bar(breakdown(each.phases, each.parts), each.calls)
-        for each in shown
-    )
+    return [
+        _section(
+            f"Steps of {each.function} on {each.device}",
+            _about_steps(each),
+            _bar(breakdown(each.phases, each.parts), each.calls),
+        )
+        for each in profile.functions
+        if each.parts
+    ][:_MOST_STEPS]
 
 
 def _about_steps(each: FunctionProfile) -> str:
@@ -197,108 +265,61 @@ def _about_steps(each: FunctionProfile) -> str:
     return said + (f" {_times(each.errors, 'step')} raised." if each.errors else "")
 
 
-def _times(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _functions(profile: Profile) -> str:
+def _functions(profile: Profile) -> Html:
     if not profile.functions:
-        return ""
-    whole = sum(each.seconds for each in profile.functions)
-    rows = []
-    for each in profile.functions[:100]:
-        longest = sorted(each.phases.items(), key=lambda item: -item[1])[:3]
-        counts = (each.errors, "raised"), (each.fallbacks, "fallbacks"), (each.repeats, "repeated")
-        remarks = ", ".join(f"{count:,} {what}" for count, what in counts if count)
-        rows.append(
-            [
-                _share(each.seconds, whole),
-                f"{each.calls:,}",
-                readable_seconds(each.seconds / each.calls),
-                readable_bytes(each.bytes_to_device),
-                readable_bytes(each.bytes_to_host),
-                f"{each.recompilations:,}" if each.recompilations else "",
-                _text(each.function),
-                _text(each.device),
-                _text(", ".join(f"{name} {readable_seconds(took)}" for name, took in longest if took >= 5e-7)),
-                remarks,
-            ]
-        )
-    head = ["seconds", "calls", "each", "to device", "to host", "recompiled", "function", "device", "most of it in", ""]
-    return "<h2>Functions</h2><p>Without the calls of other offloaded functions inside of them.</p>" + _table(
-        head, 6, rows
+        return Html("")
+    titles = ("calls", "each", "to device", "to host", "recompiled", "function", "device", "most of it in", "remarks")
+    seconds = _seconds(sum(each.seconds for each in profile.functions))
+    columns = (seconds, *pick(FUNCTIONS, *titles))
+    return _section(
+        "Functions",
+        "Without the calls of other offloaded functions inside of them.",
+        column_table(columns, profile.functions[:100], "Functions", PAGE),
     )
 
 
-def _devices(profile: Profile) -> str:
+def _devices(profile: Profile) -> Html:
     devices = by_device(profile)
     if not devices:
-        return ""
-    whole = sum(each.seconds for each in devices)
-    rows = [
-        [
-            _share(each.seconds, whole),
-            f"{each.calls:,}",
-            readable_seconds(each.run),
-            readable_seconds(each.moving),
-            readable_bytes(each.bytes_to_device),
-            readable_bytes(each.bytes_to_host),
-            _text(each.device),
-        ]
-        for each in devices
-    ]
-    head = ["seconds", "calls", "running", "moving data", "to device", "to host", "device"]
-    return "<h2>Devices</h2>" + _table(head, 6, rows)
+        return Html("")
+    seconds = _seconds(sum(each.seconds for each in devices))
+    return _section("Devices", "", column_table((seconds, *DEVICES[1:]), devices, "Devices", PAGE))
 
 
-def _operations(profile: Profile) -> str:
+def _operations(profile: Profile) -> Html:
     if not profile.operations:
-        return ""
-    whole = sum(each.seconds for each in profile.operations)
-    rows = [
-        [
-            _share(each.seconds, whole),
-            f"{each.runs:,}",
-            _text(each.operation),
-            _text(each.device),
-            _text("" if each.line is None else Path(each.line).name),
-        ]
-        for each in profile.operations[:40]
-    ]
-    about = (
-        "What programs took on devices is measured; how it divides among their operations is estimated by their work."
+        return Html("")
+    seconds = _seconds(sum(each.seconds for each in profile.operations))
+    return _section(
+        "Operations",
+        "What programs took on devices is measured; how it divides among their operations is estimated by their work.",
+        column_table((seconds, *OPERATIONS[1:]), profile.operations[:40], "Operations", PAGE),
     )
-    return f"<h2>Operations</h2><p>{about}</p>" + _table(["seconds", "runs", "operation", "device", "line"], 2, rows)
 
 
-def _sources(profile: Profile) -> str:
+def _sources(profile: Profile) -> list[Html]:
     files: dict[str, dict[int, LineProfile]] = {}
     for each in profile.lines:
         files.setdefault(each.file, {})[each.line] = each
     longest = sorted(files, key=lambda file: -sum(each.seconds for each in files[file].values()))
-    return "".join(_source(file, files[file], profile.seconds) for file in longest[:_MOST_FILES])
+    return [_source(file, files[file], profile.seconds) for file in longest[:_MOST_FILES]]
 
 
-def _source(file: str, lines: dict[int, LineProfile], whole: float) -> str:
+def _source(file: str, lines: Mapping[int, LineProfile], whole: float) -> Html:
     try:
         texts = source_lines(decode_source(Path(file).read_bytes())[0])
     except (OSError, ValueError, SyntaxError):  # it is gone or no source, or its name is no name of a file
-        return ""
+        return Html("")
     wanted = {near for number in lines for near in range(number - _AROUND, number + _AROUND + 1)}
-    rows, last = [], 0
+    rows: list[tuple[object, ...]] = []
     for number, text in enumerate(texts, 1):
         if number not in wanted:
             continue
-        if last and number > last + 1:
-            rows.append(["", "", '<td class="c dim">⋮</td>'])
-        last = number
-        line = lines.get(number)
-        shown = _share(line.seconds, whole) if line is not None and line.seconds >= 1e-4 else ""
-        rows.append(
-            [
-                shown,
-                f'<span class="dim">{number}</span>',
-                f'<td class="c">{_text(text.rstrip()[:300].expandtabs(4))}</td>',
-            ]
-        )
-    return f"<h2>{_text(Path(file).name)}</h2>" + _table(["", "", ""], 2, rows, "source")
+        if rows and number - 1 not in wanted:
+            rows.append(("", "", tag("code", "⋮", class_="dim")))
+        seconds = lines[number].seconds if number in lines else 0.0
+        took = _share(seconds, whole) if seconds >= 1e-4 else ""
+        code = tag("code", text.rstrip()[:300].expandtabs(4))
+        rows.append((took, tag("span", number, class_="dim"), code))
+    label = f"Source of {Path(file).name}"
+    return _section(Path(file).name, "", table(("", "", ""), rows, label, (0, 1), "source"))

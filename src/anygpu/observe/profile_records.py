@@ -1,4 +1,4 @@
-"""What a profile says, as plain values."""
+"""The records of a profile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SCHEMA = "anygpu.profile/1"
 
 
 class ScaleneLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What Scalene says of a line: percentages of the script's time, and memory."""
+    """Scalene's figures of a line: percentages of the script's time, and memory."""
 
     python_percent: float
     native_percent: float
@@ -30,7 +30,7 @@ class LineProfile(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     line: int
     code: str
-    #: What the main thread spent on it, without the lines of the user's other functions that it calls. The seconds of
+    #: Seconds of the main thread, without the lines of the user's other functions that it calls. The seconds of
     #: all lines are the script's.
     seconds: float
     #: Calls of offloaded functions that were made or submitted here, on any thread, and what they took where they ran.
@@ -86,10 +86,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     script: str
     arguments: tuple[str, ...]
-    #: Of the whole script, from its first line to its last.
+    #: Seconds of the whole script, from its first line to its last.
     seconds: float
     exit_status: int
-    #: Of these, the seconds of offloaded functions that the main thread waited for: measured, and all others sampled.
+    #: Seconds of offloaded functions that the main thread waited for: measured, and all others sampled.
     call_seconds: float
     samples: int
     #: Seconds between two samples, on average.
@@ -99,7 +99,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     operations: tuple[OperationProfile, ...]
     #: Seconds of all calls by phase.
     phases: dict[str, float]
-    #: What ran the second time, if anything did.
+    #: Name and version of Scalene, if the script ran a second time under it.
     scalene: str | None = None
 
     @property

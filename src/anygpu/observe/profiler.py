@@ -8,15 +8,87 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from anygpu.base import events
 from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.line_sampling import Line, LineSampler, UsersFiles, seconds_by_line
-from anygpu.observe.operations import Operations
-from anygpu.observe.parts import StepTally
-from anygpu.observe.profile_records import FunctionProfile, LineProfile, Profile
+from anygpu.observe.profile_records import FunctionProfile, LineProfile, OperationProfile, Profile
+from anygpu.observe.snapshot import ended
+from anygpu.observe.statistics import Tally
 from anygpu.receipts import PHASES, Phases, Receipt
+
+if TYPE_CHECKING:
+    from anygpu.program.graph import Program
+
+
+#: Arithmetic that takes about as long as moving a byte does.
+_FLOPS_OF_A_BYTE = 10
+#: Programs that are remembered.
+_MOST = 2000
+
+
+class _Part(NamedTuple):
+    operation: str
+    line: str | None
+    #: Of 1.
+    part: float
+
+
+class Operations:
+    """Adds up what programs took."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Program] = {}
+        #: Seconds and runs by program and device.
+        self._runs: dict[tuple[str, str], list[float]] = {}
+
+    def recorded(self, program: Program) -> None:
+        if len(self._programs) < _MOST:
+            self._programs[program.key] = program
+
+    def ran(self, receipt: Receipt) -> None:
+        if receipt.program is None:
+            return
+        seconds = receipt.device_seconds if receipt.device_seconds is not None else receipt.phases.run
+        known = self._runs.setdefault((receipt.program, receipt.device), [0.0, 0])
+        known[0] += seconds
+        known[1] += 1
+
+    def profile(self) -> tuple[OperationProfile, ...]:
+        """The longest first."""
+        found: dict[tuple[str, str | None, str], list[float]] = {}
+        for (key, device), (seconds, runs) in self._runs.items():
+            program = self._programs.get(key)
+            parts = [_Part("a program", None, 1.0)] if program is None else parts_of(program)
+            for part in parts:
+                known = found.setdefault((part.operation, part.line, device), [0.0, 0])
+                known[0] += seconds * part.part
+                known[1] += runs
+        operations = [
+            OperationProfile(operation=operation, device=device, line=line, seconds=seconds, runs=int(runs))
+            for (operation, line, device), (seconds, runs) in found.items()
+        ]
+        return tuple(sorted(operations, key=lambda each: -each.seconds))
+
+
+def parts_of(program: Program) -> list[_Part]:
+    """The operations of a program that do something, with the part of its work that each is."""
+    from anygpu.program.costs import node_costs
+
+    weights: dict[tuple[str, str | None], float] = {}
+    for node, cost, line in zip(program.nodes, node_costs(program), program.lines, strict=True):
+        if cost.kind in ("input", "creation"):
+            continue
+        work = cost.bytes_read + cost.bytes_written + cost.flops / _FLOPS_OF_A_BYTE
+        if work:
+            key = (node.op.label, None if line is None else f"{line[0]}:{line[1]}")
+            weights[key] = weights.get(key, 0.0) + work
+    whole = sum(weights.values())
+    if not whole:
+        return [_Part("moving data", None, 1.0)]
+    return [_Part(operation, line, weight / whole) for (operation, line), weight in weights.items()]
+
 
 _clock = time.perf_counter
 _PHASES = (*PHASES, "other")
@@ -28,49 +100,46 @@ MOST_LINES, MOST_OPERATIONS = 1000, 200
 _LONGEST = 300
 
 
-class _Tally:
-    """Calls from one line, of one function, on one device."""
-
-    __slots__ = (
-        "bytes_skipped",
-        "bytes_to_device",
-        "bytes_to_host",
-        "calls",
-        "compiled",
-        "device_seconds",
-        "errors",
-        "fallbacks",
-        "phases",
-        "seconds",
-        "step",
-    )
+class _Tally(Tally):
+    """Calls from one line, of one function, on one device, without the calls that they make."""
 
     def __init__(self) -> None:
-        self.calls = self.errors = self.compiled = self.fallbacks = 0
-        self.bytes_to_device = self.bytes_to_host = self.bytes_skipped = 0
+        super().__init__()
         self.seconds = 0.0
         self.device_seconds: float | None = None
-        self.phases = [0.0] * len(_PHASES)
-        self.step = StepTally()
+        #: Compilations after the first of the function on the device.
+        self.recompilations = 0
 
     def add(self, phases: Phases, seconds: float, inner: float) -> None:
         """`inner` are the seconds of calls that were made inside."""
         self.calls += 1
         self.seconds += seconds - inner
-        for position, name in enumerate(_PHASES):
-            self.phases[position] += getattr(phases, name)
-        self.phases[_PHASES.index("run")] -= inner
+        for name in _PHASES:
+            self.phases[name] += getattr(phases, name)
+        self.phases["run"] -= inner
 
-    def add_facts(self, receipt: Receipt) -> None:
-        self.bytes_to_device += receipt.bytes_to_device
-        self.bytes_to_host += receipt.bytes_to_host
-        self.bytes_skipped += receipt.bytes_skipped
+    def add_receipt(self, receipt: Receipt) -> None:
+        super().add_receipt(receipt)
         if receipt.device_seconds is not None:
             self.device_seconds = (self.device_seconds or 0.0) + receipt.device_seconds
-        self.compiled += _has_compiled(receipt)
-        self.fallbacks += any(attempt.device != receipt.device for attempt in receipt.attempts)
-        self.errors += bool(receipt.attempts) and not receipt.attempts[-1].succeeded
-        self.step.add(receipt)
+
+    def profile(self, function: str, device: str, others: Sequence[_Tally]) -> FunctionProfile:
+        """The profile of a function whose calls were made from several lines."""
+        whole, every = Tally(), (self, *others)
+        for tally in every:
+            whole.merge(tally)
+        clocks = [tally.device_seconds for tally in every if tally.device_seconds is not None]
+        sums = whole.sums()
+        for name in ("host_operations", "compilations"):
+            del sums[name]
+        return FunctionProfile(
+            function=function,
+            device=device,
+            seconds=sum(tally.seconds for tally in every),
+            device_seconds=sum(clocks) if clocks else None,
+            recompilations=sum(tally.recompilations for tally in every),
+            **(sums | {"errors": sum(whole.errors.values())}),
+        )
 
 
 class Profiler:
@@ -84,10 +153,9 @@ class Profiler:
         self._tallies: dict[tuple[Line | None, str, str], _Tally] = {}
         #: Functions and devices that have compiled before: doing so again is worth a mention.
         self._compiled: set[tuple[str, str]] = set()
-        self._again: dict[tuple[Line | None, str, str], int] = {}
         #: Seconds of calls that were made inside of one that has not ended, by thread and depth.
         self._inner: dict[tuple[int, int], float] = {}
-        #: What the main thread waited for, by the line that made the outermost call.
+        #: Seconds that the main thread waited, by the line that made the outermost call.
         self._waited: dict[Line, float] = {}
         self._waited_in_all = 0.0
         self._operations = Operations()
@@ -117,15 +185,7 @@ class Profiler:
             self._add(seen, line, thread, depth, outermost)
 
     def _add(self, seen: Seen, line: Line | None, thread: int, depth: int, outermost: Line | None) -> None:
-        if isinstance(seen, Receipt):
-            task, device, phases, seconds = seen.task, seen.device, seen.phases, seen.seconds
-        elif isinstance(seen, Failure):
-            task, device, seconds = seen.task, seen.device, seen.end - seen.begin
-            phases = Phases(run=seconds)
-        else:
-            said, begin, ready, end = seen
-            task, device, seconds = said.task, "numpy", end - begin
-            phases = Phases(plan=ready - begin, run=end - ready)
+        task, device, seconds, phases, *_ = ended(seen)
         inner = self._inner.pop((thread, depth + 1), 0.0)
         if depth > 1:
             self._inner[thread, depth] = self._inner.get((thread, depth), 0.0) + seconds
@@ -140,13 +200,12 @@ class Profiler:
             tally = self._tallies[key] = _Tally()
         tally.add(phases, seconds, min(inner, phases.run))
         if isinstance(seen, Failure):
-            tally.errors += 1
+            tally.add_error(seen.error)
         elif isinstance(seen, Receipt):
-            tally.add_facts(seen)
+            tally.add_receipt(seen)
             self._operations.ran(seen)
             if _has_compiled(seen):
-                if (task, device) in self._compiled:
-                    self._again[key] = self._again.get(key, 0) + 1
+                tally.recompilations += (task, device) in self._compiled
                 self._compiled.add((task, device))
 
     # -- what comes of it
@@ -160,7 +219,7 @@ class Profiler:
         with self._lock:
             phases = dict.fromkeys(_PHASES, 0.0)
             for tally in self._tallies.values():
-                for name, took in zip(_PHASES, tally.phases, strict=True):
+                for name, took in tally.phases.items():
                     phases[name] += took
             return Profile(
                 script=self._script,
@@ -180,66 +239,38 @@ class Profiler:
         sampler = self._sampler
         first = (self._script, 1)
         seconds = seconds_by_line(sampler.seconds, self._waited, sampler.outside, sampler.inside, first)
-        tallies: dict[Line, list[tuple[tuple[Line | None, str, str], _Tally]]] = {}
-        for key, tally in self._tallies.items():
-            tallies.setdefault(key[0] or first, []).append((key, tally))
-        lines = [self._line(line, seconds.get(line, 0.0), tallies.get(line, [])) for line in {*seconds, *tallies}]
+        tallies: dict[Line, list[tuple[str, _Tally]]] = {}
+        for (line, _, device), tally in self._tallies.items():
+            tallies.setdefault(line or first, []).append((device, tally))
+        lines = [_line(line, seconds.get(line, 0.0), tallies.get(line, [])) for line in {*seconds, *tallies}]
         lines.sort(key=lambda each: (-each.seconds, -each.call_seconds, each.file, each.line))
         return tuple(lines[:MOST_LINES])
 
-    def _line(
-        self, line: Line, seconds: float, tallies: Sequence[tuple[tuple[Line | None, str, str], _Tally]]
-    ) -> LineProfile:
-        devices: dict[str, float] = {}
-        for (_, _, device), tally in tallies:
-            devices[device] = devices.get(device, 0.0) + tally.seconds
-        return LineProfile(
-            file=line[0],
-            line=line[1],
-            code=linecache.getline(*line).strip()[:_LONGEST],
-            seconds=seconds,
-            calls=sum(tally.calls for _, tally in tallies),
-            call_seconds=sum(tally.seconds for _, tally in tallies),
-            devices=devices,
-            bytes_to_device=sum(tally.bytes_to_device for _, tally in tallies),
-            bytes_to_host=sum(tally.bytes_to_host for _, tally in tallies),
-            recompilations=sum(self._again.get(key, 0) for key, _ in tallies),
-        )
-
     def _functions(self) -> tuple[FunctionProfile, ...]:
-        found: dict[tuple[str, str], list[tuple[tuple[Line | None, str, str], _Tally]]] = {}
-        for key, tally in self._tallies.items():
-            found.setdefault(key[1:], []).append((key, tally))
-        functions = []
-        for (function, device), each in found.items():
-            tallies = [tally for _, tally in each]
-            step = StepTally()
-            for tally in tallies:
-                step.merge(tally.step)
-            clocks = [tally.device_seconds for tally in tallies if tally.device_seconds is not None]
-            functions.append(
-                FunctionProfile(
-                    function=function,
-                    device=device,
-                    calls=sum(tally.calls for tally in tallies),
-                    errors=sum(tally.errors for tally in tallies),
-                    seconds=sum(tally.seconds for tally in tallies),
-                    phases={
-                        name: sum(tally.phases[position] for tally in tallies) for position, name in enumerate(_PHASES)
-                    },
-                    device_seconds=sum(clocks) if clocks else None,
-                    bytes_to_device=sum(tally.bytes_to_device for tally in tallies),
-                    bytes_to_host=sum(tally.bytes_to_host for tally in tallies),
-                    bytes_skipped=sum(tally.bytes_skipped for tally in tallies),
-                    recompilations=sum(self._again.get(key, 0) for key, _ in each),
-                    fallbacks=sum(tally.fallbacks for tally in tallies),
-                    parts=step.parts,
-                    repeats=step.repeats,
-                    peak_bytes=step.peak_bytes,
-                    predicted_bytes=step.predicted_bytes,
-                )
-            )
+        found: dict[tuple[str, str], list[_Tally]] = {}
+        for (_, function, device), tally in self._tallies.items():
+            found.setdefault((function, device), []).append(tally)
+        functions = [first.profile(*key, others) for key, (first, *others) in found.items()]
         return tuple(sorted(functions, key=lambda each: -each.seconds))
+
+
+def _line(line: Line, seconds: float, tallies: Sequence[tuple[str, _Tally]]) -> LineProfile:
+    devices: dict[str, float] = {}
+    for device, tally in tallies:
+        devices[device] = devices.get(device, 0.0) + tally.seconds
+    made = [tally for _, tally in tallies]
+    return LineProfile(
+        file=line[0],
+        line=line[1],
+        code=linecache.getline(*line).strip()[:_LONGEST],
+        seconds=seconds,
+        calls=sum(tally.calls for tally in made),
+        call_seconds=sum(tally.seconds for tally in made),
+        devices=devices,
+        bytes_to_device=sum(tally.bytes_to_device for tally in made),
+        bytes_to_host=sum(tally.bytes_to_host for tally in made),
+        recompilations=sum(tally.recompilations for tally in made),
+    )
 
 
 def _has_compiled(receipt: Receipt) -> bool:

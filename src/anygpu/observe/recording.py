@@ -18,14 +18,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from anygpu.base import events
-from anygpu.base.interrupts import take
+from anygpu.base.interrupts import TryAcquire
 from anygpu.base.units import bytes_from, readable_bytes
+from anygpu.device_arrays.worker_events import WorkerEvent
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host
 from anygpu.notes import Origin, Seen
 from anygpu.observe.trace_calls import CallWriter, Threads
 from anygpu.observe.trace_file import DEVICES, TraceFile, counter_event, instant_event
-from anygpu.residency.worker_events import WorkerEvent
 
 #: The size of a file, unless the caller says otherwise. Viewers in a browser open files of some hundred megabytes.
 LIMIT = 100_000_000
@@ -55,7 +55,7 @@ class Recording:
         self._events: deque[tuple[WorkerEvent, float]] = deque()
         self._threads = Threads()
         self._local = threading.local()
-        self._writing = threading.Lock()
+        self._writing = threading.RLock()
         self._writer_thread: int | None = None
         self._over = threading.Event()
         self._sampler: threading.Thread | None = None
@@ -153,25 +153,23 @@ class Recording:
         if os.getpid() != self._process:  # a fork: the file is the parent's
             self._pending.clear()
             return
-        taken: list[bool] = []
-        try:
-            if not take(self._writing, taken, None if wait else 0.0):
+        with TryAcquire(self._writing, None if wait else 0.0) as acquired:
+            if not acquired:
                 return
             self._writer_thread = threading.get_ident()
-            if self._calls is None or self._file is None:
-                self._pending.clear()
-                return
-            for _ in range(len(self._events)):
-                self._write_event(*self._events.popleft())
-            for _ in range(len(self._pending)):
-                self._calls.add(*self._pending.popleft())
-        except OSError as error:
-            # A full disk is no reason for a call to fail. The end of the block says so.
-            self._fail(error)
-        finally:
-            if taken:
+            try:
+                if self._calls is None or self._file is None:
+                    self._pending.clear()
+                    return
+                for _ in range(len(self._events)):
+                    self._write_event(*self._events.popleft())
+                for _ in range(len(self._pending)):
+                    self._calls.add(*self._pending.popleft())
+            except OSError as error:
+                # A full disk is no reason for a call to fail. The end of the block says so.
+                self._fail(error)
+            finally:
                 self._writer_thread = None
-                self._writing.release()
 
     def _fail(self, error: OSError) -> None:
         self._error = self._error or error
@@ -213,11 +211,11 @@ class Recording:
 
 
 def _memory_of_devices() -> dict[str, int]:
-    """What arrays take on open devices, where the engine counts it. A busy device answers when it is free."""
+    """Bytes of arrays on open devices, where the engine counts it. A busy device answers when it is free."""
     from anygpu.errors import AnyGPUError
 
     # Not imported for this: a process whose calls are few has none.
-    loaded = sys.modules.get("anygpu.residency.registry")
+    loaded = sys.modules.get("anygpu.device_arrays.registry")
     found: dict[str, int] = {}
     for worker in loaded.registry.open_workers() if loaded is not None and hasattr(loaded, "registry") else ():
         try:

@@ -1,7 +1,7 @@
 """Scalene's view of a script, beside ours: the processor's time and the memory of each line.
 
 The script runs a second time for it, because Scalene slows down what it looks at, and our seconds should be those of a
-script that nobody slows down. What it prints then is dropped.
+script at full speed. What it prints then is dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OLDEST = (2, 4)
 
 
 class _Line(msgspec.Struct):
-    """What we read of a line; Scalene has more."""
+    """The fields of a line that are read; Scalene has more."""
 
     lineno: int
     line: str = ""
@@ -48,7 +48,7 @@ class ScaleneFailed(AnyGPUError):
 
 
 def version() -> str:
-    """Of Scalene. Raises `MissingExtra` if it is not there, or too old."""
+    """The version of Scalene. Raises `MissingExtra` if it is not there, or too old."""
     try:
         found = importlib.metadata.version("scalene")
     except importlib.metadata.PackageNotFoundError:
@@ -59,7 +59,7 @@ def version() -> str:
 
 
 def run_scalene(script: str, arguments: Sequence[str]) -> dict[tuple[str, int], tuple[ScaleneLine, str]]:
-    """What Scalene says of each line that took time or memory, and the line."""
+    """Scalene's figures of each line that took time or memory, and the line."""
     with tempfile.TemporaryDirectory(prefix="anygpu-scalene-") as folder:
         out = Path(folder) / "profile.json"
         options = ["--no-stacks", "--no-async", "--memory", "--cpu-percent-threshold", "0.1", "-o", str(out)]

@@ -1,18 +1,133 @@
-"""What an observed process tells of itself at a moment, as one record: for `anygpu top`, the dashboard, and anybody."""
+"""A snapshot of an observed process, as one record: for `anygpu top`, the dashboard and other programs."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.calls import Call, Fallback
-from anygpu.observe.findings import Advice, Anomaly, DeviceMemory
+from anygpu.notes import Failure, Seen
 from anygpu.observe.statistics import Summary
+from anygpu.receipts import Phases, Receipt
 from anygpu.runtime.health import Health
 
 
+class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory that this process holds on one device."""
+
+    bytes: int
+    peak_bytes: int
+    by_owner: dict[str, int] = {}
+
+
+class Anomaly(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is not as it was."""
+
+    #: "slower", "faster", "slower than predicted", "leak", "throttled" or "memory runs out".
+    kind: str
+    #: The function or device that it is about.
+    subject: str
+    device: str | None
+    #: One sentence for a person.
+    sentence: str
+    #: Seconds since 1970.
+    time: float
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """A change to the program that would save time."""
+
+    #: Kind of mistake: the name of its section on the page about advice, as "upload-again".
+    kind: str
+    #: The line, as `file:line`.
+    line: str | None
+    #: Seconds that it has cost so far.
+    cost: float
+    #: One sentence: what happens. And one: what to write instead.
+    finding: str
+    instead: str
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """One call that has ended."""
+
+    #: Calls of a process are numbered from 1, in the order they ended in, about.
+    number: int
+    function: str
+    device: str
+    #: Seconds since 1970.
+    end: float
+    seconds: float
+    #: Seconds that it waited for its turn, moved bytes to and from the device, and ran.
+    queue: float
+    move: float
+    run: float
+    bytes_moved: int
+    predicted: float | None
+    error: str | None
+
+
+class Fallback(msgspec.Struct, frozen=True, array_like=True):
+    """A call that did not run, or not as a whole, where it was first meant to; or not at the first attempt."""
+
+    #: Seconds since 1970.
+    end: float
+    function: str
+    #: Where it ran at last.
+    device: str
+    reason: str
+    #: Whether the attempt that failed was on the same device.
+    repeated: bool = False
+
+
+class Ended(NamedTuple):
+    """A call that has ended, whatever it left behind: a receipt, a note or a failure."""
+
+    task: str
+    device: str
+    seconds: float
+    phases: Phases
+    #: The name of the error's class, if it raised.
+    error: str | None = None
+    predicted: float | None = None
+    bytes_moved: int = 0
+
+
+def ended(seen: Seen) -> Ended:
+    if isinstance(seen, Receipt):
+        error = seen.attempts[-1].error if seen.attempts and not seen.attempts[-1].succeeded else None
+        moved = seen.bytes_to_device + seen.bytes_to_host
+        return Ended(seen.task, seen.device, seen.seconds, seen.phases, error, seen.predicted_seconds, moved)
+    if isinstance(seen, Failure):
+        seconds = seen.end - seen.begin
+        return Ended(seen.task, seen.device, seconds, Phases(run=seconds), seen.error)
+    said, begin, ready, end = seen
+    phases = Phases(plan=ready - begin, run=end - ready)
+    return Ended(said.task, "numpy", end - begin, phases, predicted=said.predicted)
+
+
+def call_of(seen: Seen, end: float, number: int) -> Call:
+    """The record of a call that ended at a time in seconds since 1970."""
+    task, device, seconds, phases, error, predicted, moved = ended(seen)
+    move = phases.write + phases.read
+    return Call(number, task, device, end, seconds, phases.queue, move, phases.run, moved, predicted, error)
+
+
+def fallback_of(receipt: Receipt, end: float) -> Fallback | None:
+    """The fallback of a call that was tried before, there or elsewhere, or that the host computed in part."""
+    for failure in receipt.failures:
+        reason = f"{failure.device}: {failure.error}: {failure.message}"
+        repeated = failure.device == receipt.device and len(receipt.attempts) > 1
+        return Fallback(end, receipt.task, receipt.device, reason, repeated)
+    for host in receipt.host_operations:
+        where = f" at {host.line}" if host.line else ""
+        return Fallback(end, receipt.task, receipt.device, f"{host.operation}{where} ran on the host: {host.reason}")
+    return None
+
+
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """Which process it is."""
+    """Identity and use of a process."""
 
     pid: int
     #: As it was started, shortened to 200 characters.
@@ -20,7 +135,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     #: When it was begun to be observed, in seconds since 1970.
     since: float
-    #: Of this process, without its workers.
+    #: Without its workers.
     processor_seconds: float
     memory_bytes: int
 
@@ -36,7 +151,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     #: Calls after the number that was asked for, the newest last, at most a thousand.
     calls: tuple[Call, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
-    #: Of the runtime behind `submit` and `map`; `None` as long as neither was called.
+    #: Health of the runtime behind `submit` and `map`; `None` as long as neither was called.
     runtime: Health | None = None
     usage: dict[str, Usage] = {}
     #: By device; those whose memory could not be asked for in time are absent.

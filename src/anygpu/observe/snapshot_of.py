@@ -1,4 +1,4 @@
-"""What this process is doing, as a `Snapshot`: from its observation, its runtime, and the devices that it has open.
+"""Makes the `Snapshot` of this process: from its observation, its runtime, and the devices that it has open.
 
 Whoever asks gets an answer at once. Readings of devices are a second old at most, and a worker that is busy is not
 waited for: its memory is left out.
@@ -14,16 +14,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from anygpu._version import __version__
+from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.protocol import Memory
 from anygpu.errors import AnyGPUError
 from anygpu.hardware import host
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.findings import Advice, DeviceMemory
 from anygpu.observe.observation import Observation
-from anygpu.observe.snapshot import Process, Snapshot
+from anygpu.observe.snapshot import Advice, DeviceMemory, Process, Snapshot
 from anygpu.observe.watching import Sample
-from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.runtime.health import Health
 from anygpu.runtime.runtime import existing_runtime
 from anygpu.workers.worker import Worker
@@ -59,7 +58,7 @@ class Describing:
         self._memories: dict[str, _MemoryOfDevice] = {}
 
     def take(self, since: int | None = 0) -> Snapshot:
-        """With the single calls after that number; `None` for none."""
+        """A snapshot with the single calls after that number; `None` for none."""
         seen = self._observation
         usage, memory = self._read_devices()
         return Snapshot(
@@ -76,7 +75,7 @@ class Describing:
         )
 
     def sample(self) -> Sample:
-        """What is watched for leaks and throttling."""
+        """A sample of what is watched for leaks and throttling."""
         usage, memory = self._read_devices()
         own = host.resident_bytes()
         # What others hold leaves less for this process.
@@ -125,7 +124,7 @@ class Describing:
 
 
 class _MemoryOfDevice:
-    """What one worker says of its memory. It answers between two calls, so a thread of its own waits for it."""
+    """Asks a worker for its memory. It answers between two calls, so a thread of its own waits for it."""
 
     def __init__(self, worker: Worker, clock: Callable[[], float]) -> None:
         self.worker = worker

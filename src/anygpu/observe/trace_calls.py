@@ -9,18 +9,21 @@ from typing import NamedTuple
 import msgspec
 
 from anygpu.notes import Failure, Note, Origin, Seen
-from anygpu.observe.parts import add_parts
+from anygpu.observe.statistics import add_parts
 from anygpu.observe.trace_file import (
     CALLERS,
     DEVICES,
+    ORDER,
+    Rows,
+    Slice,
     TraceFile,
     arrow_events,
     counter_event,
     instant_event,
+    phase_slices,
     slice_event,
     waiting_events,
 )
-from anygpu.observe.trace_layout import ORDER, Rows, Slice, phase_slices
 from anygpu.receipts import Phases, Receipt
 
 #: Calls of one device, or of one thread, that are drawn beside each other.

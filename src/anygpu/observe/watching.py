@@ -13,14 +13,13 @@ import numpy as np
 
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.anomalies import Leak, LevelWatch, leak
-from anygpu.observe.batch import Batch, Times
-from anygpu.observe.findings import Anomaly, DeviceMemory
-from anygpu.observe.forecasts import LEAST_SAMPLES, Forecast, time_until
+from anygpu.observe.anomalies import LEAST_SAMPLES, Forecast, Leak, LevelWatch, leak, time_until
+from anygpu.observe.snapshot import Anomaly, DeviceMemory
+from anygpu.observe.statistics import Batch, Times
 
 #: Functions on devices that are watched; a program with more of them is watched in part.
 MOST_WATCHED = 400
-#: Of a function that is called more often between two looks, groups of calls are watched by their medians: what
+#: Calls between two looks above which groups of calls of a function are watched by their medians: what
 #: watching takes of each call stays below a tenth of a microsecond.
 MOST_VALUES = 16
 
@@ -46,11 +45,11 @@ _SOON = 3600.0
 
 
 class Sample(NamedTuple):
-    """What the process and its devices use at a moment."""
+    """Memory of the process and readings of its devices at a moment."""
 
-    #: Of the process itself, on the host.
+    #: Bytes of the process itself, on the host.
     memory_bytes: int
-    #: What it holds on devices.
+    #: Memory that it holds on devices.
     memory: Mapping[str, DeviceMemory]
     usage: Mapping[str, Usage]
     #: Bytes that there are: of each device, and of the machine as "host".
@@ -64,12 +63,12 @@ class _Slowdown(NamedTuple):
     before: float
     #: When it was found, or looked at for the last time.
     since: float
-    #: Of the calls since then.
+    #: Seconds of the calls since then.
     after: deque[float]
 
 
 class Watch:
-    """Of one process. For one thread at a time."""
+    """Watches one process. For one thread at a time."""
 
     def __init__(self) -> None:
         self._levels: dict[tuple[str, str], LevelWatch] = {}
@@ -77,7 +76,7 @@ class Watch:
         self._doubtful: dict[tuple[str, str], _Slowdown] = {}
         self._slower: dict[tuple[str, str], _Slowdown] = {}
         self._ratios: dict[tuple[str, str], deque[float]] = {}
-        #: What has been said and still holds.
+        #: Anomalies that were reported and still hold.
         self._said: set[tuple[str, str, str | None]] = set()
         self._memory: dict[str, _Samples] = {}
         self._calls = 0
@@ -163,7 +162,7 @@ class Watch:
         )
 
     def add_sample(self, sample: Sample, now: float) -> list[Anomaly]:
-        """What the process and its devices use now, in seconds since 1970."""
+        """Add a sample, at a time in seconds since 1970; returns new anomalies."""
         found = self._lasting(now)
         found += self._grows("host", None, sample.memory_bytes, sample.limits.get("host"), now)
         for device, held in sample.memory.items():
@@ -232,7 +231,7 @@ class Watch:
 
 
 class _Samples:
-    """Of one memory: lately in detail, and coarsely for some hours, so that a slow leak is seen as well."""
+    """Samples of one memory: lately in detail, and coarsely for some hours, so that a slow leak is seen as well."""
 
     def __init__(self) -> None:
         self._first: float | None = None

@@ -1,4 +1,4 @@
-"""What an observed process is asked and answers: a length in four bytes, and so many bytes of MessagePack.
+"""The messages between an observed process and its clients: a length in four bytes, and so many bytes of MessagePack.
 
 One question a connection. Lengths are looked at before anything is read, and what is not exactly a question is nothing.
 """
@@ -14,7 +14,7 @@ from anygpu.observe.snapshot import Snapshot
 
 #: A question is a few dozen bytes; an answer with 200 functions on five devices and a thousand calls, some 600,000.
 MOST_QUESTION, MOST_ANSWER = 1 << 10, 16 << 20
-#: Of the tokens of listeners on the loopback address.
+#: Characters of the tokens of listeners on the loopback address.
 MOST_TOKEN = 64
 
 _LENGTH = struct.Struct(">I")
@@ -22,7 +22,7 @@ HEAD = _LENGTH.size
 
 
 class Question(msgspec.Struct, frozen=True, tag="snapshot", tag_field="ask", forbid_unknown_fields=True):
-    """What is the process doing?"""
+    """Asks for a snapshot."""
 
     #: Single calls after this number are wanted; `None` for no single calls.
     since: int | None = 0
@@ -31,7 +31,7 @@ class Question(msgspec.Struct, frozen=True, tag="snapshot", tag_field="ask", for
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """With the token that only the process itself knows beside those who may ask it."""
+    """A snapshot, with a token that proves its sender."""
 
     snapshot: Snapshot
     token: str = ""
@@ -42,7 +42,7 @@ _answers = msgspec.msgpack.Decoder(Answer)
 
 
 class Refused(Exception):
-    """What came is no message."""
+    """The bytes that came are no message."""
 
 
 def framed(message: Question | Answer) -> bytes:
@@ -51,7 +51,7 @@ def framed(message: Question | Answer) -> bytes:
 
 
 def length_of(head: bytes | bytearray, most: int) -> int:
-    """Of the message that follows. Raises `Refused` if it would be longer than any."""
+    """The length of the message that follows. Raises `Refused` if it would be longer than any."""
     (length,) = _LENGTH.unpack(head[:HEAD])
     if not 0 < length <= most:
         raise Refused(f"a message of {length} bytes, and at most {most} are allowed")

@@ -11,7 +11,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import tuning_limited_to
 from anygpu.errors import AllocationError, Unsupported
-from anygpu.hardware.device_names import CPU
+from anygpu.hardware.device import CPU
 from anygpu.plan.calibration import assumed
 from anygpu.plan.microbenchmarks import Measurement, Trial, values
 from anygpu.program.graph import Program

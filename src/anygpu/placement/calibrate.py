@@ -16,11 +16,9 @@ from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.isolation import Isolation
 from anygpu.errors import InvalidOption
-from anygpu.hardware.device import Device
-from anygpu.hardware.device_names import CPU
+from anygpu.hardware.device import CPU, Device
 from anygpu.plan.calibration import Calibration, assumed
-from anygpu.workers.open import isolation_of
-from anygpu.workers.worker import Worker
+from anygpu.workers.worker import Worker, isolation_of
 
 if TYPE_CHECKING:
     from pathlib import Path

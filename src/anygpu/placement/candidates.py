@@ -10,8 +10,7 @@ from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.engines.catalogue import traits_of, why_only_when_named
 from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import InvalidOption
-from anygpu.hardware.device import Device, DeviceKind
-from anygpu.hardware.device_names import node_of
+from anygpu.hardware.device import Device, DeviceKind, node_of
 from anygpu.hardware.selection import Selection, select
 from anygpu.placement.machine import first_choice, lacking, usable_bytes
 from anygpu.placement.options import Options

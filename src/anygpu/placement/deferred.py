@@ -25,9 +25,10 @@ from anygpu.array.deferred.standing_in import StandIn
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
-from anygpu.notes import Failure, listeners, publish
+from anygpu.notes import Failure, HostNote, listeners, publish
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing
+from anygpu.placement.native_site import LEAST_FOR_NATIVE
 from anygpu.placement.offload import Offloaded, Result
 from anygpu.placement.options import DEVICE, Options
 from anygpu.placement.own_code import Reach, why_not_deferred
@@ -44,15 +45,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Seconds of NumPy for each recorded operation, below which recording does not pay.
-LEAST_PER_OPERATION = 6e-6
-#: Deferred calls may take at most this much of a plain call's time; and how many are made before that is judged.
-LEAST_GAIN, CALLS_BEFORE_JUDGING = 0.97, 6
-#: Where it is not known yet whether segments become native code, it is judged after so many calls and seconds.
-MOST_TRIAL_CALLS, MOST_TRIAL_SECONDS = 40, 1.0
-#: Deferred calls that take so many times as long as plain ones, after so many, are given up in any case.
-MOST_LOSS = 1.2
+LEAST_PER_OPERATION = 2e-6
+#: Deferred calls may take at most this much of a plain call's time.
+LEAST_GAIN = 0.97
+#: Calls after which it is judged whether native code could gain anything at all; and whether it has.
+CALLS_BEFORE_JUDGING, CALLS_BEFORE_COMPARING = 3, 6
+#: Seconds that deferred calls may take more than plain ones until it is known whether native code runs their segments;
+#: and while native code for one of them is being compiled.
+MOST_LOST, MOST_LOST_IN_TRIALS = 0.2, 1.0
 #: After so many plain calls of a function that has gone back, it is looked whether its arguments are of a new kind.
 _LOOK_EVERY = 64
+#: Calls of which the quickest counts, where they were faster before.
+_RECENT = 24
 #: One call of so many is a plain one, to know what these take.
 PLAIN_EVERY = 24
 #: Kinds of arguments that are remembered for one function.
@@ -76,9 +80,13 @@ class DeferredSite:
     def __init__(self) -> None:
         self.calls = self.plain_calls = 0
         self.plain = math.inf
-        self.seconds = 0.0
-        #: Of the last deferred calls.
+        #: What deferred calls took more than plain ones.
+        self.lost = 0.0
+        #: Of the last deferred calls; and the least that one took beside its segments.
         self.recent: list[float] = []
+        self.beside = math.inf
+        #: How many of them count: more once it was faster, when a slow one says more about the machine.
+        self.kept = 4
         #: Operations in a call.
         self.operations = 0
 
@@ -90,29 +98,35 @@ class DeferredSite:
         self.plain_calls += 1
         self.plain = min(self.plain, seconds)
 
-    def ran(self, seconds: float, operations: int, *, is_settled: bool) -> str | None:
-        """A deferred call took so long. Returns why calls go back to plain ones, if they do."""
+    def ran(self, seconds: float, operations: int, computing: float, segments: Segments) -> str | None:
+        """A deferred call took so long, and its segments. Returns why calls go back to plain ones, if they do."""
         self.calls += 1
         self.operations = max(self.operations, operations)
-        self.seconds += seconds
-        self.recent = [*self.recent[-4:], seconds]
+        self.recent = [*self.recent[-self.kept :], seconds]
+        self.lost += min(self.recent[-4:]) - self.plain  # a slow one among them is the machine's
+        self.beside = min(self.beside, seconds - computing)
         if self.calls >= 2 and self.plain < LEAST_PER_OPERATION * self.operations:
             each = readable_seconds(self.plain / max(self.operations, 1))
             return f"its {self.operations} operations take numpy {each} each, which is too little to record them"
-        is_known = is_settled or (self.calls >= MOST_TRIAL_CALLS and self.seconds >= MOST_TRIAL_SECONDS)
-        if self.calls >= MOST_TRIAL_CALLS and min(self.recent) > MOST_LOSS * self.plain:
-            is_known = True  # what native code might gain later is not worth that
-        judged = self.calls >= CALLS_BEFORE_JUDGING and is_known
-        if judged and min(self.recent) > LEAST_GAIN * self.plain:
+        most = LEAST_GAIN * self.plain
+        if self.calls >= CALLS_BEFORE_JUDGING and self.beside > most:
+            took = f"{readable_seconds(self.beside)}, and a plain call {readable_seconds(self.plain)}"
+            return f"what a deferred call does beside the operations that wait takes {took}"
+        # What native code might gain later is not worth more than that.
+        is_settled = segments.are_settled
+        is_known = is_settled or self.lost > (MOST_LOST_IN_TRIALS if segments.are_tried else MOST_LOST)
+        if self.calls >= CALLS_BEFORE_COMPARING and is_known and min(self.recent) > most:
             took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
             return f"deferred calls are not faster: they take {took}"
+        if is_settled and seconds <= most:
+            self.kept = _RECENT
         return None
 
 
 class Deferred(Offloaded[P, R]):
     """A function whose calls are deferred. Made by `offload(deferred=True)`."""
 
-    __slots__ = ("_back", "_last", "_left", "_reach", "_segments", "_sites")
+    __slots__ = ("_back", "_bare", "_last", "_left", "_reach", "_segments", "_sites")
 
     def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
         super().__init__(function, options, planner)
@@ -123,6 +137,8 @@ class Deferred(Offloaded[P, R]):
         self._last: Receipt | None = None
         #: Plain calls that are made without a look at their arguments.
         self._left = 0
+        #: What the receipts of those say for which there is nothing to do but to call the function.
+        self._bare: HostNote | None = None
         why = _why_options_rule_it_out(options) or why_not_deferred(function)
         if why is not None:
             self._go_back(None, why)
@@ -132,17 +148,30 @@ class Deferred(Offloaded[P, R]):
     def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         if self._left > 0:
             self._left -= 1
-            return super().__call__(*arguments, **keywords)
+            if self._bare is None or events.calls or executing.asked or listeners.get():
+                return super().__call__(*arguments, **keywords)
+            begin = _clock()
+            bare: R = self._function(*arguments, **keywords)
+            last_receipt.set((self._bare, begin, begin, _clock()))
+            return bare
         if _active.get() is not None:
             plain: R = self._function(*arguments, **keywords)
             return plain
         key = signature(arguments, keywords, self._known.lifted)
         if None in self._back or key in self._back:
             if len(self._back) >= len(self._sites) or None in self._back:
-                self._left = _LOOK_EVERY
+                self._left, self._bare = _LOOK_EVERY, self._settled(key)
             return super().__call__(*arguments, **keywords)
         value: R = self._deferred(key, arguments, keywords)[0]
         return value
+
+    def _settled(self, key: Hashable) -> HostNote | None:
+        """What receipts of plain calls say, where it is known that native code runs none of them."""
+        site = self._known.native.get(key)
+        if site is None:
+            return None
+        is_short = site.calls >= _LOOK_EVERY and site.seconds < LEAST_FOR_NATIVE * site.calls
+        return site.note if site.is_settled or is_short else None
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """Call the function, and return the value with its receipt."""
@@ -197,7 +226,7 @@ class Deferred(Offloaded[P, R]):
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")
             raise
         end = _clock()
-        why = run.escaped or site.ran(end - begin, run.operations, is_settled=self._segments.are_settled)
+        why = run.escaped or site.ran(end - begin, run.operations, run.computing, self._segments)
         if why is not None:
             self._go_back(None if run.escaped else key, f"{why}.")
         receipt = self._last = deferred_receipt(
@@ -265,7 +294,7 @@ class _Run:
     def __init__(self, segments: Segments, function: Callable[..., Any], *, trusts: bool) -> None:
         self._function = function
         self._segments = segments
-        self._recorder = Recorder(self._computed, trusts_arguments=trusts)
+        self._recorder = Recorder(self._computed, trusts_arguments=trusts, structures=segments.structures)
         #: Seconds of computing, and the whole; how many segments were native code; why arrays outlive the call.
         self.computing = self.whole = 0.0
         self.native = 0

@@ -6,8 +6,7 @@ import msgspec
 
 from anygpu.base.units import readable_seconds
 from anygpu.engines.catalogue import why_cpu_is_numpy
-from anygpu.hardware.device import Device
-from anygpu.hardware.device_names import CPU
+from anygpu.hardware.device import CPU, Device
 from anygpu.placement.call import Call
 from anygpu.placement.native_calls import NativeCalls
 from anygpu.placement.native_site import NativeSite

@@ -23,8 +23,7 @@ from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, ex
 from anygpu.placement.trust import Sample, number_kinds, peculiarity, sample_of
 from anygpu.plan.choosing import DOUBT
 from anygpu.program.graph import Program
-from anygpu.workers.open import default_budget
-from anygpu.workers.worker import Worker
+from anygpu.workers.worker import Worker, default_budget
 
 #: Runs of a trial: the first compiles and fills caches, the best of the others counts.
 _RUNS = 3

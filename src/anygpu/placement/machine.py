@@ -16,10 +16,10 @@ import numpy as np
 
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import catalogue, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import CPU
+from anygpu.hardware.device import CPU, Device, Unavailable
 from anygpu.hardware.gpu_presence import probes_by_itself, software_devices_are_automatic
 from anygpu.hardware.selection import matches_name, meant
 from anygpu.placement.background import Background
@@ -27,9 +27,7 @@ from anygpu.placement.options import Options
 from anygpu.placement.pacing import LOOKING, Pace
 from anygpu.plan.fusion_estimate import structure_of
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry
-from anygpu.workers.open import default_budget
-from anygpu.workers.worker import Worker
+from anygpu.workers.worker import Worker, default_budget
 
 if TYPE_CHECKING:
     from anygpu.placement.candidates import Candidates

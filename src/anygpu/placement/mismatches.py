@@ -21,8 +21,7 @@ from anygpu.base.own_files import read_file
 from anygpu.base.printable import encode_json
 from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch
-from anygpu.hardware.device import Device
-from anygpu.hardware.device_names import parse_device
+from anygpu.hardware.device import Device, parse_device
 from anygpu.program.graph import Program
 from anygpu.program.wire import to_bytes
 

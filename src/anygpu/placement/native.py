@@ -90,6 +90,7 @@ class NativeTrial:
         # Until the trial has ended, other calls run as they are.
         site.look_again(math.inf)
         site.tries += 1
+        site.is_tried = True
         seconds = None if site.is_marked else _trace_seconds(site.seconds)
         begun = _clock()
         traced, heard = _traced(site, call, seconds)

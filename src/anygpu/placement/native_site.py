@@ -34,6 +34,7 @@ class NativeSite:
         "changes",
         "direct",
         "is_marked",
+        "is_tried",
         "key",
         "known",
         "least",
@@ -59,6 +60,8 @@ class NativeSite:
         self.calls, self.seconds, self.least = 0, 0.0, math.inf
         #: How often native code was tried, and how often something has changed that a program depends on.
         self.tries = self.changes = 0
+        #: Whether a trial has begun and not ended yet.
+        self.is_tried = False
         #: Seconds of calls that trials were allowed for.
         self.paid = 0.0
         #: What the clock and the processor's said then.
@@ -85,7 +88,7 @@ class NativeSite:
 
     def use(self, native: Callable[..., Any]) -> None:
         """This runs the calls from now on. Any thread may say so."""
-        self.direct, self.skip_planning = native, 0
+        self.direct, self.skip_planning, self.is_tried = native, 0, False
 
     def _look(self) -> None:
         """Load what native code needs, and have the next call try it."""
@@ -104,14 +107,14 @@ class NativeSite:
 
     def look_again(self, after: float) -> None:
         """Calls run on NumPy, until they have taken so many times as long as so far."""
-        self._next_look = after * self.seconds
+        self._next_look, self.is_tried = after * self.seconds, False
         # In this order: a call on another thread that finds nothing to run it is not planned instead.
         self.skip_planning, self.direct = sys.maxsize, None
 
     @property
     def is_settled(self) -> bool:
         """Whether it is known that calls stay on NumPy."""
-        return self._next_look == math.inf and self.tries > 0 and self.direct is None
+        return self._next_look == math.inf and self.tries > 0 and self.direct is None and not self.is_tried
 
     def stay(self, reason: str) -> None:
         """Calls run on NumPy from now on."""

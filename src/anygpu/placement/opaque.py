@@ -12,7 +12,7 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten, require_plain, unflatten
-from anygpu.base.interrupts import take
+from anygpu.base.interrupts import TryAcquire
 from anygpu.errors import DeviceUnavailable, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import select
@@ -147,7 +147,7 @@ def place_opaque(call: Call, timer: PhaseTimer | None = None) -> tuple[Any, Rece
 _MUCH = 64 << 20
 _NOW_AND_THEN = f"memory is measured in the first {FIRST} calls with such arguments, and then in one of {EVERY}"
 #: One call is measured at a time: the high-water mark is that of the process.
-_measuring = threading.Lock()
+_measuring = threading.RLock()
 
 
 class _Measuring:
@@ -156,7 +156,7 @@ class _Measuring:
     def __init__(self, worker: ThreadWorker, device: Device, wanted: bool) -> None:
         self._meter = _meter(worker, device) if wanted else None
         self._before: int | None = None
-        self._taken: list[bool] = []
+        self._acquired = TryAcquire(_measuring)
         #: Why there is no peak.
         self.why = _NOW_AND_THEN if not wanted else "the memory of such a device cannot be measured"
 
@@ -164,7 +164,7 @@ class _Measuring:
         if self._meter is None:
             return self
         try:
-            if take(_measuring, self._taken):
+            if self._acquired.acquire():
                 self._meter.begin()
                 self._before = self._meter.now()
             else:
@@ -188,8 +188,7 @@ class _Measuring:
         return max(0, found - min(self._before, now - kept))
 
     def __exit__(self, *_: object) -> None:
-        if self._taken:
-            _measuring.release()
+        self._acquired.release()
 
 
 def _meter(worker: Any, device: Device) -> Any:

@@ -150,7 +150,7 @@ def _with_cpu(preference: Preference, engine: str | None) -> tuple[Preference, s
     """What "cpu" means: the engine; NumPy, with the reason; or for an opaque task the library's own CPU device."""
     if not preference.on:
         return preference, None
-    from anygpu.hardware.device_names import CPU  # which a call that names no device does not need
+    from anygpu.hardware.device import CPU  # which a call that names no device does not need
 
     if not any(name.lower() == CPU for name in preference.on):
         return preference, None

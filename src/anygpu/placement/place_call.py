@@ -7,49 +7,34 @@ workers; what they return is told to the call site, and becomes the receipt.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from anygpu.array.core.array import Array
-from anygpu.array.core.expression import Value
 from anygpu.base import events
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
-from anygpu.fallback_warnings import ran_on_host, warn_fallback
-from anygpu.hardware.device import DeviceKind
-from anygpu.hardware.device_names import CPU, node_of
+from anygpu.fallback_warnings import warn_fallback
+from anygpu.hardware.device import CPU, DeviceKind
 from anygpu.notes import Failure, publish
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.check import check_now, hear_numpy, judge_returned
+from anygpu.placement.device_call import Instead, run_on_device
 from anygpu.placement.direct import direct_calls
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.known import Known
-from anygpu.placement.machine import lacking
 from anygpu.placement.opaque import place_opaque
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, no_device
 from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
-from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import (
     Filters,
     code_of,
-    is_finite,
-    is_shown,
-    loud,
-    modes_now,
-    number_kinds,
-    sample_of,
-    warns,
 )
-from anygpu.placement.values import anygpu_arrays_in, to_anygpu
+from anygpu.placement.values import anygpu_arrays_in
 from anygpu.plan.choosing import Choice, WaitingTimes
-from anygpu.program.graph import Program
-from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
-from anygpu.tasks.machine import Fail, Requeue, Started
-from anygpu.workers.worker import Ran, Worker
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
+from anygpu.workers.task_lifecycle import Fail, Requeue, Started
 
 #: Calls with anygpu's own arrays on the host before recording is tried for them, and what it may take.
 _CALLS_BEFORE_RECORDING, _AT_FIRST = 2, 0.03
@@ -179,13 +164,6 @@ def _require_that_it_can(call: Call) -> None:
         raise Unsupported("the whole program", name, instead=str(facts.lacks), message=message)
 
 
-def _require_that_it_can_there(name: str, worker: Worker, program: Program) -> None:
-    """As `_require_that_it_can`, for a device of another machine, which is asked only when a call goes there."""
-    lack = lacking(lambda _: worker, name, program)
-    if lack is not None:
-        raise Unsupported("the whole program", name, instead=lack, message=f"{name} cannot run the whole program.")
-
-
 def _settle_for_numpy(site: CallSite, why: AnyGPUError, sentence: str | None = None, missing: str = "") -> None:
     if site.options.fallback == "raise":
         raise why
@@ -288,243 +266,33 @@ def run_untraced(
 
 def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()) -> tuple[Any, Receipt]:
     """The value, and what happened; `attempts` are those that failed before."""
-    name = choice.candidate
-    if name == "numpy":
-        if call.site.uses_numpys_arrays:
-            return run_untraced(call, choice, timer, attempts)
+    site, name = call.site, choice.candidate
+    if name == "numpy" and site.uses_numpys_arrays:
+        return run_untraced(call, choice, timer, attempts)
+    if name == "numpy" or (site.traced is None and site.has_anygpu_arrays):
         return _run_on_lazy_arrays(call, choice, timer, attempts)
     try:
-        return on_device(call, name, choice, timer, attempts)
+        outcome = run_on_device(call, choice, timer, attempts)
     except AnyGPUError:
         raise
     except Exception as error:
         # The program's own error, such as a position outside of its axis.
-        if call.site.chooser.baseline != "numpy" or call.site.has_anygpu_arrays or is_of_a_handler(error):
+        if site.chooser.baseline != "numpy" or site.has_anygpu_arrays or is_of_a_handler(error):
             raise
-        kind = type(error).__name__
-    return _on_baseline_instead(call, f"{name} met a {kind}, which NumPy raises with its own message.", timer, attempts)
+        outcome = Instead(f"{name} met a {type(error).__name__}, which NumPy raises with its own message.")
+    return outcome if not isinstance(outcome, Instead) else _run_instead(call, outcome, timer, attempts)
 
 
-def on_device(
-    call: Call, name: str, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
-) -> tuple[Any, Receipt]:
-    """The program, as it was decided for that device. Raises what the device does."""
-    site, planner, baseline = call.site, call.planner, call.site.chooser.baseline
-    if site.traced is None and site.has_anygpu_arrays:
-        return _run_on_lazy_arrays(call, choice, timer, attempts)
-    values, prediction = call.given(), site.predictions.get(name)
-    if values is None or prediction is None:  # another thread has traced it anew, or given that up
-        return run_untraced(call, choice, timer, attempts)
-    traced = call.traced
-    program, way, devices = traced.program, prediction.way, prediction.way.devices
-    predicted = site.estimate(name)
-    keep = site.has_anygpu_arrays and isinstance(way, SingleDevice) and site.options.check != "always"
-    workers = [planner.worker(device, site.options) for device in devices]
-    if site.options.fallback == "raise" and node_of(name) is not None:
-        _require_that_it_can_there(name, workers[-1], program)
-    modes = modes_now()
-    why = _why_not_there(call, name, way, values, [worker.generation for worker in workers], modes)
-    if why is not None:
-        return _on_baseline_instead(call, why, timer, attempts)
-    if _has_new_numbers(call, name, values):
-        why = f"numbers of this kind are new, and {name} has not been compared with NumPy for them."
-        return _on_baseline_instead(call, why, timer, attempts, checks=name)
-    begin, disturbed = planner.clock(), planner.pace.exploring
-    conditions = planner.watch.begin(begin)
-    with planner.using(devices, predicted or 0.0):
-        # A worker with another isolation does not know the arrays of this one.
-        resident = name if keep and site.options.isolation is None else None
-        given = as_arguments(values, program, resident)
-        ran = execute(
-            way,
-            program,
-            given,
-            dict(zip(devices, workers, strict=True)).__getitem__,
-            keep=keep,
-            timeout=call.timeout,
-            between=call.between,
-            starting=call.start if call.starting is not None else None,
-        )
-    if keep:
-        place = planner.places.find(name, isolation=site.options.isolation)
-        buffers = place.track(program, given, ran.results)
-        results: list[Any] = [
-            Array(Value.on(place, buffer, spec)) for buffer, spec in zip(buffers, program.results, strict=True)
-        ]
-    else:
-        results = ran.results
-        if site.options.check == "always":
-            wrong = check_now(call, name, results, given)
-            if wrong is not None:
-                return _on_baseline_instead(call, wrong, timer, attempts)
-        elif not site.has_anygpu_arrays and warns(modes) and _needs_numpys_word(call, results, given):
-            if baseline is not None:
-                return _after_numpy(call, name, results, given, timer, attempts)
-            hear_numpy(call)
-    value = call.rebuild(traced, results, values)
-    if site.has_anygpu_arrays and not keep:
-        value = to_anygpu(value)
-    elif not site.has_anygpu_arrays:
-        value = site.trust.in_order(traced, values, value)
-    end = planner.clock()
-    took, busy = end - begin - ran.phases.compile, planner.watch.end(conditions, end)
-    if ran.overlapped:
-        # What it waited for another call is no part of what it takes.
-        took -= ran.phases.queue
-        disturbed = True
-    if keep and baseline == "numpy":
-        # The first use of the result pays for the way back, which results on NumPy do not need.
-        took += planner.reading(name, sum(spec.nbytes for spec in program.results))
-    with timer.phase("plan"):
-        with planner.lock:
-            # The first call there fills caches, which predictions for later ones know nothing of.
-            is_first = not site.has_run_at(name)
-            site.measured(name, took, ran.peak_bytes, disturbed=disturbed, busy=busy)
-            planner.add_seconds(took)
-            if not is_first:
-                planner.learn(name, program.key, prediction, took, is_rough=disturbed or busy)
-            has_news = call.cacheable and site.has_something_to_explore()
-        if has_news:
-            explore(call)
-        _tell_host_operations(site, ran)
-    unknown = dict(ran.unknown)
-    if predicted is None:
-        unknown["predicted_seconds"] = "there was no history of such calls"
-    phases = _merge_phases(timer.finish(), ran.phases)
-    receipt = receipt_of(
-        ran,
-        phases,
-        task=site.task,
-        device=name,
-        kind=prediction.kind,
-        reason=choice.sentence,
-        attempts=attempts,
-        predicted=predicted,
-        how=way.how,
-        program=program.key,
-        unknown=unknown,
-    )
-    return value, receipt
-
-
-def _why_not_there(
-    call: Call, name: str, way: Strategy, values: Sequence[Any], generations: Sequence[int], modes: Mapping[str, str]
-) -> str | None:
-    """Why a call that was chosen for a device has to run on the baseline all the same."""
-    site, trust, chooser = call.site, call.site.trust, call.site.chooser
-    if chooser.baseline in (None, name):  # What runs where its arguments are, or was asked for, is not automatic.
-        return None
-    found = loud(modes)
-    if found is not None and chooser.baseline == "numpy":
-        return found
-    if chooser.checked and not trust.agreed(call.traced.program.key, name, way, generations):
-        with call.planner.lock:
-            site.distrust(name)
-        return f"{name} has not been compared with NumPy since it was opened or the function was traced."
-    if site.has_anygpu_arrays or chooser.baseline != "numpy":
-        return None
-    if chooser.checked and not trust.knows_order(values):
-        return "arguments with this memory layout are new, and NumPy decides the layout of the result."
-    flags = trust.flags
-    if flags and warns(modes) and is_shown(flags, _module_of(call), trust.heard):
-        flag = min(flags)
-        return f'NumPy warns of "{flag.kind} encountered in {flag.operation}" here, and the warning filters show it.'
-    return None
-
-
-def _module_of(call: Call) -> str:
-    return str(getattr(call.function, "__module__", None) or "")
-
-
-def _has_new_numbers(call: Call, name: str, values: Sequence[Any]) -> bool:
-    """Whether a number among the arguments is of a kind for which the device was never compared with NumPy."""
-    site, traced = call.site, call.traced
-    if not site.chooser.checked or site.chooser.baseline != "numpy" or site.has_anygpu_arrays:
-        return False
-    return not site.trust.knows_numbers(traced.program.key, name, number_kinds(traced, values))
-
-
-def _on_baseline_instead(
-    call: Call, why: str, timer: PhaseTimer, attempts: tuple[Attempt, ...], checks: str | None = None
-) -> tuple[Any, Receipt]:
+def _run_instead(call: Call, instead: Instead, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:
+    """The call on the baseline, or on NumPy, because a device that was chosen for it may not run it."""
     baseline = call.site.chooser.baseline or "numpy"
-    return run_at(call, Choice(baseline, "baseline", why, checks), timer, attempts)
-
-
-def _needs_numpys_word(call: Call, results: Sequence[Any], given: Sequence[Any]) -> bool:
-    """Whether NumPy might warn of this result, or raise, and its user has not seen that yet."""
-    site = call.site
-    if site.chooser.baseline is None and loud(modes_now()) is not None:
-        # What only NumPy honours may have happened on the way to a finite result.
-        return any(op.may_raise_flags for op, _ in call.traced.program.nodes)
-    if not site.may_warn(call.traced) or is_finite(results):
-        return False
-    trust = site.trust
-    if trust.flags:
-        # Known to warn. Where it would be shown again, an automatic call has not come here.
-        return site.chooser.baseline is None and is_shown(trust.flags, _module_of(call), trust.heard)
-    return not trust.is_usual(given)
-
-
-def _after_numpy(
-    call: Call,
-    name: str,
-    results: Sequence[Any],
-    given: Sequence[Any],
-    timer: PhaseTimer,
-    attempts: tuple[Attempt, ...],
-) -> tuple[Any, Receipt]:
-    """A result with NaN or infinity, computed again on NumPy, which warns or raises at the user's own line."""
-    site, traced = call.site, call.traced
-    why = f"the result of {name} is not finite; NumPy computes it again, so that its warnings appear."
-    value, receipt = run_untraced(call, Choice("numpy", "baseline", why), timer, attempts)
-    site.trust.heard = Filters.now()
-    sample = sample_of(traced, given, value, ours=False)
-    call.planner.background.submit(
-        partial(judge_returned, call.planner, site, name, call.function, sample, list(results))
-    )
+    if not instead.on_numpy:
+        return run_at(call, Choice(baseline, "baseline", instead.why, instead.checks), timer, attempts)
+    value, receipt = run_untraced(call, Choice("numpy", "baseline", instead.why), timer, attempts)
+    if instead.judge is not None:
+        call.site.trust.heard = Filters.now()
+        instead.judge(value)
     return value, receipt
-
-
-def receipt_of(
-    ran: Ran,
-    phases: Phases,
-    *,
-    task: str,
-    device: str,
-    kind: DeviceKind,
-    reason: str,
-    attempts: tuple[Attempt, ...],
-    predicted: float | None,
-    how: str | None,
-    program: str,
-    unknown: dict[str, str],
-) -> Receipt:
-    """The receipt of a program that ran on a worker; `attempts` are those that failed before."""
-    network = ran.network or NetworkUse()
-    return Receipt(
-        task=task,
-        device=device,
-        kind=kind,
-        reason=reason,
-        phases=phases,
-        attempts=(*attempts, Attempt(device=device, phases=phases)),
-        device_seconds=ran.device_seconds,
-        bytes_to_device=ran.bytes_to_device,
-        bytes_to_host=ran.bytes_to_host,
-        bytes_skipped=ran.bytes_skipped,
-        peak_bytes=ran.peak_bytes,
-        kernels=ran.kernels,
-        driver=ran.driver,
-        host_operations=ran.host_operations,
-        node=node_of(device),
-        network_bytes=network.bytes_sent + network.bytes_received,
-        asks=network.asks,
-        predicted_seconds=predicted,
-        how=how,
-        program=program,
-        unknown=unknown,
-    )
 
 
 def _run_on_lazy_arrays(
@@ -562,25 +330,3 @@ def _run_on_lazy_arrays(
 def _kind_of(call: Call, device: str) -> DeviceKind:
     """The kind of a device that has just been used, so it is known; the machine may never have been looked at."""
     return call.planner.places.find(device).facts.kind if device != "numpy" else "cpu"
-
-
-def _merge_phases(mine: Phases, theirs: Phases) -> Phases:
-    """The caller's phases, with the device's taken out of the caller's `other`."""
-    named = theirs.compile + theirs.queue + theirs.write + theirs.run + theirs.read
-    return Phases(
-        trace=mine.trace,
-        plan=mine.plan,
-        compile=theirs.compile,
-        queue=mine.queue + theirs.queue,
-        write=theirs.write,
-        run=theirs.run,
-        read=theirs.read,
-        other=max(0.0, mine.other - named),
-    )
-
-
-def _tell_host_operations(site: CallSite, ran: Ran) -> None:
-    """Once for each operation and line; the receipt has them each time."""
-    for operation in ran.host_operations:
-        if site.first_time(operation) and site.options.fallback == "warn":
-            ran_on_host(operation)

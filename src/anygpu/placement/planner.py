@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from anygpu.base.disturbance import DisturbanceWatch, Reading, read_processors
+from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.catalogue import is_automatic
 from anygpu.errors import DeviceUnavailable, InvalidOption
-from anygpu.hardware.device import Device
-from anygpu.hardware.device_names import CPU
+from anygpu.hardware.device import CPU, Device
 from anygpu.hardware.selection import matches_name, require
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
@@ -29,7 +29,6 @@ from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections
 from anygpu.plan.predicting import Expected, predict
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:

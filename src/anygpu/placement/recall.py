@@ -20,7 +20,7 @@ from anygpu.history.wording import measured_text
 from anygpu.placement.pacing import looking_at_once
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.plan.renting import Remembered, is_worth_opening
-from anygpu.workers.open import isolation_of
+from anygpu.workers.worker import isolation_of
 
 #: Opening a device and looking at the machine, as long as the device is not known.
 _OPENING = 0.7

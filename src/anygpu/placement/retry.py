@@ -21,8 +21,7 @@ from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
 from anygpu.plan.choosing import Choice
 from anygpu.plan.chunking import Chunks
-from anygpu.tasks.faults import fault_of
-from anygpu.tasks.machine import (
+from anygpu.workers.task_lifecycle import (
     Action,
     Event,
     Evict,
@@ -35,6 +34,7 @@ from anygpu.tasks.machine import (
     Requeue,
     SplitFurther,
     Task,
+    fault_of,
     step,
 )
 

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.deferred.layouts import Layout
-from anygpu.array.deferred.recorder import Script, ignores_warnings
+from anygpu.array.deferred.modes import ignores_warnings
+from anygpu.array.deferred.script import Form, Script, Structures
 from anygpu.base.digest import blake2b
 from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of, marks_on
 from anygpu.notes import HostNote
@@ -29,6 +30,8 @@ from anygpu.placement.options import Options
 
 #: Structures that are remembered for a function, and calls in one that is compiled.
 _MOST, _MOST_CALLS = 256, 400
+#: Runs as native code after which it is known what that takes.
+_RUNS = 16
 #: Numbers that are constants of a program as long as they stay the same.
 _NUMBERS = (bool, int, float, complex)
 
@@ -66,7 +69,8 @@ class SegmentSite(NativeSite):
         self._scripts.now = script
         try:
             # A script of the same structure may stand on another line, whose warning nobody has seen yet.
-            if direct is not None and (script.is_quiet or getattr(direct, "is_silent", True) or ignores_warnings()):
+            is_quiet = script.form.is_quiet or getattr(direct, "is_silent", True) or ignores_warnings()
+            if direct is not None and is_quiet:
                 before = self.calls
                 value = direct(self.function, arguments, {}, begin)
                 if value is not PLAN:
@@ -83,16 +87,18 @@ class SegmentSite(NativeSite):
 class Segment:
     """Scripts of one structure. Numbers in it that change from one to the next are inputs, others are constants."""
 
-    def __init__(self, task: str, script: Script, options: Options) -> None:
-        self._task, self._options = task, options
-        self._numbers = [place for place, entry in enumerate(script.entries) if entry in _NUMBERS]
-        self._arrays = [place for place, entry in enumerate(script.entries) if type(entry) is Layout]
-        #: What runs it: the numbers that are constants, the entries that go in, and the code. Replaced as a whole.
+    def __init__(self, task: str, form: Form, options: Options) -> None:
+        self._task, self._options, self._structure = task, options, form
+        #: Of what goes in, the numbers.
+        self._numbers = [place for place, entry in enumerate(form.inputs) if form.entries[entry] in _NUMBERS]
+        #: What runs it: the numbers that are constants, what goes in, and the code. Replaced as a whole.
         self._form: tuple[dict[int, Any], list[int], SegmentSite] | None = None
-        self.calls = sum(type(entry) is tuple for entry in script.entries)
+        self.calls = form.calls
         #: How often it ran.
         self.count = 0
-        self.may_be_native = bool(script.outputs) and self.calls <= _MOST_CALLS and options.allows_native
+        # Of elements that a mask has selected, native code knows no number.
+        has_shapes = all(type(form.entries[each][0].layout) is Layout for each in form.outputs)
+        self.may_be_native = bool(form.outputs) and has_shapes and self.calls <= _MOST_CALLS and options.allows_native
 
     @property
     def site(self) -> SegmentSite | None:
@@ -102,29 +108,33 @@ class Segment:
     def is_settled(self) -> bool:
         """Whether it is known if native code runs it."""
         site = self.site
-        return not self.may_be_native or (site is not None and (site.is_settled or site.runs > 3))
+        return not self.may_be_native or (site is not None and (site.is_settled or site.runs >= _RUNS))
 
     def run(self, script: Script) -> tuple[list[Any], bool]:
         """The results, and whether native code computed them."""
         self.count += 1
         if not self.may_be_native:
             return script.run(), False
+        values = script.values
         form = self._form
         if form is None:
-            form = self._formed(script, {place: script.values[place] for place in self._numbers})
+            form = self._formed({place: values[place] for place in self._numbers})
         constants, inputs, site = form
-        values = script.values
-        if not all(_is_same(value, values[place]) for place, value in constants.items()):
-            same = {place: value for place, value in constants.items() if _is_same(value, values[place])}
-            _, inputs, site = self._formed(script, same)
+        for place, value in constants.items():
+            if value is not values[place] and not _is_same(value, values[place]):
+                same = {place: value for place, value in constants.items() if _is_same(value, values[place])}
+                _, inputs, site = self._formed(same)
+                break
         value, is_native = site.compute(script, tuple([values[place] for place in inputs]))
-        return (list(value) if len(script.outputs) != 1 else [value]), is_native
+        return (list(value) if len(script.form.outputs) != 1 else [value]), is_native
 
-    def _formed(self, script: Script, constants: dict[int, Any]) -> tuple[dict[int, Any], list[int], SegmentSite]:
+    def _formed(self, constants: dict[int, Any]) -> tuple[dict[int, Any], list[int], SegmentSite]:
         """The segment with these constants; other numbers go in."""
-        inputs = sorted((*self._arrays, *(place for place in self._numbers if place not in constants)))
-        site = SegmentSite(self._task, written(script, inputs, constants), self._options)
-        self._form = form = (constants, inputs, site)
+        structure = self._structure
+        inputs = [place for place in range(len(structure.inputs)) if place not in constants]
+        known = {structure.inputs[place]: value for place, value in constants.items()}
+        function = written(structure, [structure.inputs[place] for place in inputs], known)
+        self._form = form = (constants, inputs, SegmentSite(self._task, function, self._options))
         return form
 
 
@@ -132,7 +142,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return one is other or (one == other and repr(one) == repr(other))
 
 
-def written(script: Script, inputs: Sequence[int], constants: dict[int, Any]) -> FunctionType:
+def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> FunctionType:
     """The script as a function of Python: of its arrays, and of the numbers that are no constants."""
     names = {place: f"a{place}" for place in inputs}
     lines = []
@@ -169,6 +179,7 @@ class Segments:
     def __init__(self, task: str, function: Callable[..., Any], options: Options) -> None:
         self._task, self._function, self._options = task, function, options
         self._known: dict[Any, Segment] = {}
+        self.structures = Structures()
         self._is_marked = False
 
     def __iter__(self) -> Any:
@@ -179,14 +190,22 @@ class Segments:
         """Whether it is known for each that comes often if it runs as native code."""
         return all(each.is_settled for each in self if each.count > 2)
 
+    @property
+    def are_tried(self) -> bool:
+        """Whether native code for one of them is being compiled and compared."""
+        return any(each.site is not None and each.site.is_tried for each in self)
+
     def run(self, script: Script) -> tuple[list[Any], bool]:
         """The results of a script, and whether native code computed them."""
-        key = script.key
-        found = self._known.get(key)
+        form = script.form
+        found: Segment | None = form.kept
         if found is None:
-            if len(self._known) >= _MOST:
-                return script.run(), False
-            found = self._known[key] = Segment(self._task, script, self._options)
+            found = self._known.get(form.key)
+            if found is None:
+                if len(self._known) >= _MOST:
+                    return script.run(), False
+                found = self._known[form.key] = Segment(self._task, form, self._options)
+            form.kept = found
         results, is_native = found.run(script)
         if is_native and not self._is_marked:
             self._is_marked = True

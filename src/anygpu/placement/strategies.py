@@ -10,13 +10,13 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.expression import compute
+from anygpu.device_arrays.lineage import TrackedBuffer
 from anygpu.placement.executing import enter, leave
 from anygpu.plan.chunking import Chunks
 from anygpu.plan.splitting import Part, Split
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
 from anygpu.receipts import NetworkUse, Phases
-from anygpu.residency.lineage import TrackedBuffer
 from anygpu.workers.worker import Argument, Ran, Worker
 
 

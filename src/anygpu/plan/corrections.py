@@ -14,6 +14,8 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import NamedTuple
 
+from anygpu.base.disturbance import median
+
 #: The weights of a program's newest error, where it took less than before and where it took more: what else the machine
 #: does only ever adds, so a faster call is believed sooner.
 _FASTER, _SLOWER = 0.7, 0.15
@@ -46,9 +48,9 @@ def factor_from(errors: Collection[Error], predicted: float) -> float:
     """What a prediction of so many seconds is multiplied by, given the errors of other programs there."""
     alike = [each.logarithm for each in errors if 1 / ALIKE <= each.predicted / predicted <= ALIKE]
     if len(alike) >= ENOUGH:
-        return math.exp(_median(alike))
+        return math.exp(median(alike))
     others = [each.logarithm for each in errors if (each.predicted < _SHORT) == (predicted < _SHORT)]
-    middle = _median(others) if len(others) >= ENOUGH else 0.0
+    middle = median(others) if len(others) >= ENOUGH else 0.0
     return math.exp(middle) if abs(middle) > math.log(FAR_OFF) else 1.0
 
 
@@ -108,8 +110,3 @@ class Corrections:
     def programs(self, device: str) -> int:
         """How many programs are remembered."""
         return len(self._errors.get(device, ()))
-
-
-def _median(numbers: list[float]) -> float:
-    ordered, half = sorted(numbers), len(numbers) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -7,15 +7,13 @@ and predictions are made before anything is compiled.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from anygpu.codegen.materialise import MOST_NODES, chosen, is_heavy, is_row_reduction, is_short
 from anygpu.codegen.target import Target
-from anygpu.codegen.templates.butterflies import factors_of, smooth_length
 from anygpu.plan.calibration import amount_of
-from anygpu.plan.kernel_work import Kernel, is_wide, weight_of
+from anygpu.plan.kernel_work import Kernel, convolution_factor, is_wide, weight_of
 from anygpu.program import primitives as p
 from anygpu.program.costs import Cost, OperationClass, node_costs
 from anygpu.program.graph import Program
@@ -292,7 +290,7 @@ class _Fused:
                 amount = max(amount, cost.flops * 4.0 * share)
                 main = cost if main is None else main
             elif main is None or main.kind in ("movement", "reduce"):
-                main, longer = cost, _longer(program.nodes[node].op)
+                main, longer = cost, convolution_factor(program.nodes[node].op)
         kind: OperationClass = main.kind if main is not None else "elementwise"
         if kind == "movement" and functions + others:
             kind = "elementwise"
@@ -335,16 +333,6 @@ def _length(program: Program, position: int) -> int:
     axes = op.axes if isinstance(op, p.Reduce) else op.left if isinstance(op, p.Contract) else ()
     shape = program.specs[inputs[0]].shape
     return p.product(tuple(shape[axis] for axis in axes))
-
-
-def _longer(op: p.Primitive) -> float:
-    """How much more a Fourier transform takes whose length has a large prime factor: two longer ones make it."""
-    if not isinstance(op, p.Fourier) or op.length < 2 or factors_of(op.length) is not None:
-        return 1.0
-    length = smooth_length(2 * op.length - 1)
-    # They are complex, also where half of a transform of real numbers would do.
-    halves = 2 if op.fn in ("rfft", "irfft") else 1
-    return halves * 2 * length * math.log2(length) / (op.length * math.log2(op.length))
 
 
 def _parts(program: Program, root: int) -> int:

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+from anygpu.codegen.templates.butterflies import factors_of, smooth_length
 from anygpu.program import primitives as p
 from anygpu.program.costs import OperationClass
 from anygpu.program.dtypes import ITEMSIZE, KIND
+from anygpu.program.functions import FUNCTIONS
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Primitive
 
-#: How much longer than `tanh` functions take on processors of all kinds, roughly; what is not here takes about as long.
-_WEIGHTS: dict[str, float] = {
-    "sqrt": 0.5,
-    "sin": 1.5,
-    "cos": 1.5,
-    "tan": 2.0,
-    "sinh": 1.5,
-    "atan2": 2.0,
-    "power": 3.0,
-    "hypot": 4.0,
-    "fmod": 12.0,
-    "remainder": 12.0,
-    "floor_divide": 16.0,
-    "gcd": 16.0,
-}
 _MOST_OF_INTEGERS = 3.0
 #: Choosing one of two values by itself, element by element, is hard to foresee for a processor.
 WEIGHT_OF_A_SELECTION = 4.0
@@ -55,11 +43,21 @@ class Kernel(NamedTuple):
 
 def weight_of(op: Primitive, spec: p.Spec, of_a_selection: float = 1.0) -> float:
     if isinstance(op, p.Unary | p.Binary):
-        weight = _WEIGHTS.get(op.fn, 1.0)
+        weight = FUNCTIONS[op.fn].weight
         return weight if KIND[spec.dtype] in ("float", "complex") else min(weight, _MOST_OF_INTEGERS)
     if isinstance(op, p.Fourier):
         return _WEIGHT_OF_A_PRIME if _largest_prime(op.length) > _LARGE_PRIME else 1.0
     return of_a_selection if isinstance(op, p.Select) else 1.0
+
+
+def convolution_factor(op: p.Primitive) -> float:
+    """How much longer a transform takes whose length has a large prime factor: two longer ones make it."""
+    if not isinstance(op, p.Fourier) or op.length < 2 or factors_of(op.length) is not None:
+        return 1.0
+    length = smooth_length(2 * op.length - 1)
+    # They are complex, also where half of a transform of real numbers would do.
+    halves = 2 if op.fn in ("rfft", "irfft") else 1
+    return halves * 2 * length * math.log2(length) / (op.length * math.log2(op.length))
 
 
 def _largest_prime(number: int) -> int:

@@ -169,6 +169,11 @@ class Primitive(msgspec.Struct, frozen=True, array_like=True, tag=str.lower, for
         return self.family
 
     @property
+    def row_axis(self) -> int | None:
+        """The axis of the input along which rows lie that are sorted, scanned or transformed, each by itself."""
+        return None
+
+    @property
     def gives_positions(self) -> bool:
         """Whether the result is positions in int64, whatever the type of the inputs."""
         return False

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from anygpu.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from anygpu.pytorch.comparison_schedule import GradientsDiffer
+    from anygpu.pytorch.gradient_comparison import GradientsDiffer
     from anygpu.pytorch.prefetching import Batches, Prefetch, prefetch
-    from anygpu.pytorch.records import StepPlan
     from anygpu.pytorch.side_by_side import ParallelResult, parallel
     from anygpu.pytorch.step import Step, StepResult
+    from anygpu.pytorch.step_plans import StepPlan
     from anygpu.pytorch.torch_doctor import TorchDiagnosis, doctor
     from anygpu.pytorch.torch_settings import settings
 
@@ -35,13 +35,13 @@ __all__ = [
     "settings",
 ]
 
-_HOMES = {
+_MODULES = {
     "Batches": "prefetching",
-    "GradientsDiffer": "comparison_schedule",
+    "GradientsDiffer": "gradient_comparison",
     "ParallelResult": "side_by_side",
     "Prefetch": "prefetching",
     "Step": "step",
-    "StepPlan": "records",
+    "StepPlan": "step_plans",
     "StepResult": "step",
     "TorchDiagnosis": "torch_doctor",
     "doctor": "torch_doctor",
@@ -57,10 +57,10 @@ if find_spec("torch") is None:
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'anygpu.pytorch' has no attribute {name!r}")
-    return getattr(import_module(f"anygpu.pytorch.{home}"), name)
+    return getattr(import_module(f"anygpu.pytorch.{module}"), name)
 
 
 def __dir__() -> list[str]:

@@ -7,16 +7,229 @@ then with that gradient, on the same random numbers. Both give the gradients of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch import nn
 
+from anygpu.engines.torch.memory import is_out_of_memory
 from anygpu.pytorch.batches import all_have_rows, bounds, joined, leaves, mapped, part_of
-from anygpu.pytorch.laps import Laps
-from anygpu.pytorch.losses import Combining, has_any
+from anygpu.pytorch.measuring import Laps
 from anygpu.pytorch.undoing import Buffers, random_state, set_random_state
+
+# -- how the loss of a batch is made of the losses of its parts
+#
+# torch's own losses say it. Others are asked: the loss of a few rows is compared with the losses of their parts, also
+# with some of the targets changed to what losses are known to leave out. A loss that is neither a mean nor a sum of its
+# rows' losses is still computed exactly, on the outputs of all parts.
+
+
+Kind = Literal["mean", "sum", "unknown"]
+#: The relative tolerance of a loss in float32, and how far parts may be from it.
+_TOLERANCE = 1e-4
+#: Of the targets' tensors, those that are changed one after the other.
+_MOST_CHANGED = 8
+#: What stands in targets for "this one does not count": torch's own sign, padding, and one that some use.
+_SIGNS = (-100, 0, -1)
+
+
+class Counted(NamedTuple):
+    """A mean whose divisor depends on the targets."""
+
+    #: The sum of what the mean is of.
+    summed: Callable[[Any, Any], torch.Tensor]
+    #: The number that the mean divides by.
+    divisor: Callable[[Any, Any], torch.Tensor]
+
+
+class Combining(NamedTuple):
+    """How the losses of parts make that of the whole."""
+
+    kind: Kind
+    reason: str
+    counted: Counted | None = None
+    #: Whether values have shown it, and not torch: then it is compared on every batch where that costs little.
+    by_values: bool = False
+    #: Integers in targets that do not count, or count otherwise: a batch that has one is not a mean, or sum, over rows.
+    unless: tuple[int, ...] = ()
+
+
+UNKNOWN = "its value is neither the mean nor the sum of those of parts"
+
+# -- torch's own
+
+_ELEMENTWISE: dict[Any, Any] = {
+    nn.MSELoss: F.mse_loss,
+    nn.L1Loss: F.l1_loss,
+    nn.SmoothL1Loss: F.smooth_l1_loss,
+    nn.HuberLoss: F.huber_loss,
+    nn.SoftMarginLoss: F.soft_margin_loss,
+    nn.KLDivLoss: F.kl_div,
+    nn.PoissonNLLLoss: F.poisson_nll_loss,
+    nn.BCELoss: F.binary_cross_entropy,
+    nn.BCEWithLogitsLoss: F.binary_cross_entropy_with_logits,
+}
+_BY_CLASS: dict[Any, Any] = {nn.CrossEntropyLoss: F.cross_entropy, nn.NLLLoss: F.nll_loss}
+_FUNCTIONS = {**_ELEMENTWISE, **_BY_CLASS}
+_OPTIONS = ("reduction", "weight", "pos_weight", "ignore_index", "label_smoothing")
+
+
+def known(loss: Callable[..., Any], outputs: Any, targets: Any) -> Combining | None:
+    """How a loss of torch's own combines, by its reduction; `None` for others, and where shapes would be broadcast."""
+    described = _described(loss)
+    if described is None or not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
+        return None
+    function, options = described
+    name, reduction = function.__name__, options.get("reduction", "mean")
+    if function in _BY_CLASS.values():
+        return _by_class(function, name, reduction, options, outputs, targets)
+    if outputs.shape != targets.shape or outputs.dim() == 0:
+        return None
+    if options.get("weight") is not None or options.get("pos_weight") is not None:
+        # They may have a row for each row of the batch.
+        return None
+    if reduction in ("mean", "batchmean"):
+        return Combining("mean", f"{name} is a mean over rows")
+    return Combining("sum", f"{name} is a sum over rows") if reduction == "sum" else None
+
+
+def _by_class(
+    function: Any, name: str, reduction: str, options: Mapping[str, Any], outputs: torch.Tensor, targets: torch.Tensor
+) -> Combining | None:
+    if outputs.dim() < 2 or targets.dim() == 0 or outputs.size(0) != targets.size(0):
+        return None
+    if reduction == "sum":
+        return Combining("sum", f"{name} is a sum over rows")
+    if reduction != "mean":
+        return None
+    if targets.is_floating_point():
+        return Combining("mean", f"{name} of probabilities is a mean over rows")
+    others = {key: value for key, value in options.items() if key != "reduction"}
+    weight, ignored = options.get("weight"), options.get("ignore_index", -100)
+
+    def summed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = function(outputs, targets, reduction="sum", **others)
+        return found
+
+    def divisor(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        left_out = targets == ignored
+        if weight is None:
+            return targets.numel() - left_out.sum()
+        weights: torch.Tensor = weight[targets.masked_fill(left_out, 0)]
+        return weights.masked_fill(left_out, 0).sum()
+
+    return Combining("mean", f"{name} is a mean over the targets that count", Counted(summed, divisor))
+
+
+def _described(loss: Callable[..., Any]) -> tuple[Any, dict[str, Any]] | None:
+    """The function that computes it, and its options."""
+    if isinstance(loss, nn.Module):
+        # By its very type: a subclass may do anything. Hooks may too.
+        function = _FUNCTIONS.get(type(loss))
+        if function is None or loss._forward_hooks or loss._forward_pre_hooks:
+            return None
+        return function, {name: getattr(loss, name) for name in _OPTIONS if hasattr(loss, name)}
+    options: dict[str, Any] = {}
+    if isinstance(loss, functools.partial):
+        if loss.args or not set(loss.keywords) <= set(_OPTIONS):
+            return None
+        options, loss = dict(loss.keywords), loss.func
+    return (loss, options) if any(loss is each for each in _FUNCTIONS.values()) else None
+
+
+# -- all others
+
+
+def fits(whole: float, parts: Sequence[tuple[int, float]]) -> set[Kind]:
+    """As what the losses of parts, each with its rows, make that of the whole."""
+    if not all(map(math.isfinite, (whole, *(loss for _, loss in parts)))):
+        return set()
+    rows = sum(count for count, _ in parts)
+    size = max(abs(whole), *(abs(loss) for _, loss in parts))
+    found: set[Kind] = set()
+    if abs(sum(count * loss for count, loss in parts) / rows - whole) <= _TOLERANCE * size:
+        found.add("mean")
+    if abs(sum(loss for _, loss in parts) - whole) <= _TOLERANCE * size:
+        found.add("sum")
+    return found
+
+
+def found_by_values(loss_of: Callable[[Any], torch.Tensor], tree: Any, rows: int, *, changed: Any) -> Combining:
+    """Ask `loss_of(tree)`, where `tree` has `rows` rows. Those tensors of it are changed too that are in `changed`."""
+    if rows < 2:
+        return Combining("unknown", "one row shows nothing of how losses combine")
+    possible: set[Kind] = {"mean", "sum"}
+    unless: list[int] = []
+    told = False
+    for place, (case, sign) in enumerate(_cases(tree, rows, changed)):
+        try:
+            whole, *again = [float(loss_of(case)) for _ in range(2 if place == 0 else 1)]
+            if again and again[0] != whole and math.isfinite(whole):
+                return Combining("unknown", "its value differs from call to call", by_values=True)
+            fitting: set[Kind] = {"mean", "sum"}
+            for cut in sorted({1, rows - 1, rows // 2}):
+                bounds = ((0, cut), (cut, rows))
+                parts = [(end - begin, float(loss_of(part_of(case, rows, begin, end)))) for begin, end in bounds]
+                fitting &= fits(whole, parts)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            if place == 0:
+                return Combining("unknown", f"it cannot be computed for a few rows ({type(error).__name__})")
+            continue  # it does not take such targets, so none will come
+        if not math.isfinite(whole):
+            continue
+        if sign is not None and not possible & fitting:
+            unless.append(sign)
+            continue
+        told = told or len(fitting) < 2
+        possible &= fitting
+        if not possible:
+            return Combining("unknown", UNKNOWN, by_values=True)
+    if not told or len(possible) != 1:
+        return Combining("unknown", "its values do not tell how it combines", by_values=True)
+    kind = possible.pop()
+    reason = f"it is the {kind} of the losses of rows, by its values"
+    return Combining(kind, reason, by_values=True, unless=tuple(dict.fromkeys(unless)))
+
+
+def has_any(targets: Any, values: Sequence[int]) -> bool:
+    """Whether integers among the targets have one of these values."""
+    return any(
+        bool((leaf == value).any())
+        for leaf in leaves(targets)
+        if not (leaf.is_floating_point() or leaf.is_complex() or leaf.dtype == torch.bool)
+        for value in values
+    )
+
+
+def _cases(tree: Any, rows: int, changed: Any) -> Iterator[tuple[Any, int | None]]:
+    """The rows as they are, then with some of one tensor's values changed, to the integer that comes along."""
+    yield tree, None
+    random = torch.Generator().manual_seed(0)
+    candidates = [leaf for leaf in leaves(changed) if leaf.dim() and leaf.size(0) == rows and leaf.numel() >= rows]
+    for leaf in candidates[:_MOST_CHANGED]:
+        # More in the first rows than in the last, so that parts differ in what counts.
+        share = torch.linspace(0.8, 0.2, rows).reshape(-1, *(1,) * (leaf.dim() - 1)).expand(leaf.shape)
+        mask = torch.rand(leaf.shape, generator=random) < share
+        mask.view(rows, -1)[0, 0] = True
+        mask.view(rows, -1)[-1, -1] = False
+        mask = mask.to(leaf.device)
+        if leaf.is_floating_point() or leaf.is_complex() or leaf.dtype == torch.bool:
+            yield _replaced(tree, leaf, leaf.masked_fill(mask, 0)), None
+            continue
+        for sign in _SIGNS if leaf.dtype.is_signed else (0,):
+            yield _replaced(tree, leaf, leaf.masked_fill(mask, sign)), sign
+
+
+def _replaced(tree: Any, leaf: torch.Tensor, other: torch.Tensor) -> Any:
+    return mapped(tree, lambda each: other if each is leaf else each)
+
 
 #: Outputs up to this size are kept, to compare the loss of the whole with what its parts were taken for.
 _MOST_COMPARED = 16 << 20
@@ -44,7 +257,7 @@ class Passes:
     ) -> None:
         #: Outputs for a batch, or for a part of one.
         self.forward = forward
-        #: Of outputs and targets.
+        #: The loss of outputs and targets.
         self.loss = loss
         #: Of a batch.
         self.targets = targets
@@ -65,7 +278,7 @@ class Passes:
         return _number(loss)
 
     def weighted(self, batch: Any, rows: int, size: int, combining: Combining, precision: str) -> torch.Tensor:
-        """Of a loss that is a mean or a sum. Raises `Disagreement` where the batch shows that it is not."""
+        """Run all parts, for a loss that is a mean or a sum; returns the loss. Raises `Disagreement` if not."""
         counted = combining.counted
         total: torch.Tensor | None = None
         losses: list[torch.Tensor] = []
@@ -108,7 +321,7 @@ class Passes:
             raise Disagreement
 
     def twice(self, batch: Any, rows: int, size: int) -> torch.Tensor:
-        """Of any loss of outputs that have rows."""
+        """Run all parts twice, for any loss of outputs that have rows; returns the loss."""
         states, parts = [], []
         cuts = bounds(rows, size)
         for begin, end in cuts:
@@ -153,7 +366,7 @@ class Passes:
         return self.weighted(batch, rows, size, combining, precision)
 
     def _same_buffers(self, begin: int) -> None:
-        """What a forward pass changes whatever its rows are, it changes once for a batch, as the whole would."""
+        """Restore buffers between parts: what changes whatever the rows are changes once for a batch."""
         if begin and self.buffers is not None:
             self.buffers.restore()
 

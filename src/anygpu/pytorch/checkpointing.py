@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from anygpu.errors import InvalidOption, Unsupported
-from anygpu.pytorch.records import LayerCost
+from anygpu.pytorch.step_plans import LayerCost
 
 #: Containers whose elements are layers; the first two have no forward pass of their own.
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
@@ -87,7 +87,7 @@ def _is_long(module: torch.nn.Module) -> bool:
 
 
 def _segments(module: torch.nn.Module, prefix: str, places: Sequence[int]) -> Iterator[str]:
-    """Of so many operations in a row, segments of about as many operations as there are segments.
+    """Cut so many operations in a row into segments: about as many operations in each as there are segments.
 
     No segment begins with an operation that changes its input in place: that could not be computed again.
     """

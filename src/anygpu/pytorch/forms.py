@@ -10,20 +10,23 @@ from typing import Any, Protocol
 
 import torch
 
-from anygpu.engines.torch.meters import Meter, meter_for
-from anygpu.engines.torch.out_of_memory import is_out_of_memory
+from anygpu.engines.torch.memory import Meter, is_out_of_memory, meter_for
 from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.fallback_warnings import users_line
-from anygpu.pytorch.backward_hooks import BackwardHooks
+from anygpu.pytorch.accumulation import Combining, found_by_values, known
 from anygpu.pytorch.batches import all_have_rows, bounds, count_rows, joined, leaves, moved, part_of
 from anygpu.pytorch.checkpointing import candidates
-from anygpu.pytorch.comparison_schedule import Agreement, Comparisons, GradientsDiffer
 from anygpu.pytorch.footprint import CannotPredict
-from anygpu.pytorch.gradient_comparison import Compared, Comparer
-from anygpu.pytorch.halving import Halving
-from anygpu.pytorch.losses import Combining, found_by_values, known
-from anygpu.pytorch.records import Precision, Room, StepPlan
+from anygpu.pytorch.gradient_comparison import (
+    Agreement,
+    BackwardHooks,
+    Compared,
+    Comparer,
+    Comparisons,
+    GradientsDiffer,
+)
 from anygpu.pytorch.rows import ROWS, Shown, look_at_rows, same, undisturbed
+from anygpu.pytorch.step_plans import Halving, Precision, Room, StepPlan
 from anygpu.pytorch.undoing import forget, release
 
 #: Bytes by which a measured peak may be off on a host.
@@ -48,7 +51,7 @@ class StepPlanner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a planner is made from: a module with its optimiser, and a batch that it is to be trained with."""
+    """The input of a planner: a module with its optimiser, and a batch to train it with."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -66,7 +69,7 @@ class Work:
     precisions: tuple[Precision, ...]
     #: Why the batch may not be cut; empty if it may, or if nobody has looked yet.
     whole: str
-    #: What the user has set; `None` where it is left to the planner.
+    #: The user's settings; `None` where one is left to the planner.
     micro_batch: int | None
     checkpoint: tuple[str, ...] | None
     memory: int | None
@@ -88,7 +91,7 @@ def halving_for(work: Work, why: str = "nothing is predicted") -> StepPlanner:
 
 
 class Calling:
-    """What is called with what: `model` with a batch's inputs, `loss` with outputs and targets.
+    """The calls of a step: `model` with a batch's inputs, `loss` with outputs and targets.
 
     ========================  =====================  ==========================
     batch                     outputs                loss
@@ -162,7 +165,7 @@ def _described(batch: Any) -> str:
 
 
 class Form:
-    """What is known of batches of one form."""
+    """The plan, the comparisons and the loss of batches of one form."""
 
     def __init__(self, calling: Calling, work: Work, make_planner: MakePlanner, comparisons: Comparisons) -> None:
         self._calling = calling
@@ -446,7 +449,7 @@ def _is_room_for_more(before: int | None, meter: Meter, device: torch.device) ->
 
 
 def _sentence(rows: int, size: int, shown: int, seen: int, unclear: str) -> str:
-    """What was compared, and is the same."""
+    """A sentence about a comparison that found no difference."""
     if unclear:
         return f"nothing was shown of gradients ({unclear})"
     if shown >= rows:

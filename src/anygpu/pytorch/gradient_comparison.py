@@ -1,4 +1,4 @@
-"""What a module makes of rows at once, beside what it makes of their parts: gradients, outputs and buffers.
+"""Compares a module's gradients, outputs and buffers for rows at once with those for their parts.
 
 Only equal gradients show that a batch may be cut. Outputs do not show what couples rows in the backward pass alone, and
 a few rows do not show what a module does with many. Nothing is left behind: gradients, random numbers, buffers and
@@ -7,21 +7,144 @@ attributes are as before, and neither the optimiser nor the scaler of float16 ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.modules import module as torch_module
+from torch.overrides import TorchFunctionMode
 
-from anygpu.engines.torch.out_of_memory import is_out_of_memory
-from anygpu.pytorch.accumulation import Disagreement, Passes
-from anygpu.pytorch.backward_hooks import HookWatch
+from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.pytorch.accumulation import Combining, Disagreement, Passes
 from anygpu.pytorch.batches import all_have_rows, bounds, joined, leaves, mapped, part_of
 from anygpu.pytorch.checkpointing import checkpointed
-from anygpu.pytorch.laps import HostLaps
-from anygpu.pytorch.losses import Combining
+from anygpu.pytorch.measuring import HostLaps
 from anygpu.pytorch.rows import brief_of, name_of_norm, same, undisturbed
 from anygpu.pytorch.undoing import Buffers, random_state, without_gradients
+
+# -- when the gradients of whole batches are compared with those of their parts, and what is said of it
+
+
+class GradientsDiffer(UserWarning):
+    """Batches were cut, and a later comparison has shown that their gradients are not those of the whole."""
+
+
+#: Steps that are cut between two comparisons, at most.
+MOST_BETWEEN = 1000
+
+
+def next_comparison(cut: int) -> int:
+    """The number of cut steps after which to compare again: 1, 10, 100, 1,000, 2,000, 3,000 and so on."""
+    if cut >= MOST_BETWEEN:
+        return (cut // MOST_BETWEEN + 1) * MOST_BETWEEN
+    following = 1
+    while following <= cut:
+        following *= 10
+    return following
+
+
+class Agreement(NamedTuple):
+    """A comparison that found no difference, in words, and the number of steps that had been cut by then."""
+
+    what: str
+    cut: int
+
+
+class Comparisons:
+    """Those of one module, for batches of all forms: rows that meet once parameters have moved do so in any of them."""
+
+    def __init__(self) -> None:
+        #: Steps that were cut.
+        self.cut = 0
+        #: Why no batch is cut any more; empty as long as all comparisons agreed.
+        self.failed = ""
+        self._next = 0
+        self._last: int | None = None
+
+    @property
+    def is_due(self) -> bool:
+        return self.cut >= self._next
+
+    def agreed(self, what: str) -> Agreement:
+        """`what` was compared before the present step, and is the same."""
+        self._last = self.cut
+        if self.is_due:
+            self._next = next_comparison(self.cut)
+        return Agreement(what, self.cut)
+
+    def differed(self, why: str) -> None:
+        self.failed = why
+
+    def ran_cut(self) -> None:
+        self.cut += 1
+
+    def sentence(self, agreement: Agreement) -> str:
+        """A sentence about the last comparison, seen from the present step, which has not been counted."""
+        ago = self.cut - agreement.cut
+        when = "in this step" if ago == 0 else f"{ago} cut step{'s' if ago > 1 else ''} ago"
+        return f"{agreement.what}, compared {when}"
+
+    def not_compared(self) -> str:
+        """The steps whose gradients a failed comparison puts in doubt."""
+        count = self.cut if self._last is None else self.cut - self._last - 1
+        if count <= 0:
+            return "The steps that were cut before had been compared"
+        return (
+            f"{count} step{'s' if count > 1 else ''} cut since the last comparison may have had other gradients than "
+            "those of the whole batch"
+        )
+
+
+# -- hooks that run in a backward pass: with micro-batches they run for each, on a part of what they expect
+
+
+class BackwardHooks:
+    """Finds hooks on modules, on their parameters and on some others. It is asked before every step that is cut."""
+
+    def __init__(self, modules: Iterable[tuple[str, torch.nn.Module]], others: Iterable[torch.nn.Parameter]) -> None:
+        self._modules = list(modules)
+        inside = [each for _, module in self._modules for each in module.parameters(recurse=False)]
+        self._parameters = list(dict.fromkeys([*inside, *others]))
+
+    def first(self) -> str:
+        """The first hook that is found, in words; empty if there is none."""
+        if torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks:
+            return "a backward hook is registered for every module"
+        for path, module in self._modules:
+            if module._backward_hooks or module._backward_pre_hooks:
+                return f"{_named(type(module).__name__, path)} has a backward hook"
+        for parameter in self._parameters:
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                return f"{_named('parameter', self._name_of(parameter))} has a hook for its gradient"
+        return ""
+
+    def _name_of(self, parameter: torch.nn.Parameter) -> str:
+        """Empty for one that no module has."""
+        for path, module in self._modules:
+            for name, each in module.named_parameters(recurse=False):
+                if each is parameter:
+                    return f"{path}.{name}".lstrip(".")
+        return ""
+
+
+def _named(kind: str, name: str) -> str:
+    return f"{kind} {name!r}" if name else f"a {kind}"
+
+
+class HookWatch(TorchFunctionMode):  # type: ignore[misc, no-any-unimported, unused-ignore]
+    """A block that notes whether hooks are registered on tensors: torch does not say which tensors have some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found = self.found or func in _REGISTER
+        return func(*args, **(kwargs or {}))
+
+
+_REGISTER = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
 
 
 class _Bound(NamedTuple):
@@ -209,7 +332,7 @@ class Comparer:
 
 
 def _norms(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
-    """Of their gradients; 0 where there is none."""
+    """The norms of their gradients; 0 where there is none."""
     zero = torch.zeros((), dtype=torch.float64)
     found = [zero if each.grad is None else _norm_of(each.grad) for each in parameters]
     return torch.stack([each.to("cpu", torch.float64) for each in found]) if found else zero.reshape(1)

@@ -3,19 +3,190 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from anygpu.pytorch.scratch import compiled_bytes, hidden_bytes, scratch_bytes
+# -- what torch's kernels allocate beside their results, where that is much
+#
+# Operations on fake tensors show results only. On a processor, torch's convolutions are oneDNN's, which copies tensors
+# into layouts of its own and back. The formulas here were read off a counting allocator, for torch 2.13 with AVX-512;
+# `python -m benchmarks.pytorch_memory` compares them with whole modules. Libraries of cards (cuDNN, cuBLAS) take
+# workspaces too; they are not modelled, and no figure here was ever measured on a card.
 
-#: What allocators round up to.
+
+Arguments = Sequence[Any]
+
+_aten = torch.ops.aten
+#: oneDNN keeps channels in blocks of as many.
+_BLOCK = 16
+#: It takes an image with fewer channels as it is.
+_FEW_CHANNELS = 8
+
+
+def scratch_bytes(operation: Any, arguments: Arguments, result: Any) -> int:
+    """Bytes that the operation takes beside its results and returns when it ends."""
+    model = _TRANSIENT.get(operation)
+    return 0 if model is None else max(0, model(arguments, result))
+
+
+def hidden_bytes(operation: Any, arguments: Arguments, result: Any) -> Mapping[int, int]:
+    """Real sizes of results, by position, where fakes have smaller ones."""
+    if operation in _FULL_LOSSES and result.dim() == 0:
+        return {0: _bytes(arguments[0])}
+    if operation is not _aten.mkldnn_rnn_layer.default:
+        return {}
+    # Gates and states of every step of time, and room for their gradients.
+    return {
+        3: _recurrent_units(arguments) * (6 * max(_features(arguments), _hidden(arguments)) + 10 * _hidden(arguments))
+    }
+
+
+def compiled_bytes(operation: Any, arguments: Arguments) -> int:
+    """Bytes of the code that is compiled for such an operation when it first runs, and kept with the process."""
+    if operation not in _MATRIX_PRODUCTS:
+        return 0
+    first = arguments[-1]
+    return _COMPILED if _on_processor(first) and first.dtype in (torch.bfloat16, torch.float16) else 0
+
+
+#: Bytes of a product of matrices of fewer bits, for each combination of shapes.
+_COMPILED = 600_000
+_MATRIX_PRODUCTS = frozenset(
+    {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default, _aten.mv.default}
+)
+
+#: Losses whose mean lies in memory for the losses of all elements.
+_FULL_LOSSES = frozenset(
+    {
+        _aten.mse_loss.default,
+        _aten.smooth_l1_loss.default,
+        _aten.binary_cross_entropy.default,
+        _aten.soft_margin_loss.default,
+    }
+)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _on_processor(tensor: torch.Tensor) -> bool:
+    return bool(tensor.device.type == "cpu")
+
+
+def _blocked(tensor: torch.Tensor, channels: int) -> int:
+    """Bytes of a copy in oneDNN's layout."""
+    return _bytes(tensor) * (-(-channels // _BLOCK) * _BLOCK) // max(channels, 1)
+
+
+def _keeps_layout(tensor: torch.Tensor) -> bool:
+    """Whether oneDNN computes with it as it lies."""
+    if tensor.dim() == 4:
+        return bool(tensor.is_contiguous(memory_format=torch.channels_last)) and tensor.shape[1] > 1
+    if tensor.dim() == 5:
+        return bool(tensor.is_contiguous(memory_format=torch.channels_last_3d)) and tensor.shape[1] > 1
+    return False
+
+
+def _convolution(arguments: Arguments, result: Any) -> int:
+    x, weight, transposed = arguments[0], arguments[1], arguments[6]
+    if not _on_processor(x):
+        return 0
+    w, y = _bytes(weight), _bytes(result)
+    if _keeps_layout(x):
+        return 2 * w
+    if transposed:
+        return max(_bytes(x), y) + y
+    if x.dtype != torch.float32 and weight.shape[1] > 1:
+        return 2 * y
+    x_copy = 0 if x.shape[1] < _FEW_CHANNELS else _blocked(x, x.shape[1])
+    y_copy = _blocked(result, result.shape[1])
+    return max(x_copy + w + y_copy, w + y_copy + y) - y
+
+
+def _convolution_backward(arguments: Arguments, result: Any) -> int:
+    gradient, x, weight, stride, transposed, mask = (arguments[i] for i in (0, 1, 2, 4, 7, 10))
+    if not _on_processor(x):
+        return 0
+    w = _bytes(weight)
+    if _keeps_layout(x):
+        return 3 * w
+    of_x = _bytes(x) if mask[0] else 0
+    y_copy, x_copy = _blocked(gradient, gradient.shape[1]), _blocked(x, x.shape[1])
+    if transposed and gradient.shape[1] < _FEW_CHANNELS:
+        y_copy = 0
+    kept = of_x + w
+    of_input = y_copy + x_copy + w if mask[0] and not transposed else 0
+    x_taken = 0 if x.shape[1] < _FEW_CHANNELS else x_copy
+    again = _bytes(gradient) if mask[0] and x_taken and any(step > 1 for step in stride) and not transposed else 0
+    of_weight = of_x + max(x_taken + y_copy + again + w, 2 * w) if mask[1] else 0
+    return max(of_input, of_weight) - kept
+
+
+def _batch_norm_backward(arguments: Arguments, result: Any) -> int:
+    return _bytes(arguments[1]) if _on_processor(arguments[1]) else 0
+
+
+def _elementwise_loss(arguments: Arguments, result: Any) -> int:
+    """The losses of all elements, before their mean."""
+    return 0 if result.dim() else _bytes(arguments[0])
+
+
+def _flash_attention(arguments: Arguments, result: Any) -> int:
+    query, key = arguments[0], arguments[1]
+    return 0 if query.dtype == torch.float32 else 2 * _bytes(key)
+
+
+def _flash_attention_backward(arguments: Arguments, result: Any) -> int:
+    query = arguments[1]
+    return 0 if query.transpose(1, 2).is_contiguous() else _bytes(query)
+
+
+def _recurrent_units(arguments: Arguments) -> int:
+    x = arguments[0]
+    return int(x.shape[0] * x.shape[1] * x.element_size())
+
+
+def _features(arguments: Arguments) -> int:
+    return int(arguments[0].shape[2])
+
+
+def _hidden(arguments: Arguments) -> int:
+    return int(arguments[2].shape[1])
+
+
+def _recurrent(arguments: Arguments, result: Any) -> int:
+    weights = sum(_bytes(weight) for weight in arguments[1:5])
+    return 4 * _recurrent_units(arguments) * _hidden(arguments) + weights
+
+
+def _recurrent_backward(arguments: Arguments, result: Any) -> int:
+    return _recurrent(arguments, result) + _recurrent_units(arguments) * _hidden(arguments)
+
+
+_TRANSIENT: dict[Any, Callable[[Arguments, Any], int]] = {
+    _aten.convolution.default: _convolution,
+    _aten.convolution_backward.default: _convolution_backward,
+    _aten.native_batch_norm_backward.default: _batch_norm_backward,
+    _aten.mse_loss.default: _elementwise_loss,
+    _aten.smooth_l1_loss.default: _elementwise_loss,
+    _aten.huber_loss.default: _elementwise_loss,
+    _aten.logsumexp.default: lambda arguments, result: _bytes(arguments[0]),
+    _aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _flash_attention_backward,
+    _aten.mkldnn_rnn_layer.default: _recurrent,
+    _aten.mkldnn_rnn_layer_backward.default: _recurrent_backward,
+}
+
+
+#: Allocators round up to multiples of this.
 _GRAIN = {"cpu": 64, "cuda": 512}
 
-_aten, _prim = torch.ops.aten, torch.ops.prim
+_prim = torch.ops.prim
 
 
 class _Storage(NamedTuple):

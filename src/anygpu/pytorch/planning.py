@@ -6,6 +6,7 @@ stay outside: a planner is told what steps took, and says how to run the next on
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections import deque
@@ -13,23 +14,39 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 import msgspec
+import torch
 
-from anygpu.base.disturbance import Reading
+from anygpu.base.cache_folder import decoded
+from anygpu.base.disturbance import DisturbanceWatch, Reading
 from anygpu.base.units import readable_bytes
-from anygpu.pytorch.exploring import (
+from anygpu.engines.torch.memory import meter_for
+from anygpu.pytorch.batches import tensors_of
+from anygpu.pytorch.checkpointing import candidates, select
+from anygpu.pytorch.footprint import CannotPredict, predict, predict_outputs
+from anygpu.pytorch.forms import StepPlanner, Work, halving_for
+from anygpu.pytorch.step_files import read_step, write_step
+from anygpu.pytorch.step_plans import (
     MOST_TRIALS,
     RUNS,
     SLOW,
     SLOW_CHECKPOINTED,
     Drift,
+    Fit,
+    Fitting,
+    Footprint,
+    Precision,
+    Room,
+    StepPlan,
+    Way,
+    balanced,
     cost_of_each,
     fastest,
     next_of,
     next_on,
+    sentence,
     took,
 )
-from anygpu.pytorch.fitting import Fit, Fitting, Way, balanced, sentence
-from anygpu.pytorch.records import Precision, Room, StepPlan
+from anygpu.pytorch.undoing import without_gradients
 
 #: Another precision changes what is computed, so it has to gain this much.
 _WORTH_PRECISION = 0.9
@@ -54,14 +71,14 @@ class Watch(Protocol):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a step across runs."""
+    """The record of a step that is kept across runs."""
 
     rows: int
     budget: int
     precision: Precision
     micro_batch: int
     checkpoint: tuple[str, ...] = ()
-    #: What predictions are multiplied by.
+    #: The factor of predictions.
     correction: float
     predicted_bytes: int | None
     seconds_per_row: float
@@ -185,7 +202,7 @@ class Planner:
         return smaller
 
     def room(self, rows: int) -> Room:
-        """What fits at once by prediction, however slowly: with layers checkpointed, unless the user has named some."""
+        """The most that fits at once by prediction: with layers checkpointed, unless the user has named some."""
         fitting = self._fitting
         precision: Precision = "float32"
         if self._checkpoint is not None:
@@ -255,7 +272,7 @@ class Planner:
         return Fit(way, self._fitting.peak(way))
 
     def _half(self, way: Way, rows: int) -> StepPlan | None:
-        """What failed, with half the rows at once; then with every layer checkpointed."""
+        """The plan after one that failed: half the rows at once; then every layer checkpointed."""
         size = way.micro_batch
         while size > 1 and self._micro_batch is None and not self._whole:
             size = math.ceil(size / 2)
@@ -442,3 +459,124 @@ class Planner:
             and (budget <= _MORE * kept.budget or kept.micro_batch >= kept.rows)
             and (not self._whole or kept.micro_batch >= kept.rows)
         )
+
+
+# -- what was found out about steps, kept across runs, without any name of the user's
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """As it is written. Layers are numbers, because their names are the user's."""
+
+    kept: Kept
+    layers: tuple[int, ...]
+
+
+def step_key(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[torch.Tensor], *options: object
+) -> str:
+    """A hash of what a step's memory and time depend on: structure, shapes, types, device, library, and the options."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    parts: list[object] = [torch.__version__, name, torch.get_num_threads(), type(optimizer).__qualname__, *options]
+    for module in model.modules():
+        is_leaf = next(module.children(), None) is None
+        parts.append((type(module).__qualname__, module.training, module.extra_repr() if is_leaf else ""))
+    parts += [(tuple(each.shape), str(each.dtype), each.requires_grad) for each in model.parameters()]
+    parts += [(tuple(each.shape), str(each.dtype)) for each in batch]
+    for group in optimizer.param_groups:
+        parts.append(sorted((name, value) for name, value in group.items() if isinstance(value, bool | None)))
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def recall(key: str, layers: Sequence[str]) -> Kept | None:
+    """Return the record of a step; `layers` are those that may be checkpointed, in their order."""
+    found = decoded(msgspec.json.decode, read_step(key), _Kept)
+    if found is None or any(not 0 <= number < len(layers) for number in found.layers):
+        return None
+    return msgspec.structs.replace(found.kept, checkpoint=tuple(layers[number] for number in found.layers))
+
+
+def remember(key: str, kept: Kept, layers: Sequence[str]) -> None:
+    numbers = {name: number for number, name in enumerate(layers)}
+    if not set(kept.checkpoint) <= set(numbers):
+        return  # the user has named others
+    record = _Kept(
+        kept=msgspec.structs.replace(kept, checkpoint=()), layers=tuple(numbers[name] for name in kept.checkpoint)
+    )
+    write_step(key, msgspec.json.encode(record))
+
+
+# -- the planner of a step: predictions on fake tensors, the budget of its device, and what earlier runs found out
+
+
+#: The budget where nobody knows how much memory there is: the first lack of it tells.
+_UNKNOWN = 1 << 50
+
+
+def planner_for(work: Work) -> StepPlanner:
+    """Plans by predictions; for a module that cannot run without data, by halving what does not fit."""
+    layers = candidates(work.model)
+    options = (work.rows, work.precisions, bool(work.whole), work.micro_batch, work.checkpoint)
+    key = step_key(work.model, work.optimizer, list(tensors_of(work.batch)), *options)
+
+    def predicted(rows: int, checkpoint: tuple[str, ...], precision: Precision) -> Footprint:
+        # A loss with parameters of its own, or of the module, is not copied: fakes must not stay in their gradients.
+        with without_gradients(work.parameters):
+            return predict(
+                work.model,
+                work.loss_of,
+                work.batch,
+                rows=rows,
+                checkpoint=checkpoint,
+                precision=precision,
+                optimizer=work.optimizer,
+                accumulate=rows < work.rows,
+            )
+
+    def outputs(rows: int) -> int:
+        return predict_outputs(work.model, work.outputs_of, work.batch, rows)
+
+    def keep(kept: Kept) -> None:
+        remember(key, kept, layers)
+
+    try:
+        return Planner(
+            Fitting(predicted, select, budget_of(work), predict_outputs=outputs),
+            work.rows,
+            precisions=work.precisions,
+            whole=work.whole,
+            micro_batch=work.micro_batch,
+            checkpoint=work.checkpoint,
+            kept=recall(key, layers),
+            keep=keep,
+            watch=DisturbanceWatch(),
+        )
+    except CannotPredict as error:
+        return halving_for(work, error.reason)
+
+
+def budget_of(work: Work) -> int:
+    """Bytes for the whole of a training step, parameters included: the user's, or what there is and what it has."""
+    if work.memory is not None:
+        return work.memory
+    free = meter_for(work.device).free()
+    return _UNKNOWN if free is None else free + bytes_of(work.model, work.optimizer)
+
+
+def bytes_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of parameters, buffers, gradients and the optimiser's state, each storage once."""
+    found: dict[int, int] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        _count(tensor, found)
+        if tensor.grad is not None:
+            _count(tensor.grad, found)
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                _count(value, found)
+    return sum(found.values())
+
+
+def _count(tensor: torch.Tensor, found: dict[int, int]) -> None:
+    storage = tensor.untyped_storage()
+    found[storage.data_ptr()] = storage.nbytes()

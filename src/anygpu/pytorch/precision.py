@@ -8,7 +8,7 @@ from typing import Any, get_args
 import torch
 
 from anygpu.errors import InvalidOption
-from anygpu.pytorch.records import PRECISIONS, Precision
+from anygpu.pytorch.step_plans import PRECISIONS, Precision
 
 _DTYPES: dict[Precision, torch.dtype] = {
     "float32": torch.float32,
@@ -40,7 +40,7 @@ def precisions_for(asked: str, model: torch.nn.Module, device: torch.device) -> 
 
 
 def faster_than_float32(device: torch.device) -> Precision | None:
-    """What the device has units for. Whether a module gains by them is measured."""
+    """Precisions that the device has units for. Whether a module gains by them is measured."""
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.get_device_capability(device) >= _BFLOAT16_SINCE else "float16"
     if device.type == "cpu":
@@ -57,7 +57,7 @@ def own_precision(model: torch.nn.Module) -> Precision | None:
 
 
 class Casting:
-    """What a precision needs around a step."""
+    """Contexts and scaling that a precision needs around a step."""
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
         self._device = device

@@ -25,9 +25,9 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from anygpu.errors import AnyGPUError, InvalidOption
-from anygpu.pytorch import data_wait
-from anygpu.pytorch.batch_moves import Moved, Mover, mover_to
-from anygpu.pytorch.thread_state import ThreadState, not_carried
+from anygpu.pytorch import measuring
+from anygpu.pytorch.batches import Moved, Mover, mover_to
+from anygpu.pytorch.concurrent_calls import ThreadState, not_carried
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def _makes_new_batches(loader: Iterable[Any]) -> bool:
 
 
 class Prefetch(Generic[T]):
-    """What `prefetch` returns."""
+    """The iterable that `prefetch` returns."""
 
     def __init__(self, loader: Iterable[T], mover: Mover, depth: int) -> None:
         self.loader = loader
@@ -189,7 +189,7 @@ class Batches(Iterator[T]):
             batch = cast(T, self._mover.receive(cast(_Batch, found).moved))
         seconds = time.perf_counter() - begin
         self.waited += seconds
-        data_wait.add(self._source, seconds)
+        measuring.add_data_wait(self._source, seconds)
         return batch
 
     def _next_plain(self, plain: Iterator[T]) -> T:
@@ -200,14 +200,14 @@ class Batches(Iterator[T]):
             raise
 
     def _wait(self) -> _Begun | _Batch | _End:
-        """What the thread has found. A signal that comes just before Python begins to wait does not wake it, so it
+        """Wait for the next item. A signal that comes just before Python begins to wait does not wake it, so it
         never waits for long: Ctrl-C is heard then."""
         while True:
             with contextlib.suppress(Empty):
                 return self._channel.found.get(timeout=_HEARING_SECONDS)
 
     def _receive(self) -> _Begun | _Batch:
-        """What the thread has found; the end of the loader, and what it raised, end this loop too."""
+        """Receive the thread's next item; the end of the loader, and what it raised, end this loop too."""
         try:
             found = self._wait()
             if not isinstance(found, _End):
@@ -228,7 +228,7 @@ class Batches(Iterator[T]):
 
     def _end(self) -> None:
         self._ended = True
-        data_wait.forget(self._source)
+        measuring.forget_data_wait(self._source)
         self._plain = None
         self._channel.close()
 
@@ -250,7 +250,7 @@ class Batches(Iterator[T]):
 
 
 class _Producer:
-    """What the thread does. It holds a batch only until it is in the channel."""
+    """The thread that fetches. It holds a batch only until it is in the channel."""
 
     def __init__(self, loader: Iterable[Any], mover: Mover, channel: _Channel, turn: _Turn) -> None:
         self._loader = loader

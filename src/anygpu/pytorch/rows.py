@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anygpu.engines.torch.out_of_memory import is_out_of_memory
+from anygpu.engines.torch.memory import is_out_of_memory
 from anygpu.errors import text_of
 from anygpu.pytorch.batches import all_have_rows, leaves, mapped, part_of, rows_at
 from anygpu.pytorch.checkpointing import is_compiled
@@ -31,7 +31,7 @@ from anygpu.pytorch.undoing import (
 
 #: Rows that are looked at, and the parts they are cut into.
 ROWS, PARTS = 4, (2, 1, 1)
-#: Of the largest output: kernels for other shapes add up in another order.
+#: Tolerances relative to the largest output: kernels for other shapes add up in another order.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 _ATEN = torch.ops.aten
@@ -67,7 +67,7 @@ class SteadyRandom(TorchDispatchMode):
         return made
 
 
-#: What stands for a random number, by the operation that draws it from no tensor.
+#: The stand-in for a random number, by the operation that draws it from no tensor.
 _FIXED = {
     **dict.fromkeys(("exponential_", "geometric_", "log_normal_"), 1),
     **dict.fromkeys(("uniform_", "rand", "rand_like"), 0.5),
@@ -100,7 +100,7 @@ def _without_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 class Shown(NamedTuple):
-    """What a few rows have shown of a module."""
+    """The result of trying a module on a few rows."""
 
     #: Why a batch may not be cut; empty if it may.
     whole: str

@@ -9,10 +9,8 @@ shapes.
 from __future__ import annotations
 
 import random
-import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,13 +19,26 @@ from typing import Any
 import numpy as np
 import torch
 
+from anygpu.base.lru import LRUCache
 from anygpu.errors import InvalidOption
 from anygpu.notes import publish
-from anygpu.pytorch.batch_tensors import tensors_of
-from anygpu.pytorch.crews import Call, Crew, Outcome, StreamCrew, ThreadCrew
-from anygpu.pytorch.shared_parts import common_tensors, groups_of, versions
-from anygpu.pytorch.side_by_side_choice import SERIAL, Choice, Timings, Way, choose
-from anygpu.pytorch.thread_state import not_carried
+from anygpu.pytorch.batches import tensors_of
+from anygpu.pytorch.concurrent_calls import (
+    SERIAL,
+    Call,
+    Choice,
+    Crew,
+    Outcome,
+    StreamCrew,
+    ThreadCrew,
+    Timings,
+    Way,
+    choose,
+    common_tensors,
+    groups_of,
+    not_carried,
+    versions,
+)
 from anygpu.receipts import Phases, Receipt
 
 _UNKNOWN = {
@@ -39,9 +50,9 @@ _MOST_KEPT = 256
 
 @dataclass(frozen=True, slots=True)
 class ParallelResult:
-    """What `parallel` returns."""
+    """The result of `parallel`."""
 
-    #: Of each module, in order.
+    #: The outputs of each module, in order.
     outputs: tuple[Any, ...]
     #: Its `reason` says which way was taken, and why.
     receipt: Receipt
@@ -119,7 +130,7 @@ def _calls(models: Sequence[Any], inputs: Sequence[Any], keywords: Sequence[Mapp
 
 
 class _Case:
-    """What is known of one list of modules with one kind of inputs."""
+    """Timings and choice for one list of modules with one kind of inputs."""
 
     def __init__(self, device: tuple[str, Any]) -> None:
         self.device = device
@@ -163,8 +174,7 @@ class _Case:
 
 
 #: Of this process; the least recently used one is forgotten.
-_cases: OrderedDict[tuple[Any, ...], _Case] = OrderedDict()
-_lock = threading.Lock()
+_cases: LRUCache[_Case] = LRUCache(_MOST_KEPT)
 
 
 def _case(models: Sequence[Any], inputs: Sequence[Any], keywords: Any) -> _Case:
@@ -176,15 +186,7 @@ def _case(models: Sequence[Any], inputs: Sequence[Any], keywords: Any) -> _Case:
         torch.is_autocast_enabled("cuda"),
         torch.get_num_threads(),
     )
-    with _lock:
-        case = _cases.get(key)
-        if case is None:
-            case = _cases[key] = _Case(_device_of(models, inputs))
-            if len(_cases) > _MOST_KEPT:
-                _cases.popitem(last=False)
-        else:
-            _cases.move_to_end(key)
-    return case
+    return _cases.get(key, lambda: _Case(_device_of(models, inputs)))
 
 
 class _Settled:

@@ -15,24 +15,23 @@ import torch
 from anygpu.base import events
 from anygpu.base.display import drawn
 from anygpu.base.units import bytes_from
-from anygpu.engines.torch.out_of_memory import is_out_of_memory
+from anygpu.engines.torch.memory import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
 from anygpu.notes import Failure, publish
-from anygpu.pytorch import data_wait
+from anygpu.pytorch import measuring
 from anygpu.pytorch.accumulation import Disagreement, Passes
 from anygpu.pytorch.batches import bounds, count_rows, form_of, leaves, moved
 from anygpu.pytorch.checkpointing import checkpointed, first_overlap, is_compiled, layer_of
-from anygpu.pytorch.comparison_schedule import Comparisons
 from anygpu.pytorch.forms import Calling, Form, MakePlanner, Work
-from anygpu.pytorch.laps import Laps, laps_on
-from anygpu.pytorch.optimizer_step import OptimizerBefore
+from anygpu.pytorch.gradient_comparison import Comparisons
+from anygpu.pytorch.measuring import Laps, StepMeter, laps_on
+from anygpu.pytorch.planning import bytes_of, planner_for
 from anygpu.pytorch.precision import Casting, precisions_for
-from anygpu.pytorch.records import Precision, StepPlan
-from anygpu.pytorch.step_meter import StepMeter
-from anygpu.pytorch.step_planner import bytes_of, planner_for
+from anygpu.pytorch.step_plans import Precision, StepPlan
 from anygpu.pytorch.undoing import (
     Buffers,
     Gradients,
+    OptimizerBefore,
     RandomState,
     brief,
     forget,
@@ -47,9 +46,9 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gave."""
+    """The result of a step."""
 
-    #: Of the whole batch, without a graph.
+    #: The loss of the whole batch, without a graph.
     loss: torch.Tensor
     receipt: Receipt
     #: Whether the optimiser has made its step: not while batches accumulate, nor when float16 gradients overflowed.
@@ -155,7 +154,7 @@ class Step:
 
     def _step(self, batch: Any, began: float) -> StepResult:
         timer = PhaseTimer()
-        waited = data_wait.take()
+        waited = measuring.take_data_wait()
         if waited:
             timer.waited(waited)
         self._calling.check(batch)
@@ -532,7 +531,7 @@ def _budget(memory: int | str | None) -> int | None:
 
 
 def _settings_of(loss: Any) -> tuple[Any, ...]:
-    """What decides how the losses of parts combine, of a loss that is a module: its reduction, its weights."""
+    """The settings of a loss module that decide how the losses of parts combine: its reduction, its weights."""
     if not isinstance(loss, torch.nn.Module):
         return ()
     plain = [(name, value) for name, value in vars(loss).items() if isinstance(value, bool | int | float | str | None)]

@@ -2,14 +2,220 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
+import torch
 
 from anygpu.base.printable import encode_json
+from anygpu.base.processors import usable_processors
 from anygpu.base.units import readable_seconds
+from anygpu.errors import InvalidOption
+from anygpu.hardware import host
 from anygpu.hardware.diagnosis_context import Finding
-from anygpu.pytorch.doctor_facts import Measurements, TorchFacts
+from anygpu.pytorch import torch_slots
+from anygpu.pytorch.torch_settings import settings
+
+# -- how torch is set up in this process, as plain values
+
+
+#: Variables that change how fast torch is.
+VARIABLES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY",
+    "KMP_BLOCKTIME", "ATEN_CPU_CAPABILITY", "CUDA_LAUNCH_BLOCKING", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "TORCH_SHOW_CPP_STACKTRACES",
+    "TORCH_DISTRIBUTED_DEBUG", "TORCH_LOGS", "TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE", "PYTORCH_JIT",
+    "ONEDNN_VERBOSE", "DNNL_VERBOSE", "MKL_VERBOSE",
+)  # fmt: skip
+
+
+class TorchCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A card that this torch can use."""
+
+    name: str
+    #: The compute capability of NVIDIA's cards; (0, 0) for others.
+    capability: tuple[int, int]
+
+
+class Measurements(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of short computations; `None` where one was not measured."""
+
+    #: Seconds of a float32 product, by number of threads.
+    product_by_threads: dict[int, float] = {}
+    #: How many times as long a product of numbers below the normal range takes.
+    denormals: float | None = None
+    #: How many times as fast as float32 a product of bfloat16 is, and one of float32 at precision "medium".
+    bfloat16: float | None = None
+    medium: float | None = None
+    #: How many times as fast a convolution is with channels last.
+    channels_last: float | None = None
+    #: All of it, in seconds.
+    seconds: float = 0.0
+
+
+class TorchFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings and hardware that `anygpu doctor --torch` judges."""
+
+    version: str
+    cards: tuple[TorchCard, ...] = ()
+    processor: str
+    #: Processors that this process may use, as far as it or its container is limited; and real cores of the machine.
+    processors: int
+    cores: int | None = None
+    #: Runnable processes on average, over the last minute; `None` where the system does not tell.
+    load: float | None = None
+    threads: int
+    #: "AVX512" and the like: what torch's own kernels are built for here.
+    capability: str
+    #: `None` when torch refuses to read it, because its newer way has been used alone.
+    matmul_precision: str | None
+    cuda_matmul: str | None = None
+    cudnn_benchmark: bool = False
+    deterministic: bool = False
+    anomaly: bool = False
+    profiler: bool = False
+    mkldnn: bool = True
+    mkl: bool = True
+    default_dtype: str = "float32"
+    environment: dict[str, str] = {}
+    measured: Measurements = Measurements()
+
+
+def facts_here(measured: Measurements) -> TorchFacts:
+    return TorchFacts(
+        version=str(torch.__version__),
+        cards=tuple(_card(index) for index in range(torch.cuda.device_count())) if torch.cuda.is_available() else (),
+        processor=host.processor_name(),
+        processors=usable_processors(),
+        cores=host.cores(),
+        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        threads=torch.get_num_threads(),
+        capability=str(torch.backends.cpu.get_cpu_capability()),
+        matmul_precision=torch_slots.read("matmul_precision"),
+        cuda_matmul=torch_slots.read("cuda_matmul"),
+        cudnn_benchmark=torch.backends.cudnn.benchmark,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        anomaly=torch.is_anomaly_enabled(),
+        profiler=torch.autograd._profiler_enabled(),
+        mkldnn=torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled),
+        mkl=torch.backends.mkl.is_available(),
+        default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
+        environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        measured=measured,
+    )
+
+
+def _card(index: int) -> TorchCard:
+    properties = torch.cuda.get_device_properties(index)
+    nvidia = torch.version.hip is None
+    return TorchCard(name=properties.name, capability=(properties.major, properties.minor) if nvidia else (0, 0))
+
+
+# -- short computations that show what a setting costs on this machine: three seconds at most, in all
+#
+# They run on a thread of their own, because a thread's number of threads is its own, and draw no random numbers: the
+# process is afterwards as it was.
+
+
+T = TypeVar("T")
+
+#: For all of them, in seconds.
+BUDGET = 2.0
+#: Of the products. Small, so that most calls come through without being interrupted on a busy machine.
+_SIZE = 384
+
+
+def measure(thread_counts: Sequence[int], budget: float = BUDGET) -> Measurements:
+    """Time computations, with each of these numbers of threads where that matters."""
+    begin = time.perf_counter()
+    now = torch.get_num_threads()
+    each = budget / (len(thread_counts) * 2 + 8)
+    by_threads = dict.fromkeys(thread_counts, float("inf"))
+    for count in (*thread_counts, *thread_counts):  # twice, because what else goes on changes in between
+        by_threads[count] = min(by_threads[count], _with_threads(count, lambda: _product_seconds(each)))
+    denormals, bfloat16, medium, channels_last = _with_threads(now, lambda: _ratios(each * 2))
+    return Measurements(
+        product_by_threads=by_threads,
+        denormals=denormals,
+        bfloat16=bfloat16,
+        medium=medium,
+        channels_last=channels_last,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _with_threads(count: int, call: Callable[[], T]) -> T:
+    """Return `call()` on a thread with so many; the number that new threads begin with stays."""
+    found: list[T] = []
+    errors: list[BaseException] = []
+    ready = threading.Event()
+
+    def run() -> None:
+        try:
+            usual = torch.get_num_threads()
+            torch.set_num_threads(count)
+            torch_slots.on_a_new_thread(lambda: torch.set_num_threads(usual))
+            ready.set()
+            with torch.no_grad():
+                found.append(call())
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            errors.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run, name="anygpu doctor")
+    with torch_slots.changing:
+        thread.start()
+        ready.wait()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+def _product_seconds(seconds: float) -> float:
+    left = torch.linspace(-1.0, 1.0, _SIZE * _SIZE, dtype=torch.float32, device="cpu").reshape(_SIZE, _SIZE)
+    return best_of([lambda: left @ left], seconds)[0]
+
+
+def _ratios(seconds: float) -> tuple[float, float, float | None, float]:
+    left = torch.linspace(-1.0, 1.0, _SIZE * _SIZE, dtype=torch.float32, device="cpu").reshape(_SIZE, _SIZE)
+    half = left.to(torch.bfloat16)
+    # Small enough for one thread: whether tiny numbers are flushed to zero is each thread's own setting.
+    normal, tiny = torch.full((16384,), 1e-10), torch.full((16384,), 1e-39)
+    usual, slow = best_of([lambda: normal * 0.5, lambda: tiny * 0.5], seconds)
+    exact, fast = best_of([lambda: left @ left, lambda: half @ half], seconds)
+    medium = None
+    # Refused when another block of the process has a precision of its own.
+    with contextlib.suppress(InvalidOption), settings(matmul_precision="medium"):
+        medium = exact / best_of([lambda: left @ left], seconds / 2)[0]
+    images = torch.linspace(-1.0, 1.0, 32 * 56 * 56, dtype=torch.float32, device="cpu").reshape(1, 32, 56, 56)
+    weights = torch.linspace(-1.0, 1.0, 32 * 32 * 9, dtype=torch.float32, device="cpu").reshape(32, 32, 3, 3)
+    images_last = images.to(memory_format=torch.channels_last)
+    weights_last = weights.to(memory_format=torch.channels_last)
+    convolve = torch.nn.functional.conv2d
+    first, last = best_of([lambda: convolve(images, weights), lambda: convolve(images_last, weights_last)], seconds)
+    return slow / usual, exact / fast, medium, first / last
+
+
+def best_of(calls: Sequence[Callable[[], object]], seconds: float) -> list[float]:
+    """The best time of each, taking turns for so many seconds, and twice at least."""
+    best = [float("inf")] * len(calls)
+    end = time.perf_counter() + seconds
+    rounds = 0
+    while rounds < 2 or time.perf_counter() < end:
+        for number, call in enumerate(calls):
+            begin = time.perf_counter()
+            call()
+            best[number] = min(best[number], time.perf_counter() - begin)
+        rounds += 1
+    return best
+
 
 SCHEMA = "anygpu.torch-doctor/1"
 
@@ -19,7 +225,7 @@ _MEASURED_ON = "a float32 product of 384 × 384"
 
 
 class TorchDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What `anygpu.pytorch.doctor` returns, and `anygpu doctor --torch` prints."""
+    """The result of `anygpu.pytorch.doctor`, which `anygpu doctor --torch` prints."""
 
     schema: str = SCHEMA
     #: The answer in one sentence.
@@ -29,7 +235,7 @@ class TorchDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """What costs speed for sure."""
+        """Findings that cost speed for sure."""
         return tuple(finding for finding in self.findings if finding.severity == "problem")
 
     def to_json(self) -> bytes:
@@ -48,11 +254,11 @@ def doctor(*, measured: bool = True) -> TorchDiagnosis:
 
     It computes for three seconds at most; `measured=False` leaves that out.
     """
-    from anygpu.pytorch.doctor_facts import facts_here
+    from anygpu.pytorch.torch_doctor import facts_here
 
     if not measured:
         return diagnose(facts_here(Measurements()))
-    from anygpu.pytorch.doctor_measurements import measure
+    from anygpu.pytorch.torch_doctor import measure
 
     now = facts_here(Measurements())
     return diagnose(msgspec.structs.replace(now, measured=measure(_counts_to_try(now))))

@@ -81,7 +81,7 @@ def inherits() -> str | None:
 
 
 def on_a_new_thread(call: Callable[[], Any]) -> Any:
-    """What it returns there: a new thread's number of threads is the one that every new one gets."""
+    """Return `call()` on a new thread, which has the number of threads that every new one gets."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(call()))
     thread.start()

@@ -1,4 +1,4 @@
-"""What a step changes before its optimiser does, and how that is taken back: random states, buffers, gradients."""
+"""Undoes the changes of a step that ran out of memory: random states, buffers, gradients, the optimiser's step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import gc
 import random
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from anygpu.engines.torch.memory import is_out_of_memory
 from anygpu.errors import name_of, text_of
 
 #: Buffers that are larger, and that no step has changed so far, are tables and masks: they are not copied each time.
@@ -21,7 +22,7 @@ RandomState = tuple[torch.Tensor, torch.Tensor | None]
 
 
 def random_state(device: torch.device) -> RandomState:
-    """Of the CPU, and of `device` if it is CUDA (never run on a card)."""
+    """The random state of the CPU, and of `device` if it is CUDA (never run on a card)."""
     return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
@@ -32,7 +33,7 @@ def set_random_state(state: RandomState, device: torch.device) -> None:
 
 
 def host_random_state() -> tuple[Any, Any]:
-    """Of Python's own generator, and of NumPy's global one if NumPy has been loaded."""
+    """The random state of Python's own generator, and of NumPy's global one if NumPy has been loaded."""
     numpy = sys.modules.get("numpy")
     return random.getstate(), None if numpy is None else numpy.random.get_state()
 
@@ -178,3 +179,100 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+# -- the step of an optimiser that runs out of memory: whether it has changed anything, and how it is taken back
+#
+# Optimisers create their state when they first need it, and change parameters last. So a step that lacked memory has
+# often changed nothing that was there before. torch counts the changes of each tensor, which proves it for its own
+# optimisers. Others may write around that count, and nothing is said for them.
+
+
+class OptimizerBefore:
+    """Parameters and state of an optimiser before its step: which tensors, and how often each was changed."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._parameters = [
+            (parameter, parameter._version) for group in optimizer.param_groups for parameter in group["params"]
+        ]
+        self._state = {parameter: _marked(values) for parameter, values in optimizer.state.items()}
+
+    def step(self, take: Callable[[], Any], device: torch.device) -> str:
+        """Take the step. If memory runs out before anything has changed, once more for one parameter at a time.
+
+        What is to be said of that is returned; the error that ends it is raised.
+        """
+        try:
+            take()
+            return ""
+        except Exception as error:
+            if not is_out_of_memory(error) or not self.undo():
+                raise
+            forget(error)
+        release(device)
+        with _one_parameter_at_a_time(self._optimizer):
+            take()
+        return "the optimizer had not enough memory, had changed nothing, and made its step parameter by parameter"
+
+    @property
+    def is_provable(self) -> bool:
+        """Whether its changes are counted."""
+        return type(self._optimizer).__module__.startswith("torch.optim.")
+
+    def changed(self) -> tuple[int, int]:
+        """How many parameters were changed since, and of how many the state that was there before."""
+        parameters = sum(parameter._version != version for parameter, version in self._parameters)
+        now = self._optimizer.state
+        return parameters, sum(
+            any(_mark(now.get(parameter, {}).get(name)) != mark for name, mark in before.items())
+            for parameter, before in self._state.items()
+        )
+
+    def undo(self) -> bool:
+        """Drop the state that the step has created. Whether everything is as before then."""
+        if not self.is_provable or self.changed() != (0, 0):
+            return False
+        state = self._optimizer.state
+        for parameter in list(state):
+            if parameter not in self._state:
+                del state[parameter]
+                continue
+            for name in [name for name in state[parameter] if name not in self._state[parameter]]:
+                del state[parameter][name]
+        return True
+
+    def sentence(self) -> str:
+        """A sentence about the parameters and the state after a step that broke."""
+        if not self.is_provable:
+            return "parameters may have changed in part: load them from a checkpoint"
+        parameters, states = self.changed()
+        if not parameters and not states:
+            return "parameters and the optimizer's state are as before"
+        return (
+            f"{parameters} of {len(self._parameters)} parameters and the state of {states} have changed: load the "
+            "module and the optimizer from a checkpoint"
+        )
+
+
+@contextmanager
+def _one_parameter_at_a_time(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Within the block, the optimiser makes no temporary tensors for all parameters at once (`foreach`)."""
+    groups = [group for group in optimizer.param_groups if group.get("foreach") is not False and "foreach" in group]
+    before = [group["foreach"] for group in groups]
+    for group in groups:
+        if not group.get("fused"):
+            group["foreach"] = False
+    try:
+        yield
+    finally:
+        for group, foreach in zip(groups, before, strict=True):
+            group["foreach"] = foreach
+
+
+def _marked(values: Any) -> dict[Any, Any]:
+    return {name: _mark(value) for name, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _mark(value: Any) -> Any:
+    return (id(value), value._version) if isinstance(value, torch.Tensor) else value

@@ -2,28 +2,231 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 import contextlib
 import logging
+import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
 from anygpu.base.display import drawn
 from anygpu.receipts import Receipt
-from anygpu.runtime.future_lock import FutureLock
-from anygpu.runtime.giving_way import PAUSE, STRETCH
-from anygpu.runtime.waiting import Waiters, Waiting
+
+# -- short pauses of a thread that computes in Python beside an event loop
+#
+# Python's lock goes from a thread that computes to any of those who wait, every 5 ms. Beside a few such threads, a loop
+# that has something to do may wait for several turns. A thread that sleeps for a moment leaves it the lock at once.
+
+
+#: A thread computes for so many seconds without a pause, and of that length is a pause.
+STRETCH, PAUSE = 1e-3, 1e-4
+
+
+class GivingWay:
+    """`pause()` sleeps for a moment if the last pause was too long ago; only if that is `wanted` at all."""
+
+    __slots__ = ("_until", "_wanted")
+
+    def __init__(self, *, wanted: bool = True) -> None:
+        self._wanted = wanted
+        self._until = time.monotonic() + STRETCH if wanted else 0.0
+
+    def pause(self) -> None:
+        if self._wanted and time.monotonic() > self._until:
+            time.sleep(PAUSE)
+            self._until = time.monotonic() + STRETCH
+
+
+# -- tasks that wait for other tasks: while a lane thread is blocked, a spare thread runs the task that it waits for
+#
+# A lane has few threads. If all of them waited for queued tasks, no thread would be left to run those. So a lane thread
+# reports when it begins to wait for a future, of any runtime, and when it goes on; meanwhile a spare thread, at most
+# one for each blocked thread, runs the awaited task. A spare thread takes awaited tasks only, never new ones: there are
+# as many spare threads as tasks are nested deep, not as many as there are tasks.
+
+
+class Awaitable(Protocol):
+    """A future that is told when a lane thread waits for it."""
+
+    def _awaited(self, *, soon: bool = False) -> None: ...
+
+
+class Seat(Protocol):
+    """A lane thread, as its scheduler sees it. With `soon` the call does not wait for the scheduler's lock."""
+
+    def block(self, *, soon: bool = False) -> None:
+        """The thread waits for a future from now on."""
+
+    def unblock(self, *, soon: bool = False) -> None: ...
+
+
+class _Here(threading.local):
+    seat: Seat | None = None
+    #: Futures that this thread waits for: several in an event loop, or in `concurrent.futures.wait`.
+    waits = 0
+
+
+here = _Here()
+
+
+def begin(future: Awaitable, *, soon: bool = False) -> None:
+    """Report that this thread is about to wait for the future, if it is a lane thread."""
+    seat = here.seat
+    if seat is not None:
+        future._awaited(soon=soon)
+        here.waits += 1
+        if here.waits == 1:
+            seat.block(soon=soon)
+
+
+def end(*, soon: bool = False) -> None:
+    seat = here.seat
+    if seat is not None and here.waits:
+        here.waits -= 1
+        if here.waits == 0:
+            seat.unblock(soon=soon)
+
+
+class Waiting:
+    """A context around waiting for a future; does nothing outside lane threads."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: Awaitable) -> None:
+        self._future = future
+
+    def __enter__(self) -> None:
+        begin(self._future)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end()
+
+
+class Waiters(list[Any]):
+    """The waiters of a future: those of `concurrent.futures.wait` and `as_completed`."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: Any) -> None:
+        super().__init__()
+        self._future: ref[Any] = ref(future)
+
+    def append(self, waiter: Any) -> None:
+        """Add a waiter, and tell it at once if the future was done after the waiting thread took its snapshot."""
+        if isinstance(waiter.event, threading.Event):
+            # Nothing has set it yet: futures of others, which are locked until all have the waiter, come before.
+            waiter.event = InterruptibleEvent()
+        future: Any = self._future()
+        with future._lock:
+            super().append(waiter)
+            done = future._lock.done_since_snapshot
+        begin(future, soon=True)
+        if not done:
+            return
+        if future._lock.state != "FINISHED":
+            waiter.add_cancelled(future)
+        elif future._exception is not None:
+            waiter.add_exception(future)
+        else:
+            waiter.add_result(future)
+
+    def remove(self, waiter: Any) -> None:
+        super().remove(waiter)
+        end(soon=True)
+
+
+class InterruptibleEvent:
+    """A `threading.Event` for one waiting thread, which may be interrupted.
+
+    The `Condition` in `threading.Event` stays locked after an interrupt at the wrong moment, and then `set` never
+    returns. A `SimpleQueue` is of C.
+    """
+
+    __slots__ = ("_set", "_wakes")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        self._wakes.put(None)
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, `timeout` seconds at most; returns whether it is."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._set:
+            try:
+                self._wakes.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                break
+        return self._set
+
 
 #: Finished tasks that an event loop is told about in one turn, so that it can do other things in between.
 _AT_A_TIME = 32
 
+#: The states in which Python's `concurrent.futures` counts a future as done.
+_DONE = ("FINISHED", "CANCELLED_AND_NOTIFIED")
+
 _log = logging.getLogger(__name__)
+
+
+class FutureLock(_thread.RLock):  # type: ignore[misc]
+    """A future's lock and state, in place of the `threading.Condition` of `concurrent.futures.Future`.
+
+    `with lock:` is that of the C class, which an interrupt cannot leave locked. `acquire` and `release` are called by
+    `concurrent.futures.wait` and `as_completed` alone, for all their futures in turn, and there Ctrl-C may come between
+    the two. So they lock nothing: `acquire` takes a snapshot of the state for the calling thread, which sees only that
+    until `release`. What happens to the future meanwhile is made up for when the thread adds its waiter
+    (`anygpu.runtime.future.Waiters`). A snapshot that an interrupt leaves behind is never read again: the next
+    `acquire` of the thread lays another one on top of it.
+    """
+
+    #: Whether the calling thread is in a block of `with lock:`.
+    _is_owned: Callable[[], bool]
+
+    def __init__(self) -> None:
+        self.state = "PENDING"
+        #: By thread. Empty for most futures, which are not waited for in this way.
+        self.snapshots: dict[int, list[str]] = {}
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        self.snapshots.setdefault(_thread.get_ident(), []).append(self.state)
+        return True
+
+    def release(self) -> None:
+        self.snapshots[_thread.get_ident()].pop()
+
+    @property
+    def snapshot(self) -> str:
+        """The state as the calling thread sees it."""
+        mine = self.snapshots.get(_thread.get_ident())
+        return mine[-1] if mine else self.state
+
+    @property
+    def done_since_snapshot(self) -> bool:
+        """Whether the future is done, and was not yet when the calling thread took its snapshot."""
+        return self.state in _DONE and self.snapshot not in _DONE
+
+    def notify_all(self) -> None:
+        """Does nothing: `Future.result` waits for a lock of its own."""
 
 
 def _call_back(function: Callable[[Any], object], future: Future) -> None:
@@ -41,8 +244,9 @@ class Future(concurrent.futures.Future[Any]):
     """
 
     def __init__(self, cancel: Callable[[Future], bool], awaited: Callable[[Future, bool], None] | None = None) -> None:
+        self._lock = FutureLock()
         super().__init__()
-        self._condition = FutureLock()  # type: ignore[assignment]
+        self._condition = self._lock  # type: ignore[assignment]
         self._cancel_task = cancel
         self._tell_awaited = awaited
         self._waiters = Waiters(self)
@@ -51,6 +255,18 @@ class Future(concurrent.futures.Future[Any]):
         #: For a task submitted in an event loop: called when a thread blocks the loop to wait for it.
         self._hurry: Callable[[], None] | None = None
         self._receipt: Receipt | Callable[[], Receipt] | None = None
+
+    @property
+    def _state(self) -> str:
+        """The state: in a method of this class, which holds the lock, the present one; else the thread's snapshot."""
+        lock = self._lock
+        if not lock.snapshots or lock._is_owned():
+            return lock.state
+        return lock.snapshot
+
+    @_state.setter
+    def _state(self, state: str) -> None:
+        self._lock.state = state
 
     @property
     def is_of_a_loop(self) -> bool:
@@ -69,8 +285,13 @@ class Future(concurrent.futures.Future[Any]):
     def _repr_html_(self) -> str | None:
         return drawn(self)
 
+    def done(self) -> bool:
+        return self._lock.state not in ("PENDING", "RUNNING")
+
     def result(self, timeout: float | None = None) -> Any:
         self._wait(timeout)
+        if self._lock.state == "FINISHED" and self._exception is None:
+            return self._result  # nothing changes any more, so no lock is needed
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -79,7 +300,7 @@ class Future(concurrent.futures.Future[Any]):
 
     def _wait(self, timeout: float | None) -> None:
         """Wait until it is done; raises `TimeoutError` after `timeout` seconds."""
-        if self.done():
+        if self._lock.state not in ("PENDING", "RUNNING"):
             return
         if self._hurry is not None:
             self._hurry()
@@ -98,7 +319,7 @@ class Future(concurrent.futures.Future[Any]):
                 ):
                     raise TimeoutError
         finally:
-            with contextlib.suppress(ValueError), self._condition:
+            with contextlib.suppress(ValueError), self._lock:
                 self._done_callbacks.remove(wake)  # type: ignore[attr-defined]
 
     def wait(self) -> None:
@@ -111,52 +332,6 @@ class Future(concurrent.futures.Future[Any]):
         self._is_awaited = True
         if self._tell_awaited is not None:
             self._tell_awaited(self, soon)
-
-    # -- for lanes, which must not wait for a thread that was interrupted. Otherwise as in `concurrent.futures`
-
-    def set_result(self, result: Any) -> None:
-        lock = self._changing()
-        try:
-            with self._condition:
-                self._check_open()
-                self._result, self._state = result, "FINISHED"
-                for waiter in self._waiters:
-                    waiter.add_result(self)
-        finally:
-            lock.changed()
-        self._invoke_callbacks()  # type: ignore[attr-defined]
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        lock = self._changing()
-        try:
-            with self._condition:
-                self._check_open()
-                self._exception, self._state = exception, "FINISHED"
-                for waiter in self._waiters:
-                    waiter.add_exception(self)
-        finally:
-            lock.changed()
-        self._invoke_callbacks()  # type: ignore[attr-defined]
-
-    def set_running_or_notify_cancel(self) -> bool:
-        with self._condition:
-            if self._state == "PENDING":  # to those who wait that is the same
-                self._state = "RUNNING"
-                return True
-        lock = self._changing()
-        try:
-            return super().set_running_or_notify_cancel()
-        finally:
-            lock.changed()
-
-    def _changing(self) -> FutureLock:
-        lock: FutureLock = self._condition  # type: ignore[assignment]
-        lock.change()
-        return lock
-
-    def _check_open(self) -> None:
-        if self._state not in ("PENDING", "RUNNING"):
-            raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
 
     def cancel(self) -> bool:
         """Whether the task will not deliver: it waited still, or runs in pieces and stops after this one."""
@@ -184,8 +359,7 @@ class Future(concurrent.futures.Future[Any]):
             except asyncio.CancelledError:
                 self.cancel()
                 raise
-        if self._state == "FINISHED" and self._exception is None:
-            # Nothing changes any more, so no lock is needed: `cancelled` and `result` take it eight times.
+        if self._lock.state == "FINISHED" and self._exception is None:
             return self._result
         if self.cancelled():
             raise asyncio.CancelledError

@@ -20,21 +20,20 @@ from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import hear_numpy, learn_from
-from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced, trace_and_predict
+from anygpu.placement.device_call import receipt_of
+from anygpu.placement.place_call import choose, run_at, run_untraced, trace_and_predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
-from anygpu.runtime.batch_check import LaunchCheck
-from anygpu.runtime.batches import Batch, Batched, CheckStatus
-from anygpu.runtime.giving_way import GivingWay
-from anygpu.runtime.jobs import Job
-from anygpu.runtime.lanes import PLANNING, Lane
+from anygpu.runtime.batches import Batch, Batched, CheckStatus, LaunchCheck
+from anygpu.runtime.future import GivingWay
+from anygpu.runtime.lanes import PLANNING, Job, Lane
 from anygpu.runtime.opaque_runner import OpaqueRunner
 from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
-from anygpu.tasks.machine import FINAL, Deliver, Fail, Failed, Finished, Requeue, Started
+from anygpu.workers.task_lifecycle import FINAL, Deliver, Fail, Failed, Finished, Requeue, Started
 from anygpu.workers.worker import Ran
 
 _log = logging.getLogger(__name__)

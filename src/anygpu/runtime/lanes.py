@@ -1,17 +1,176 @@
-"""Lanes: one per device, with the threads that take tasks from the queue and run them there."""
+"""Lanes: one per device, with its threads, the tasks that they run, and which lane is free soonest."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
-from typing import Any
+import time
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
-from anygpu.runtime.jobs import Job
+import numpy as np
+
+from anygpu.array.core.array import Array
+from anygpu.array.core.structure import flatten
+from anygpu.base import events
+from anygpu.errors import NotANumber
+from anygpu.notes import Failure, Origin
+from anygpu.placement.call import Call
+from anygpu.placement.options import NaNs
+from anygpu.placement.retry import LockedTask
+from anygpu.placement.trust import Modes
+from anygpu.plan.choosing import Choice, WaitingTimes
+from anygpu.receipts import Attempt, Receipt
+from anygpu.runtime.future import Future
+
+# -- A task in the queue: a call, the future that its caller holds, and what was asked of both
+
+
+class Job:
+    """One submitted call."""
+
+    __slots__ = (
+        "attempts",
+        "begun",
+        "call",
+        "choice",
+        "forced",
+        "future",
+        "held_bytes",
+        "idempotent",
+        "kind",
+        "lane",
+        "life",
+        "line",
+        "modes",
+        "nan",
+        "nbytes",
+        "number",
+        "origin",
+        "planning",
+        "priority",
+        "receipt_sinks",
+        "seconds",
+        "started",
+        "submitted",
+        "taken",
+        "tenant",
+        "until",
+        "withdrawals",
+        "witness",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        call: Call,
+        future: Future,
+        life: LockedTask,
+        *,
+        priority: int,
+        tenant: str,
+        submitted: float,
+        until: float | None,
+        nan: NaNs,
+        idempotent: bool,
+        nbytes: int,
+        receipt_sinks: tuple[list[Receipt], ...],
+        line: tuple[str, int],
+        modes: Modes | None = None,
+        origin: Origin | None = None,
+    ) -> None:
+        self.number = number
+        self.call = call
+        self.future = future
+        self.life = life
+        #: Jobs of one kind can become one launch. A job that must run alone has a kind of its own, which is
+        #: not the job itself: that would keep its arguments until the garbage collector comes.
+        self.kind: Hashable = _kind(call) if call.cacheable and modes is None else object()
+        self.priority = priority
+        self.tenant = tenant
+        self.submitted = submitted
+        #: Its deadline on the monotonic clock.
+        self.until = until
+        self.nan = nan
+        self.idempotent = idempotent
+        #: Bytes of its arguments, and of its results where they are known.
+        self.nbytes = nbytes
+        #: The receipt lists that were active where it was submitted.
+        self.receipt_sinks = receipt_sinks
+        #: The user's own line where it was submitted.
+        self.line = line
+        #: NumPy's floating-point modes where it was submitted, unless they were the defaults.
+        self.modes = modes
+        #: Where it was submitted, for those who observe it.
+        self.origin = origin
+        #: Called with its return value and whether it succeeded, before its caller gets it.
+        self.witness: Callable[[Any, bool], None] | None = None
+        #: Seconds spent on tracing it and evaluating devices before it was queued.
+        self.planning = 0.0
+        #: The lane that it waits for, and the predicted seconds there.
+        self.lane = ""
+        self.seconds = 0.0
+        self.started = 0.0
+        #: Whether a lane has taken it from the queue and not started it yet.
+        self.taken = False
+        #: Whether it has ever started.
+        self.begun = False
+        #: How often a worker was lost before the task had begun there.
+        self.withdrawals = 0
+        #: The bytes charged to its lane while it runs.
+        self.held_bytes = 0
+        #: Where it runs, or would run now.
+        self.choice: Choice | None = None
+        #: Where it must run after a failure.
+        self.forced: Choice | None = None
+        self.attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.call.site.task
+
+    def fail(self, error: BaseException) -> None:
+        """Raise the error where the result is awaited."""
+        if events.calls:
+            now = time.perf_counter()
+            began = self.origin.time if self.origin is not None else now
+            device = self.choice.candidate if self.choice is not None else "numpy"
+            events.calls.tell(Failure(self.name, device, type(error).__name__, began, now), self.origin)
+        self.future.set_exception(error)
+
+    def alone(self) -> None:
+        """Keep it out of batches from now on."""
+        self.kind = object()
+
+    def check(self, value: Any) -> None:
+        """Raises `NotANumber` for a NaN in the result, if the caller asked for that."""
+        if self.nan == "allow":
+            return
+        for leaf in flatten(value)[0]:
+            if isinstance(leaf, np.ndarray | np.generic | Array | float | complex):
+                values = np.asarray(leaf)
+                if values.dtype.kind not in "fc":
+                    continue
+                found = np.isnan(values)
+                if found.any():
+                    position = np.unravel_index(int(np.argmax(found)), found.shape)
+                    raise NotANumber(self.name, tuple(int(each) for each in position))
+
+
+def _kind(call: Call) -> Hashable:
+    """Calls of opaque tasks may differ in their rows."""
+    return call.site if call.site.options.engine is None else call.form.form
+
+
+# -- lanes: one per device, with the threads that take tasks from the queue and run them there
+
 
 #: Seconds after which an idle lane looks again while tasks wait for other lanes: one of those may be stuck.
 LOOK_AGAIN = 0.05
-#: Of more lanes than this, each looks less often: all of them together look as often as so many would.
+#: With more lanes than this, each looks less often: all of them together look as often as so many would.
 LOOKING = 64
 
 #: For a backlog shorter than this many seconds no other thread is woken.
@@ -22,7 +181,7 @@ PLANNING = "planning"
 
 
 class LaneLoad:
-    """What runs on one device, and what waits for it. It has no thread and no clock; the scheduler's lock guards it.
+    """The tasks that run on one device or wait for it. No thread, no clock; the scheduler's lock guards it.
 
     What runs its tasks is woken by `notify` and `start`: threads here, events in a simulation.
     """
@@ -144,3 +303,142 @@ class Lane(LaneLoad):
             self.asleep += 1
             self.wakened.wait()
             self.asleep -= 1
+
+
+# -- the lanes of a scheduler, and which of them are free soonest: an answer that costs the same for many as for few
+
+
+LaneType = TypeVar("LaneType", bound=LaneLoad)
+
+_NOTHING: Mapping[str, float] = {}
+
+
+class LaneIndex(Generic[LaneType]):
+    """All lanes, made when they are first needed. The caller must hold the scheduler's lock.
+
+    The order is only a hint, brought up to date when it is asked for: what a lane's tasks take is always asked of the
+    lane itself.
+    """
+
+    def __init__(self, make: Callable[[str], LaneType]) -> None:
+        self._make = make
+        self._lanes: dict[str, LaneType] = {}
+        #: Devices that nothing runs on or waits for, the longest free first; also those without a lane yet.
+        self._free: OrderedDict[str, None] = OrderedDict()
+        #: The others by the time at which they are expected to be free, and where each is in that order.
+        self._busy: list[tuple[float, str]] = []
+        self._until: dict[str, float] = {}
+        #: In order, so that the same events always give the same answers.
+        self._changed: dict[str, None] = {}
+        #: Lanes that are busy, and whose position in that order is not up to date.
+        self._moved: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> LaneType:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = self._make(name)
+            self._changed[name] = None
+        return lane
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def __iter__(self) -> Iterator[LaneType]:
+        return iter(self._lanes.values())
+
+    def find(self, name: str) -> LaneType | None:
+        return self._lanes.get(name)
+
+    def expect(self, devices: Iterable[str]) -> None:
+        """There may be tasks for these devices: those without a lane count as free."""
+        for name in devices:
+            if name not in self._lanes:
+                self._free.setdefault(name)
+
+    def changed(self, lane: LaneLoad) -> None:
+        """Something began or ended there, or waits for it."""
+        self._changed[lane.name] = None
+
+    def free(self, most: int) -> list[str]:
+        """So many devices that are free, in turn: those that were named go to the end."""
+        self._note_changes()
+        names = list(islice(self._free, most))
+        if len(names) < len(self._free):
+            for name in names:
+                self._free.move_to_end(name)
+        return names
+
+    def waiting(self, now: float, others: Mapping[str, float] = _NOTHING, *, without: str | None = None) -> Waiting:
+        """For each device, the seconds until a task that comes now would begin; 0 for the lane `without`.
+
+        `others` are devices that are busy with something else than tasks of these lanes.
+        """
+        return Waiting(self, now, others, without)
+
+    def soonest(self, most: int, now: float) -> list[str]:
+        """So many devices that are free now, or those that will be first if none is."""
+        self._note_changes()
+        if self._free:
+            return list(islice(self._free, most))
+        self._sort_busy(now)
+        first = self._busy[:most]
+        # One that should be free and is not takes longer than was expected: it moves back.
+        self._moved.update((name, None) for until, name in first if until < now)
+        return [name for _, name in first]
+
+    def _note_changes(self) -> None:
+        """Which lanes are free now."""
+        for name in self._changed:
+            lane = self._lanes[name]
+            if lane.running or lane.backlog > 0:
+                self._free.pop(name, None)
+                self._moved[name] = None
+            else:
+                self._moved.pop(name, None)
+                if name in self._until:
+                    self._remove(name)
+                self._free.setdefault(name)
+        self._changed.clear()
+
+    def _sort_busy(self, now: float) -> None:
+        for name in self._moved:
+            lane = self._lanes[name]
+            until = now + lane.waiting(now) + lane.backlog / lane.width
+            if name in self._until:
+                self._remove(name)
+            insort(self._busy, (until, name))
+            self._until[name] = until
+        self._moved.clear()
+
+    def _remove(self, name: str) -> None:
+        del self._busy[bisect_left(self._busy, (self._until.pop(name), name))]
+
+
+class Waiting(WaitingTimes):
+    """How long each device is busy, at one moment."""
+
+    __slots__ = ("_index", "_now", "_others", "_without")
+
+    def __init__(self, index: LaneIndex[Any], now: float, others: Mapping[str, float], without: str | None) -> None:
+        self._index = index
+        self._now = now
+        self._others = others
+        self._without = without
+
+    def get(self, name: str, default: float = 0.0, /) -> float:
+        """Seconds until a candidate is free; one that is split across devices is as busy as the busiest of them."""
+        if name == self._without:
+            return 0.0
+        lane = self._index.find(name)
+        if lane is None:
+            if "+" in name:
+                return max([self.get(device) for device in name.split("+")])
+            seconds = 0.0
+        elif lane.running:
+            seconds = lane.waiting(self._now) + lane.backlog / lane.width
+        else:
+            seconds = lane.backlog / lane.width
+        return max(seconds, self._others.get(name, 0.0)) if self._others else seconds
+
+    def soonest(self, most: int) -> Iterable[str]:
+        return self._index.soonest(most, self._now)

@@ -15,12 +15,10 @@ from anygpu.placement.opaque import place_opaque
 from anygpu.placement.planner import Planner
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Phases, Receipt
-from anygpu.runtime.jobs import Job
-from anygpu.runtime.lanes import Lane
-from anygpu.runtime.opaque_batches import OpaqueBatches, alike, best_device, cut, same, stacked
+from anygpu.runtime.lanes import Job, Lane
 from anygpu.runtime.routing import Routing
-from anygpu.tasks.faults import fault_of
-from anygpu.tasks.machine import Started
+from anygpu.runtime.stacking import OpaqueBatches, alike_but_for_rows, best_device, cut, same, stacked
+from anygpu.workers.task_lifecycle import Started, fault_of
 
 
 class Queue(Protocol):
@@ -33,7 +31,7 @@ class Queue(Protocol):
 
 
 class LaneTasks(Protocol):
-    """What the worker of a lane does with tasks of every kind."""
+    """The methods of a lane's worker that tasks of every kind need."""
 
     def begin(self, job: Job, choice: Choice, start: Started) -> bool: ...
 
@@ -97,7 +95,7 @@ class OpaqueRunner:
         calls = [job.call for job in jobs]
         device, engine = best_device(first.call), first.call.site.options.engine
         assert engine is not None
-        count = alike(calls) if device is not None and batches.still_holds(first.call, device) else 1
+        count = alike_but_for_rows(calls) if device is not None and batches.still_holds(first.call, device) else 1
         for job in jobs[max(1, count) :]:  # another lane may take them
             self._queue.put_back(job)
         if count < 2 or device is None:
@@ -175,7 +173,7 @@ class OpaqueRunner:
 
 
 class _Share(NamedTuple):
-    """What the calls of one launch of an opaque task share."""
+    """The receipt that the calls of one launch of an opaque task share."""
 
     whole: Receipt
     calls: int

@@ -15,20 +15,14 @@ from functools import partial
 from anygpu.base.interrupts import may_be_interrupted, uninterrupted
 from anygpu.errors import DeadlineExceeded, RuntimeClosed
 from anygpu.placement.planner import Planner
-from anygpu.runtime.deadlines import Deadlines
-from anygpu.runtime.dispatch import Dispatcher
-from anygpu.runtime.future import Future
-from anygpu.runtime.health import Health, LaneHealth, health_of, lanes_of
-from anygpu.runtime.intake import Intake, Submission
-from anygpu.runtime.jobs import Job
-from anygpu.runtime.lane_index import LaneIndex
+from anygpu.runtime.future import Future, here
+from anygpu.runtime.health import Health, LaneHealth, Visit, Visits, health_of, lanes_of
+from anygpu.runtime.intake import Deadlines, Intake, Submission
 from anygpu.runtime.lane_worker import LaneWorker
-from anygpu.runtime.lanes import PLANNING, Lane
-from anygpu.runtime.routing import Routing
-from anygpu.runtime.visits import Visit, Visits
-from anygpu.runtime.waiting import here
-from anygpu.tasks.machine import Cancelled, Expired, Fail, Kill
-from anygpu.tasks.queue import TaskQueue
+from anygpu.runtime.lanes import PLANNING, Job, Lane, LaneIndex
+from anygpu.runtime.routing import Dispatcher, Routing
+from anygpu.runtime.task_queue import TaskQueue
+from anygpu.workers.task_lifecycle import Cancelled, Expired, Fail, Kill
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +150,7 @@ class Scheduler:
         return self._closed or "open"
 
     def health(self) -> Health:
-        """What runs where, what waits, and what was lost; plain values."""
+        """Running, waiting and lost tasks of each device, as plain values."""
         if self._intake:
             uninterrupted(self._admit_pending)
         with self.lock:

@@ -1,23 +1,33 @@
-"""Stacks the arguments of several calls for one launch, and splits its results.
-
-A row holds the inputs of one call, a column one input of all calls. Every caller gets results in memory of its own: a
-view would keep the whole launch alive.
-"""
+"""Several calls as one: arguments stacked and results split, of programs and, by their rows, of opaque tasks."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import to_numpy_dtype
+from anygpu.array.core.structure import flatten, unflatten
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base.typing import HostArray
+from anygpu.errors import AllocationError
+from anygpu.fallback_warnings import warn_fallback
 from anygpu.placement.call import Call
+from anygpu.placement.learnt_memory import predicted_peak
+from anygpu.placement.opaque import free_bytes
+from anygpu.placement.opaque_form import OpaqueForm
+from anygpu.plan.batching import SIZES, BatchTimes, weigh
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
+
+# -- stacks the arguments of several calls for one launch, and splits its results
+#
+# A row holds the inputs of one call, a column one input of all calls. Every caller gets results in memory of its own: a
+# view would keep the whole launch alive.
+
 
 #: For each input of the program, whether it is stacked.
 Marks = tuple[bool, ...]
@@ -113,3 +123,263 @@ def split(traced: Traced, results: Sequence[HostArray], rows: Sequence[CallInput
         taken = result[:count]
         columns.append([row.copy() for row in taken] if result.ndim > 1 else list(taken))
     return [traced.rebuild(made, given) for made, given in zip(zip(*columns, strict=True), rows, strict=True)]
+
+
+# -- batches of opaque tasks: waiting calls whose rows are proved to be independent become one call with all their rows
+#
+# There is no program to look into, so that the engine has to prove it, in the background. The first launch is compared
+# with separate calls, and its size is chosen by what launches took, as for programs.
+
+
+#: Before a launch was measured, it is expected to take this part of what its calls take one by one.
+_EXPECTED = 0.5
+#: Calls that run one by one after a launch was not worth it: fewer if that rests on disturbed times.
+_PASSED_OVER, _PASSED_OVER_IN_DOUBT = 64, 8
+#: Calls of a launch that is compared.
+COMPARED = 4
+#: Launches that are predicted to take less memory are made without a look at what is free.
+_MUCH, _USABLE = 64 << 20, 0.8
+#: Results may differ by so many units in the last place of the largest value: sums are added in another order.
+_UNITS, _MOST_TOLERANCE = 1000, 0.05
+
+
+class Stacked(NamedTuple):
+    """Several calls as one."""
+
+    call: Call
+    #: The rows of each.
+    rows: tuple[int, ...]
+
+
+class OpaqueBatches:
+    """The launches of one form of an opaque task. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.times = BatchTimes()
+        #: The engine's proof; `None` as long as it was not asked.
+        self.proof: Any = None
+        self._is_proving = False
+        #: Why calls run one by one for good.
+        self.off: str | None = None
+        #: The devices on which a launch was compared with separate calls.
+        self.compared: set[str] = set()
+        self._passed_over = 0
+        #: The rows at which an allocation failed.
+        self._too_many: int | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Why calls run one by one; `None` if they need not, or that is not known yet."""
+        return self.off or (self.proof.reason if self.proof is not None else None)
+
+    def how_many(self, call: Call, there: int, latency: float) -> int:
+        """How many of the waiting calls of its form to take at once. Quick: the queue's lock is held."""
+        form, rows = call.form
+        if there < 2 or rows is None or self.off is not None or form.disagreed:
+            return 1
+        name = best_device(call)
+        if name is None:
+            return 1  # the first call tells what one alone takes
+        if self.proof is None:
+            self._prove(call, name)
+            return 1
+        if not self.proof.is_proved:
+            return 1
+        if self._passed_over > 0:
+            self._passed_over -= 1
+            return 1
+        if name not in self.compared:
+            return min(there, COMPARED)
+        return self._weighed(call, form, rows, name, there, latency)
+
+    def _weighed(self, call: Call, form: OpaqueForm, rows: int, name: str, there: int, latency: float) -> int:
+        single = call.site.chooser.estimate(name) or 0.0
+        seen = form.seen(name)
+
+        def bytes_of(size: int) -> int:
+            return predicted_peak(seen, rows * min(size, there)) or 0
+
+        room = None
+        if bytes_of(there) >= _MUCH and (free := free_bytes(call, name)) is not None:
+            room = int(free * _USABLE)
+        with self._lock:
+            if self._too_many is not None:
+                limit = bytes_of(max(1, self._too_many // rows)) - 1
+                room = limit if room is None else min(room, limit)
+            plan = weigh(
+                there,
+                single=single,
+                # A launch is not padded: it takes the rows that there are.
+                together=lambda size: self.times.estimate(size, single * size * _EXPECTED) * min(1.0, there / size),
+                compiling=lambda _: 0.0,
+                bytes_of=bytes_of,
+                room=room,
+                latency=latency,
+            ).plan
+            for size in SIZES:
+                if size <= there and (plan is None or plan.size != size):
+                    self.times.passed_over(size, calm=call.planner.watch.is_calm)
+            if plan is None:
+                if there > SIZES[0]:
+                    self._passed_over = _PASSED_OVER_IN_DOUBT if self.times.is_doubtful else _PASSED_OVER
+                return 1
+            return plan.taken
+
+    # -- the proof
+
+    def _prove(self, call: Call, name: str) -> None:
+        with self._lock:
+            if self._is_proving:
+                return
+            self._is_proving = True
+        call.planner.background.submit(lambda: self._proved(call, name))
+
+    def _proved(self, call: Call, name: str) -> None:
+        """In the background."""
+        try:
+            worker: Any = call.planner.worker(name, call.site.options)
+            prove = getattr(worker.engine, "independence", None)
+            if prove is None:
+                self.off = f"{call.site.options.engine} cannot prove that rows are independent"
+                return
+            leaves, structure = flatten((call.arguments, call.keywords))
+            if not all(isinstance(leaf, np.ndarray) or not hasattr(leaf, "shape") for leaf in leaves):
+                self.off = "its arguments are not NumPy's arrays"
+                return
+            few = [worker.native(worker.upload(leaf[:4])) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+            self.proof = prove(call.function, *unflatten(structure, few))
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong here, calls run one by one
+            self.off = f"looking at it raised {type(error).__name__}"
+        finally:
+            self._is_proving = False
+
+    def still_holds(self, call: Call, name: str) -> bool:
+        """Whether the module is as it was when it was proved; else that is done again."""
+        engine: Any = call.planner.worker(name, call.site.options).engine  # type: ignore[attr-defined]
+        proof = self.proof
+        if proof is not None and engine.still_holds(proof, call.function):
+            return True
+        with self._lock:
+            if self.proof is proof:
+                self.proof = None
+                self.compared = set()
+                self.times = BatchTimes()
+        return False
+
+    # -- launches
+
+    def launched(self, call: Call, device: str, calls: int, seconds: float, *, disturbed: bool) -> None:
+        """A launch of so many calls took so long; `call` is one of them."""
+        size = next((each for each in SIZES if each >= calls), SIZES[-1])
+        single = call.site.chooser.estimate(device) or 0.0
+        with self._lock:
+            # As if it had been full: it need not be.
+            self.times.measured(size, seconds * size / calls, single * size * _EXPECTED, disturbed=disturbed)
+
+    def failed(self, error: BaseException, rows: int) -> None:
+        """A launch of so many rows failed: each call runs alone now, to see which of them is the cause."""
+        if isinstance(error, AllocationError):
+            with self._lock:
+                self._too_many = rows if self._too_many is None else min(rows, self._too_many)
+        else:
+            self.pass_over()
+
+    def pass_over(self) -> None:
+        """The next calls run one by one."""
+        self._passed_over = _PASSED_OVER
+
+    def agreed(self, device: str) -> None:
+        self.compared.add(device)
+
+    def disagreed(self, call: Call, device: str) -> None:
+        """Stacked rows gave other results: nothing is stacked any more, in this process and later ones."""
+        self.off = "rows gave other results in one launch than in separate calls"
+        form = call.form.form
+        if form.program is not None:
+            call.planner.recall.rows_disagreed(form.program, device)
+        warn_fallback(
+            f"{call.site.task} runs item by item: {self.off} on {device}, although every operator of it computes rows "
+            "independently. Please report it, with the module.",
+            cause=(call.site.task, self.off),
+        )
+
+
+def best_device(call: Call) -> str | None:
+    """The device that has run such calls, and would run the next; `None` before the first."""
+    with call.planner.lock:
+        tracks = call.site.chooser.tracks
+        known = [name for name, track in tracks.items() if track.recent and not track.suspended]
+        return min(known, key=lambda name: call.site.chooser.estimate(name) or 0.0, default=None)
+
+
+def alike_but_for_rows(calls: Sequence[Call]) -> int:
+    """How many of the first calls can be stacked: arrays of NumPy's with rows, and all else equal."""
+    first, structure = flatten((calls[0].arguments, calls[0].keywords))
+    for number, call in enumerate(calls):
+        leaves, other = flatten((call.arguments, call.keywords))
+        if other != structure or not all(map(_fits, leaves, first)):
+            return number
+    return len(calls)
+
+
+def _fits(leaf: Any, first: Any) -> bool:
+    if type(leaf) is np.ndarray:
+        return type(first) is np.ndarray and leaf.shape[1:] == first.shape[1:] and leaf.dtype == first.dtype
+    if isinstance(leaf, bool | int | float | str | bytes | complex | type(None)):
+        return type(leaf) is type(first) and repr(leaf) == repr(first)
+    return leaf is first
+
+
+def stacked(calls: Sequence[Call]) -> Stacked:
+    """One call with the rows of all, in their order."""
+    taken = [flatten((call.arguments, call.keywords))[0] for call in calls]
+    structure = flatten((calls[0].arguments, calls[0].keywords))[1]
+    columns: list[Any] = [
+        np.concatenate(column) if type(column[0]) is np.ndarray else column[0] for column in zip(*taken, strict=True)
+    ]
+    arguments, keywords = unflatten(structure, columns)
+    rows = tuple(call.form.rows or 0 for call in calls)
+    return Stacked(calls[0].with_arguments(arguments, keywords), rows)
+
+
+def cut(value: Any, rows: Sequence[int], axes: Sequence[int]) -> list[Any]:
+    """The value of each call. A part of less than half is copied, so that it does not keep the memory of the rest.
+
+    Raises `ValueError` when the value is not as the proof says.
+    """
+    leaves, structure = flatten(value)
+    if len(leaves) != len(axes) or not all(isinstance(leaf, np.ndarray) for leaf in leaves):
+        raise ValueError("the results are others than those that were proved to have rows")
+    total = sum(rows)
+    parts: list[list[HostArray]] = [[] for _ in rows]
+    for leaf, axis in zip(leaves, axes, strict=True):
+        each, left = divmod(leaf.shape[axis], total)
+        if left:
+            raise ValueError("the results do not have the rows of the arguments")
+        begin = 0
+        for number, count in enumerate(rows):
+            part = leaf[(slice(None),) * axis + (slice(begin, begin + count * each),)]
+            parts[number].append(part.copy() if 2 * part.nbytes < leaf.nbytes else part)
+            begin += count * each
+    return [unflatten(structure, each) for each in parts]
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Whether results of a launch are those of a separate call, but for the order of additions."""
+    one, structure = flatten(found)
+    other, wanted = flatten(expected)
+    return structure == wanted and all(map(_same_leaf, one, other))
+
+
+def _same_leaf(found: Any, expected: Any) -> bool:
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return False
+    if found.dtype.kind not in "fc" and found.dtype.name != "bfloat16":
+        return bool(np.array_equal(found, expected))
+    unit = float(np.finfo(found.dtype).eps) if found.dtype.kind in "fc" else 2.0**-7
+    wide = [each.astype(np.complex128 if each.dtype.kind == "c" else np.float64) for each in (found, expected)]
+    finite = np.abs(wide[1][np.isfinite(wide[1])])
+    tolerance = min(_UNITS * unit, _MOST_TOLERANCE) * (float(finite.max()) if finite.size else 0.0)
+    return bool(np.allclose(wide[0], wide[1], rtol=0.0, atol=tolerance, equal_nan=True))

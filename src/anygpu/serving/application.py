@@ -18,12 +18,20 @@ from anygpu import _version
 from anygpu.base.metric_families import sources
 from anygpu.base.printable import encode_json
 from anygpu.runtime.health import Health
-from anygpu.serving.hosts import refusal_of_page
-from anygpu.serving.limits import MAX_HEADERS, Held, Limits
+from anygpu.serving.limits import (
+    MAX_HEADERS,
+    Held,
+    InvalidRequest,
+    Limits,
+    Refusal,
+    refusal_of,
+    refusal_of_page,
+    too_large,
+    try_again,
+)
 from anygpu.serving.metrics import Metrics
 from anygpu.serving.models import VERSION, Model
 from anygpu.serving.protocol import Response, answer, parse
-from anygpu.serving.refusals import InvalidRequest, Refusal, refusal_of, too_large, try_again
 from anygpu.serving.tokens import EVERYBODY, Access, Tokens
 
 Scope = MutableMapping[str, Any]
@@ -50,7 +58,7 @@ _CLOSE = (b"connection", b"close")
 
 
 class ServingRuntime(Protocol):
-    """What serving needs of a runtime: a `Runtime` is one, and so is anything else with these methods."""
+    """The part of a runtime that serving needs: a `Runtime` is one, and so is anything else with these methods."""
 
     @property
     def waiting(self) -> int: ...
@@ -399,7 +407,7 @@ def _least(one: float | None, other: float | None) -> float | None:
 
 
 async def _result(future: Any, receive: Receive) -> Any:
-    """What the task returned. A caller that is gone meanwhile takes its task out of the queue."""
+    """Wait for the result of a task. A caller that is gone meanwhile takes its task out of the queue."""
     watch: asyncio.Task[None] | None = None
 
     def begin() -> None:

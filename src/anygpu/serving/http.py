@@ -35,8 +35,8 @@ _LAST_TURNS, _FIRST_REQUEST_TURNS = 3, 50
 #: Linux' numbers: SO_ATTACH_FILTER, and the instruction BPF_RET | BPF_K.
 _ATTACH_FILTER, _RETURN = 26, 0x06
 
-#: What a connection waits for. "rest" is the body of a request that has its answer, and "end" is that the client reads
-#: the last answer.
+#: States of a connection that waits. "rest" is the body of a request that has its answer, and "end" is that the client
+#: reads the last answer.
 _Waits = Literal["head", "body", "rest", "idle", "end"]
 
 
@@ -52,7 +52,7 @@ class Connections:
             "idle": limits.idle_seconds,
             "end": limits.answer_seconds,
         }
-        #: Those in the middle of something and those between two requests; the one that waits the longest is first.
+        #: Connections within a request, and between two requests; the one that waits the longest is first.
         self._within: dict[LimitedProtocol, None] = {}
         self._idle: dict[LimitedProtocol, None] = {}
 
@@ -311,7 +311,7 @@ class HttpServer(uvicorn.Server):
         return not new or self._turns >= _FIRST_REQUEST_TURNS
 
     async def _take_last(self) -> None:
-        """Close the listener. Connections that nobody has accepted yet would be reset by that, so they are accepted."""
+        """Close the listener. Connections that are not accepted yet would be reset by that, so they are accepted."""
         loop = asyncio.get_running_loop()
         _refuse_new(self._listener)
         protocol = self._protocol

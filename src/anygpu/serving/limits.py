@@ -1,11 +1,105 @@
-"""The limits of a server, and the count of what its requests hold."""
+"""The limits of a server, the count of what its requests hold, and refusals: a status of HTTP and a sentence."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import msgspec
 
 from anygpu.base.units import bytes_from
-from anygpu.errors import InvalidOption
+from anygpu.errors import (
+    AllocationError,
+    AnyGPUError,
+    DeadlineExceeded,
+    DeviceError,
+    InvalidOption,
+    NotANumber,
+    Overloaded,
+    RuntimeClosed,
+    TooBig,
+    name_of,
+    text_of,
+)
+
+#: Characters of a message; longer ones are cut.
+_LONGEST = 300
+#: Errors with which a function says that its arguments do not fit.
+_OF_THE_ARGUMENTS = (ValueError, TypeError, IndexError)
+
+
+class Refusal(Exception):
+    """A request that gets an error instead of a result."""
+
+    def __init__(self, status: int, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = tuple(headers)
+
+
+class InvalidRequest(Refusal):
+    """The request breaks a rule of the protocol, or does not fit the model."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(400, message)
+
+
+def too_large(message: str) -> Refusal:
+    return Refusal(413, message, [(b"connection", b"close")])
+
+
+def try_again(status: int, message: str, seconds: float) -> Refusal:
+    """Nothing of it was run: the caller may come again after so many seconds."""
+    return Refusal(status, message, [(b"retry-after", str(max(1, math.ceil(seconds))).encode())])
+
+
+def refusal_of(error: Exception, model: str, retry_seconds: float) -> Refusal:
+    """The response for a model's task that has failed.
+
+    Messages of errors that blame the arguments are passed on, because the caller has to know. Of all others only the
+    name is: they are about this machine, and are logged here.
+    """
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, DeadlineExceeded):
+        return Refusal(504, f"{model} did not finish within {error.seconds:g} s. Allow more time, or send less.")
+    if isinstance(error, Overloaded):
+        return try_again(429, "too many requests wait already. Try again later.", retry_seconds)
+    if isinstance(error, RuntimeClosed):
+        return try_again(503, "the server is shutting down. Try another one.", retry_seconds)
+    if isinstance(error, TooBig):
+        return Refusal(413, f"{model} does not fit into any device's memory with these inputs. Send smaller ones.")
+    if isinstance(error, AllocationError | DeviceError):
+        return try_again(503, f"{model} has no device at the moment. Try again later.", retry_seconds)
+    if isinstance(error, NotANumber) or (isinstance(error, _OF_THE_ARGUMENTS) and not isinstance(error, AnyGPUError)):
+        return InvalidRequest(f"{model} does not take these inputs: {_shortened(text_of(error))}")
+    return Refusal(500, f"{model} failed with {name_of(error)}. The server's log has the details.")
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
+
+
+#: Names under which the loopback address is asked.
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+def name_of_host(host: str) -> str:
+    """The name in a `Host` header, without the port."""
+    name, colon, port = host.strip().lower().rpartition(":")
+    return name if colon and port.isdecimal() else host.strip().lower()
+
+
+def refusal_of_page(hosts: list[str], origins: list[str], names: tuple[str, ...] = LOOPBACK_NAMES) -> str | None:
+    """Why a request with these headers is refused, or `None` if it comes from a program and not from a page."""
+    if len(hosts) != 1 or name_of_host(hosts[0]) not in names:
+        return f"only requests to {', '.join(names)} are answered: the header Host names another."
+    if origins:
+        return "pages of a browser are not answered: the request has the header Origin."
+    return None
+
 
 #: Names of models and tensors, in characters.
 MAX_NAME = 256
@@ -35,7 +129,7 @@ def _connections() -> int:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one server allows. Deadlines are in seconds, and no byte that arrives extends them."""
+    """Limits of one server. Deadlines are in seconds, and no byte that arrives extends them."""
 
     #: Bytes of one body.
     body: int = 64 << 20

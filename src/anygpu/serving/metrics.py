@@ -1,13 +1,14 @@
-"""What was served, as Prometheus reads it."""
+"""Counts and latencies of requests, as Prometheus reads them."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import accumulate
 
-from anygpu.base.metric_families import Family, Kind, Sample, sources, to_text
-from anygpu.runtime.health import Health, LaneHealth
+from anygpu.base.metric_families import Family, Sample, histogram_samples, single, sources, to_text
+from anygpu.runtime.health import Health
+from anygpu.runtime.metrics import runtime_families
 
 #: Upper bounds of the latency histogram, in seconds.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -68,7 +69,7 @@ class Metrics:
         return min(60.0, max(1.0, waiting * self._between / 2))
 
     def to_text(self, health: Health, held_bytes: int, *, ready: bool) -> str:
-        """Of the server and its runtime, and of the calls of the whole process if it is observed."""
+        """Metrics of the server and its runtime, and of the calls of the whole process if it is observed."""
         families = [*self._families(held_bytes, ready), *runtime_families(health)]
         return to_text([*families, *(each for source in sources for each in source())])
 
@@ -92,70 +93,8 @@ class Metrics:
                 for sample in histogram_samples({"model": model}, BUCKETS, histogram.up_to(), histogram.total)
             ],
         )
-        yield _one("anygpu_ready", "gauge", "1 while the server takes requests, 0 while it drains or is late.", ready)
-        yield _one("anygpu_requests_open", "gauge", "Requests without a response yet.", self.open)
-        yield _one("anygpu_request_bytes_total", "counter", "Bytes of requests' bodies.", self._bytes_in)
-        yield _one("anygpu_response_bytes_total", "counter", "Bytes of responses' bodies.", self._bytes_out)
-        yield _one("anygpu_held_bytes", "gauge", "Bytes of the bodies that are held.", held_bytes)
-
-
-def runtime_families(health: Health) -> Iterator[Family]:
-    """Of a runtime: its queue, its devices and its tenants."""
-    yield _one("anygpu_queue_tasks", "gauge", "Tasks that wait for a device.", health.waiting)
-    yield _one("anygpu_queue_limit", "gauge", "Tasks that may wait.", health.limit)
-    yield _one("anygpu_queue_oldest_seconds", "gauge", "Age of the oldest task.", health.oldest_seconds or 0.0)
-    lanes = health.lanes
-    outcomes = [
-        Sample(count, {"device": lane.device, "outcome": outcome})
-        for lane in lanes
-        for outcome, count in (("done", lane.done), ("failed", lane.failed))
-    ]
-    yield Family("anygpu_device_tasks_total", "counter", "Tasks by device and outcome.", outcomes)
-    losses = {lane.device: 0 for lane in lanes}
-    for loss in health.losses:
-        # Workers of a device are numbered, so that the count is right however many losses are forgotten.
-        losses[loss.device] = max(losses.get(loss.device, 0), loss.generation)
-    mismatches = {lane.device: 0 for lane in lanes}
-    for mismatch in health.mismatches:
-        mismatches[mismatch.device] = mismatches.get(mismatch.device, 0) + 1
-
-    def by_device(name: str, kind: Kind, text: str, values: Mapping[str, float]) -> Family:
-        return Family(name, kind, text, [Sample(value, {"device": device}) for device, value in values.items()])
-
-    def of_lanes(name: str, kind: Kind, text: str, value: Callable[[LaneHealth], float]) -> Family:
-        return by_device(name, kind, text, {lane.device: value(lane) for lane in lanes})
-
-    yield of_lanes("anygpu_batches_total", "counter", "Launches of several tasks at once.", lambda lane: lane.batches)
-    yield of_lanes("anygpu_batched_tasks_total", "counter", "Tasks in such launches.", lambda lane: lane.batched)
-    yield of_lanes("anygpu_device_busy_seconds_total", "counter", "Time in use.", lambda lane: lane.busy_seconds)
-    yield of_lanes(
-        "anygpu_device_backlog_seconds", "gauge", "Predicted for what waits.", lambda lane: lane.backlog_seconds
-    )
-    yield of_lanes(
-        "anygpu_device_late", "gauge", "1 if far slower than predicted.", lambda lane: lane.condition == "late"
-    )
-    yield of_lanes("anygpu_device_generation", "gauge", "Workers so far.", lambda lane: lane.generation or 0)
-    yield by_device("anygpu_device_losses_total", "counter", "Workers that died and were replaced.", losses)
-    yield by_device(
-        "anygpu_device_mismatches", "gauge", "Latest results that were not NumPy's; their functions left.", mismatches
-    )
-    yield Family(
-        "anygpu_tenant_seconds_total",
-        "counter",
-        "Device time of each tenant.",
-        [Sample(each.seconds, {"tenant": each.tenant}) for each in health.tenants],
-    )
-
-
-def histogram_samples(
-    labels: dict[str, str], bounds: Sequence[float], up_to: Sequence[int], total: float
-) -> Iterator[Sample]:
-    """`up_to` are the counts up to each bound, and at last of all."""
-    for bound, count in zip((*map(str, bounds), "+Inf"), up_to, strict=True):
-        yield Sample(count, {**labels, "le": bound}, "_bucket")
-    yield Sample(total, labels, "_sum")
-    yield Sample(up_to[-1], labels, "_count")
-
-
-def _one(name: str, kind: Kind, text: str, value: float) -> Family:
-    return Family(name, kind, text, [Sample(value)])
+        yield single("anygpu_ready", "gauge", "1 while the server takes requests, 0 while it drains or is late.", ready)
+        yield single("anygpu_requests_open", "gauge", "Requests without a response yet.", self.open)
+        yield single("anygpu_request_bytes_total", "counter", "Bytes of requests' bodies.", self._bytes_in)
+        yield single("anygpu_response_bytes_total", "counter", "Bytes of responses' bodies.", self._bytes_out)
+        yield single("anygpu_held_bytes", "gauge", "Bytes of the bodies that are held.", held_bytes)

@@ -12,14 +12,52 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 import numpy as np
 
+from anygpu.array.core.array import Array
+from anygpu.array.core.recording import apply
 from anygpu.base.typing import HostArray
-from anygpu.errors import InvalidOption
+from anygpu.engines.numpy.lowering import run
+from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.placement.offload import Offloaded, check_function
 from anygpu.program.graph import Program
+from anygpu.program.ops.source import Input
 from anygpu.program.primitive import Spec
-from anygpu.serving.programs import function_of, read_program
-from anygpu.serving.refusals import InvalidRequest
-from anygpu.serving.tensors import datatype_of
+from anygpu.program.wire import MAX_BYTES, from_bytes
+from anygpu.serving.limits import InvalidRequest
+from anygpu.serving.protocol import datatype_of
+
+
+def read_program(path: str | Path) -> Program:
+    """The program in a file that `to_bytes` was written to; checked in full."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InvalidOption(f"the program {str(path)!r} cannot be read: {error.strerror}.") from None
+    try:
+        return from_bytes(data)
+    except InvalidProgram as error:
+        raise InvalidProgram(f"{path} is not a saved program: {error}") from None
+
+
+def function_of(program: Program, name: str) -> Callable[..., Any]:
+    """The program as a function of its inputs, in order; it returns an array, or a tuple of several."""
+
+    def replay(*inputs: Any) -> Any:
+        traced = any(isinstance(each, Array) for each in inputs)
+        results = _recorded(program, inputs) if traced else run(program, inputs)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    replay.__name__ = replay.__qualname__ = name
+    return replay
+
+
+def _recorded(program: Program, inputs: Sequence[Array]) -> list[Array]:
+    values = [each._value for each in inputs]
+    for node in program.nodes:
+        if not isinstance(node.op, Input):
+            values.append(apply(node.op, *[values[position] for position in node.inputs]))
+    return [Array(values[output]) for output in program.outputs]
+
 
 #: Every model has one version.
 VERSION = "1"
@@ -40,7 +78,7 @@ class TensorMetadata(msgspec.Struct, frozen=True):
     shape: tuple[int, ...] = (-1,)
 
     def seen(self, array: HostArray) -> TensorMetadata:
-        """What is known after one more array."""
+        """The metadata after one more array."""
         datatype = datatype_of(array.dtype) or UNKNOWN
         if self.datatype == UNKNOWN:
             return TensorMetadata(self.name, datatype, array.shape)
@@ -124,7 +162,7 @@ class Model:
         return functools.partial(self.function, **keywords) if keywords else self.function, arguments
 
     def outputs(self, value: Any) -> dict[str, HostArray]:
-        """What the function has returned, by name. The protocol need not have a form for it."""
+        """The returned arrays by name. The protocol need not have a form for it."""
         if type(value) is np.ndarray:
             return {"output": value}
         if isinstance(value, dict):
@@ -154,7 +192,7 @@ class Model:
             }
 
     def metadata(self) -> dict[str, Any]:
-        """As the protocol has it."""
+        """The metadata as the protocol has it."""
         outputs = self._outputs or {"output": TensorMetadata("output")}
         return {
             "name": self.name,

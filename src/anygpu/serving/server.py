@@ -15,8 +15,7 @@ import numpy as np
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.runtime.runtime import Runtime
 from anygpu.serving.application import Application, ServingRuntime
-from anygpu.serving.hosts import LOOPBACK_NAMES
-from anygpu.serving.limits import Limits, limits_of
+from anygpu.serving.limits import LOOPBACK_NAMES, Limits, limits_of
 from anygpu.serving.models import Model, models_of
 from anygpu.serving.tokens import TokenMapping, tokens_of
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from anygpu.errors import InvalidOption
-from anygpu.serving.refusals import Refusal
+from anygpu.serving.limits import Refusal
 
 #: Shorter tokens can be guessed.
 MIN_LENGTH = 16
@@ -23,7 +23,7 @@ TokenMapping = Mapping[str, str | tuple[str, Sequence[str]]]
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What a token allows."""
+    """The tenant and models of a token."""
 
     tenant: str = "default"
     #: `None` for all models.
@@ -64,7 +64,7 @@ class Tokens:
         if authorization is None:
             raise _unauthorised("a token is needed: send the header Authorization: Bearer TOKEN.", b"Bearer")
         scheme, _, token = authorization.partition(b" ")
-        # Digests under a secret key: a dict may be used, because nobody can choose digests that are nearly alike.
+        # Digests under a secret key: a dict may be used, because no client can choose digests that are nearly alike.
         digest = hmac.digest(self._key, token.strip(), hashlib.sha256)
         access = self._known.get(digest)
         if access is None or scheme.lower() != b"bearer":

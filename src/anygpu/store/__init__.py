@@ -1,7 +1,7 @@
 """Named tensors that several models share, on the device, on the host and on disk."""
 
 from anygpu.store.contents import HostBytes
-from anygpu.store.leases import Lease
+from anygpu.store.entry import Lease
 from anygpu.store.namespaces import Namespace
 from anygpu.store.report import Report, Statistics
 from anygpu.store.store import Store

@@ -1,17 +1,84 @@
-"""Merges equal contents: when they are put, and in `optimise()` after they were written to."""
+"""Deduplication: merges equal contents when they are put, and in `optimise()` after they were written to.
+
+A fingerprint of a content on a device (two sums, a few bytes to the host) finds candidates, and a comparison there (1
+byte to the host) most of those that differ; the others are merged only if their bytes are equal. On the host, hashes of
+the bytes are compared.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.base.typing import HostArray
 from anygpu.program.primitives import Spec
-from anygpu.store import values
-from anygpu.store.contents import Content
+from anygpu.store.contents import Content, array_of
 from anygpu.store.deferred_lock import DeferredLock
-from anygpu.store.hashing import are_equal, fingerprint_of
 from anygpu.store.report import Dropped
 from anygpu.store.tiers import Tiers
 from anygpu.tensor_files.tensor_metadata import content_hash
+
+# -- comparing contents where they are
+
+
+#: Bytes that are compared on the host at once.
+_PIECE = 16 << 20
+
+
+def fingerprint_of(x: Array) -> bytes:
+    """Equal for equal contents on one device, which computes it; almost always another for others."""
+    return bytes(np.asarray(fingerprints(x)).tobytes())
+
+
+def fingerprints(x: Array) -> Array:
+    flat = x.reshape(-1)
+    if flat.dtype.kind == "c":
+        return np.concatenate([fingerprints(flat.real), fingerprints(flat.imag)])  # type: ignore[return-value]
+    if flat.dtype.kind in "biu":
+        numbers = flat.astype(np.uint32)
+        weights = _positions(flat, np.uint32) * np.uint32(2654435761) + np.uint32(1)
+    else:
+        numbers = flat.astype(np.float32) if flat.dtype.itemsize < 4 else flat
+        weights = (_positions(flat, np.uint32) * np.uint32(40503) & np.uint32(0xFFFF)).astype(numbers.dtype) + 1
+    dtype: Any = numbers.dtype
+    return np.stack([np.sum(numbers, dtype=dtype), np.sum(numbers * weights, dtype=dtype)])  # type: ignore[return-value]
+
+
+def _positions(flat: Array, dtype: Any) -> Array:
+    from anygpu.array.functions.ranges import arange
+
+    return arange(flat.size, dtype=dtype, device=flat._device)
+
+
+def are_equal(one: Array, other: Array) -> bool:
+    """Bit by bit: 0.0 is not -0.0, and what holds a NaN is never found equal.
+
+    Values of fractions do not tell everything, because a device may take subnormal numbers for 0. So those that seem
+    equal there are compared on the host, in pieces.
+    """
+    if not np.all(_same(one, other)):
+        return False
+    if one.dtype.kind not in "fc":
+        return True
+    first, second = one.reshape(-1), other.reshape(-1)
+    step = max(1, _PIECE // one.dtype.itemsize)
+    pieces = (slice(start, start + step) for start in range(0, one.size, step))
+    return all(np.asarray(first[each]).tobytes() == np.asarray(second[each]).tobytes() for each in pieces)
+
+
+def _same(one: Array, other: Array) -> Array:
+    if one.dtype.kind == "c":
+        return _same(one.real, other.real) & _same(one.imag, other.imag)
+    same = one == other
+    if one.dtype.kind == "f":
+        same = same & (np.signbit(one) == np.signbit(other))
+    return same
+
+
+# -- merging
 
 
 class Deduplication:
@@ -33,7 +100,7 @@ class Deduplication:
             others = [each for each in others if self._value_there(each) is not None]
         if not others or not value.spec.size:
             return None, None
-        array = values.array_of(value)
+        array = array_of(value)
         mine = fingerprint_of(array)
         for content in others:
             if content.fingerprint is not None and content.fingerprint != mine:
@@ -41,7 +108,7 @@ class Deduplication:
             with self._guard:
                 # One at a time: a content that is compared cannot leave the device.
                 there = self._value_there(content)
-                other = values.array_of(there) if there is not None else None
+                other = array_of(there) if there is not None else None
             if other is None:
                 continue
             if content.fingerprint is None:

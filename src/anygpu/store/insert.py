@@ -8,14 +8,12 @@ from typing import Any
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import dtype_name
 from anygpu.base.typing import HostArray
+from anygpu.device_arrays.handle import DeviceHandle
 from anygpu.program.primitives import Spec
-from anygpu.residency.handle import DeviceHandle
-from anygpu.store import values
-from anygpu.store.contents import Content, HostBytes
+from anygpu.store.contents import Content, HostBytes, resident_value, values_of
 from anygpu.store.deduplication import Deduplication
 from anygpu.store.deferred_lock import DeferredLock
-from anygpu.store.entry import Entry
-from anygpu.store.keys import Key
+from anygpu.store.entry import Entry, Key
 from anygpu.store.names import Names
 from anygpu.store.report import Counters
 from anygpu.store.tiers import Tiers
@@ -48,7 +46,7 @@ class Insertion:
         self._check_name(key, owner)
         if isinstance(array, Array) and array._device is self._device:
             return self._put_resident(key, owner, array, hashing)
-        return self._put_values(key, owner, *values.values_of(array), hashing)
+        return self._put_values(key, owner, *values_of(array), hashing)
 
     def put_again(self, key: Key, known: Entry, owner: str) -> Entry:
         """Enter the content of another entry of the same store under a second name."""
@@ -89,7 +87,7 @@ class Insertion:
             self._names.check_owner(key, owner)
 
     def _put_resident(self, key: Key, owner: str, array: Array, hashing: bool) -> Entry:
-        value, copied = values.resident_value(array, self._device)
+        value, copied = resident_value(array, self._device)
         known, fingerprint = self._deduplication.with_buffer_of(value), None
         if known is None and hashing:
             known, fingerprint = self._deduplication.on_device(value)

@@ -7,8 +7,7 @@ import weakref
 
 from anygpu.errors import NameTaken, StoreClosed, UnknownTensor
 from anygpu.store.contents import Content
-from anygpu.store.entry import Entry
-from anygpu.store.keys import Key
+from anygpu.store.entry import Entry, Key
 from anygpu.store.tiers import Tiers
 
 

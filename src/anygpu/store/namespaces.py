@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy.typing as npt
 
 from anygpu.array.core.array import Array
-from anygpu.store.keys import Path, key_of
-from anygpu.store.leases import Holder, Lease
-from anygpu.store.tensor import Tensor
-from anygpu.store.views import Copying
+from anygpu.store.entry import Holder, Lease, Path, key_of
+from anygpu.store.tensor import Copying, Tensor
 
 if TYPE_CHECKING:
     from anygpu.store.store import Store

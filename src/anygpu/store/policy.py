@@ -1,7 +1,7 @@
 """Which tensors leave the device or the host, when there is not room for all: a pure function of what is where.
 
 A content is on the device, in the host's memory, or both; it is *backed* where a file or shared memory has the same
-bytes, so that it needs neither. What is fixed (pinned, leased, or in use by somebody right now) is never moved.
+bytes, so that it needs neither. Contents that are pinned, leased or in use are never moved.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def makes_host_copy(mode: Mode) -> bool:
 
 
 def tidied(items: Iterable[Item], since: int, budgets: Budgets, mode: Mode) -> list[Move]:
-    """What `optimise()` does with all that was not used after `since`.
+    """The moves of `optimise()` for contents that were not used after `since`.
 
     memory: it leaves the device, and the host too where there is a disk, and there is one copy of everything.
     balanced: it leaves the device where that costs nothing, and what stays there keeps no second copy.

@@ -17,8 +17,7 @@ from weakref import ReferenceType, WeakMethod, ref
 
 from anygpu.base.interrupts import whole
 from anygpu.errors import AnyGPUError
-from anygpu.store.entry import Entry
-from anygpu.store.keys import Key
+from anygpu.store.entry import Entry, Key
 
 #: Times that one tensor has to follow another before it is prefetched.
 _SEEN = 2

@@ -1,7 +1,7 @@
-"""A folder that only this user can use, where processes meet: checked files, one lock, and liveness.
+"""The folder of a shared store: files that only this user can use, one lock, and the liveness of processes.
 
-Whoever is alive holds a lock of the kernel's on a file of its own. The kernel lets go of it when the process ends, in
-whatever way, and exactly once. So nobody has to say goodbye, and nobody counts.
+Each process holds a lock on a file of its own, which the kernel releases however the process ends. So processes need
+not sign off, and no count can be wrong.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ import secrets
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from anygpu.base.cache_folder import acquire_lock, release_lock, try_lock, why_not_private
 from anygpu.errors import OutOfMemory, StoreError
 
 if sys.platform != "win32":
     import fcntl
 
-#: How long a process waits for another that is changing the folder, which takes that one less than a millisecond.
+#: Seconds that a process waits for the folder lock, which others hold for less than a millisecond.
 LOCK_SECONDS = 10.0
 
 _LOCK = "lock"
 _NEW = "new-"
-_OTHERS = 0o077
 _NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 class _Sections(threading.local):
-    """The folders that this thread has locked. A finaliser may run inside, and must not wait for its own thread."""
+    """Folders that this thread has locked. A finaliser that runs meanwhile must not wait for its own thread."""
 
     def __init__(self) -> None:
         self.inside = 0
@@ -43,7 +42,7 @@ _sections = _Sections()
 
 
 def outside_of_locks(action: Callable[[], None]) -> None:
-    """Do it now, or as soon as this thread has no folder locked."""
+    """Call it now, or as soon as this thread has no folder locked."""
     if _sections.inside:
         _sections.afterwards.append(action)
     else:
@@ -51,7 +50,7 @@ def outside_of_locks(action: Callable[[], None]) -> None:
 
 
 class PrivateFolder:
-    """All files are opened through one descriptor, so that no process can substitute another folder."""
+    """A folder whose files are all opened through one descriptor, so that no process can substitute another folder."""
 
     def __init__(self, path: Path) -> None:
         """Create or open it. Raises FileNotFoundError if another process removed it in between."""
@@ -137,7 +136,7 @@ class PrivateFolder:
             return 0
 
     def remove(self, name: str) -> None:
-        """What is not a file, or gone already, is left as it is."""
+        """Remove a file, if there is one."""
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=self.descriptor)
 
@@ -148,7 +147,7 @@ class PrivateFolder:
         except (FileNotFoundError, StoreError):
             return False
         try:
-            return not _lock(descriptor, alone=True)
+            return not try_lock(descriptor)
         finally:
             os.close(descriptor)
 
@@ -165,27 +164,20 @@ class PrivateFolder:
             yield
         finally:
             _sections.inside -= 1
-            # Unlocked explicitly, because a process that was forked meanwhile has the descriptor too.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+            release_lock(descriptor)
             while _sections.afterwards and not _sections.inside:
                 _sections.afterwards.pop()()
 
     def _locked(self) -> int:
-        latest = time.monotonic() + LOCK_SECONDS
-        pause = 20e-6
         while True:
             # Opened each time: threads of one process exclude each other only with descriptors of their own.
             descriptor = self.open(_LOCK, writing=True, create=True)
             try:
-                while not _lock(descriptor, alone=True):
-                    if time.monotonic() > latest:
-                        raise StoreError(
-                            f"another process has been changing {self.path} for {LOCK_SECONDS:g} seconds, so it seems "
-                            "to be stopped. Let it go on, or end it; its lock goes with it."
-                        )
-                    time.sleep(pause)
-                    pause = min(2 * pause, 5e-3)
+                if not acquire_lock(descriptor, LOCK_SECONDS):
+                    raise StoreError(
+                        f"another process has been changing {self.path} for {LOCK_SECONDS:g} seconds, so it seems "
+                        "to be stopped. Let it go on, or end it; its lock goes with it."
+                    )
                 if os.fstat(descriptor).st_nlink:
                     return descriptor
             except BaseException:
@@ -210,7 +202,7 @@ class PrivateFolder:
 
 @contextlib.contextmanager
 def room_for(nbytes: int, descriptor: int) -> Iterator[None]:
-    """Says that memory is missing, where the system says so."""
+    """Turns errors of the system that mean a lack of memory into `OutOfMemory`."""
     try:
         yield
     except OSError as error:
@@ -229,23 +221,13 @@ def hold(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
-def _lock(descriptor: int, *, alone: bool) -> bool:
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _check(path: Path, found: os.stat_result, *, folder: bool) -> None:
     if folder and not stat.S_ISDIR(found.st_mode):
         raise _refused(path, "it is not a folder")
     if not folder and not stat.S_ISREG(found.st_mode):
         raise _refused(path, "it is not an ordinary file")
-    if found.st_uid != os.geteuid():
-        raise _refused(path, f"it belongs to user {found.st_uid}, not to you")
-    if found.st_mode & _OTHERS:
-        raise _refused(path, f"others may use it (its mode is {stat.S_IMODE(found.st_mode):04o})")
+    if (why := why_not_private(found)) is not None:
+        raise _refused(path, why)
 
 
 def _refused(path: Path, why: str) -> StoreError:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from anygpu.base.display import drawn
 from anygpu.base.units import readable_bytes
+
+if TYPE_CHECKING:
+    from anygpu.store.entry import Entry
+    from anygpu.store.tiers import Tiers
+
 
 #: The kinds of copies. Bytes on disk are read into the host or the device as they are needed.
 CopyKind = Literal["to_device", "to_host", "on_device", "to_disk"]
@@ -61,7 +67,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     #: Contents that left the device, and that came back.
     evictions: int
     returns: int
-    #: Of those that came back, the ones that were prefetched.
+    #: Returns to the device that were prefetched.
     fetched_ahead: int
     by_owner: dict[str, Owned]
 
@@ -156,3 +162,45 @@ class Counters:
 
     def frozen(self) -> dict[CopyKind, Copied]:
         return {kind: Copied(*pair) for kind, pair in self.copies.items()}
+
+
+# -- collecting statistics
+
+
+def statistics_of(name: str, entries: Sequence[Entry], tiers: Tiers, counters: Counters) -> Statistics:
+    contents = list(tiers)
+    total = sum(entry.spec.nbytes for entry in entries)
+    by_tier = tiers.bytes_by_tier()
+    elsewhere = [each for each in contents if each.backing is not None and each.backing.kind != "disk"]
+    return Statistics(
+        name=name,
+        device=tiers.device_handle.device,
+        mode=tiers.mode,
+        tensors=len(entries),
+        contents=len(contents),
+        bytes=total,
+        bytes_saved=total - sum(content.nbytes for content in contents),
+        device_bytes=by_tier["device"],
+        host_bytes=by_tier["host"],
+        disk_bytes=by_tier["disk"],
+        elsewhere_bytes=sum(content.nbytes for content in elsewhere),
+        lingering_bytes=tiers.lingering_bytes(),
+        peak_device_bytes=counters.peak_device_bytes,
+        budget=tiers.budgets.device,
+        host_budget=tiers.budgets.host,
+        leases=sum(sum(entry.leases.values()) for entry in entries),
+        pinned=sum(bool(entry.pins) for entry in entries),
+        copies=counters.frozen(),
+        evictions=counters.evictions,
+        returns=counters.returns,
+        fetched_ahead=counters.fetched_ahead,
+        by_owner=_by_owner(entries),
+    )
+
+
+def _by_owner(entries: Sequence[Entry]) -> dict[str, Owned]:
+    found: dict[str, Owned] = {}
+    for entry in entries:
+        before = found.get(entry.owner, Owned())
+        found[entry.owner] = Owned(before.tensors + 1, before.bytes + entry.spec.nbytes)
+    return found

@@ -44,9 +44,8 @@ from anygpu.errors import InvalidOption, NameTaken, StoreClosed, StoreError, Unk
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.primitives import Spec
 from anygpu.store import segments
-from anygpu.store.directory import EMPTY, MOST_BYTES, Directory, Entry, Key, decode, encode, fits_anywhere
 from anygpu.store.private_folder import PrivateFolder, hold, outside_of_locks
-from anygpu.store.segments import Segment
+from anygpu.store.segments import EMPTY, MOST_BYTES, Directory, Entry, Key, Segment, decode, encode, fits_anywhere
 
 #: A dict of pairs is no Mapping of tuples of any length, so callers keep their own kind of key.
 AnyKey = TypeVar("AnyKey", bound=Key)
@@ -77,7 +76,7 @@ class Crossing(msgspec.Struct, frozen=True):
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a shared store has now, and what has come into it from devices by this process."""
+    """The contents of a shared store now, and the bytes that this process published from devices."""
 
     tensors: int
     #: Of all tensors; those that are stored once under several names count once.

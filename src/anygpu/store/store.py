@@ -19,28 +19,23 @@ from anygpu.array.core.expression import Value
 from anygpu.base.interrupts import uninterrupted, whole
 from anygpu.base.typing import HostArray
 from anygpu.base.units import bytes_from
+from anygpu.device_arrays.handle import DeviceHandle
 from anygpu.errors import InvalidOption, NotHeld
-from anygpu.residency.handle import DeviceHandle
-from anygpu.store import policy, values
-from anygpu.store.contents import Content, HostBytes
+from anygpu.store import policy
+from anygpu.store.backings import SharedNames
+from anygpu.store.contents import Content, HostBytes, settle, values_of
 from anygpu.store.deduplication import Deduplication
 from anygpu.store.deferred_lock import DeferredLock
-from anygpu.store.disk import Folder
-from anygpu.store.entry import Entry
+from anygpu.store.entry import Entry, Holder, Key, Lease, Path, key_of, label_of
 from anygpu.store.insert import Insertion
-from anygpu.store.keys import Key, Path, key_of
-from anygpu.store.leases import Holder, Lease, label_of
 from anygpu.store.names import Names
 from anygpu.store.namespaces import Namespace
 from anygpu.store.policy import Mode
 from anygpu.store.prefetching import Prefetcher
-from anygpu.store.report import CopyKind, Counters, Report, Statistics
+from anygpu.store.report import CopyKind, Counters, Report, Statistics, statistics_of
 from anygpu.store.shared_store import Found
-from anygpu.store.sharing import SharedNames
-from anygpu.store.statistics import statistics_of
-from anygpu.store.tensor import Tensor, tensor_of
-from anygpu.store.tiers import Tiers
-from anygpu.store.views import Copying
+from anygpu.store.tensor import Copying, Tensor, tensor_of
+from anygpu.store.tiers import Folder, Tiers
 
 if TYPE_CHECKING:
     from anygpu.tensor_files.saving import Saved
@@ -124,7 +119,7 @@ class Store:
         kept once. In a shared store it is copied to shared memory as well, where other processes find it.
         """
         if not isinstance(array, Array):
-            array = values.values_of(array)[0]  # by the caller's own thread: this may be code of a user
+            array = values_of(array)[0]  # by the caller's own thread: this may be code of a user
         return self._put(name, array, owner, namespace, self._hash if hash is None else hash)
 
     @whole
@@ -171,7 +166,7 @@ class Store:
 
         Without `owner` each has the one that it was saved with.
         """
-        from anygpu.store.files import open_into
+        from anygpu.store.backings import open_into
 
         return open_into(self, path, names, owner=owner, namespace=namespace, outside_links=outside_links)
 
@@ -189,7 +184,7 @@ class Store:
         The old one stays until the new one is whole.
         See `anygpu.tensor_files.save`.
         """
-        from anygpu.store.files import save_from
+        from anygpu.store.backings import save_from
 
         return save_from(self, path, names, namespace=namespace, metadata=metadata or {}, shard_bytes=shard_bytes)
 
@@ -343,7 +338,7 @@ class Store:
     def prefetch(self, names: str | Sequence[str], *, namespace: Path = "", wait: bool = False) -> None:
         """Bring tensors to the device, in this order, while the caller does something else.
 
-        It stops where there is no more room that nobody uses. With `wait` it returns when that is done.
+        It stops when no unused room is left. With `wait` it returns when that is done.
         """
         keys = [self._key(namespace, name) for name in ([names] if isinstance(names, str) else names)]
         with self._guard:
@@ -463,7 +458,7 @@ class Store:
             self._names.known(entry)
             old = entry.content
             self._tiers.make_room(new.spec.nbytes, but=old if len(old.tensors) == 1 else None)
-        values.settle(new, self._device_handle)
+        settle(new, self._device_handle)
         with self._guard:
             self._names.known(entry)
             self._names.replace(entry, self._tiers.resident(new))

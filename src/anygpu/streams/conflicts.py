@@ -15,9 +15,8 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.streams.sinks import Sink, ToArray, ToFile, ToZarr
-from anygpu.streams.source import Source
-from anygpu.streams.sources import InFile, InMemory
-from anygpu.tensor_files.file_ranges import FileRange
+from anygpu.streams.sources import InFile, InMemory, Source
+from anygpu.tensor_files.header import FileRange
 
 #: Work that NumPy may do to find out whether two arrays overlap; when that is not enough, they may.
 _WORK = 100_000

@@ -9,10 +9,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from anygpu.agreement.comparison import judge
+from anygpu.base.typing import HostArray
 from anygpu.base.units import readable_seconds
 from anygpu.engines.catalogue import why_only_when_named
 from anygpu.errors import AnyGPUError, text_of
@@ -21,12 +25,84 @@ from anygpu.hardware.device import DeviceKind
 from anygpu.hardware.gpu_presence import software_devices_are_automatic
 from anygpu.hardware.selection import select
 from anygpu.placement.machine import first_choice, lacking
+from anygpu.placement.mismatches import keep, mismatch, tell
 from anygpu.placement.options import Options
-from anygpu.placement.planner import NO_GPU, Planner, no_device
+from anygpu.placement.planner import NO_GPU, Planner, allows_numpy, no_device
+from anygpu.placement.trust import code_of
 from anygpu.plan.choosing import DOUBT, DeviceChooser
 from anygpu.plan.predicting import predict
-from anygpu.streams.checking import ChunkCheck
+from anygpu.plan.sampling import calls_between_samples
+from anygpu.program.graph import Program
 from anygpu.streams.recording import Stream
+
+# -- comparison with NumPy before a device is trusted, and at intervals afterwards
+
+
+class ChunkCheck:
+    """Tracks which devices agreed with NumPy, by length of chunk."""
+
+    def __init__(self, planner: Planner, function: Callable[..., Any], task: str, options: Options) -> None:
+        self._planner = planner
+        self._function = function
+        self._task = task
+        self._check = options.check
+        self._is_automatic = allows_numpy(options)
+        #: By device, generation and length: chunks since the last comparison, and the number of comparisons.
+        self._agreed: dict[tuple[str, int, int], list[int]] = {}
+
+    @property
+    def pinned(self) -> bool:
+        """Whether a device was wrong for this function, so that it stays on NumPy."""
+        return self._is_automatic and code_of(self._function) in self._planner.pinned
+
+    def is_due(self, device: str, generation: int, length: int, rates: tuple[float | None, float | None]) -> bool:
+        """Whether this chunk has to be computed on NumPy too. `rates` are the times of NumPy and the device."""
+        if self._check == "always":
+            return True
+        if self._check == "off" or not self._is_automatic:
+            return False
+        known = self._agreed.get((device, generation, length))
+        if known is None:
+            return True
+        known[0] += 1
+        home, there = rates
+        if not home or not there:
+            return False
+        return known[0] > calls_between_samples(home, there, 0.0, samples=known[1])
+
+    def compare(
+        self,
+        device: str,
+        generation: int,
+        piece: Program,
+        length: int,
+        given: Sequence[Any],
+        expected: Sequence[HostArray],
+        results: Sequence[HostArray],
+    ) -> str | None:
+        """`None` if the device agrees, else the reason why it gets no more chunks."""
+        inputs = [np.asarray(each) for each in given]
+        found = judge(piece, inputs, tuple(expected), [np.asarray(each) for each in results], tuple)
+        key = (device, generation, length)
+        if found.verdict == "agree":
+            before = self._agreed.get(key)
+            self._agreed[key] = [0, 0 if before is None else before[1] + 1]
+            return None
+        if found.difference is None:
+            return f"{device} cannot be compared with NumPy: {found.why}."
+        facts = self._planner.device(device)
+        is_first = key not in self._agreed
+        made = mismatch(self._task, device, facts, piece, inputs, found.difference, before_use=is_first)
+        if self._planner.disagreed(made, code_of(self._function)):
+            keep(made)
+            error = tell(made, self._function)
+            if error is not None:
+                raise error
+        return made.reason
+
+
+# -- the choice of a device
+
 
 #: A stream that takes fewer seconds on NumPy does not probe for devices, unless that was done already.
 _WORTH_LOOKING = 1.0

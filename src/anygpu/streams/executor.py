@@ -7,6 +7,7 @@ a chunk runs, and the state machine of tasks what follows a failure.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from anygpu.array.core.structure import flatten
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.interrupts import is_of_a_handler
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AnyGPUError, InvalidOption, Unsupported, text_of
@@ -32,14 +34,90 @@ from anygpu.plan.chunking import corrected, memory_needed
 from anygpu.program.graph import Program
 from anygpu.receipts import Attempt as FailedAttempt
 from anygpu.receipts import HostOperation, Phases
-from anygpu.streams.ahead import Attempt, ChunkKey, visible
-from anygpu.streams.checking import ChunkCheck
-from anygpu.streams.devices import StreamDevices
+from anygpu.streams.devices import ChunkCheck, StreamDevices
 from anygpu.streams.recording import Stream, returned_by
-from anygpu.streams.source import span_of
-from anygpu.tasks.machine import Requeue, Started, Task
+from anygpu.streams.sources import span_of
 from anygpu.workers.overlap import WORTH_OVERLAPPING
+from anygpu.workers.task_lifecycle import Requeue, Started, Task
 from anygpu.workers.worker import Argument, Handle, Ran, Worker
+
+# -- uploads ahead of their chunk
+
+
+class ChunkKey(NamedTuple):
+    """A chunk, and where it runs."""
+
+    device: str
+    start: int
+    stop: int
+
+
+class Attempt:
+    """The first attempt to run a chunk, on a thread of its own."""
+
+    def __init__(
+        self,
+        key: ChunkKey,
+        piece: Program,
+        given: list[Any],
+        run: Callable[[], Ran],
+        clock: Callable[[], float],
+        ended: Callable[[], None],
+    ) -> None:
+        self.key = key
+        self.piece = piece
+        self.given = given
+        self.began = clock()
+        self._ran: Ran | None = None
+        self._error: BaseException | None = None
+
+        def attempt() -> None:
+            try:
+                self._ran = run()
+            except BaseException as error:  # noqa: BLE001 - raised where the chunk is computed
+                self._error = error
+            ended()
+
+        self._thread = threading.Thread(target=attempt, name="anygpu-stream-ahead", daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        return self._ran is not None or self._error is not None
+
+    def result(self) -> Ran:
+        """Wait for the upload, and return its result."""
+        self._thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        assert self._ran is not None, "it is over"
+        return self._ran
+
+    def leave(self) -> None:
+        """Wait until nothing of it runs any more; what came of it is of no use."""
+        self._thread.join()
+
+
+def visible(phases: Phases, took: float) -> Phases:
+    """The phases of an overlapped run as they were waited for: in `took` seconds, of which computing comes first."""
+    run = min(phases.run + phases.compile, took)
+    compile_ = min(phases.compile, run)
+    rest = took - run
+    moving = phases.write + phases.read + phases.other
+    share = min(1.0, rest / moving) if moving > 0 else 0.0
+    return Phases(
+        compile=compile_,
+        queue=max(0.0, rest - moving * share),
+        write=phases.write * share,
+        run=run - compile_,
+        read=phases.read * share,
+        other=phases.other * share,
+    )
+
+
+# -- chunks
+
 
 #: An array that every chunk needs whole stays on the device if it has at least this many bytes.
 _STAYS = 1 << 16
@@ -62,7 +140,7 @@ class ChunkExecutor:
         self._options = stream.options
         self._function = stream.function if stream.options.precision is None else narrowing(stream.function)
         #: By length of a chunk: the program of the user's function for it.
-        self._host_programs: dict[int, Program | None] = {}
+        self._host_programs: LRUCache[Program | None] = LRUCache(8)
         self._check = ChunkCheck(planner, stream.function, stream.task, stream.options)
         self.devices = StreamDevices(stream, planner, self._check, may_open)
         #: Arrays that stay on a device, by device, generation of its worker and position.
@@ -70,7 +148,7 @@ class ChunkExecutor:
         self._total: Ran | None = None
         self._told: dict[HostOperation, None] = {}
         self.attempts: list[FailedAttempt] = []
-        #: Of memory, what chunks needed by what was predicted.
+        #: The ratio of needed to predicted memory.
         self.correction = 1.0
         #: By length of a chunk, what was predicted.
         self._predicted_bytes: dict[int, int] = {}
@@ -80,7 +158,7 @@ class ChunkExecutor:
         self.seconds_planning = 0.0
         self.seconds_transferring = 0.0
         self.seconds_computing = 0.0
-        #: Of transferring: what another chunk was computed in.
+        #: Seconds of transfers that overlapped with computation.
         self.seconds_overlapped = 0.0
         self.device_bytes = 0
         #: By the start of a chunk: its first attempt, begun while the chunk before it was computed.
@@ -275,11 +353,7 @@ class ChunkExecutor:
 
         It does not if it uses the length of the whole, or where it is in it.
         """
-        if length not in self._host_programs:
-            self._host_programs[length] = self._host_program(length)
-            if len(self._host_programs) > 8:
-                self._host_programs.pop(next(iter(self._host_programs)))
-        known = self._host_programs[length]
+        known = self._host_programs.get(length, lambda: self._host_program(length))
         return known is not None and known.key == piece.key
 
     def _host_program(self, length: int) -> Program | None:

@@ -31,8 +31,7 @@ from anygpu.streams.report import (
     bytes_of_a_step,
 )
 from anygpu.streams.sinks import Joined, Listed, Sink, ToFunction, sink_of
-from anygpu.streams.source import Source
-from anygpu.streams.sources import InMemory
+from anygpu.streams.sources import InMemory, Source
 
 #: A function that is not traced is assumed to need this many times the size of its arguments.
 _UNKNOWN_TEMPORARIES = 6

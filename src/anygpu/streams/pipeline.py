@@ -27,13 +27,13 @@ class Stopped(Exception):
 class Stages:
     """The shared state of the stages: whether they go on, and the first error.
 
-    Nobody waits for a lock here: the caller may be interrupted at any moment, and the other threads have to go on.
+    No thread waits for a lock here: the caller may be interrupted at any moment, and the other threads have to go on.
     """
 
     def __init__(self) -> None:
         self.over = False
         self._errors: list[BaseException] = []
-        #: What stages wait for.
+        #: Signals that a queue has changed.
         self.queues: list[SimpleQueue[Any]] = []
 
     @property
@@ -91,7 +91,7 @@ class Channel(Generic[Item]):
         return None
 
     def nudge(self) -> None:
-        """Whoever waits in `take_unless` looks again whether it has to."""
+        """Wake threads in `take_unless`, which check their condition again."""
         self._items.put(_NUDGE)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from anygpu.placement.options import Options
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Spec
-from anygpu.streams.source import span_of
+from anygpu.streams.sources import span_of
 
 
 class Returned(NamedTuple):

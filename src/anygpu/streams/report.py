@@ -13,7 +13,7 @@ import msgspec
 from anygpu.base.display import drawn
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.receipts import Receipt
-from anygpu.streams.source import Source, shortened
+from anygpu.streams.sources import Source, shortened
 
 Stage = Literal["reading", "computing", "writing"]
 #: Larger chunks are not faster.
@@ -38,7 +38,7 @@ class Seconds(msgspec.Struct, frozen=True, kw_only=True):
     compute: float
     write: float
     total: float
-    #: Of the transfers: those of one chunk while another one was computed. Computing waits for the rest.
+    #: Seconds of transfers that overlapped with the computation of another chunk.
     overlapped: float = 0.0
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from anygpu.base.units import readable_bytes
 from anygpu.errors import InvalidOption
-from anygpu.streams.source import Identity
+from anygpu.streams.sources import Identity
 from anygpu.tensor_files.writing import sync_folder
 
 _VERSION = 2

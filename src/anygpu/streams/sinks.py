@@ -24,9 +24,8 @@ from anygpu.base.interrupts import whole
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.program.primitives import Spec
-from anygpu.streams.source import span_of
-from anygpu.streams.sources import InFile, file_range_of
-from anygpu.tensor_files.file_ranges import FileRange, safetensors_header
+from anygpu.streams.sources import InFile, file_range_of, span_of
+from anygpu.tensor_files.header import FileRange, safetensors_header
 from anygpu.tensor_files.writing import sync_folder
 
 _SAFETENSORS = ".safetensors"

@@ -23,9 +23,9 @@ from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware import host
 from anygpu.hardware.host import resident_bytes
 from anygpu.notes import publish
+from anygpu.placement.device_call import receipt_of
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import CallOptions, Options, options
-from anygpu.placement.place_call import receipt_of
 from anygpu.placement.planner import Planner, default
 from anygpu.progress import Progress, showing
 from anygpu.receipts import Phases
@@ -48,8 +48,7 @@ from anygpu.streams.report import (
 )
 from anygpu.streams.resuming import Record, digest_of, earlier_record, record_path_of, write_record
 from anygpu.streams.sinks import Collected, Sink, ToFile, sink_of
-from anygpu.streams.source import Source, shortened
-from anygpu.streams.sources import is_one_tensor, source_of
+from anygpu.streams.sources import Source, is_one_tensor, shortened, source_of
 
 #: The default memory limit: the lesser of this, and a share of the free memory.
 _MEMORY, _OF_FREE = 1 << 30, 0.25

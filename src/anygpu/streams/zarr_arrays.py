@@ -12,7 +12,7 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.program.primitives import Spec
-from anygpu.streams.source import Identity, span_of
+from anygpu.streams.sources import Identity, span_of
 
 
 def _zarr() -> Any:

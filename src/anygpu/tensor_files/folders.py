@@ -20,10 +20,8 @@ import msgspec
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.program.primitives import Spec
-from anygpu.tensor_files.file_ranges import FileRange
-from anygpu.tensor_files.header import LONGEST_HEADER, shown, strings_in
-from anygpu.tensor_files.pickle_guard import refuse_by_name, refuse_folder_of_pickles
-from anygpu.tensor_files.safetensors import TensorFile, opened
+from anygpu.tensor_files.header import LONGEST_HEADER, FileRange, shown, strings_in
+from anygpu.tensor_files.safetensors import TensorFile, open_file, opened, refuse_by_name, refuse_folder_of_pickles
 from anygpu.tensor_files.writing import is_part_of_a_save
 
 SUFFIX = ".safetensors"
@@ -285,3 +283,25 @@ def _small_file(path: Path) -> bytes:
                 str(path), f"it is not an index of tensors: it is longer than {LONGEST_HEADER:,} bytes"
             )
         return file.read(LONGEST_HEADER + 1)
+
+
+# -- verification by hashes
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a verification in which all hashes matched."""
+
+    checked: int
+    nbytes: int
+    #: Tensors without a hash, or with one of a kind that this version does not know.
+    unchecked: tuple[str, ...]
+
+
+def verify(path: str | os.PathLike[str], *, outside_links: bool = False) -> Verified:
+    """Read everything and compare it with the hashes in the metadata; `InvalidTensorFile` names what is not right."""
+    target = Path(path)
+    with open_folder(target, outside_links=outside_links) if target.is_dir() else open_file(target) as opened:
+        compared = {name: opened.check(name) for name in opened.names}
+    sizes = [size for size in compared.values() if size is not None]
+    without = tuple(name for name, size in compared.items() if size is None)
+    return Verified(checked=len(sizes), nbytes=sum(sizes), unchecked=without)

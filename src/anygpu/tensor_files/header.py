@@ -2,6 +2,8 @@
 
 Nothing of a header is believed before all of it was checked: length, names, types, sizes, bounds, holes and overlaps. A
 file that passes can be mapped and looked at without further questions.
+
+For readers of parts of a file, `FileRange` is the range of one array in a safetensors or an npy file.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import io
 import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -106,7 +109,7 @@ def parse_header(path: str, text: bytes, size: int) -> Header:
     told = table.pop(METADATA, None)
     metadata = {} if told is None else _metadata(path, told)
     entries = {name: _entry(path, name, raw) for name, raw in table.items()}
-    # Of two equal keys the decoder keeps one, which shows by the number of strings in the text.
+    # The decoder keeps one of two equal keys, which shows in the number of strings.
     expected = 5 * len(entries) + (0 if told is None else 1 + 2 * len(metadata))
     if strings_in(text) != expected:
         raise InvalidTensorFile(path, "its header has a name twice")
@@ -213,3 +216,80 @@ def _no_header(first: bytes, size: int) -> str:
     return (
         f"it is not a safetensors file: it would begin with a header of {length:,} bytes, and has {size:,} bytes in all"
     )
+
+
+# -- ranges of arrays in files
+
+
+class FileRange(NamedTuple):
+    """A contiguous array in a file, in C or Fortran order."""
+
+    path: Path
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def in_npy(path: Path) -> FileRange:
+    with path.open("rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            read: Any = np.lib.format.read_array_header_1_0
+            if version != (1, 0):
+                read = np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = read(file)
+        except ValueError as error:
+            raise InvalidOption(f"{path} is not an .npy file: {error}") from error
+        found = FileRange(path, file.tell(), shape, dtype, fortran)
+    if dtype.hasobject:
+        raise InvalidOption(
+            f"{path} has Python objects in it, which would have to be unpickled, which anygpu refuses. Save it "
+            "again with a numeric dtype."
+        )
+    return _inside(found)
+
+
+def in_safetensors(path: Path, name: str) -> FileRange:
+    with path.open("rb", buffering=0) as file:
+        return stretch_in(read_header(str(path), file), path, name)
+
+
+def stretch_in(header: Header, path: Path, name: str) -> FileRange:
+    """The range of a tensor in a safetensors file whose header was read."""
+    entry = entry_in(header, path, name)
+    if entry.numpy_dtype is None:
+        raise InvalidOption(
+            f"the tensor {shown(name)} of {path} has the dtype {entry.dtype}, which NumPy lacks. Save it as float32."
+        )
+    return FileRange(path, header.begin + entry.data_offsets[0], entry.shape, entry.numpy_dtype)
+
+
+def entry_in(header: Header, path: Path, name: str) -> Entry:
+    entry = header.entries.get(name)
+    if entry is None:
+        listed = ", ".join(each[:40] for each in sorted(header.entries)[:10]) or "none"
+        raise InvalidOption(f"{path} has no tensor {shown(name)}; it has {listed}.")
+    return entry
+
+
+def safetensors_header(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """The header of a file with this one tensor."""
+    kind = KIND_OF.get(dtype.name)
+    if kind is None:
+        raise InvalidOption(f"safetensors files have no {dtype}; write a .npy file instead.")
+    return encoded_header({name: Entry(kind, shape, (0, math.prod(shape) * dtype.itemsize))})
+
+
+def _inside(found: FileRange) -> FileRange:
+    size = found.path.stat().st_size
+    if found.offset + found.nbytes > size:
+        raise InvalidOption(
+            f"{found.path} should have {found.offset + found.nbytes} bytes by its header, and has {size}: it is not "
+            "complete. Copy or save it again."
+        )
+    return found

@@ -21,10 +21,50 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.program.primitives import Spec
-from anygpu.tensor_files.file_ranges import FileRange, entry_in, stretch_in
-from anygpu.tensor_files.header import BITS, KINDS, Entry, read_header, shown
-from anygpu.tensor_files.pickle_guard import refuse_by_name
+from anygpu.tensor_files.header import BITS, KINDS, Entry, FileRange, entry_in, read_header, shown, stretch_in
 from anygpu.tensor_files.tensor_metadata import DTYPE, HASH, OWNER, hash_of_bytes, is_known, users_own
+
+# -- pickles, which are refused by their name because reading them would run arbitrary code
+
+
+#: Suffixes that torch and others use for pickles.
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+_NUMPYS = (".npy", ".npz")
+
+
+def refuse_by_name(path: Path) -> None:
+    """Raise if the name says that it is not a safetensors file, and what."""
+    suffix = path.suffix.lower()
+    if suffix in PICKLES:
+        raise InvalidTensorFile(str(path), _WHY_NO_PICKLES, advice=_converting(path.name))
+    if suffix in _NUMPYS:
+        raise InvalidTensorFile(
+            str(path),
+            "it is a NumPy file, which may contain pickled objects",
+            advice=f"If it has none, numpy.load({path.name!r}, allow_pickle=False) reads it, and "
+            "anygpu.tensor_files.save turns it into safetensors.",
+        )
+
+
+def refuse_folder_of_pickles(folder: Path) -> None:
+    """Raise if a folder without safetensors has pickles instead."""
+    found = sorted(each.name for each in folder.iterdir() if each.suffix.lower() in PICKLES)
+    if found:
+        why = f"it has no safetensors, but {found[0]}: {_WHY_NO_PICKLES}"
+        raise InvalidTensorFile(str(folder), why, advice=_converting(found[0]))
+
+
+_WHY_NO_PICKLES = "a pickle runs whatever it says when it is read, so anygpu reads none"
+
+
+def _converting(name: str) -> str:
+    return (
+        "If you trust where it comes from, turn it into safetensors once: "
+        f'safetensors.torch.save_file(torch.load({name!r}, weights_only=True), "model.safetensors").'
+    )
+
+
+# -- files
 
 
 def open_file(path: str | os.PathLike[str]) -> TensorFile:
@@ -49,8 +89,9 @@ def opened(path: Path) -> io.FileIO:
 class TensorFile:
     """The tensors of one file. Created by `open_file`.
 
-    What `values` returns stays valid after `close`, and after the file was saved anew under the same name: it is of the
-    file as it was. Nobody may shorten the file in place while it is open; the system ends processes for that.
+    Arrays of `values` stay valid after `close`, and after the file was saved anew under the same name: they show the
+    file as it was. A file must not be shortened in place while it is open: the system ends processes that read beyond
+    its end.
     """
 
     def __init__(self, path: Path, file: io.FileIO) -> None:

@@ -23,7 +23,7 @@ from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.tensor_files.folders import INDEX, REPLACED, is_inside, read_index
 from anygpu.tensor_files.header import ALIGNMENT, BITS, KINDS, METADATA, Entry, encoded_header, shown
-from anygpu.tensor_files.pickle_guard import PICKLES
+from anygpu.tensor_files.safetensors import PICKLES
 from anygpu.tensor_files.tensor_metadata import DTYPE, HASH, NO_HASH, OWN, OWNER, Hashing, kind_of, pieces_of
 from anygpu.tensor_files.writing import (
     Unfinished,

@@ -1,7 +1,7 @@
 """Atomic writes: a file gets its name when it is complete, and leftovers of dead processes are removed.
 
-A file is written beside its target under a name of its own, and locked while its process lives: whoever can lock such a
-file knows that nobody will finish it. The lock is the system's, which gives it back however a process ends.
+A file is written beside its target under a name of its own, and locked while its process lives: one that can be
+locked is a leftover. The system releases the lock however a process ends.
 """
 
 from __future__ import annotations

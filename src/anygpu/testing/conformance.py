@@ -19,7 +19,7 @@ from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Cast, Gather, Input, Primitive, Scatter
 from anygpu.testing.cases import conformance_programs
 from anygpu.testing.conformance_program import REFERENCE_DTYPES, ConformanceProgram, ConformanceResult, tame, values
-from anygpu.workers.host_fallback import run_with_host
+from anygpu.workers.executor import run_with_host
 
 
 def check_engine_probe(engine: Engine, *, deep: bool = False) -> list[Device]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from anygpu.array.functions.elementwise import RULES
 from anygpu.base.typing import HostArray
 
 
@@ -88,17 +89,9 @@ def layout(name: str, dtype: str = "float32") -> HostArray:
     return make(np.asarray(scaled).astype(dtype))
 
 
-_UNARY = """
-    absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil conjugate cos cosh deg2rad degrees exp exp2 expm1
-    fabs floor isfinite isinf isnan log log10 log1p log2 logical_not modf frexp negative positive rad2deg radians
-    reciprocal rint sign signbit sin sinh spacing sqrt square tan tanh trunc
-"""
-_BINARY = """
-    add arctan2 copysign divide divmod equal float_power floor_divide fmax fmin fmod greater greater_equal heaviside
-    hypot less less_equal logaddexp logaddexp2 logical_and logical_or logical_xor maximum minimum multiply nextafter
-    not_equal power remainder subtract
-"""
 _BITS = "bitwise_and bitwise_or bitwise_xor gcd lcm left_shift right_shift"
+#: Ufuncs that take no floats, or not two of one type.
+_OTHER_UFUNCS = f"{_BITS} bitwise_count invert ldexp"
 _REDUCTIONS = """
     all any argmax argmin count_nonzero max mean median min nanargmax nanargmin nanmax nanmean nanmedian nanmin nanprod
     nanstd nansum nanvar prod ptp std sum var average amax amin
@@ -469,8 +462,9 @@ _OF_COMPLEX = """
 
 
 def _listed() -> list[NumpyCall]:
-    texts = [f"np.{name}(x)" for name in (*_UNARY.split(), *_REDUCTIONS.split(), *_SCANS.split())]
-    texts += [f"np.{name}(x, x)" for name in _BINARY.split()]
+    ufuncs = [ufunc for ufunc in RULES if ufunc.__name__ not in _OTHER_UFUNCS.split()]
+    texts = [f"np.{ufunc.__name__}({', '.join(['x'] * ufunc.nin)})" for ufunc in ufuncs]
+    texts += [f"np.{name}(x)" for name in (*_REDUCTIONS.split(), *_SCANS.split())]
     texts += [f"np.{name}(x, axis=0)" for name in (*_REDUCTIONS.split(), *_SCANS.split())]
     texts += [f"np.{name}(x, axis=-1, keepdims=True)" for name in ("sum", "mean", "max", "any", "argmax", "median")]
     texts += [f"x.{name}()" for name in _METHODS.split()] + [f"x.{name}(0)" for name in _METHODS.split()]

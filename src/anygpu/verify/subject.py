@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from anygpu.base.typing import HostArray
+from anygpu.device_arrays.handle import DeviceHandle
+from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.catalogue import entry_of
 from anygpu.engines.isolation import Isolation
 from anygpu.hardware.device import Device
@@ -15,8 +17,6 @@ from anygpu.placement.offload import Calls, Result
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.residency.handle import DeviceHandle
-from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Ran, Worker
 
 #: Seconds after which a case counts as hung. Compiling a large program takes some of them.

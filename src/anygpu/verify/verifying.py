@@ -12,10 +12,10 @@ from importlib import metadata
 
 from anygpu._version import __version__
 from anygpu.base.disturbance import conditions, read_processors
+from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.catalogue import entry_of
 from anygpu.hardware import host
 from anygpu.hardware.device import Device
-from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.verify.cases import Check
 from anygpu.verify.document import Machine, Record, VerifiedDevice
 from anygpu.verify.privacy import this_owner, without_personal_data

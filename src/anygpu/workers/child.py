@@ -21,8 +21,8 @@ from anygpu.errors import text_of
 from anygpu.hardware import nvidia, sysfs
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.workers.orphans import end_with_parent
-from anygpu.workers.probe_messages import (
+from anygpu.workers.child_start import end_with_parent
+from anygpu.workers.start_messages import (
     Discovered,
     Message,
     ProbeFinished,
@@ -86,7 +86,7 @@ def _serve_when_needed(link: Link, request: ServeRequest) -> None:
 
 
 def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
-    """What was probed, with its devices discovered."""
+    """Probe an engine or the cards, send each finding, and return the engine with its devices discovered."""
     _end_after(request.seconds)
     engine: Engine | None = None
 

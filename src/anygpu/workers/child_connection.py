@@ -14,11 +14,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from anygpu.base.interrupts import Taken
+from anygpu.base.interrupts import TryAcquire
 from anygpu.base.typing import HostArray
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.memory.resource import Block
@@ -27,11 +27,12 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_process import Child
-from anygpu.workers.error_transport import read
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
 from anygpu.workers.shared_memory import MOST_OUT, Segment, SegmentKind, SharedMemory
-from anygpu.workers.side import Side
-from anygpu.workers.task_messages import Attached, ChildTask, Envelope, TaskOutcome
+from anygpu.workers.task_messages import Attached, ChildTask, Envelope, TaskOutcome, error_from_message
+
+if TYPE_CHECKING:
+    from anygpu.workers.overlap import SideChannel
 
 #: Programs that the child is taken to have. It keeps more, and says so when one is gone.
 PROGRAMS_SENT = 512
@@ -46,21 +47,22 @@ _TIDY_SECONDS = 15.0
 _Expected = TypeVar("_Expected", bound=TaskOutcome)
 
 
-class _Use(Taken):
+class _Use(TryAcquire):
     """No other thread talks to the child in this block."""
-
-    __slots__ = ("_connection",)
 
     def __init__(self, connection: ChildConnection, seconds: float | None) -> None:
         super().__init__(connection._lock, seconds)
         self._connection = connection
 
     def __enter__(self) -> bool:
-        if not super().__enter__():
-            raise self._connection._busy(self._seconds)
-        if not self._connection.alive:
-            self._let_go()
-            raise self._connection._gone(started=False)
+        try:
+            if not self.acquire():
+                raise self._connection._busy(self._seconds)
+            if not self._connection.alive:
+                raise self._connection._gone(started=False)
+        except BaseException:  # also an interrupt
+            self.release()
+            raise
         return True
 
 
@@ -82,7 +84,7 @@ class ChildConnection:
         self.link: Link = child.link
         #: None where descriptors cannot be passed.
         self.shared = SharedMemory(device, kind=memory_kind) if self.link.passes_descriptors else None
-        #: Of the last task.
+        #: The number of the last task.
         self.number = 0
         #: Handles without a reference, of which the child has not been told.
         self.dropped: deque[int] = deque()
@@ -92,7 +94,7 @@ class ChildConnection:
         #: The keys of programs, those that were used last at the end.
         self.sent: dict[str, None] = {}
         #: Other ways to the child, for transfers while it runs something.
-        self.sides: list[Side] = []
+        self.sides: list[SideChannel] = []
         self._device = device
         self._generation = generation
         self._lock = threading.RLock()
@@ -196,7 +198,7 @@ class ChildConnection:
         if not isinstance(outcome, task_messages.TaskFailed):
             self.finish("it responded to another request")
             raise self._gone()
-        error = read(outcome, self._device)
+        error = error_from_message(outcome, self._device)
         if isinstance(error, DeviceLost):
             error.generation = self._generation
         if isinstance(error, DeviceLost | DevicePoisoned):
@@ -280,8 +282,8 @@ class ChildConnection:
 
     def tidy(self) -> None:
         """Tell the child what can be freed. If another thread has the lock, its next task says so instead."""
-        with Taken(self._lock, 0) as taken:
-            if not taken:
+        with TryAcquire(self._lock) as acquired:
+            if not acquired:
                 return
             dropped, forgotten = tuple(self.dropped), self._forgotten()
             if self._end is None and (dropped or forgotten):

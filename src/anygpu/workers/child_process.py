@@ -10,10 +10,9 @@ from typing import IO, Protocol
 
 import msgspec
 
-from anygpu.workers.command import child_command
+from anygpu.workers.child_start import child_command, waits_for_processor
 from anygpu.workers.link import Invitation, Link, LinkClosed
-from anygpu.workers.priority import waits_for_processor
-from anygpu.workers.probe_messages import ChildRequest
+from anygpu.workers.start_messages import ChildRequest
 
 _LAST_WORDS = 4000
 
@@ -22,7 +21,7 @@ UNKNOWN_CODE = 256
 
 
 class Process(Protocol):
-    """What is asked of a process: a `subprocess.Popen`, or a copy of a spare."""
+    """The methods of a process that a child needs: a `subprocess.Popen`, or a copy of a spare."""
 
     pid: int
     stdin: IO[bytes] | None

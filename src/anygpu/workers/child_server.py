@@ -23,11 +23,10 @@ from anygpu.program import wire
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
-from anygpu.workers.child_segments import AttachedSegments
-from anygpu.workers.error_transport import written
 from anygpu.workers.executor import Executor, Resident, open_engine, prepare_device
 from anygpu.workers.link import Link, LinkClosed
-from anygpu.workers.task_messages import ChildTask, Envelope, InSegment, TaskOutcome
+from anygpu.workers.shared_memory import AttachedSegments
+from anygpu.workers.task_messages import ChildTask, Envelope, InSegment, TaskOutcome, error_to_message
 
 #: More than the worker's side expects to be here, so that it is seldom told otherwise.
 PROGRAMS_KEPT = 1024
@@ -68,7 +67,7 @@ def _forget_old_words() -> None:
 
 
 class Server:
-    """What a child holds: one open device, the programs and arrays that it was sent, and views of shared memory."""
+    """The state of a child: one open device, the programs and arrays that it was sent, and views of shared memory."""
 
     #: Whether an engine that works in the host's memory may read arguments where they are, as long as a run lasts.
     _lends = False
@@ -96,7 +95,7 @@ class Server:
         except UnknownProgramError:
             return task_messages.UnknownProgram()
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
-            return written(error)
+            return error_to_message(error)
 
     def _do(self, task: ChildTask) -> TaskOutcome:
         match task:
@@ -264,7 +263,7 @@ class SideServer(Server):
                 raise InvalidOption("the side transfers, and does nothing else.")
 
     def withdraw(self, task: ChildTask | None) -> None:
-        """Nobody waits for the answer any more, so nobody knows what was made."""
+        """Drop the results of a task whose caller has left."""
         if isinstance(task, task_messages.Upload):
             self._residents.pop(task.handle, None)
 

@@ -1,7 +1,7 @@
 """Transfers that overlap computing: the arguments of one call go over while the program of another one runs.
 
 A worker runs one program at a time. But when a large call finds another large one running, it does not wait with its
-arguments in hand: it uploads them through the child's side (`anygpu.workers.side`), waits for its turn with nothing
+arguments in hand: it uploads them through the child's side (`anygpu.workers.overlap`), waits for its turn with nothing
 left to do but run, and downloads its results through the side as well, while the next call runs. Each call does that
 on the thread of its own caller. So an error, a deadline or a lack of memory is always that of one call, and its phases
 follow one another as ever.
@@ -12,26 +12,134 @@ waits for its turn, and goes the ordinary way.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
-from anygpu.base.interrupts import take
+from anygpu.base.interrupts import TryAcquire
 from anygpu.base.typing import HostArray
 from anygpu.errors import AllocationError, DeviceHung
+from anygpu.memory.resource import Block
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_connection import ChildConnection
-from anygpu.workers.link import LinkClosed
-from anygpu.workers.shared_memory import SegmentKind
-from anygpu.workers.side import Side
-from anygpu.workers.task_messages import WireOperand
+from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
+from anygpu.workers.shared_memory import Segment, SegmentKind, SharedMemory
+from anygpu.workers.task_messages import Attached, ChildTask, Envelope, InSegment, WireOperand, error_from_message
 from anygpu.workers.worker import Argument, Handle
+
+# -- A second way to a child, for uploads and downloads while the first one is busy with a run
+#
+# In the child another thread serves it (`anygpu.workers.child_server.SideServer`). It has segments of its own, because
+# the child learns of a new segment from the link that it is used on. What breaks it never breaks the first way: whoever
+# cannot use the side does the same there, or learns there why the child is gone.
+
+
+class SideChannel:
+    """The worker's end. One thread talks at a time; copies into and out of shared memory are made beside that."""
+
+    def __init__(self, sock: socket.socket, device: str, memory_kind: SegmentKind | None) -> None:
+        self._link = Link(sock)
+        self._device = device
+        self._lock = threading.RLock()
+        self._number = 0
+        self.shared = SharedMemory(device, kind=memory_kind)
+        self.closed = False
+
+    def upload(self, handle: int, values: HostArray, spec: Spec, until: float | None) -> None:
+        """Make it the array `handle` of the child. Raises what the device does, `LinkClosed` and `TimeoutError`."""
+        block = self._place(spec, until)
+        try:
+            segment: Segment = block.handle
+            np.copyto(segment.array(spec), values)
+            self._request(
+                task_messages.Upload(InSegment(segment.number, spec.nbytes), spec.shape, spec.dtype, handle), until
+            )
+        finally:
+            self.shared.release(block)
+
+    def download(self, handle: int, spec: Spec, until: float | None) -> HostArray:
+        """The values of an array of the child, which lets go of it. Raises as `upload` does."""
+        block = self._place(spec, until)
+        try:
+            self._request(task_messages.Download(handle, block.handle.number, last_use=True), until)
+        except BaseException:
+            self.shared.release(block)
+            raise
+        return self.shared.result(block, spec)
+
+    def close(self) -> None:
+        """For good. A thread that waits for an answer gets `LinkClosed`; segments that are in use go when they can."""
+        self.closed = True
+        self._link.shut_down()
+        self.shared.close()
+        # A thread that waits there closes it, when it has noticed.
+        if self._lock.acquire(blocking=False):
+            self._link.close()
+            self._lock.release()
+
+    def forked(self) -> None:
+        """In a process that was forked from ours."""
+        self.closed = True
+        self._link.close()
+
+    def _place(self, spec: Spec, until: float | None) -> Block:
+        with TryAcquire(self._lock, seconds_left(until)) as acquired:
+            self._require(acquired)
+            return self.shared.allocate(spec.nbytes)
+
+    def _request(self, task: ChildTask, until: float | None) -> None:
+        with TryAcquire(self._lock, seconds_left(until)) as acquired:
+            self._require(acquired)
+            self._number += 1
+            try:
+                self._send(task)
+                answer = task_messages.decode_answer(self._link.receive(seconds_left(until)))
+            except BaseException as error:
+                # Its answer may still come, and the child may still use the segment: neither is looked at again.
+                self.close()
+                if isinstance(error, msgspec.DecodeError):
+                    raise LinkClosed("it sent an unreadable response") from None
+                raise
+        if isinstance(answer.outcome, task_messages.TaskFailed):
+            raise error_from_message(answer.outcome, self._device)
+
+    def _send(self, task: ChildTask) -> None:
+        shared, fresh = self.shared, deque[Segment]()
+        while shared.unannounced:
+            segment = shared.unannounced.popleft()
+            if not segment.closed:
+                fresh.append(segment)
+        while len(fresh) > MOST_DESCRIPTORS:
+            self._post(Envelope(0, None, attached=()), [fresh.popleft() for _ in range(MOST_DESCRIPTORS)])
+        forgotten = tuple([shared.forgotten.popleft() for _ in range(len(shared.forgotten))])
+        self._post(Envelope(self._number, task, forgotten=forgotten), list(fresh))
+
+    def _post(self, envelope: Envelope, fresh: list[Segment]) -> None:
+        attached = tuple([Attached(each.number, each.nbytes, each.name) for each in fresh])
+        descriptors = [each.descriptor for each in fresh if each.descriptor >= 0]
+        self._link.send(task_messages.encode(msgspec.structs.replace(envelope, attached=attached)), descriptors)
+        for each in fresh:
+            each.sent()
+
+    def _require(self, acquired: bool) -> None:
+        if self.closed:
+            raise LinkClosed("the side was closed")
+        if not acquired:
+            raise TimeoutError
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):
+            self._link.close()
+
 
 #: Arguments and results of so many bytes in all: below, two more round trips cost as much as copying beside the run
 #: saves.
@@ -91,15 +199,15 @@ class Overlap:
         self.allowed = True
         self._wanted = False
         #: One for uploads, one for downloads: neither waits for the other.
-        self._there: Side | None = None
-        self._back: Side | None = None
+        self._there: SideChannel | None = None
+        self._back: SideChannel | None = None
         #: Large calls now, and their bytes.
         self._inside = self._inside_bytes = 0
         self._counting = threading.Lock()
         #: Whether a program runs for the first time: it is compiled and measured, and nothing may disturb that.
         self._compiles = False
         #: Held by the one call that has its arguments on the device and waits.
-        self._seat = threading.Lock()
+        self._seat = threading.RLock()
         #: Bytes of two calls that were too many for the device's memory.
         self._too_many: int | None = None
         # Below those of the worker's handles, which count from 1.
@@ -125,7 +233,7 @@ class Overlap:
         if self._wanted and self.possible and self._back is None:
             self._there, self._back = self._new_side(), self._new_side()
 
-    def _new_side(self) -> Side | None:
+    def _new_side(self) -> SideChannel | None:
         ours, theirs = socket.socketpair()
         with theirs:
             answer = self._connection.request(
@@ -138,7 +246,7 @@ class Overlap:
             self.possible = False
             ours.close()
             return None
-        side = Side(ours, self._device, self._memory_kind)
+        side = SideChannel(ours, self._device, self._memory_kind)
         self._connection.sides.append(side)
         return side
 
@@ -148,17 +256,21 @@ class Overlap:
         """Around a large call; `first` if its program is new to the child."""
         return Entered(self, nbytes, first)
 
+    def seat(self, until: float | None) -> TryAcquire:
+        """For `stage`: the right of one call to have its arguments on the device while it waits."""
+        return TryAcquire(self._seat, seconds_left(until))
+
     def stage(
         self,
         given: Sequence[Argument],
         specs: Sequence[Spec],
         until: float | None,
         number_of: Callable[[Handle], int],
-        seated: list[bool],
+        seat: TryAcquire,
     ) -> Staged | None:
         """Upload the arguments if another large call runs meanwhile; `None` to go the ordinary way.
 
-        `seated` is empty, and is not once the call has the seat: it calls `has_started` then, whatever happens.
+        The caller releases `seat`, which may be acquired here, when its call has started or ended.
         """
         side, others = self._there, self._inside - 1
         if not (self.possible and self.allowed):
@@ -171,10 +283,10 @@ class Overlap:
         if not self.possible or others < 1:
             return None
         # Behind the call that is staged now, and beside its run.
-        if not take(self._seat, seated, seconds_left(until)):
+        if not seat.acquire():
             return None
         if self._compiles or (self._too_many is not None and self._inside_bytes >= self._too_many):
-            self.has_started(seated)
+            seat.release()
             return None
         own: list[int] = []
         operands: list[WireOperand] = []
@@ -188,7 +300,7 @@ class Overlap:
                 operands.append(own[-1])
         except BaseException as error:
             self.drop(Staged((), tuple(own)))
-            self.has_started(seated)
+            seat.release()
             if isinstance(error, AllocationError):
                 self.crowded()
             if not isinstance(error, Exception):
@@ -196,13 +308,6 @@ class Overlap:
             # The ordinary way says what is wrong, if it still is.
             return None
         return Staged(tuple(operands), tuple(own))
-
-    def has_started(self, seated: list[bool]) -> None:
-        """The staged call has its turn, or has ended, so that the next one may upload its arguments."""
-        if seated:
-            # Nothing is called between the two, so no interrupt comes in between.
-            del seated[:]
-            self._seat.release()
 
     def drop(self, staged: Staged) -> None:
         """The arguments are not wanted any more, if they are still there."""

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from anygpu.base.interrupts import TryAcquire
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.isolation import Isolation
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory, tuning_limit
 from anygpu.errors import (
     DeviceLost,
@@ -34,11 +35,10 @@ from anygpu.receipts import Phases
 from anygpu.workers import task_messages
 from anygpu.workers.child_connection import ChildConnection
 from anygpu.workers.child_process import Child
-from anygpu.workers.executor import check_arguments, native_order, spec_of
-from anygpu.workers.host_fallback import line_of
+from anygpu.workers.executor import check_arguments, line_of, native_order, spec_of
 from anygpu.workers.overlap import WORTH_FETCHING, WORTH_OVERLAPPING, Overlap, Staged, seconds_left
-from anygpu.workers.probe_messages import ServeRequest
 from anygpu.workers.shared_memory import Segment, SegmentKind
+from anygpu.workers.start_messages import ServeRequest
 from anygpu.workers.task_messages import ChildTask, InSegment, WireOperand
 from anygpu.workers.worker import Argument, Handle, Ran
 
@@ -74,12 +74,29 @@ class RemoteHandle:
 
 
 class _Known(NamedTuple):
-    """What a call has to know of a program: of each argument and result what it looks like, its type and its bytes."""
+    """The spec, NumPy type and bytes of each argument and result of a program."""
 
     inputs: tuple[_Facts, ...]
     results: tuple[_Facts, ...]
-    #: Of all of them.
+    #: The bytes of all arguments and results.
     nbytes: int
+
+
+class _Call(NamedTuple):
+    """One call of `run`: the program, its arguments, and how it is run."""
+
+    program: Program
+    known: _Known
+    arguments: Sequence[Argument]
+    #: When it began, by `time.perf_counter`.
+    begin: float
+    timeout: float | None
+    #: When the time is over, by `time.monotonic`.
+    until: float | None
+    starting: Callable[[], None] | None
+    keep: bool
+    wait: bool
+    timed: bool
 
 
 class ProcessWorker:
@@ -205,177 +222,108 @@ class ProcessWorker:
         timed: bool = False,
         starting: Callable[[], None] | None = None,
     ) -> Ran:
-        clock = time.perf_counter
-        begin = clock()
+        begin = time.perf_counter()
+        until = None if timeout is None else time.monotonic() + timeout
         known = self._known.get(program.key, lambda: _known_of(program))
         given = arguments if _fit(arguments, known) else check_arguments(program, arguments)
+        call = _Call(program, known, given, begin, timeout, until, starting, keep, wait, timed)
         if known.nbytes >= WORTH_OVERLAPPING and not keep and not timed:
-            return self._run_large(program, known, given, begin, timeout, starting)
-        return self._run(program, known, given, begin, timeout, starting, keep, wait, timed)
+            return self._run_large(call)
+        return self._run(call)
 
-    def _run_large(
-        self,
-        program: Program,
-        known: _Known,
-        given: Sequence[Argument],
-        begin: float,
-        timeout: float | None,
-        starting: Callable[[], None] | None,
-    ) -> Ran:
-        """Upload the arguments while another large call runs, if there is one."""
+    def _run_large(self, call: _Call) -> Ran:
+        """Run a call of which the arguments are uploaded while another large call runs, if there is one."""
         overlap = self._overlap
-        first = program.key not in self._connection.sent
-        with overlap.enter(known.nbytes, first=first):
-            staged = until = None
-            seated: list[bool] = []
-            try:
-                if not first:
-                    until = None if timeout is None else time.monotonic() + timeout
-                    specs = [spec for spec, _, _ in known.inputs]
-                    staged = overlap.stage(given, specs, until, self._number_of, seated)
-                if staged is not None:
-                    return self._run_staged(program, known, staged, begin, timeout, until, starting, seated)
-            finally:
-                overlap.has_started(seated)
-            return self._run(program, known, given, begin, timeout, starting, keep=False, wait=True, timed=False)
+        first = call.program.key not in self._connection.sent
+        with overlap.enter(call.known.nbytes, first=first):
+            if not first:
+                seat = overlap.seat(call.until)
+                try:
+                    specs = [spec for spec, _, _ in call.known.inputs]
+                    staged = overlap.stage(call.arguments, specs, call.until, self._number_of, seat)
+                    if staged is not None:
+                        return self._run(call, staged, seat)
+                finally:
+                    seat.release()
+            return self._run(call)
 
-    def _run(
-        self,
-        program: Program,
-        known: _Known,
-        given: Sequence[Argument],
-        begin: float,
-        timeout: float | None,
-        starting: Callable[[], None] | None,
-        keep: bool,
-        wait: bool,
-        timed: bool,
-    ) -> Ran:
-        clock = time.perf_counter
+    def _run(self, call: _Call, staged: Staged | None = None, seat: TryAcquire | None = None) -> Ran:
+        """Run a call. If it is `staged`, its arguments are on the device, and large results come while others run."""
+        clock, overlap, connection, facts = time.perf_counter, self._overlap, self._connection, call.known.results
+        fetches = staged is not None and sum([nbytes for _, _, nbytes in facts]) >= WORTH_FETCHING
         blocks: list[Block] = []
-        checked = clock()
-        with self._connection.use(timeout):
-            entered = clock()
-            try:
-                operands = tuple(
-                    [self._operand(each, *facts, blocks) for each, facts in zip(given, known.inputs, strict=True)]
-                )
-                inputs = len(blocks)
-                specs = known.results
-                handles = range(0)
-                wanted: tuple[int, ...] | None = None
-                places: list[Block | None] = []
-                if keep:
-                    handles = range(self._next_handle, self._next_handle + len(specs))
-                    self._next_handle = handles.stop
-                else:
-                    places = [self._place(nbytes, blocks) for _, _, nbytes in specs]
-                    wanted = tuple([block.handle.number if block is not None else 0 for block in places])
-                self._overlap.open_if_wanted()
-                if starting is not None:
-                    starting()
-                copied = clock()
-                remaining = None if timeout is None else max(1e-3, timeout - (copied - begin))
-                apart = self._overlap.may_transfer and not timed
-
-                def task(key: str, text: bytes | None) -> ChildTask:
-                    return task_messages.Run(key, text, operands, wanted, handles.start, wait, timed, apart)
-
-                outcome = self._connection.send_program(
-                    program, task, timeout=remaining, blocks=blocks, handles=handles
-                )
-                answered = clock()
-                done = self._connection.unwrap(outcome, task_messages.RunDone)
-                results: list[Any] = []
-                if keep:
-                    results = [
-                        RemoteHandle(self, number, spec) for number, (spec, _, _) in zip(handles, specs, strict=True)
-                    ]
-                else:
-                    # In this order: a block that was returned twice would have two owners soon.
-                    del blocks[inputs:]
-                    results = self._delivered(places, specs, done.values)
-            finally:
-                # Those of a call that was abandoned are not in the list any more, nor those that became results.
-                for block in blocks:
-                    self._connection.release(block)
-        end = clock()
-        write = done.write + (copied - entered)
-        read_seconds = done.read + (end - answered)
-        return _ran(program, results, done, entered - checked, write, read_seconds, end - begin)
-
-    def _run_staged(
-        self,
-        program: Program,
-        known: _Known,
-        staged: Staged,
-        begin: float,
-        timeout: float | None,
-        until: float | None,
-        starting: Callable[[], None] | None,
-        seated: list[bool],
-    ) -> Ran:
-        """With arguments that are on the device already. Large results come while the next call may run."""
-        clock, overlap, connection = time.perf_counter, self._overlap, self._connection
-        uploaded = clock()
-        blocks: list[Block] = []
-        places: list[Block | None] = []
         handles = range(0)
-        wanted: tuple[int, ...] | None = None
-        specs = [spec for spec, _, _ in known.results]
-        returned = sum([spec.nbytes for spec in specs])
+        ready = clock()
         try:
-            with connection.use(seconds_left(until)):
+            with connection.use(call.timeout if staged is None else seconds_left(call.until)):
                 entered = clock()
-                if starting is not None:
-                    starting()
-                if returned >= WORTH_FETCHING:
-                    handles = range(self._next_handle, self._next_handle + len(specs))
-                    self._next_handle = handles.stop
-                else:
-                    places = [self._place(spec.nbytes, blocks) for spec in specs]
-                    wanted = tuple([block.handle.number if block is not None else 0 for block in places])
+                try:
+                    operands = self._operands(call, blocks) if staged is None else staged.operands
+                    inputs = len(blocks)
+                    wanted: tuple[int, ...] | None = None
+                    places: list[Block | None] = []
+                    if call.keep or fetches:
+                        handles = range(self._next_handle, self._next_handle + len(facts))
+                        self._next_handle = handles.stop
+                    else:
+                        places = [self._place(nbytes, blocks) for _, _, nbytes in facts]
+                        wanted = tuple([block.handle.number if block is not None else 0 for block in places])
+                    overlap.open_if_wanted()
+                    if call.starting is not None:
+                        call.starting()
+                    copied = clock()
+                    apart = overlap.may_transfer and not call.timed
+                    own = staged.own if staged is not None else ()
 
-                def task(key: str, text: bytes | None) -> ChildTask:
-                    return task_messages.Run(
-                        key, text, staged.operands, wanted, handles.start, True, False, True, staged.own
+                    def task(key: str, text: bytes | None) -> ChildTask:
+                        return task_messages.Run(
+                            key, text, operands, wanted, handles.start, call.wait, call.timed, apart, own
+                        )
+
+                    if seat is not None:
+                        seat.release()
+                    outcome = connection.send_program(
+                        call.program, task, timeout=seconds_left(call.until), blocks=blocks, handles=handles
                     )
-
-                overlap.has_started(seated)
-                outcome = connection.send_program(
-                    program, task, timeout=seconds_left(until), blocks=blocks, handles=handles
-                )
-                done = connection.unwrap(outcome, task_messages.RunDone)
-                ran = clock()
-                # In this order: a block that was returned twice would have two owners soon.
-                blocks.clear()
-                results = self._delivered(places, known.results, done.values)
-            if handles:
-                results = overlap.fetch(handles, specs, timeout, until) or [
-                    self.download(RemoteHandle(self, number, spec)) for number, spec in zip(handles, specs, strict=True)
-                ]
+                    answered = clock()
+                    done = connection.unwrap(outcome, task_messages.RunDone)
+                    results: list[Any] = []
+                    if call.keep:
+                        results = [
+                            RemoteHandle(self, number, spec)
+                            for number, (spec, _, _) in zip(handles, facts, strict=True)
+                        ]
+                    elif not fetches:
+                        # In this order: a block that was returned twice would have two owners soon.
+                        del blocks[inputs:]
+                        results = self._delivered(places, facts, done.values)
+                finally:
+                    # Those of a call that was abandoned are not in the list any more, nor those that became results.
+                    for block in blocks:
+                        connection.release(block)
+            if fetches:
+                results = self._fetch(call, handles)
         except BaseException:
-            overlap.drop(staged)
-            for number in handles:
-                connection.drop(number, 0)
+            if staged is not None:
+                overlap.drop(staged)
+                for number in handles:
+                    connection.drop(number, 0)
             raise
-        finally:
-            overlap.has_started(seated)
-            for block in blocks:
-                connection.release(block)
         end = clock()
-        own = set(staged.own)
-        facts = zip(staged.operands, known.inputs, strict=True)
-        given = sum([nbytes for operand, (_, _, nbytes) in facts if operand in own])
-        fetched = returned if handles else 0
-        done = msgspec.structs.replace(
-            done,
-            bytes_to_device=done.bytes_to_device + given,
-            bytes_to_host=done.bytes_to_host + fetched,
-            bytes_skipped=done.bytes_skipped - given - fetched,
-        )
-        write, read = done.write + (uploaded - begin), done.read + (end - ran)
-        return _ran(program, results, done, entered - uploaded, write, read, end - begin)._replace(overlapped=True)
+        write, read = done.write + (copied - entered), done.read + (end - answered)
+        if staged is not None:
+            write += ready - call.begin
+            done = _with_transfers(done, call.known, staged, fetches)
+        ran = _ran(call.program, results, done, entered - ready, write, read, end - call.begin)
+        return ran if staged is None else ran._replace(overlapped=True)
+
+    def _fetch(self, call: _Call, handles: range) -> list[HostArray]:
+        """The results of a staged call, which are still on the device."""
+        specs = [spec for spec, _, _ in call.known.results]
+        fetched = self._overlap.fetch(handles, specs, call.timeout, call.until)
+        if fetched is None:
+            fetched = [self.download(RemoteHandle(self, *each)) for each in zip(handles, specs, strict=True)]
+        return fetched
 
     def _delivered(
         self, places: Sequence[Block | None], facts: Sequence[_Facts], values: Sequence[bytes]
@@ -465,6 +413,11 @@ class ProcessWorker:
 
     # -- arrays on their way. All of this is called with the lock held
 
+    def _operands(self, call: _Call, blocks: list[Block]) -> tuple[WireOperand, ...]:
+        """Copy the arguments to where the child reads them; shared memory for that is added to `blocks`."""
+        pairs = zip(call.arguments, call.known.inputs, strict=True)
+        return tuple([self._operand(argument, *facts, blocks) for argument, facts in pairs])
+
     def _operand(
         self, argument: HostArray | Handle, spec: Spec, dtype: np.dtype[Any] | None, nbytes: int, blocks: list[Block]
     ) -> WireOperand:
@@ -494,6 +447,19 @@ class ProcessWorker:
     def __repr__(self) -> str:
         state = f"process {self.process_id}" if self.alive else "dead"
         return f"<worker of {self._device.id}, {state}, generation {self._generation}>"
+
+
+def _with_transfers(done: task_messages.RunDone, known: _Known, staged: Staged, fetched: bool) -> task_messages.RunDone:
+    """The child's account of a staged call, together with what crossed before and after its run."""
+    own = set(staged.own)
+    given = sum([facts[2] for operand, facts in zip(staged.operands, known.inputs, strict=True) if operand in own])
+    returned = sum([nbytes for _, _, nbytes in known.results]) if fetched else 0
+    return msgspec.structs.replace(
+        done,
+        bytes_to_device=done.bytes_to_device + given,
+        bytes_to_host=done.bytes_to_host + returned,
+        bytes_skipped=done.bytes_skipped - given - returned,
+    )
 
 
 def _ran(

@@ -11,12 +11,14 @@ segment, which goes back to the pool when the array and all its views are gone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import mmap
 import os
 import secrets
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +31,7 @@ from anygpu.hardware import host
 from anygpu.memory.pool import Pool
 from anygpu.memory.resource import Block, DeviceMemory
 from anygpu.program.primitives import Spec
+from anygpu.workers.task_messages import Attached, Envelope
 
 #: memory: a Linux memfd; posix: shared memory of POSIX, unlinked at once; named: a file mapping of Windows.
 SegmentKind = Literal["memory", "posix", "named"]
@@ -171,7 +174,7 @@ class SharedMemory:
         self._sizes: dict[int, int] = {}
         #: Results that are in use.
         self.out = 0
-        #: What the child has not been told yet.
+        #: Segments that the child has not been told of.
         self.unannounced: deque[Segment] = deque()
         self.forgotten: deque[int] = deque()
 
@@ -230,7 +233,7 @@ class SharedMemory:
 
 
 class Lent:
-    """What an array in a segment stands on."""
+    """The memory of a segment as the base of an array, which returns it when the array is gone."""
 
     __slots__ = ("__array_interface__", "_block", "_shared")
 
@@ -254,3 +257,60 @@ class Lent:
     def __del__(self) -> None:
         self._shared.out -= 1
         self._shared.release(self._block)
+
+
+# -- shared memory as the child's side sees it: what was announced, and what is mapped
+
+
+class AttachedSegments:
+    """The segments of one link."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[int, Segment] = {}
+        #: Segments that were announced and are not mapped yet, with their descriptors.
+        self._announced: dict[int, tuple[Attached, int]] = {}
+
+    def forget(self, envelope: Envelope) -> None:
+        """Let go of what will not be used again."""
+        for number in envelope.forgotten:
+            segment = self._mapped.pop(number, None)
+            if segment is not None:
+                segment.close()
+            _, descriptor = self._announced.pop(number, (None, -1))
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def announce(self, envelope: Envelope, next_descriptor: Callable[[], int]) -> None:
+        """Take what is new."""
+        for new in envelope.attached:
+            self._announced[new.segment] = (new, -1 if new.name else next_descriptor())
+
+    def size(self, number: int) -> int:
+        """The bytes of a segment, mapped or not."""
+        found = self._mapped.get(number)
+        return found.nbytes if found is not None else self._announced[number][0].nbytes
+
+    def find(self, number: int, device: str) -> Segment:
+        """Mapped when it is first used: where there is no room for it now, a later task for `device` may have it."""
+        found = self._mapped.get(number)
+        if found is None:
+            new, descriptor = self._announced[number]
+            try:
+                found = attached_segment(new.segment, new.nbytes, descriptor, new.name)
+            except OSError as error:
+                if error.errno != errno.ENOMEM:
+                    raise
+                raise OutOfMemory(device, new.nbytes) from error
+            self._mapped[number] = found
+            del self._announced[number]
+        return found
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        for segment in self._mapped.values():
+            segment.close()
+        for _, descriptor in self._announced.values():
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._mapped.clear()
+        self._announced.clear()

@@ -17,11 +17,18 @@ import warnings
 from anygpu.engines.catalogue import EngineEntry, load
 from anygpu.engines.protocol import Engine, ProgramEngine
 from anygpu.workers import child_server  # noqa: F401 - all that a worker needs is loaded here, once
+from anygpu.workers.child_start import end_with_parent, lower_this_thread
 from anygpu.workers.link import Link
-from anygpu.workers.orphans import end_with_parent
-from anygpu.workers.priority import lower_this_thread
-from anygpu.workers.probe_messages import ServeRequest
-from anygpu.workers.spare_messages import AskExit, Copied, Copy, Exited, SpareReady, decode, encode
+from anygpu.workers.start_messages import (
+    AskExit,
+    Copied,
+    Copy,
+    Exited,
+    ServeRequest,
+    SpareReady,
+    decode_spare,
+    encode_spare,
+)
 
 
 def stand_by(link: Link, request: ServeRequest) -> tuple[Link, ProgramEngine | None]:
@@ -38,12 +45,12 @@ def stand_by(link: Link, request: ServeRequest) -> tuple[Link, ProgramEngine | N
     # What is there now is in every copy: a garbage collector that looks at it would make each copy's memory its own.
     gc.collect()
     gc.freeze()
-    link.send(encode(SpareReady(copies)))
+    link.send(encode_spare(SpareReady(copies)))
     if not copies:
         end_with_parent()
         return link, engine
     while True:
-        message = decode(link.receive())
+        message = decode_spare(link.receive())
         if isinstance(message, Copy):
             descriptors = [link.next_descriptor() for _ in range(3)]
             process = _fork()
@@ -52,9 +59,9 @@ def stand_by(link: Link, request: ServeRequest) -> tuple[Link, ProgramEngine | N
                 return _settled(*descriptors), engine
             for descriptor in descriptors:
                 os.close(descriptor)
-            link.send(encode(Copied(process)))
+            link.send(encode_spare(Copied(process)))
         elif isinstance(message, AskExit):
-            link.send(encode(Exited(_exit_code(message.process))))
+            link.send(encode_spare(Exited(_exit_code(message.process))))
 
 
 def _settled(link: int, stdin: int, stderr: int) -> Link:

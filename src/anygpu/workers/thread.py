@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.array.core.arguments import spec_of
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.host_arrays import HostArrays
 from anygpu.engines.host_types import HOST_DTYPES
 from anygpu.engines.isolation import Isolation
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import DirectRun, Executable, Lack, Lists, Memory, ProgramEngine, RunsDirectly
 from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.hardware.device import Device
@@ -81,7 +81,7 @@ class ThreadWorker:
 
     @property
     def engine(self) -> ProgramEngine:
-        """What runs the programs, for benchmarks and tests of engines."""
+        """The engine that runs the programs, for benchmarks and tests."""
         return self._executor.engine
 
     @property
@@ -179,7 +179,7 @@ class ThreadWorker:
             return engine.direct(program, self.device)
 
     def listing(self, program: Program) -> str | None:
-        """What the engine makes of the program, for people; `None` where it does not tell."""
+        """The engine's listing of a program, such as its kernels; `None` where it has none."""
         engine = self._executor.engine
         return engine.listing(program) if isinstance(engine, Lists) else None
 

@@ -1,4 +1,4 @@
-"""What a worker is: it owns one open device and executes programs on it, wherever it lives.
+"""The interface of workers: one owns an open device and executes programs on it, in a thread or another process.
 
 A worker takes programs and arrays, never code. It is used by one caller at a time (it has a lock of its own), and a
 call returns when its results are there. Whether it lives in this process or in a child makes no difference to callers,
@@ -7,16 +7,23 @@ except in what a crash takes with it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.isolation import Isolation
+from anygpu.base.units import bytes_from
+from anygpu.engines.catalogue import EngineEntry
+from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
 from anygpu.engines.protocol import Lack, Memory
+from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts import DriverWork, HostOperation, NetworkUse, Phases
+
+if TYPE_CHECKING:
+    from anygpu.workers.child_process import Child
 
 
 class Handle(Protocol):
@@ -32,20 +39,20 @@ class Handle(Protocol):
     def generation(self) -> int: ...
 
 
-#: What a program is run on: values of the host, or what is on the worker's device already.
+#: An argument of a program: values of the host, or an array on the worker's device.
 Argument = HostArray | Handle
 
 
 class Ran(NamedTuple):
-    """What came out of one run, and what it took."""
+    """The results of one run, its times and its transfers."""
 
     #: Values on the host, or handles if the caller wanted them left there.
     results: list[Any]
-    #: Of the whole call as its caller waited for it; `trace` and `plan` are 0, `other` is the way there and back.
+    #: The phases of the call as its caller waited for it; `trace` and `plan` are 0, `other` is the way there and back.
     phases: Phases
     bytes_to_device: int
     bytes_to_host: int
-    #: Of arguments that were on the device already, and of results that stay there.
+    #: Bytes of arguments that were on the device already, and of results that stay there.
     bytes_skipped: int
     device_seconds: float | None
     peak_bytes: int | None
@@ -56,7 +63,7 @@ class Ran(NamedTuple):
     unknown: dict[str, str]
     #: Whether its arguments were uploaded while another call ran: `phases.queue` is what it waited for that one then.
     overlapped: bool = False
-    #: Of a worker on another machine; `None` on this one.
+    #: The network's share, for a worker on another machine; `None` on this one.
     network: NetworkUse | None = None
 
 
@@ -100,7 +107,7 @@ class Worker(Protocol):
         """Why it is not alive any more; `None` while it is."""
 
     def supports(self, program: Program) -> list[Lack]:
-        """What the device cannot do of the program, kept by the program's key."""
+        """The operations of the program that the device lacks, cached by the program's key."""
 
     def prepare(self, program: Program) -> float:
         """Compile it, so that the next run does not have to: the seconds that took."""
@@ -148,3 +155,57 @@ class Worker(Protocol):
 
     def close(self) -> None:
         """Let go of the device. May be called twice."""
+
+
+# -- opens the worker of a device, in a thread or in a child process
+
+
+ISOLATION = "ANYGPU_ISOLATION"
+MEMORY = "ANYGPU_MEMORY"
+
+
+def isolation_of(entry: EngineEntry, isolation: Isolation | None = None) -> Isolation:
+    """Where a worker of that engine lives: as asked, as the variable says, or as suits the engine."""
+    wanted = isolation or os.environ.get(ISOLATION) or entry.traits.isolation
+    for known in ISOLATIONS_HERE:
+        if wanted == known:
+            return known
+    source = "isolation=" if isolation else f"the variable {ISOLATION}"
+    raise InvalidOption(f'{source} is "thread" or "process"; got {wanted!r}.')
+
+
+def default_budget() -> int | None:
+    """The most bytes of a device's memory that anygpu may take, as the variable says; `None` for no limit."""
+    text = os.environ.get(MEMORY)
+    if not text:
+        return None
+    budget = bytes_from(text)
+    if budget is None:
+        raise InvalidOption(f'{MEMORY} is a number of bytes such as "2GB", "512MiB" or "4096"; got {text!r}.')
+    return budget
+
+
+def open_worker(
+    entry: EngineEntry,
+    device: Device,
+    *,
+    isolation: Isolation | None = None,
+    generation: int = 1,
+    budget: int | None = None,
+    adopted: Child | None = None,
+) -> Worker:
+    """The device, open. `adopted` is the child that verified it, which becomes its worker if it is to live in one."""
+    budget = default_budget() if budget is None else budget
+    if isolation_of(entry, isolation) == "process":
+        from anygpu.workers.process import ProcessWorker
+
+        if adopted is not None and adopted.link is not None and adopted.process.poll() is None:
+            return ProcessWorker(adopted, entry, device, generation=generation, budget=budget)
+        return ProcessWorker.start(entry, device, generation=generation, budget=budget)
+    from anygpu.workers.executor import open_engine
+    from anygpu.workers.thread import ThreadWorker
+
+    if adopted is not None:
+        adopted.kill()
+        adopted.close()
+    return ThreadWorker(open_engine(entry, device, budget), device, generation=generation)

@@ -4,8 +4,8 @@
 
 var<private> zero: u32;
 
-// value * 2^n of a whole n in two steps, for neither 2^n nor the result has to be a normal number. The last bits of so
-// large a number are a whole number: that of n and two biases.
+// value * 2^n in two steps, for neither 2^n nor the result has to be a normal number.
+// The last bits of so large a number are a whole number: that of n, which is one, and two biases.
 fn scale_f32(value: f32, n: f32) -> f32 {
     let exponents = bitcast<u32>(n + 12583166.0);
     let half = exponents >> 1u;
@@ -21,7 +21,7 @@ fn expm1_tail_f32(r: f32) -> f32 {
     return p;
 }
 
-// e^x * 2^shift. Farther from 0 than 0x42d00000u all is infinity or 0 anyway.
+// e^x * 2^shift. Farther from 0 than some limits all is infinity or 0 anyway.
 fn scaled_exp_f32(x: f32, shift: f32) -> f32 {
     let bits = bitcast<u32>(x);
     let magnitude = bits & ~0x80000000u;
@@ -33,10 +33,10 @@ fn scaled_exp_f32(x: f32, shift: f32) -> f32 {
 }
 
 fn exp_f32(x: f32) -> f32 {
-    return scaled_exp_f32(x, 0.0);
+    return scaled_exp_f32(x, 0);
 }
 
-// Half of 2^n (e^r - 1) + (2^n - 1) between the limits of expm1: 2^n may be just out of range.
+// 2^n (e^r - 1) + (2^n - 1) between the limits of expm1, halved until the last step: 2^n may be just out of range.
 fn half_expm1_f32(x: f32) -> f32 {
     let n = round(x * 1.44269504);
     let r = (x - n * 0.693359375) - n * -2.12194440e-4;
@@ -50,7 +50,8 @@ fn copysign_f32(x: f32, y: f32) -> f32 {
     return bitcast<f32>((bitcast<u32>(x) & ~0x80000000u) | (bitcast<u32>(y) & 0x80000000u));
 }
 
-// Beyond 0x41200000u it is 1. Half of e^2x - 1 is h, and h / (h + 1) the result.
+// Beyond 10.0, or the bits of it, it is 1; NaN stays what it is.
+// Half of e^2x - 1 is h, and h / (h + 1) the result.
 fn tanh_f32(x: f32) -> f32 {
     let magnitude = bitcast<u32>(x) & ~0x80000000u;
     let h = half_expm1_f32(2.0 * bitcast<f32>(min(magnitude, 0x41200000u)));

@@ -25,7 +25,7 @@ static float bounded_expm1_f32(float x) {
     return (halved * p + (halved - 0.5f)) * 2.0f;
 }
 
-// Beyond, it is 1; NaN stays what it is.
+// Beyond 10.0f, or the bits of it, it is 1; NaN stays what it is.
 static float tanh_f32(float x) {
     const float a = fabs(x);
     const float t = bounded_expm1_f32(2.0f * ((float)10.0f < a ? (float)10.0f : a));
@@ -54,7 +54,7 @@ static float8 bounded_expm1_f32x8(float8 x) {
     return (halved * p + (halved - 0.5f)) * 2.0f;
 }
 
-// Beyond, it is 1; NaN stays what it is.
+// Beyond 10.0f, or the bits of it, it is 1; NaN stays what it is.
 static float8 tanh_f32x8(float8 x) {
     const float8 a = fabs(x);
     const float8 t = bounded_expm1_f32x8(2.0f * ((float8)10.0f < a ? (float8)10.0f : a));

@@ -17,7 +17,7 @@ fn expm1_tail_f32(r: f32) -> f32 {
     return p;
 }
 
-// Half of 2^n (e^r - 1) + (2^n - 1) between the limits of expm1: 2^n may be just out of range.
+// 2^n (e^r - 1) + (2^n - 1) between the limits of expm1, halved until the last step: 2^n may be just out of range.
 fn half_expm1_f32(x: f32) -> f32 {
     let n = round(x * 1.44269504);
     let r = (x - n * 0.693359375) - n * -2.12194440e-4;
@@ -31,7 +31,8 @@ fn copysign_f32(x: f32, y: f32) -> f32 {
     return bitcast<f32>((bitcast<u32>(x) & ~0x80000000u) | (bitcast<u32>(y) & 0x80000000u));
 }
 
-// Beyond 0x41200000u it is 1. Half of e^2x - 1 is h, and h / (h + 1) the result.
+// Beyond 10.0, or the bits of it, it is 1; NaN stays what it is.
+// Half of e^2x - 1 is h, and h / (h + 1) the result.
 fn tanh_f32(x: f32) -> f32 {
     let magnitude = bitcast<u32>(x) & ~0x80000000u;
     let h = half_expm1_f32(2.0 * bitcast<f32>(min(magnitude, 0x41200000u)));

@@ -13,10 +13,10 @@ static float expm1_tail_f32(float r) {
     return p;
 }
 
-// e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; limits are taken so that NaN stays what it is.
-// The sum with 12582912.0f rounds to a whole number n, as nearest_f32 does, and has n in its lowest bits: shifted up, all that is
-// above is gone, without a sign that could overflow. 2^n comes in two factors, for neither 2^n nor the result has to be
-// a normal number.
+// e^x * 2^shift. Farther from 0 than some limits all is infinity or 0 anyway.
+// Limits are taken so that NaN stays what it is. The sum with 12582912.0f rounds to a whole number n, as nearest_f32 does, and has
+// n in its lowest bits: shifted up, all that is above is gone, without a sign that could overflow. 2^n comes in two
+// factors, for neither 2^n nor the result has to be a normal number.
 static float scaled_exp_f32(float x, int shift) {
     #pragma OPENCL FP_CONTRACT ON
     const float bounded = (float)-104.0f > x ? (float)-104.0f : x;
@@ -47,10 +47,10 @@ static float8 expm1_tail_f32x8(float8 r) {
     return p;
 }
 
-// e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; limits are taken so that NaN stays what it is.
-// The sum with 12582912.0f rounds to a whole number n, as nearest_f32x8 does, and has n in its lowest bits: shifted up, all that is
-// above is gone, without a sign that could overflow. 2^n comes in two factors, for neither 2^n nor the result has to be
-// a normal number.
+// e^x * 2^shift. Farther from 0 than some limits all is infinity or 0 anyway.
+// Limits are taken so that NaN stays what it is. The sum with 12582912.0f rounds to a whole number n, as nearest_f32x8 does, and has
+// n in its lowest bits: shifted up, all that is above is gone, without a sign that could overflow. 2^n comes in two
+// factors, for neither 2^n nor the result has to be a normal number.
 static float8 scaled_exp_f32x8(float8 x, int shift) {
     #pragma OPENCL FP_CONTRACT ON
     const float8 bounded = (float8)-104.0f > x ? (float8)-104.0f : x;

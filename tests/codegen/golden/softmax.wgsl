@@ -4,8 +4,8 @@
 
 var<private> zero: u32;
 
-// value * 2^n of a whole n in two steps, for neither 2^n nor the result has to be a normal number. The last bits of so
-// large a number are a whole number: that of n and two biases.
+// value * 2^n in two steps, for neither 2^n nor the result has to be a normal number.
+// The last bits of so large a number are a whole number: that of n, which is one, and two biases.
 fn scale_f32(value: f32, n: f32) -> f32 {
     let exponents = bitcast<u32>(n + 12583166.0);
     let half = exponents >> 1u;
@@ -21,7 +21,7 @@ fn expm1_tail_f32(r: f32) -> f32 {
     return p;
 }
 
-// e^x * 2^shift. Farther from 0 than 0x42d00000u all is infinity or 0 anyway.
+// e^x * 2^shift. Farther from 0 than some limits all is infinity or 0 anyway.
 fn scaled_exp_f32(x: f32, shift: f32) -> f32 {
     let bits = bitcast<u32>(x);
     let magnitude = bits & ~0x80000000u;
@@ -33,7 +33,7 @@ fn scaled_exp_f32(x: f32, shift: f32) -> f32 {
 }
 
 fn exp_f32(x: f32) -> f32 {
-    return scaled_exp_f32(x, 0.0);
+    return scaled_exp_f32(x, 0);
 }
 
 // The dialect has no constants that are not finite; these bits are a variable, so that they do not count as constants.
@@ -42,8 +42,12 @@ fn infinity_f32() -> f32 {
     return bitcast<f32>(bits);
 }
 
+fn isnan_f32(x: f32) -> bool {
+    return (bitcast<u32>(x) & ~0x80000000u) > 0x7f800000u;
+}
+
 fn maximum_f32(x: f32, y: f32) -> f32 {
-    return select(y, x, x > y || (bitcast<u32>(x) & ~0x80000000u) > 0x7f800000u);
+    return select(y, x, x > y || isnan_f32(x));
 }
 
 var<workgroup> folded_max_1: array<f32, 32>;

@@ -197,6 +197,12 @@ def test_the_magnitude_of_complex_numbers_is_tested_by_its_square() -> None:
     assert "4.000000000000001" in to_text(found)
 
 
+def test_a_rest_of_halves_is_rounded_before_it_is_used() -> None:
+    x, y = np.array([-0.001, -0.3, 5.25, -7.7], np.float16), np.array([3, 2.5, 2, 3], np.float16)
+    program = ag.record(lambda x, y: np.remainder(x, y) - y, x, y)
+    np.testing.assert_array_equal(interpreted(nests(program), program, (x, y))[0], np.remainder(x, y) - y)
+
+
 def test_results_that_are_inputs_are_copied() -> None:
     x = values(5)
     program = ag.record(lambda x: (x, x.reshape(5, 1)), x)

@@ -8,8 +8,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from anygpu.cli.fleet import fleet
-from anygpu.cli.fleet_simulate import simulate
+from anygpu.cli.fleet import fleet, simulate
 from anygpu.fleet.simulation.scenario import Arrivals, Faults, Network, Scenario
 
 

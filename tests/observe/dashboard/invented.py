@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from anygpu.device_arrays.lineage import Loss
 from anygpu.hardware.usage.usage import READINGS, Usage
-from anygpu.observe.calls import Call, Fallback
-from anygpu.observe.findings import Advice, Anomaly, DeviceMemory
-from anygpu.observe.snapshot import Process, Snapshot
+from anygpu.observe.snapshot import Advice, Anomaly, Call, DeviceMemory, Fallback, Process, Snapshot
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
-from anygpu.residency.lineage import Loss
 from anygpu.runtime.health import Health, LaneHealth, TenantHealth
 
 DEVICES = ("cuda:0", "webgpu:0", "opencl:0", "numpy")

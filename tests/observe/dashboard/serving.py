@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from anygpu.observe.dashboard.server import Dashboard
-from anygpu.observe.dashboard.source import Source
+from anygpu.observe.dashboard.server import Dashboard, Source
 
 
 @contextlib.contextmanager

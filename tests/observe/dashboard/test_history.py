@@ -11,6 +11,7 @@ import pytest
 from anygpu.observe.dashboard import panels
 from anygpu.observe.dashboard.history import (
     BLOCKS,
+    CALLS,
     DEAD_SECONDS,
     KEPT_SECONDS,
     MOST_NAMES,
@@ -22,9 +23,7 @@ from anygpu.observe.dashboard.history import (
     Ring,
 )
 from anygpu.observe.dashboard.panels import View
-from anygpu.observe.dashboard.timeline import CALLS
-from anygpu.observe.findings import DeviceMemory
-from anygpu.observe.snapshot import Process
+from anygpu.observe.snapshot import DeviceMemory, Process
 from tests.observe.dashboard.invented import Invented, call, snapshot, usage
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from bokeh.document import Document
 
+from anygpu.observe.dashboard import server
 from anygpu.observe.dashboard.figures import figures
 from anygpu.observe.dashboard.history import History
-from anygpu.observe.dashboard.page import LINES, TABLES, Page
+from anygpu.observe.dashboard.panels import View
+from anygpu.observe.dashboard.server import TABS, Dashboard, columns
 from tests.observe.dashboard.invented import Invented
+
+NAMES = [name for name in TABS if name != "page"]
 
 
 class Clock:
@@ -24,51 +30,40 @@ class Clock:
 
 
 @pytest.fixture(scope="module")
-def page() -> tuple[History, Clock]:
+def history() -> History:
     """Half a minute of four processes with 2,000 calls a second."""
     clock, history = Clock(), History()
     source = Invented(clock)
     for _ in range(60):
         clock.now += 0.5
         history.add(source.snapshots(history.since()), clock.now)
-    return history, clock
+    return history
 
 
-def opened(page: tuple[History, Clock]) -> tuple[Page, Document]:
-    found, document = Page(*page), Document()
-    found.open(document, lambda page: None)
-    return found, document
+def view(history: History, **chosen: Any) -> View:
+    return View(max(each.answered for each in history.processes.values()), **({"window": 30.0} | chosen))
 
 
-def choose(document: Document, **chosen: object) -> None:
-    source = document.get_model_by_name("choices data")
-    source.data = {name: [value] for name, value in chosen.items()}
+def drawn_columns(data: Any) -> Any:
+    """Without what belongs to axes."""
+    return data[0] if isinstance(data, tuple) else data
 
 
-def test_every_figure_has_a_source_in_the_session(page: tuple[History, Clock]) -> None:
-    _, document = opened(page)
+def test_figures_have_the_columns_that_they_draw(history: History) -> None:
     drawn = json.loads(figures())
-
     names = [name.removeprefix("plot-") for name in drawn["roots"].values()]
     assert len(names) == len(set(names)) == 11
-    for name in names:
-        assert document.get_model_by_name(f"{name} data") is not None, name
-
-
-def test_figures_have_the_columns_that_they_draw(page: tuple[History, Clock]) -> None:
-    found, document = opened(page)
     empty = {
-        each["attributes"]["name"]: {column for column, _ in each["attributes"]["data"]["entries"]}
-        for each in models(json.loads(figures()))
+        each["attributes"]["name"].removesuffix(" data"): {
+            column for column, _ in each["attributes"]["data"]["entries"]
+        }
+        for each in models(drawn)
         if each["name"] == "ColumnDataSource" and "name" in each["attributes"]
     }
-
-    assert len(empty) == 11
-    for tab in ("devices", "queue", "predictions", "overview"):
-        choose(document, tab=tab)
-    for name, columns in empty.items():
-        assert set(document.get_model_by_name(name).data) == columns, name
-    assert found.tab == "overview"
+    sent = {name: data for tab in NAMES for name, data in columns(history, view(history), tab).items()}
+    assert set(empty) == set(names)
+    for name in names:
+        assert set(drawn_columns(sent[name])) == empty[name], name
 
 
 def models(value: Any) -> list[Any]:
@@ -81,27 +76,40 @@ def models(value: Any) -> list[Any]:
     return own + [each for one in value.values() for each in models(one)]
 
 
-@pytest.mark.parametrize("chosen", [{"tab": "page"}, {"tab": []}, {"tab": {}}, {"window": 3}, {"process": "-1"}, {}])
-def test_a_choice_that_is_none_changes_nothing(page: tuple[History, Clock], chosen: dict[str, object]) -> None:
-    found, document = opened(page)
+def test_every_panel_of_the_page_has_data(history: History) -> None:
+    page = (Path(server.__file__).with_name("page.html")).read_text()
+    for tab in NAMES:
+        part = page.split(f'<div data-tab="{tab}"')[1].split("<div data-tab=")[0]
+        sent = columns(history, view(history), tab)
+        wanted = [
+            each.split('"')[0]
+            for mark in ('id="plot-', 'data-source="', 'data-legend="')
+            for each in part.split(mark)[1:]
+        ]
+        assert wanted
+        assert set(wanted) <= set(sent), tab
 
-    choose(document, **chosen)
 
-    assert (found.tab, found.process, found.paused) == ("overview", None, False)
+@pytest.mark.parametrize(
+    "chosen", [{"tab": "page"}, {"tab": "x"}, {"window": "3"}, {"process": "-1"}, {"process": "9" * 99}, {}]
+)
+def test_a_choice_that_is_none_changes_nothing(chosen: dict[str, str]) -> None:
+    """The browser may send anything."""
+    dashboard = Dashboard(Invented(time.time))
+
+    async def ask(chosen: dict[str, str]) -> Any:
+        return msgspec.json.decode(dashboard._columns(chosen))
+
+    found = asyncio.run(ask(chosen))
+    assert found.keys() == asyncio.run(ask({"tab": "overview", "window": "30 s"})).keys()
+    dashboard._server.listener.close()
 
 
-def test_a_page_and_a_choice_take_less_than_200_ms(page: tuple[History, Clock]) -> None:
+def test_columns_take_less_than_200_ms(history: History) -> None:
     figures()
-    opened(page)
-
-    begin = time.thread_time()
-    found, document = opened(page)
-    document.to_json()
-    assert time.thread_time() - begin < 0.2
-    pids = ["", *(str(pid) for pid in page[0].processes)]
-    for tab in [*(set(TABLES) - {"page"}), *LINES]:
-        for pid in pids[:2]:
+    for tab in NAMES:
+        for pid in (None, next(iter(history.processes))):
             begin = time.thread_time()
-            choose(document, tab=tab, process=pid, window="10 min")
+            found = columns(history, view(history, window=600.0, process=pid), tab)
+            msgspec.json.encode(found, enc_hook=lambda array: array.tolist())
             assert time.thread_time() - begin < 0.2, tab
-        assert found.tab == tab

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anygpu.observe.dashboard.timeline import (
+from anygpu.observe.dashboard.history import (
     BEGIN,
     CALLS,
     DEVICE,

@@ -1,6 +1,6 @@
 """`Array`: an n-dimensional array that is computed when its values are needed.
 
-It follows the Python Array API standard and takes part in NumPy's own protocols, so `np.tanh(x @ w).mean(axis=0)` works
+It follows the Python Array API standard and takes part in NumPy's own protocols, so `np.exp(x @ w).mean(axis=0)` works
 unchanged. Operators record; `np.asarray(x)`, `bool(x)`, `x.item()` and the like compute.
 """
 

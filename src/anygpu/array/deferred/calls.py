@@ -13,17 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.deferred.layouts import Layout, Op
-from anygpu.array.deferred.recorder import Place, Recorder, _frame, called_from
+from anygpu.array.deferred.layouts import MOST_FORMS, Layout, Op
+from anygpu.array.deferred.masks import ELEMENTWISE_TOO
+from anygpu.array.deferred.recorder import Recorder, _frame
+from anygpu.array.deferred.script import called_from
 
-_MOST_FORMS = 4096
 _PLAIN = frozenset((bool, int, str, type(None)))
 _TYPES: dict[Any, str] = {float: "float", int: "int", bool: "bool", complex: "complex"}
 
 # -- operators
 
+#: What operators call, for those of elements.
+_ELEMENTWISE: dict[str, np.ufunc] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide, "floordiv": np.floor_divide,
+    "mod": np.remainder, "and_": np.bitwise_and, "or_": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
 BINARY = {
-    name: Op(getattr(operator, function), f"({{0}} {sign} {{1}})")
+    name: Op(getattr(operator, function), f"({{0}} {sign} {{1}})", ufunc=_ELEMENTWISE.get(function))
     for name, function, sign in (
         ("add", "add", "+"), ("sub", "sub", "-"), ("mul", "mul", "*"), ("truediv", "truediv", "/"),
         ("floordiv", "floordiv", "//"), ("mod", "mod", "%"), ("matmul", "matmul", "@"),
@@ -41,13 +47,15 @@ IN_PLACE = {
     )
 }  # fmt: skip
 UNARY = {
-    "neg": Op(operator.neg, "(-{0})"),
+    "neg": Op(operator.neg, "(-{0})", ufunc=np.negative),
     "pos": Op(operator.pos, "(+{0})"),
-    "abs": Op(operator.abs, "abs({0})"),
-    "invert": Op(operator.invert, "(~{0})"),
+    "abs": Op(operator.abs, "abs({0})", ufunc=np.absolute),
+    "invert": Op(operator.invert, "(~{0})", ufunc=np.invert),
 }
 POWER = Op(operator.pow, "({0} ** {1})")
 IN_PLACE_POWER = Op(operator.ipow, "{0} **= {1}", writes=True)
+ELEMENTWISE_TOO.update((POWER, IN_PLACE_POWER, *IN_PLACE.values()))
+ELEMENTWISE_TOO.update(BINARY[each] for each in ("lt", "le", "gt", "ge", "eq", "ne"))
 TRANSPOSED = Op(operator.attrgetter("T"), "{0}.T", only_view=True)
 MATRIX_TRANSPOSED = Op(operator.attrgetter("mT"), "{0}.mT", only_view=True)
 REAL = Op(operator.attrgetter("real"), "{0}.real")
@@ -71,16 +79,23 @@ def astype_op(dtype: np.dtype[Any]) -> Op:
 _powers: dict[int, Op] = {}
 
 
+def _squared(array: Any, exponent: int, out: Any) -> Any:
+    """What NumPy calls for a power of two."""
+    return np.square(array, out)
+
+
 def power_op(exponent: Any) -> Op | None:
     """For a whole number, whose value decides what NumPy does; `None` for other exponents."""
     if type(exponent) is not int:
         return None
     found = _powers.get(exponent)
     if found is None:
-        if len(_powers) > _MOST_FORMS:
+        if len(_powers) > MOST_FORMS:
             _powers.clear()
         text = f"({{0}} ** {exponent})"
-        found = _powers[exponent] = Op(operator.pow, text, arranged=lambda x: (x, exponent))
+        ufunc = _squared if exponent == 2 else None
+        found = _powers[exponent] = Op(operator.pow, text, arranged=lambda x: (x, exponent), ufunc=ufunc)
+        ELEMENTWISE_TOO.add(found)
     return found
 
 
@@ -93,7 +108,11 @@ def may_raise_power(one: Any, other: Any) -> bool:
 
 #: NumPy's own functions of elements, with one result.
 UFUNCS: dict[Any, Op] = {
-    each: Op(each, f"np.{name}({', '.join(f'{{{number}}}' for number in range(each.nin))})")
+    each: Op(
+        each,
+        f"np.{name}({', '.join(f'{{{number}}}' for number in range(each.nin))})",
+        ufunc=each if each.signature is None else None,
+    )
     for name, each in vars(np).items()
     if type(each) is np.ufunc and each.nout == 1
 }
@@ -101,9 +120,12 @@ _NAMES = {each: name for name, each in vars(np).items() if type(each) is np.ufun
 _forms: dict[Any, Op] = {}
 
 
-def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def call_ufunc(
+    recorder: Recorder, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
     """A call of a ufunc, or of a method of one, with an array that stands for NumPy's among the operands."""
-    recorder = _recorder_of((*inputs, *options.get("out", ())))
+    if not options and method == "__call__" and ufunc in UFUNCS and ufunc is not np.power:
+        return recorder.record(UFUNCS[ufunc], inputs, 3)
     op = None
     operands = inputs
     if ufunc in UFUNCS and not (ufunc is np.power and may_raise_power(*inputs)):
@@ -159,14 +181,17 @@ _OF_SEQUENCES = _named(_SEQUENCES)
 _ABOUT = frozenset(_named(_META))
 
 
-def call_function(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def call_function(
+    recorder: Recorder, function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
     """A call of one of NumPy's functions with an array that stands for NumPy's among its arguments."""
-    recorder = _recorder_of((*arguments, *options.values()))
     if function in _ABOUT:
         return function(*map(_dummy, arguments), **{name: _dummy(each) for name, each in options.items()})
     op = None
     operands: tuple[Any, ...] = ()
-    if options.get("out") is None:
+    if function is np.clip and list(options) == ["out"] and len(arguments) == 3 and options["out"] is not None:
+        op, operands = _CLIPPED, (options["out"], *arguments)
+    elif options.get("out") is None:
         given = {name: each for name, each in options.items() if name != "out"} if "out" in options else options
         known = _FUNCTIONS.get(function)
         if known is not None:
@@ -182,6 +207,9 @@ def call_function(function: Callable[..., Any], arguments: tuple[Any, ...], opti
     return _at_once(recorder, function, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
 
 
+_CLIPPED = Op(np.clip, "{0}[...] = np.clip({1}, {2}, {3})", writes=True, arranged=lambda out, *given: (*given, out))
+
+
 def is_operand(value: Any) -> bool:
     """Whether a value is an array or a number that can be an operand of what is recorded."""
     kind = type(value)
@@ -194,12 +222,38 @@ def _form(
     call: Any, name: str, rest: tuple[Any, ...], options: dict[str, Any], *, operands: int = 1, only_view: bool = False
 ) -> Op | None:
     """The form of a call with these options behind its operands; `None` where they are no plain values."""
+    key = (name, operands, _key(rest, options)) if rest or options else (name, operands)
+    if None not in key and (found := _forms.get(key)) is not None:
+        return found
     shown = _shown(rest, options)
     if shown is None:
         return None
     places = ", ".join(f"{{{number}}}" for number in range(operands))
     arranged = (lambda *given: (*given, *rest)) if rest else None
-    return _remembered(call, f"{name}({places}{shown})", options, arranged, only_view=only_view)
+    op = _remembered(call, f"{name}({places}{shown})", options, arranged, only_view=only_view)
+    if None not in key:
+        _forms[key] = op
+    return op
+
+
+def _key(rest: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What options are known by; `None` for some that are equal to others and yet mean something else."""
+    given = (*rest, *options.values())
+    kinds = []
+    for each in given:
+        kind: Any = type(each)
+        if kind is tuple:
+            kind = tuple(map(type, each))
+            if not _KEYS.issuperset(kind):
+                return None
+        elif kind not in _KEYS:
+            return None
+        kinds.append(kind)
+    return (given, tuple(kinds), tuple(options))
+
+
+#: Types of options that can be in a key: with equal values they mean the same. Zeros have signs.
+_KEYS = frozenset((int, bool, str, type(None), type))
 
 
 def _sequence_form(call: Any, count: int, rest: tuple[Any, ...], options: dict[str, Any]) -> Op | None:
@@ -222,7 +276,7 @@ def _remembered(
     """The form with this text, which says all that there is to it."""
     found = _forms.get(text)
     if found is None:
-        if len(_forms) > _MOST_FORMS:
+        if len(_forms) > MOST_FORMS:
             _forms.clear()
         made = functools.partial(call, **options) if options else call
         found = _forms[text] = Op(made, text, arranged=arranged, only_view=only_view)
@@ -313,15 +367,36 @@ def call_method(array: Any, name: str, arguments: tuple[Any, ...], options: dict
     count = METHODS[name]
     op = None
     operands: tuple[Any, ...] = (array, *arguments[:count])
-    if options.get("out") is None and not (name == "astype" and options.get("copy") is False):
+    if name == "astype" and "copy" in options:
+        dtype = arguments[0] if arguments else options.get("dtype")
+        keeps = _keeps_type(array._layout, dtype, arguments, options)
+        if keeps and not options["copy"]:
+            return array
+        if keeps is not None:
+            options = {name: each for name, each in options.items() if name != "copy"}
+    if options.get("out") is None and "copy" not in options:
         op = _method_form(name, len(operands), arguments[count:], options, array._layout)
-    if op is not None and all(map(is_operand, operands)):
+    if op is not None and (len(operands) == 1 or all(map(is_operand, operands))):
         return recorder.record(op, operands, 3)
     value = array._handed_out(f"{name} needs it")
     return _at_once(recorder, getattr(value, name), arguments, options, name, options.get("out"), 3)
 
 
+def _keeps_type(layout: Layout, dtype: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> bool | None:
+    """Whether NumPy gives an array itself that is to be copied only where its type changes; `None` if only it knows."""
+    if len(arguments) > 1 or options.keys() - {"copy", "dtype"} or layout.is_number or dtype is None:
+        return None
+    try:
+        return bool(np.dtype(dtype) == layout.dtype)
+    except TypeError:
+        return None
+
+
 def _method_form(name: str, operands: int, rest: tuple[Any, ...], options: dict[str, Any], layout: Layout) -> Op | None:
+    given = _key(rest, options) if rest or options else ()
+    quick = (name, operands, layout.is_contiguous, given)
+    if given is not None and (known := _methods.get(quick)) is not None:
+        return known
     shown = _shown(rest, options)
     if shown is None:
         return None
@@ -332,89 +407,23 @@ def _method_form(name: str, operands: int, rest: tuple[Any, ...], options: dict[
     key = (text, is_view)
     found = _forms.get(key)
     if found is None:
-        if len(_forms) > _MOST_FORMS:
+        if len(_forms) > MOST_FORMS:
             _forms.clear()
         call = operator.methodcaller(name, *rest, **options) if operands == 1 else _method(name, options)
         arranged = (lambda *given: (*given, *rest)) if operands > 1 and rest else None
         found = _forms[key] = Op(call, text, only_view=is_view, arranged=arranged)
+    if given is not None:
+        if len(_methods) > MOST_FORMS:
+            _methods.clear()
+        _methods[quick] = found
     return found
+
+
+_methods: dict[Any, Op] = {}
 
 
 def _method(name: str, options: dict[str, Any]) -> Callable[..., Any]:
     return functools.partial(getattr(np.ndarray, name), **options) if options else getattr(np.ndarray, name)
-
-
-# -- elements
-
-_indices: dict[Any, Op] = {}
-_assignments: dict[Any, Op] = {}
-
-
-def _index_text(index: Any) -> tuple[str, int] | None:
-    """An index as Python has it, and how many whole numbers are in it; `None` for one that is known by values."""
-    parts = index if type(index) is tuple else (index,)
-    texts, whole = [], 0
-    for each in parts:
-        kind = type(each)
-        if kind is int:
-            texts.append(str(each))
-            whole += 1
-        elif kind is slice:
-            ends = (each.start, each.stop, each.step)
-            if not all(end is None or type(end) is int for end in ends):
-                return None
-            start, stop, step = ("" if end is None else end for end in ends)
-            texts.append(f"{start}:{stop}:{step}" if step != "" else f"{start}:{stop}")
-        elif each is None or each is Ellipsis:
-            texts.append("None" if each is None else "...")
-        elif isinstance(each, np.integer) and type(each) is not StandIn_:
-            texts.append(str(int(each)))
-            whole += 1
-        else:
-            return None
-    return ", ".join(texts) or "()", whole
-
-
-def index_op(index: Any, layout: Layout) -> Op | None:
-    """The form of an index of which the values decide nothing."""
-    shown = _index_text(index)
-    if shown is None:
-        return None
-    text, whole = shown
-    # All axes are gone: that is a number, which would have to be read.
-    is_number = whole == len(layout.shape) or layout.is_number
-    found = _indices.get((text, is_number))
-    if found is None:
-        if len(_indices) > _MOST_FORMS:
-            _indices.clear()
-        op = Op(operator.itemgetter(index), f"{{0}}[{text}]", only_view=not is_number)
-        found = _indices[text, is_number] = op
-    return found
-
-
-_MASKED = Op(operator.setitem, "{0}[{1}] = {2}", writes=True)
-
-
-def assignment_op(array: Any, index: Any, value: Any) -> tuple[Op | None, tuple[Any, ...]]:
-    """The form of an assignment to elements, and its operands."""
-    if not is_operand(value):
-        return None, ()
-    if type(index) is StandIn_:
-        is_mask = index._layout.dtype == np.bool_ and index._layout.shape == array._layout.shape and index.ndim
-        is_number = getattr(value, "ndim", 0) == 0 and type(value) is not np.ndarray
-        return (_MASKED, (array, index, value)) if is_mask and is_number else (None, ())
-    shown = _index_text(index)
-    if shown is None:
-        return None, ()
-    text = shown[0]
-    found = _assignments.get(text)
-    if found is None:
-        if len(_assignments) > _MOST_FORMS:
-            _assignments.clear()
-        found = _assignments[text] = Op(
-            operator.setitem, f"{{0}}[{text}] = {{1}}", writes=True, arranged=lambda x, new: (x, index, new)
-        )
-    return found, (array, value)
 
 
 # -- at once
@@ -448,7 +457,7 @@ def _at_once(
     frame = _frame(depth)
     recorder.at_once += 1
     made = functools.partial(call, **named) if named else call
-    result = called_from(Place(frame.f_code, frame.f_lasti, frame.f_globals))(made, real)
+    result = called_from((frame.f_code, frame.f_lasti, frame.f_globals))(made, real)
     if out is not None:
         wanted = out[0] if type(out) is tuple and len(out) == 1 else out
         if type(wanted) is StandIn_ and result is wanted._value:
@@ -461,25 +470,9 @@ def _at_once(
     return recorder.stand_in(result)
 
 
-def _recorder_of(values: tuple[Any, ...]) -> Recorder:
-    found = _find(values)
-    assert found is not None, "NumPy calls this for arrays of ours alone"
-    return found
-
-
-def _find(values: Any) -> Recorder | None:
-    for each in values:
-        if type(each) is StandIn_:
-            found: Recorder = each._recorder
-            return found
-        if type(each) in (list, tuple) and (nested := _find(each)) is not None:
-            return nested
-    return None
-
-
 def _dummy(value: Any) -> Any:
     if type(value) is StandIn_:
-        layout = value._layout
+        layout = value._known_layout()
         return layout.dtype.type(0) if layout.is_number else layout.dummy
     return value
 

@@ -8,9 +8,11 @@ everything else, and on other threads, they call NumPy's own as they were called
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -57,13 +59,35 @@ def _converter(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.wraps(np.array)
 def _array(*given: Any, **options: Any) -> Any:
-    if len(given) == 1 and type(given[0]) is StandIn:
-        (array,) = given
-        copies = options.get("copy", True) is True and options.keys() <= {"copy", "dtype"}
-        same = copies and not array._layout.is_number and _type_is(array, options.get("dtype"))
-        if same and array._recorder.is_open:
-            return array._recorder.record(calls.COPIED_AS_IT_LIES, (array,))
+    if given and type(given[0]) is StandIn:
+        found = _array_of_ours(*given, **options)
+        if found is not None:
+            return found
     return _theirs["array"](*given, **options)
+
+
+def _array_of_ours(
+    array: StandIn, dtype: Any = None, *, copy: Any = True, order: Any = "K", subok: bool = False, **others: Any
+) -> Any:
+    """What `np.array` gives for one of ours; `None` where NumPy is to be asked."""
+    if others or array._layout.is_number or not array._recorder.is_open:
+        return None
+    if copy is True:
+        if order in (None, "K") and _type_is(array, dtype):
+            return array._recorder.record(calls.COPIED_AS_IT_LIES, (array,), 4)
+        return None
+    # Whoever else wants a copy only if it is needed is about to give the array to C.
+    if (copy is None or copy is _IF_NEEDED) and _is_asarray(sys._getframe(2)) and _keeps(array, dtype, order):
+        return array
+    return None
+
+
+_IF_NEEDED: Any = getattr(getattr(np, "_CopyMode", None), "IF_NEEDED", None)
+
+
+def _is_asarray(frame: FrameType) -> bool:
+    """Whether that is the `asarray` by which SciPy and scikit-learn call NumPy's."""
+    return frame.f_code.co_name == "asarray" and "array_api_compat" in str(frame.f_globals.get("__name__"))
 
 
 @functools.wraps(np.ascontiguousarray)

@@ -6,6 +6,7 @@ out is remembered: for the calls that are recorded, layouts decide it and values
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from enum import Enum
@@ -17,12 +18,12 @@ from numpy.lib.stride_tricks import as_strided
 from anygpu.array.core.device import NUMPY_DTYPES
 from anygpu.base.typing import HostArray
 
-#: Layouts and forms of calls that are remembered.
-_MOST = 8192
+#: Layouts that are remembered, for each form of a call too; and forms of calls.
+_MOST, MOST_FORMS = 8192, 4096
 #: Types of arrays that wait, in the order of bytes of this machine.
 _DTYPES = frozenset(NUMPY_DTYPES.values())
 #: A Python integer up to this fits into every type of NumPy's: its value decides nothing.
-_FITS_ALL = 127
+FITS_ALL = 127
 
 
 class Layout:
@@ -43,6 +44,23 @@ class Layout:
         if self._dummy is None:
             self._dummy = as_strided(np.empty(1, self.dtype), self.shape, self.strides)
         return self._dummy
+
+
+class Selection(Layout):
+    """What `x[mask]` gives: elements in a row, of which only the values know how many."""
+
+    __slots__ = ()
+
+    def __init__(self, dtype: np.dtype[Any], size: int) -> None:
+        """`size` is the most that there can be."""
+        super().__init__((-1,), (), dtype, is_number=True)
+        self.size, self.is_number, self.kind = size, False, np.ndarray
+
+
+@functools.lru_cache(maxsize=1024)
+def selection(dtype: np.dtype[Any], size: int) -> Selection:
+    """The layout of elements that are selected of so many."""
+    return Selection(dtype, size)
 
 
 _layouts: dict[tuple[Any, ...], Layout] = {}
@@ -90,7 +108,7 @@ class Fact:
 class Op:
     """One form of a call of NumPy's: what is called, with which options, and how that is written in Python."""
 
-    __slots__ = ("_arranged", "call", "facts", "only_view", "text", "writes")
+    __slots__ = ("_arranged", "call", "facts", "only_view", "text", "ufunc", "writes")
 
     def __init__(
         self,
@@ -100,9 +118,13 @@ class Op:
         writes: bool = False,
         only_view: bool = False,
         arranged: Callable[..., tuple[Any, ...]] | None = None,
+        ufunc: Callable[..., Any] | None = None,
     ) -> None:
-        """`text` has {0}, {1} for the operands. `writes` is for one that writes to its first operand."""
-        self.call, self.text, self.writes, self.only_view = call, text, writes, only_view
+        """`text` has {0}, {1} for the operands. `writes` is for one that writes to its first operand.
+
+        `ufunc` gives the same for the same operands, and takes an array to write the result to behind them.
+        """
+        self.call, self.text, self.writes, self.only_view, self.ufunc = call, text, writes, only_view, ufunc
         self._arranged = arranged
         self.facts: dict[tuple[Any, ...], Fact] = {}
 
@@ -153,6 +175,28 @@ class Op:
             return None
         return self.remember(key, Outcome.VIEW, layout_of(view))
 
+    def foresee_selection(self, key: tuple[Any, ...], operands: tuple[Any, ...]) -> bool:
+        """For a call that computes each element by itself, of a selection and numbers: NumPy tells the type for none.
+
+        Whether it can: it may raise an error, as for a number that does not fit.
+        """
+        tried: list[Any] = []
+        size = 0
+        for layout, operand in zip(key, operands, strict=True):
+            if type(layout) is Selection:
+                tried.append(np.empty(0, layout.dtype))
+                size = layout.size
+            else:
+                tried.append(layout.dtype.type(1) if type(layout) is Layout else operand)
+        try:
+            result = self.apply(*tried)
+        except (TypeError, ValueError, OverflowError, ArithmeticError):
+            return False
+        if not can_stand_for(result) or result.shape != (0,):
+            return False
+        self.remember(key, Outcome.ITSELF if self.writes else Outcome.NEW, selection(result.dtype, size))
+        return True
+
 
 def number_key(value: Any) -> Any:
     """What of a Python number decides what NumPy makes of it beside arrays; `None` for what is none."""
@@ -160,5 +204,10 @@ def number_key(value: Any) -> Any:
     if kind is float or kind is bool or kind is complex:
         return kind
     if kind is int:
-        return int if 0 <= value <= _FITS_ALL else value
+        return int if 0 <= value <= FITS_ALL else value
     return None
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number of Python's or NumPy's."""
+    return number_key(value) is not None or isinstance(value, np.generic)

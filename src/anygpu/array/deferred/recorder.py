@@ -1,26 +1,37 @@
-"""What a deferred call has recorded since a value was last needed, and how it is computed.
+"""What a deferred call has recorded since a value was last needed.
 
-The record is a script: NumPy's calls in the order in which the function made them. Run on NumPy, it gives what the
-function would have got, views and writes included, as long as what it reads is what was there when it was recorded.
-That is so for memory that only arrays of this recorder refer to, by its reference count; for the memory of arguments
-where the function can reach it in no other way (`trusts_arguments`); all else is copied.
+The record is a script (see `script`), which gives what the function would have got as long as what it reads is what was
+there when it was recorded. That is so for memory that only arrays of this recorder refer to, by its reference count;
+for the memory of arguments where the function can reach it in no other way (`trusts_arguments`); all else is copied.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from functools import lru_cache
-from types import CodeType, FunctionType
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import numpy as np
 
-from anygpu.array.deferred.layouts import Fact, Op, Outcome, can_stand_for, layout_of, number_key
+from anygpu.array.deferred.layouts import (
+    FITS_ALL,
+    Fact,
+    Op,
+    Outcome,
+    Selection,
+    can_stand_for,
+    is_number,
+    layout_of,
+    number_key,
+    selection,
+)
+from anygpu.array.deferred.masks import ASSIGNED, SELECTED, mask_key, selected_by
+from anygpu.array.deferred.modes import Modes, as_recorded, meaning_of, modes_now
+from anygpu.array.deferred.references import COUNTS, NO_OTHERS, ONLY_HERE, references, referred_to
+from anygpu.array.deferred.script import Place, Script, Structures, Where, called_from
 
 if TYPE_CHECKING:
     from anygpu.array.deferred.standing_in import StandIn
@@ -30,128 +41,10 @@ SMALL = 2048
 #: A script is run when it has so many entries, whether a value is needed or not.
 MOST_ENTRIES = 2000
 
-#: NumPy's floating-point modes: an object that stays the same as long as they do.
-_MODES: Any = getattr(np._core.umath, "_extobj_contextvar", None)  # type: ignore[attr-defined]
-#: Modes that only NumPy can honour at the line where it happens.
-_LOUD = frozenset(("raise", "call", "print", "log"))
-
 NEW, VIEW, ITSELF, AT_ONCE = Outcome.NEW, Outcome.VIEW, Outcome.ITSELF, Outcome.AT_ONCE
+_new = object.__new__
 _frame = sys._getframe
 _ident = threading.get_ident
-_refcount = sys.getrefcount
-
-
-class Place(NamedTuple):
-    """Where the user's code made a call."""
-
-    code: CodeType
-    instruction: int
-    globals: dict[str, Any]
-
-    @property
-    def line(self) -> int:
-        return line_of(self.code, self.instruction)
-
-    def __str__(self) -> str:
-        return f"{self.code.co_filename}:{self.line}"
-
-
-@lru_cache(maxsize=4096)
-def line_of(code: CodeType, instruction: int) -> int:
-    """The number of the line that an instruction is of."""
-    for begin, end, line in code.co_lines():
-        if begin <= instruction < end and line is not None:
-            return line
-    return code.co_firstlineno
-
-
-def _called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    return function(*arguments)
-
-
-_calls: dict[tuple[CodeType, int], tuple[dict[str, Any], Callable[..., Any]]] = {}
-
-
-def called_from(place: Place) -> Callable[[Callable[..., Any], tuple[Any, ...]], Any]:
-    """A function that calls another one as if it stood there: warnings and errors have that line."""
-    known = _calls.get(place[:2])
-    if known is not None and known[0] is place.globals:
-        return known[1]
-    code = _called.__code__.replace(
-        co_filename=place.code.co_filename, co_firstlineno=place.line, co_name=place.code.co_name,
-        co_linetable=_one_line(len(_called.__code__.co_code)),
-    )  # fmt: skip
-    if len(_calls) > 4096:
-        _calls.clear()
-    made = FunctionType(code, place.globals)
-    _calls[place[:2]] = (place.globals, made)
-    return made
-
-
-def _one_line(length: int) -> bytes:
-    """A table of lines in which every instruction is on the first one (see CPython's `locations.md`)."""
-    units = length // 2
-    parts = []
-    while units > 0:
-        step = min(units, 8)
-        # Without columns, and the same line as before.
-        parts.append(bytes((0x80 | (13 << 3) | (step - 1), 0)))
-        units -= step
-    return b"".join(parts)
-
-
-class Script(NamedTuple):
-    """Calls of NumPy in their order. An entry is a layout (of an array that goes in), a type (of a Python number) or a
-    call: what it gives, and the numbers of the entries that are its operands."""
-
-    entries: tuple[Any, ...]
-    #: The entries that are wanted.
-    outputs: tuple[int, ...]
-    #: For each entry: the array or number that goes in; `None` for calls.
-    values: list[Any]
-    #: For each entry: where the call was made.
-    places: list[tuple[CodeType, int, dict[str, Any]] | None]
-    is_quiet: bool
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What scripts that compute the same have in common."""
-        return (self.entries, self.outputs, self.is_quiet)
-
-    def run(self) -> list[Any]:
-        """What NumPy gives for the entries that are wanted."""
-        values = list(self.values)
-        last = _last_uses(self.entries, self.outputs)
-        for number, entry in enumerate(self.entries):
-            if type(entry) is not tuple:
-                continue
-            fact, operands = entry
-            op = fact.op
-            given = op.arranged(tuple([values[each] for each in operands]))
-            place = None if self.is_quiet else self.places[number]
-            result = op.call(*given) if place is None else called_from(Place(*place))(op.call, given)
-            values[number] = values[operands[0]] if fact.outcome is ITSELF else result
-            given = result = None
-            for each in last[number]:
-                values[each] = None
-        return [values[each] for each in self.outputs]
-
-
-@lru_cache(maxsize=256)
-def _last_uses(entries: tuple[Any, ...], outputs: tuple[int, ...]) -> list[list[int]]:
-    """For each entry: those that are not needed after it, so that memory is used again as NumPy does."""
-    last: dict[int, int] = {}
-    for number, entry in enumerate(entries):
-        if type(entry) is tuple:
-            for each in entry[1]:
-                last[each] = number
-            last.setdefault(number, number)
-    found: list[list[int]] = [[] for _ in entries]
-    wanted = set(outputs)
-    for entry_number, user in last.items():
-        if entry_number not in wanted:
-            found[user].append(entry_number)
-    return found
 
 
 class Ended(NamedTuple):
@@ -165,36 +58,114 @@ class Ended(NamedTuple):
 class Recorder:
     """What one deferred call has recorded. It belongs to the thread of that call."""
 
-    def __init__(self, compute: Callable[[Script], list[Any]], *, trusts_arguments: bool = False) -> None:
+    def __init__(
+        self,
+        compute: Callable[[Script], list[Any]],
+        *,
+        trusts_arguments: bool = False,
+        structures: Structures | None = None,
+    ) -> None:
+        """`structures` are the scripts that other calls of the function have recorded."""
         self._compute = compute
         self.trusts_arguments = trusts_arguments
         self.thread = threading.get_ident()
         self.is_open = True
-        #: A number that is another one after each segment.
-        self.segment = 0
+        #: An object that is another one after each segment.
+        self.segment = object()
         #: Calls that were recorded, those that NumPy made at once, and bytes that were copied.
         self.recorded = self.at_once = self.copied = 0
         self.ended: list[Ended] = []
         self.filters = warnings.filters
-        self._modes: object = None
-        self._found: dict[str, Any] = {}
-        self._is_loud = self._is_quiet = False
-        self._entries: list[Any] = []
-        self._values: list[Any] = []
-        self._places: list[tuple[CodeType, int, dict[str, Any]] | None] = []
-        self._made: list[tuple[ref[StandIn], int]] = []
-        #: Every array that was made, to see which of them outlive the call.
+        self._structures = structures or Structures()
+        #: The last entry; what goes in; where each call was made; and the arrays that wait, whether needed or not.
+        self._step = self._structures.begin()
+        #: NumPy's modes as they were last seen, if calls can wait with them; else these. And those of the first call.
+        self._modes: object
+        self._loud: object
+        self._found_first: Modes
+        self._see_modes(modes_now())
+        self.values: list[Any] = []
+        self._places: list[Where | None] = []
+        self._made: list[StandIn] = []
+        #: Those that a mask has selected.
+        self._selections: list[StandIn] = []
+        #: Every array that has a value, to see which of them outlive the call.
         self.all: list[ref[StandIn]] = []
 
     @property
     def waits(self) -> bool:
-        return bool(self._entries)
+        return self._step.number >= 0
 
     # -- recording
 
+    def again(self, key: tuple[Any, ...], first: Any, depth: int = 2) -> Any:
+        """An array for a call that was recorded at this point of a script before; `None` if there was none.
+
+        `key` is what was called, and the entry or the kind of number of each operand, of which `first` is the first.
+        The user's code is `depth` frames above. The caller adds numbers to `values`.
+        """
+        if modes_now() is not self._modes and not self._may_wait():
+            return None
+        step = self._step.next.get(key)
+        if step is None or not (self._is_quiet or warnings.filters is self.filters) or _ident() != self.thread:
+            return None
+        frame = _frame(depth)
+        fact = step.fact
+        self._step = step
+        self._places.append((frame.f_code, frame.f_lasti, frame.f_globals))
+        made = _new(StandIn_)
+        made._recorder = self
+        made._layout = fact.layout
+        made._entry = step.number
+        made._segment = self.segment
+        made._parent = first if fact.outcome is VIEW else None
+        made._fact = fact
+        made._value = made._source = None
+        made._selected = step.selected
+        made._views = ()
+        made._is_argument = made._is_exposed = False
+        self._made.append(made)
+        return made
+
     def record(self, op: Op, operands: tuple[Any, ...], depth: int = 2) -> Any:
         """A call of NumPy's: recorded if it can be, else made at once. The user's code is `depth` frames above."""
+        key: list[Any] = [op]
+        numbers = []
+        segment = self.segment
+        for each in operands:
+            if type(each) is StandIn_ and each._segment is segment:
+                key.append(each._entry)
+            elif type(each) is float:
+                key.append(float)
+                numbers.append(each)
+            elif type(each) is int:
+                key.append(int if 0 <= each <= FITS_ALL else (each,))
+                numbers.append(each)
+            elif type(each) is StandIn_ and each._layout.is_number and each._value is not None:
+                key.append(each._layout)
+                numbers.append(each._value)
+            elif type(each) is StandIn_ and (entry := self._entered(each)) is not None:
+                key.append(entry)
+            else:
+                return self._record(op, operands, None, depth + 1)
+        made = self.again(tuple(key), operands[0], depth + 1)
+        if made is None:
+            return self._record(op, operands, tuple(key), depth + 1)
+        self.values += numbers
+        return made
+
+    def _entered(self, array: StandIn) -> int | None:
+        """The entry of a large array that is there, if its memory can be trusted; `None` for others."""
+        if array._value is None or array._layout.size <= SMALL or array._recorder is not self:
+            return None
+        if not self.is_open or _ident() != self.thread or not self._is_safe(array):
+            return None
+        return self._entry_of(array)
+
+    def _record(self, op: Op, operands: tuple[Any, ...], again: tuple[Any, ...] | None, depth: int) -> Any:
+        """The same for a call that is new at this point of a script; if it is recorded, it is `again` from now on."""
         key: list[Any] = []
+        segment = self.segment
         is_waiting, size = False, 0
         for each in operands:
             if type(each) is StandIn_:
@@ -213,16 +184,21 @@ class Recorder:
         if not (is_waiting or size > SMALL) or not self.is_open:
             return self._at_once(op, operands, depth + 1)
         layouts = tuple(key)
+        selected: Any = None
+        if self._selections and Selection in map(type, layouts):
+            selected = selected_by(op, operands, self.segment)
+            if selected is None or (layouts not in op.facts and not op.foresee_selection(layouts, operands)):
+                return self._at_once(op, operands, depth + 1)
         fact = op.facts.get(layouts)
         if fact is None:
             fact = op.foresee(layouts, layouts[0]) if op.only_view else None
             if fact is None:
                 return self._learn(op, layouts, operands, depth + 1)
         outcome = fact.outcome
-        if outcome is ITSELF and not op.writes:
-            return operands[0]
         first = operands[0]
-        if outcome is VIEW and type(first) is StandIn_ and first._value is not None:
+        if outcome is ITSELF and not op.writes:
+            return first
+        if outcome is VIEW and type(first) is StandIn_ and first._value is not None and not self._may_view(first, fact):
             return self._view(fact, first)
         if (
             outcome is AT_ONCE
@@ -231,6 +207,7 @@ class Recorder:
             or (op.writes and not self._can_write(first))
         ):
             return self._at_once(op, operands, depth + 1)
+        before = self._step
         references = []
         for each in operands:
             entry = self._entry_of(each)
@@ -238,42 +215,78 @@ class Recorder:
                 return self._at_once(op, operands, depth + 1)
             references.append(entry)
         frame = _frame(depth)
-        number = len(self._entries)
-        self._entries.append((fact, tuple(references)))
-        self._values.append(None)
-        self._places.append((frame.f_code, frame.f_lasti, frame.f_globals))
-        self.recorded += 1
+        number = self._add_call(fact, tuple(references), (frame.f_code, frame.f_lasti, frame.f_globals))
         if op.writes:
             return first
         assert fact.layout is not None
         made = StandIn_(self, fact.layout, None, number, first if outcome is VIEW else None, fact)
-        held = ref(made)
-        self._made.append((held, number))
-        self.all.append(held)
+        self._made.append(made)
+        made._selected = self._step.selected = selected
+        if again is not None and segment is self.segment and number < MOST_ENTRIES:
+            before.next[again] = self._step
         if number > MOST_ENTRIES:
             self.compute("it is long", depth + 1)
         return made
 
+    # -- elements that a mask selects
+
+    def select(self, array: StandIn, mask: StandIn, depth: int = 2) -> Any:
+        """`array[mask]`, for a mask of the same shape: it waits until somebody wants more than to compute with it."""
+        layouts = (array._layout, mask._layout)
+        op = SELECTED
+        if op.facts.get(layouts) is None:
+            op.remember(layouts, NEW, selection(array._layout.dtype, array._layout.size))
+        made = self._record(op, (array, mask), None, depth + 1)
+        if type(made) is StandIn_ and made._segment is self.segment:
+            made._selected = self._step.selected = mask_key(self._step, mask)
+            if array._value is None or self._is_safe(array):
+                made._source = (array, mask)  # which nobody writes to without our knowledge
+            self._selections.append(made)
+        return made
+
+    def assign_selected(self, array: StandIn, mask: StandIn, values: StandIn, depth: int = 2) -> bool:
+        """`array[mask] = values`, for elements that the same mask has selected; whether that was recorded."""
+        if values._value is not None or values._segment is not self.segment or mask._segment is not self.segment:
+            return False
+        if values._selected != mask_key(self._step, mask) or values._layout.dtype != array._layout.dtype:
+            return False
+        layouts = (array._layout, mask._layout, values._layout)
+        if ASSIGNED.facts.get(layouts) is None:
+            ASSIGNED.remember(layouts, ITSELF, array._layout)
+        self._record(ASSIGNED, (array, mask, values), None, depth + 1)
+        return True
+
+    def _before_write(self, root: StandIn) -> bool:
+        """Whether memory can be written to as far as elements are concerned that were selected in it or by it."""
+        if root._layout.dtype == np.bool_:
+            return False  # a mask would be another one
+        for each in self._selections:
+            if each._source is not None and _root(each._source[0]) is root:
+                each._source = None  # what it was made of is no more
+        return True
+
     def _may_wait(self) -> bool:
         """Whether NumPy's modes and the filters of warnings allow that a call is made later."""
-        modes = object() if _MODES is None else _MODES.get()
-        if modes is not self._modes:
-            if self._entries:
-                self.compute("np.errstate has changed", 4)
-            found: Any = np.geterr()
-            self._modes, self._found = modes, found
-            self._is_quiet = all(mode == "ignore" for mode in found.values())
-            self._is_loud = not _LOUD.isdisjoint(found.values()) or (not self._is_quiet and _raises_warnings())
-        if self._is_loud:
-            return False
-        return self._is_quiet or warnings.filters is self.filters
+        modes = modes_now()
+        if modes is not self._modes and modes is not self._loud and _ident() == self.thread:
+            before = self._found
+            self._see_modes(modes)
+            if self.waits and modes is self._modes and before != self._found:
+                self._add(self._found)
+        return modes is self._modes and (self._is_quiet or warnings.filters is self.filters)
+
+    def _see_modes(self, modes: object) -> None:
+        self._found, self._is_quiet, is_loud = meaning_of(modes)
+        self._modes, self._loud = (None, modes) if is_loud else (modes, self)
+        if not self.waits:
+            self._found_first = self._found
 
     def _entry_of(self, operand: Any) -> int | None:
         """The entry of an operand; `None` for memory that can be neither trusted nor copied."""
         if type(operand) is not StandIn_:
             return self._input(type(operand), operand) if number_key(operand) is not None else self._copied(operand)
         array: StandIn = operand
-        if array._segment == self.segment and array._recorder is self:
+        if array._segment is self.segment:
             return array._entry
         if array._recorder is not self:
             return self._copied(array.compute("another deferred call reads it"))
@@ -299,77 +312,78 @@ class Recorder:
             value = value.copy("K")
         return self._input(layout_of(value), value)
 
+    def _may_view(self, array: StandIn, fact: Fact) -> bool:
+        """Whether a view of an array that is there is made when it is needed.
+
+        It can be of an argument: nothing can take the place of what it is a view of.
+        """
+        is_large = fact.layout is not None and fact.layout.size > SMALL
+        return is_large and array._is_argument and array._segment is self.segment
+
     def _view_entry(self, parent: StandIn, fact: Fact) -> int | None:
         source = self._entry_of(parent)
-        if source is None:
-            return None
-        number = len(self._entries)
-        self._entries.append((fact, (source,)))
-        self._values.append(None)
-        self._places.append(None)
-        return number
+        return None if source is None else self._add_call(fact, (source,), None)
 
     def _input(self, what: Any, value: Any) -> int:
-        number = len(self._entries)
-        self._entries.append(what)
-        self._values.append(value)
-        self._places.append(None)
-        return number
+        self.values.append(value)
+        return self._add(what)
+
+    def _add_call(self, fact: Fact, references: tuple[int, ...], place: Where | None) -> int:
+        self._places.append(place)
+        return self._add((fact, references))
+
+    def _add(self, entry: Any) -> int:
+        step = self._step.next.get(entry)
+        if step is None:
+            step = self._structures.add(self._step, entry)
+        self._step = step
+        return step.number
 
     def _is_safe(self, array: StandIn) -> bool:
         """Whether nobody but this recorder can write to the memory of an array that is there."""
-        root = array
-        while root._parent is not None:
-            root = root._parent
+        root = _root(array)
         if root._is_exposed:
             return False
         if root._is_argument:
             return self.trusts_arguments
-        if root._segment == self.segment:
+        if root._segment is self.segment:
             return True  # since it was seen to be, nothing was handed out without ending the segment
-        if root._value is None or root._value.base is not None or not _COUNTS:
+        if root._value is None or root._value.base is not None or not COUNTS:
             return False
         views = 0
         for each in root._views:
             view = each()
             if view is not None and view._value is not None:
                 views += 1
-                if _references(view) != _NO_OTHERS:
+                if references(view) != NO_OTHERS:
                     return False
-        return _references(root) == _NO_OTHERS + views
+        return references(root) == NO_OTHERS + views
 
     def _can_write(self, array: Any) -> bool:
         """Whether a write can be recorded: nobody else sees the memory, or only arrays that wait too."""
         if type(array) is not StandIn_ or array._recorder is not self:
             return False
-        root = array
-        while root._parent is not None:
-            root = root._parent
+        root = _root(array)
+        if self._selections and not self._before_write(root):
+            return False
         if root._value is None:
             return True
-        if root._is_argument or root._layout.is_number or not root._value.flags.forc:
+        if root._is_argument or root._is_exposed or root._layout.is_number or not root._value.flags.forc:
             return False
-        if root._segment != self.segment and not self._is_safe(root):
+        if root._segment is not self.segment and not self._is_safe(root):
             return False
         # A copy that is written to takes its place: what is computed never changes what went in.
         source = self._entry_of(root)
         assert source is not None
         fact = _COPY.facts.get((root._layout,)) or _COPY.remember((root._layout,), NEW, root._layout)
-        number = len(self._entries)
-        self._entries.append((fact, (source,)))
-        self._values.append(None)
-        self._places.append(None)
-        root._value, root._segment, root._entry = None, self.segment, number
-        self._made.append((ref(root), number))
+        root._value, root._segment, root._entry = None, self.segment, self._add_call(fact, (source,), None)
+        self._made.append(root)
         for each in root._views:
             view = each()
             if view is not None and view._parent is not None and view._fact is not None:
-                number = len(self._entries)
-                self._entries.append((view._fact, (view._parent._entry,)))
-                self._values.append(None)
-                self._places.append(None)
+                number = self._add_call(view._fact, (view._parent._entry,), None)
                 view._value, view._segment, view._entry = None, self.segment, number
-                self._made.append((each, number))
+                self._made.append(view)
         root._views = ()
         return True
 
@@ -378,7 +392,7 @@ class Recorder:
     def _learn(self, op: Op, key: tuple[Any, ...], operands: tuple[Any, ...], depth: int) -> Any:
         """The first call of its kind is NumPy's; what came out is remembered."""
         real = self._all_real(operands, f"the first call of {op.text} tells what it gives", depth + 1)
-        if op.writes and self._entries:
+        if op.writes and self.waits:
             self.compute(_WRITES, depth + 1)
         result = self._called(op, real, depth + 1)
         fact = op.learn(key, real, result)
@@ -386,7 +400,7 @@ class Recorder:
 
     def _at_once(self, op: Op, operands: tuple[Any, ...], depth: int) -> Any:
         real = self._all_real(operands, f"NumPy computes {op.text} at once", depth + 1)
-        if op.writes and self._entries:
+        if op.writes and self.waits:
             self.compute(_WRITES, depth + 1)
         result = self._called(op, real, depth + 1)
         key = tuple([number_key(each) or layout_of(each) for each in real]) if all(map(_has_layout, real)) else None
@@ -404,7 +418,7 @@ class Recorder:
     def _called(self, op: Op, real: tuple[Any, ...], depth: int) -> Any:
         frame = _frame(depth)
         self.at_once += 1
-        return called_from(Place(frame.f_code, frame.f_lasti, frame.f_globals))(op.call, op.arranged(real))
+        return called_from((frame.f_code, frame.f_lasti, frame.f_globals))(op.call, op.arranged(real))
 
     def _given(self, outcome: Outcome, fact: Fact | None, operands: tuple[Any, ...], result: Any) -> Any:
         """What the user's code gets for a result of NumPy's."""
@@ -413,6 +427,10 @@ class Recorder:
             return first
         if outcome is VIEW and fact is not None and type(first) is StandIn_ and first._recorder is self:
             return self._view_of(fact, first, result)
+        if isinstance(result, np.ndarray) and result.base is not None:
+            for each in operands:
+                if type(each) is StandIn_ and np.may_share_memory(result, each._value):
+                    _root(each)._is_exposed = True  # a view that nobody here knows as one
         return self.stand_in(result)
 
     def _view(self, fact: Fact, array: StandIn) -> StandIn:
@@ -422,9 +440,7 @@ class Recorder:
         made: StandIn = StandIn_(self, layout_of(value), value, -1, array, fact)
         held = ref(made)
         self.all.append(held)
-        root = array
-        while root._parent is not None:
-            root = root._parent
+        root = _root(array)
         if not root._is_argument:
             root._views = (*(each for each in root._views if each() is not None), held)
         return made
@@ -450,115 +466,88 @@ class Recorder:
 
     def compute(self, why: str, depth: int = 2) -> None:
         """Compute what was recorded; arrays that are still referred to have their values then."""
-        if not len(self._entries) == len(self._values) == len(self._places):
-            raise RuntimeError("an operation was interrupted while it was recorded")
-        if not self._entries:
+        step = self._step
+        if step.number < 0:
             return
         frame = _frame(depth)
         place = Place(frame.f_code, frame.f_lasti, frame.f_globals)
-        wanted: list[tuple[StandIn, int]] = []
-        for each, number in self._made:
-            array = each()
-            if array is not None and array._value is None and array._segment == self.segment:
-                wanted.append((array, number))
+        self._selections.clear()
+        wanted = self._still_wanted()
         # Views are made of what they are views of, which they keep alive.
-        own = [(array, number) for array, number in wanted if array._parent is None]
-        script = Script(
-            tuple(self._entries), tuple([number for _, number in own]), self._values, self._places, self._is_quiet
-        )
-        calls = sum(type(entry) is tuple for entry in script.entries)
-        waiting = (self._entries, self._values, self._places, self._made)
-        self.segment += 1
-        self._entries, self._values, self._places, self._made = [], [], [], []
+        own = [array for array in wanted if array._parent is None and array._source is None]
+        form = step.form(tuple([array._entry for array in own]), self._found_first)
+        script = Script(form, self.values, self._places)
+        if len(script.values) != len(form.inputs) or len(script.places) != form.calls:
+            self._made = wanted
+            raise RuntimeError("an operation was interrupted while it was recorded")
+        segment = self.segment
+        self.segment, self._step = object(), self._structures.begin()
+        self.values, self._places, self._made = [], [], []
+        self._found_first = self._found
         try:
-            with _as_recorded(self.filters, self._modes, self._found):
-                results = self._compute(script)
+            results: list[Any] = []
+            is_as_recorded = self.filters is warnings.filters and modes_now() is self._modes
+            if is_as_recorded and len(form.modes) == 1:
+                results = [] if form.is_idle else self._compute(script)
+            elif not form.is_idle:
+                with as_recorded(self.filters, form.modes):
+                    results = self._compute(script)
         except BaseException:
             # It was interrupted, or there was no memory: what went in is as it was, and it can be computed again.
-            self.segment -= 1
-            self._entries, self._values, self._places, self._made = waiting
+            self.segment, self._step, self.values, self._places, self._made = segment, step, *script[1:], wanted
+            self._found_first = form.modes[0]
             raise
-        self.ended.append(Ended(why, place, calls))
+        if not form.is_idle:
+            self.ended.append(Ended(why, place, form.calls))
+            self.recorded += form.calls
         if len(self.all) > MOST_ENTRIES:
             self.all = [each for each in self.all if each() is not None]
-        for (array, _), result in zip(own, results, strict=True):
-            array._value, array._segment = result, -1
+        for array, result in zip(own, results, strict=True):
+            array._value, array._segment = result, None
             if type(result) is np.ndarray and result.strides != array._layout.strides:
                 array._layout = layout_of(result)
-        for array, _ in wanted:
+            self.all.append(ref(array))
+        for array in wanted:
             if array._parent is not None:
                 assert array._fact is not None
-                array._value, array._segment = array._fact.op.apply(array._parent._value), -1
-                root = array._parent
-                while root._parent is not None:
-                    root = root._parent
-                root._views = (*root._views, ref(array))
+                array._value, array._segment = array._fact.op.apply(array._parent._value), None
+                root = _root(array)
+                held = ref(array)
+                self.all.append(held)
+                if not root._is_argument:
+                    root._views = (*root._views, held)
+        for array in wanted:
+            if array._source is not None:
+                whole, mask = array._source
+                array._value, array._segment, array._source = whole._value[mask._value], None, None
+                array._layout = layout_of(array._value)
+                self.all.append(ref(array))
+
+    def _still_wanted(self) -> list[StandIn]:
+        """The arrays that wait and that somebody refers to, in the order in which they were made."""
+        wanted = referred_to(self._made, ONLY_HERE) if COUNTS else self._made
+        return [array for array in wanted if array._value is None]
 
     def close(self) -> list[StandIn]:
         """End the call, after all was computed; the arrays that are still referred to."""
         self.is_open = False
+        self.segment = object()
         return [array for each in self.all if (array := each()) is not None]
 
 
-@contextlib.contextmanager
-def _as_recorded(filters: Any, modes: object, found: dict[str, Any]) -> Iterator[None]:
-    """With the filters of warnings and NumPy's modes that were there when calls were recorded."""
-    now = warnings.filters
-    if now is filters and (_MODES is None or _MODES.get() is modes):
-        yield
-        return
-    with np.errstate(**found):
-        warnings.filters = filters
-        warnings._filters_mutated()  # type: ignore[attr-defined]
-        try:
-            yield
-        finally:
-            warnings.filters = now
-            warnings._filters_mutated()  # type: ignore[attr-defined]
-
-
-def ignores_warnings() -> bool:
-    """Whether a filter hides all of NumPy's warnings."""
-    for action, message, category, module, line in warnings.filters:
-        if issubclass(RuntimeWarning, category):
-            return action == "ignore" and message is None and module is None and not line
-    return False
-
-
-def _raises_warnings() -> bool:
-    """Whether a filter makes errors of NumPy's warnings."""
-    for action, message, category, module, line in warnings.filters:
-        if issubclass(RuntimeWarning, category):
-            if action == "error":
-                return True
-            if message is None and module is None and not line:
-                return False  # which hides those behind it
-    return False
-
-
 def _has_layout(value: Any) -> bool:
-    return number_key(value) is not None or can_stand_for(value) or isinstance(value, np.generic)
+    return is_number(value) or can_stand_for(value)
 
 
 _COPY = Op(lambda x: x.copy("K"), "{0}.copy()")
 
 
-def _references(array: Any) -> int:
-    """How many refer to the memory of an array, with those that are only here."""
-    value = array._value
-    return _refcount(value)
+def _root(array: StandIn) -> StandIn:
+    """The array whose memory it is."""
+    while array._parent is not None:
+        array = array._parent
+    return array
 
-
-class _Held:
-    __slots__ = ("_value",)
-
-    def __init__(self) -> None:
-        self._value = np.empty(1)
-
-
-#: What that is for memory that nobody else refers to; and whether references are counted at once.
-_NO_OTHERS = _references(_Held())
-_COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 _WRITES = "it writes to memory that others can see"
 

@@ -13,9 +13,9 @@ from weakref import ref
 
 import numpy as np
 
-from anygpu.array.deferred import calls, recorder
+from anygpu.array.deferred import calls, indices, recorder
 from anygpu.array.deferred.buffers import give_buffers
-from anygpu.array.deferred.layouts import Fact, Layout, layout_of
+from anygpu.array.deferred.layouts import Fact, Layout, Selection, layout_of
 from anygpu.array.deferred.recorder import Recorder
 from anygpu.base.typing import HostArray
 
@@ -36,6 +36,8 @@ class StandIn:
         "_parent",
         "_recorder",
         "_segment",
+        "_selected",
+        "_source",
         "_value",
         "_views",
     )
@@ -51,9 +53,13 @@ class StandIn:
         #: NumPy's own array or number; `None` as long as it waits.
         self._value = value
         #: Its entry in the script of that segment.
-        self._entry, self._segment = entry, -1 if value is not None else recorder.segment
+        self._entry, self._segment = entry, None if value is not None else recorder.segment
         #: What it is a view of, and how.
         self._parent, self._fact = parent, fact
+        #: For elements that a mask has selected, as long as they wait: what the mask is known by; and what they were
+        #: selected of, with the mask.
+        self._selected: Any = None
+        self._source: tuple[StandIn, StandIn] | None = None
         #: Views of it, if it is none itself.
         self._views: tuple[ref[StandIn], ...] = ()
         #: Whether its memory is an argument's, and whether somebody may have a way to it that keeps no reference.
@@ -90,6 +96,12 @@ class StandIn:
 
     # -- facts
 
+    def _known_layout(self) -> Layout:
+        """Its layout, for which the values are needed where a mask has selected them."""
+        if type(self._layout) is Selection and self._value is None:
+            self._recorder.compute("its shape is needed", 3)
+        return self._layout
+
     @property
     def dtype(self) -> np.dtype[Any]:
         return self._layout.dtype
@@ -100,7 +112,7 @@ class StandIn:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._layout.shape
+        return self._known_layout().shape
 
     @shape.setter
     def shape(self, shape: Any) -> None:
@@ -108,7 +120,7 @@ class StandIn:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        return self._layout.strides
+        return self._known_layout().strides
 
     @strides.setter
     def strides(self, strides: Any) -> None:
@@ -126,7 +138,7 @@ class StandIn:
 
     @property
     def size(self) -> int:
-        return self._layout.size
+        return self._known_layout().size
 
     @property
     def itemsize(self) -> int:
@@ -134,10 +146,14 @@ class StandIn:
 
     @property
     def nbytes(self) -> int:
-        return self._layout.size * self._layout.dtype.itemsize
+        return self._known_layout().size * self._layout.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        return "cpu"
 
     def __len__(self) -> int:
-        shape = self._layout.shape
+        shape = self._known_layout().shape
         return shape[0] if shape else len(self._handed_out("len"))
 
     # -- NumPy's protocols
@@ -151,15 +167,18 @@ class StandIn:
         return np.array(value, dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        return calls.call_ufunc(ufunc, method, inputs, options)
+        return calls.call_ufunc(self._recorder, ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
-        return calls.call_function(function, arguments, options)
+        return calls.call_function(self._recorder, function, arguments, options)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and name not in _POINTERS and name != "__array_wrap__":
             # What an array has not, such as `__cuda_array_interface__`; slots that are not set yet.
             raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}", name=name, obj=self)
+        kind = self._layout.kind
+        if not hasattr(kind, name):
+            raise AttributeError(f"{_named(kind)} object has no attribute {name!r}", name=name, obj=self)
         found = getattr(self._handed_out(f"its {name} is needed"), name)
         if name in _POINTERS:
             root = self
@@ -174,14 +193,21 @@ class StandIn:
     # -- elements
 
     def __getitem__(self, index: Any) -> Any:
-        op = calls.index_op(index, self._layout)
+        masked = indices.masked(self, index)
+        if masked is not None:
+            return self._recorder.select(*masked)
+        op = indices.index_op(index, self._layout)
         if op is None:
             value = self._handed_out("it is indexed by values")
             return self._recorder.stand_in(value[calls.plain(index, "it is an index", 3)])
         return self._recorder.record(op, (self,))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        op, operands = calls.assignment_op(self, index, value)
+        if type(value) is StandIn and type(value._layout) is Selection:
+            masked = indices.masked(self, index)
+            if masked is not None and self._recorder.assign_selected(*masked, value):
+                return
+        op, operands = indices.assignment_op(self, index, value) if calls.is_operand(value) else (None, ())
         if op is None:
             index, value = calls.plain(index, "it is an index", 3), calls.plain(value, "it is assigned", 3)
             self._handed_out("it is written to")[index] = value
@@ -189,9 +215,15 @@ class StandIn:
             self._recorder.record(op, operands)
 
     def __iter__(self) -> Iterator[Any]:
-        if len(self._layout.shape) < 2:
+        if not self._layout.shape:
             return iter(self._handed_out("it is iterated over"))
+        if len(self._layout.shape) < 2:
+            return self._elements()
         return map(self.__getitem__, range(self._layout.shape[0]))
+
+    def _elements(self) -> Iterator[Any]:
+        """Its elements, which are read when the first one is asked for: some ask only whether there are any."""
+        yield from self._handed_out("it is iterated over")
 
     @property
     def T(self) -> Any:  # noqa: N802 - NumPy's name
@@ -282,9 +314,27 @@ class StandIn:
         return (1, 0)
 
 
+def _named(kind: type[Any]) -> str:
+    return f"'numpy.{kind.__name__}'"
+
+
 def _binary(name: str, op: Any) -> None:
     def forwards(self: StandIn, other: Any) -> Any:
-        return self._recorder.record(op, (self, other))
+        recorder = self._recorder
+        segment = recorder.segment
+        if self._segment is segment:
+            kind = type(other)
+            if kind is StandIn:
+                if other._segment is segment:
+                    made = recorder.again((op, self._entry, other._entry), self)
+                    if made is not None:
+                        return made
+            elif kind is float:
+                made = recorder.again((op, self._entry, float), self)
+                if made is not None:
+                    recorder.values.append(other)
+                    return made
+        return recorder.record(op, (self, other))
 
     def backwards(self: StandIn, other: Any) -> Any:
         return self._recorder.record(op, (other, self))
@@ -361,5 +411,5 @@ def _divmod(self: Any, other: Any) -> Any:
 
 for _name, _function in (("pow", _power), ("rpow", _power_of), ("ipow", _power_in_place), ("divmod", _divmod)):
     setattr(StandIn, f"__{_name}__", _function)
-recorder.StandIn_ = calls.StandIn_ = StandIn
+recorder.StandIn_ = calls.StandIn_ = indices.StandIn_ = StandIn
 give_buffers(StandIn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -18,13 +18,67 @@ from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
 from anygpu.base.printable import printable
-from anygpu.cli.top import devices
-from anygpu.cli.top.details import details
-from anygpu.cli.top.keys import KEYS, help_text
-from anygpu.cli.top.pages import NOBODY, PAGES, Page, Row, filtered, headline, in_order
+from anygpu.cli.top.pages import (
+    DEVICES,
+    NO_PROCESS,
+    PAGES,
+    Page,
+    Row,
+    details,
+    device_rows,
+    filtered,
+    heading,
+    headline,
+    in_order,
+)
 from anygpu.cli.top.table import Rows
 from anygpu.cli.top.watching import Picture, Watching
 from anygpu.errors import AnyGPUError
+
+
+class Key(NamedTuple):
+    """`textual` are its names for Textual, `shown` is what the help calls it."""
+
+    shown: str
+    meaning: str
+    textual: str
+    action: str = ""
+
+
+KEYS = (
+    Key("q, F10, Ctrl-C", "quit", "q,f10,ctrl+c", "quit"),
+    Key("?, h, F1", "this help", "question_mark,h,f1", "help"),
+    *(Key("", page.title, str(number), f"page({number - 1})") for number, page in enumerate(PAGES, 1)),
+    Key(f"1 to {len(PAGES)}", ", ".join(page.title.lower() for page in PAGES), ""),
+    Key("Tab, →", "the next page", "tab,right", "next_page(1)"),
+    Key("Shift-Tab, ←", "the page before", "shift+tab,left", "next_page(-1)"),
+    Key("↑ ↓ PgUp PgDn Home End", "move the cursor", ""),
+    Key("Enter", "all about the line under the cursor", ""),
+    Key("/, F3, F4", "filter: only lines that have all these words", "slash,f3,f4,backslash", "filter"),
+    Key("Esc", "no filter", "escape", "show_all"),
+    Key("> ., F6", "sort by the next column, or click on its name", "greater_than_sign,full_stop,f6", "sort(1)"),
+    Key("< ,", "sort by the column before", "less_than_sign,comma", "sort(-1)"),
+    Key("r, I", "reverse the sort", "r,I", "reverse"),
+    Key("p, Z", "pause, and go on", "p,Z", "pause"),
+    Key("Space", "look now", "space", "look"),
+    Key("+ -", "refresh faster, slower", "plus", "faster(0.5)"),
+    Key("", "", "minus", "faster(2.0)"),
+)  # fmt: skip
+
+
+def help_text(page: Page) -> Text:
+    """The keys, and what the columns of the page are."""
+    found = Text()
+    found.append("Keys\n", style="bold")
+    for key in KEYS:
+        if key.shown:
+            found.append(f"  {key.shown:<24}", style="bold").append(f"{key.meaning}\n")
+    found.append(f"\nColumns of {page.title}\n", style="bold")
+    for column in page.columns:
+        found.append(f"  {heading(column):<24}", style="bold").append(f"{column.meaning}\n")
+    found.append("\nEsc closes this. The colours are those of your terminal.", style="dim")
+    return found
+
 
 #: Rows of devices on a screen of 24 lines, and for each line more.
 _DEVICES_AT_24 = 5
@@ -122,7 +176,7 @@ class Top(App[None]):
             self._at_once.clear()
 
     def _tell(self, picture: Picture, trouble: str | None) -> None:
-        # The screen may be closed by now, and then nobody is there to be told.
+        # The screen may be closed by now.
         if not get_current_worker().is_cancelled:
             self.call_from_thread(self._seen, picture, trouble)
 
@@ -161,10 +215,10 @@ class Top(App[None]):
         self._draw_rows()
 
     def _draw_devices(self) -> None:
-        rows = devices.rows(self._picture.cards)
+        rows = device_rows(self._picture.cards)
         most = max(1, _DEVICES_AT_24 + (self.size.height - 24) // 4)
         table = self.query_one("#devices", Rows)
-        table.show(devices.COLUMNS, rows, empty="Looking for devices …")
+        table.show(DEVICES, rows, empty="Looking for devices …")
         wanted = 1 + min(max(1, len(rows)), most)
         if table.styles.height is None or table.styles.height.value != wanted:
             table.styles.height = wanted
@@ -195,7 +249,7 @@ class Top(App[None]):
         elif self._trouble:
             empty = self._trouble
         elif not self._picture.looks:
-            empty = NOBODY
+            empty = NO_PROCESS
         else:
             empty = f"No line has {self.words!r}. Esc shows all." if self.words else self.page.empty
         shown = in_order(rows, column, descending=descending)

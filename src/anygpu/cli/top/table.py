@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -13,8 +13,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from anygpu.cli.top.fitting import fit
-from anygpu.cli.top.pages import Column, Row, widths
+from anygpu.base.tables import Column
+from anygpu.cli.top.pages import Row, fit, heading, widths
 
 #: The colours are the terminal's own, so that they can be read on a light ground and on a dark one.
 _STYLES = {
@@ -61,7 +61,7 @@ class Rows(ScrollView, can_focus=True):
         super().__init__(id=id)
         self._cursor_is_shown = cursor
         self.can_focus = cursor
-        self._columns: Sequence[Column] = ()
+        self._columns: Sequence[Column[Any]] = ()
         self.rows: Sequence[Row] = ()
         self._sorted_by: int | None = None
         self._descending = False
@@ -70,7 +70,7 @@ class Rows(ScrollView, can_focus=True):
 
     def show(
         self,
-        columns: Sequence[Column],
+        columns: Sequence[Column[Any]],
         rows: Sequence[Row],
         *,
         sorted_by: int | None = None,
@@ -153,7 +153,7 @@ class Rows(ScrollView, can_focus=True):
             if not room:
                 continue
             is_sorted = number == self._sorted_by
-            name = column.name
+            name = heading(column)
             if is_sorted:
                 mark = "▼" if self._descending else "▲"
                 name = f"{name}{mark}" if len(name) < room else f"{name[: room - 1]}{mark}"

@@ -1,4 +1,4 @@
-"""The functions of OpenCL C that a checked kernel may call: those that take numbers and no pointers.
+"""The built-in functions of OpenCL C, and those that a checked kernel may call: they take numbers and no pointers.
 
 Everything else that a compiler offers is refused, known to us or not: a function that takes a pointer takes 0 for one,
 too, and some drivers have each of theirs once more under a name of their own.
@@ -7,34 +7,58 @@ too, and some drivers have each of theirs once more under a name of their own.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from anygpu.codegen.custom.tokens import words_in
+from anygpu.program.functions import BINARY, FUNCTIONS, TESTS, UNARY
 
-_WORK_ITEMS = (
-    "get_work_dim get_global_size get_global_id get_local_size get_local_id get_num_groups get_group_id "
-    "get_global_offset barrier mem_fence read_mem_fence write_mem_fence"
-)
-_MATHS = (
-    "acos acosh acospi asin asinh asinpi atan atan2 atanh atanpi atan2pi cbrt ceil copysign cos cosh cospi erfc erf "
-    "exp exp2 exp10 expm1 fabs fdim floor fma fmax fmin fmod hypot ilogb ldexp lgamma log log2 log10 log1p logb mad "
-    "maxmag minmag nan nextafter pow pown powr remainder rint rootn round rsqrt sin sinh sinpi sqrt tan tanh tanpi "
-    "tgamma trunc"
-)
-_INTEGERS = (
-    "abs abs_diff add_sat hadd rhadd clamp clz ctz mad_hi mad_sat max min mul_hi rotate sub_sat upsample popcount "
-    "mad24 mul24"
-)
-_VECTORS = (
-    "degrees mix radians step smoothstep sign cross dot distance length normalize fast_distance fast_length "
-    "fast_normalize isequal isnotequal isgreater isgreaterequal isless islessequal islessgreater isfinite isinf isnan "
-    "isnormal isordered isunordered signbit any all bitselect select shuffle shuffle2 vec_step"
+
+def _of_table(functions: Iterable[str]) -> str:
+    """The built-in functions of OpenCL C that elementwise functions are."""
+    return " ".join(FUNCTIONS[fn].opencl for fn in functions if FUNCTIONS[fn].opencl)
+
+
+#: Built-in functions by what they take, which is how they are declared; "float, 2" takes two numbers of a float type.
+FAMILIES = {
+    "work item": (
+        "get_global_id get_global_offset get_global_size get_group_id get_local_id get_local_size get_num_groups"
+    ),
+    "barrier": "barrier",
+    "fence": "mem_fence read_mem_fence write_mem_fence",
+    "float, 1": (
+        "acospi asinpi atanpi cospi erfc exp10 logb round rsqrt sinpi tanpi tgamma lgamma "
+        + _of_table(fn for fn in UNARY if fn not in TESTS)
+    ),
+    "float, 2": f"atan2pi fdim powr remainder {_of_table(BINARY)}",
+    "float, 2 or scalar": "fmax fmin",
+    "float, 3": "fma mad",
+    "float test": f"isnormal {_of_table(TESTS)}",
+    "integer, 1": "clz popcount",
+    "integer, 2": "add_sat hadd mul_hi rhadd rotate sub_sat",
+    "integer, 3": "mad_hi mad_sat",
+    "any, 2 or scalar": "max min",
+    "any, 3 or scalar": "clamp",
+    "absolute": "abs",
+    "scaled": "ldexp",
+    "integer power": "pown",
+    "exponent": "ilogb",
+    "taken apart": "frexp",
+    "of lanes": "all any",
+    "select": "select",
+}
+#: Others that take numbers, which no kernel of ours calls.
+_OTHERS = (
+    "get_work_dim maxmag minmag nan rootn abs_diff ctz upsample mad24 mul24 degrees mix radians step smoothstep sign "
+    "cross dot distance length normalize fast_distance fast_length fast_normalize isequal isnotequal isgreater "
+    "isgreaterequal isless islessequal islessgreater isordered isunordered bitselect shuffle shuffle2 vec_step"
 )
 _NUMBER = r"(?:u?char|u?short|u?int|u?long|float|double|half)(?:2|3|4|8|16)?"
 _PATTERNS = re.compile(
     rf"convert_{_NUMBER}(?:_sat)?(?:_rt[ezpn])?|as_{_NUMBER}"
     r"|(?:half|native)_(?:cos|divide|exp|exp2|exp10|log|log2|log10|powr|recip|rsqrt|sin|sqrt|tan)"
 )
-_HARMLESS = words_in(" ".join((_WORK_ITEMS, _MATHS, _INTEGERS, _VECTORS)))
+#: All but what takes an address.
+_HARMLESS = words_in(" ".join((_OTHERS, *(names for family, names in FAMILIES.items() if family != "taken apart"))))
 
 #: Functions that take the address of one number of 32 bits, or of 64.
 ATOMIC = frozenset(

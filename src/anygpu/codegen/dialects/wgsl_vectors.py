@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anygpu.codegen.dialects.vector_syntax import EXACT, VectorSyntax, is_multiple
-from anygpu.codegen.functions.source import read
+from anygpu.codegen.functions.source import defined
 from anygpu.codegen.index import Index
 from anygpu.codegen.kernel_ir import Buffer
 from anygpu.codegen.syntax import COMPARISONS
@@ -122,7 +122,7 @@ class WGSLVectors(VectorSyntax):
 
     def cast(self, of: ComputeType, to: ComputeType, text: str) -> str | None:
         name = self._printer.library_name(f"cast_{to}", of)
-        return None if name in read("wgsl") else f"vec4<{to}>({text})"
+        return None if name in defined("wgsl") else f"vec4<{to}>({text})"
 
     def opaque(self, type: ComputeType, text: str) -> str:
         return self._printer.opaque_vector(type, text)
@@ -132,6 +132,6 @@ class WGSLVectors(VectorSyntax):
             distance = f"({texts[1]} & vec4<u32>(31u))"
             return f"select(vec4<u32>(0u), {texts[0]} >> {distance}, {texts[1]} < vec4<u32>(32u))"
         name = self._printer.library_name(fn, of)
-        if name in read("wgsl"):
+        if name in defined("wgsl"):
             return None
         return f"vec4<{name}>({texts[0]})" if name == of else f"{name}({', '.join(texts)})"

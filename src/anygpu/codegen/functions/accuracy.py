@@ -21,6 +21,7 @@ from anygpu.codegen.functions.library import CANDIDATES, definitions
 from anygpu.codegen.kernel import Binding, Kernel, Output, Schedule, Slot
 from anygpu.codegen.target import Target
 from anygpu.program.dtypes import DType
+from anygpu.program.functions import BINARY, FUNCTIONS
 from anygpu.program.primitives import Spec
 
 #: The largest error in eps, relative to max(|result|, 1): three quarters of the published tolerance, as a reserve.
@@ -30,9 +31,6 @@ LIMIT = {"f32": 24.0, "f64": 48.0}
 JUDGED_BY = "accuracy, infinities, NaN and signs of zeros"
 
 _GROUP_SIZE = 64
-_BINARY = ("power", "atan2")
-_NUMPY_NAME = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh"}
-_NUMPY_NAME |= {"atanh": "arctanh", "atan2": "arctan2"}
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -58,7 +56,7 @@ def trials(target: Target) -> tuple[Trial, ...]:
             names = [
                 name
                 for name in CANDIDATES["wgsl"]
-                if name.endswith(type) and (name.rsplit("_", 1)[0] in _BINARY) == binary
+                if name.endswith(type) and (name.rsplit("_", 1)[0] in BINARY) == binary
             ]
             if names:
                 found.append(Trial(type, tuple(names), binary))
@@ -140,7 +138,7 @@ def is_good(trial: Trial, name: str, results: HostArray) -> bool:
 def reference(name: str, points: tuple[HostArray, ...]) -> HostArray:
     """The right results of a function, in float64."""
     fn = name.rsplit("_", 1)[0]
-    values: HostArray = getattr(np, _NUMPY_NAME.get(fn, fn))(*(each.astype(np.float64) for each in points))
+    values: HostArray = getattr(np, FUNCTIONS[fn].numpy_name)(*(each.astype(np.float64) for each in points))
     return values
 
 

@@ -1,29 +1,53 @@
-// Exponentials, logarithms, hyperbolic functions, powers and the error function; those that end in _tail are among the
+// Exponentials, logarithms, hyperbolic functions, powers and the error function; those that end in _tail are
 // polynomials.
 //
-// The dialect promises the accuracy of its own functions, but not their speed: on processors these are twice as fast
-// with vectors, and ten to a hundred times with single numbers, of which compilers make vectors only here.
+// OpenCL C promises the accuracy of its own functions, but not their speed: on processors these are twice as fast
+// with vectors, and ten to a hundred times with single numbers, of which compilers make vectors only here. A product and
+// a sum may be rounded once where a function says so (FP_CONTRACT): there that only takes an error away.
 //
-// A product and a sum may be rounded once where a function says so (FP_CONTRACT): there that only takes an error away.
+// Compilers of WGSL may reorder sums: where an exact difference matters, an operand had bits cleared by an integer
+// operation, which their algebra does not see through. They may also take min, max and clamp of NaN for anything: there
+// everything asks the bits.
 
-//:: N=f32 T=float I=int
-//:: N=f64 T=double I=long
+//:: N=f32 T=float I=int U=uint SHIFT=23 WHOLE=12583166.0
+//:: N=f64 T=double I=long U=ulong SHIFT=52 WHOLE=6755399441057790.0
 
 // value * 2^n in two steps, for neither 2^n nor the result has to be a normal number.
+#ifdef WGSL
+// The last bits of so large a number are a whole number: that of n, which is one, and two biases.
+fn scale_N(value: T, n: T) -> T {
+    let exponents = bitcast<U>(n + WHOLE);
+    let half = exponents >> 1u;
+    return value * bitcast<T>(half << SHIFT) * bitcast<T>((exponents - half) << SHIFT);
+}
+#else
 static T scale_N(T value, I n) {
     const I first = n >> 1;
     return value * power_of_two_N(first) * power_of_two_N(n - first);
 }
+#endif
 
-//:: N=f32 T=float U=uint LOW=-104.0 HIGH=91.0 LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4
-//:   UNIT=12582912.0 SHIFT=23 BIAS=127
-//:: N=f64 T=double U=ulong LOW=-746.0 HIGH=712.0 LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382
-//:   LN2LOW=1.90821492927058782e-10 UNIT=6755399441055744.0 SHIFT=52 BIAS=1023
+//:: N=f32 T=float U=uint SIGN=0x80000000u INFINITE=0x7f800000u FAR=0x42d00000u LOW=-104.0 HIGH=91.0 LOG2E=1.44269504
+//:   LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4 UNIT=12582912.0 SHIFT=23 BIAS=127
+//:: N=f64 T=double U=ulong SIGN=0x8000000000000000ul INFINITE=0x7ff0000000000000ul FAR=0x4087500000000000ul LOW=-746.0
+//:   HIGH=712.0 LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382 LN2LOW=1.90821492927058782e-10
+//:   UNIT=6755399441055744.0 SHIFT=52 BIAS=1023
 
-// e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; limits are taken so that NaN stays what it is.
-// The sum with UNIT rounds to a whole number n, as nearest_N does, and has n in its lowest bits: shifted up, all that is
-// above is gone, without a sign that could overflow. 2^n comes in two factors, for neither 2^n nor the result has to be
-// a normal number.
+// e^x * 2^shift. Farther from 0 than some limits all is infinity or 0 anyway.
+#ifdef WGSL
+fn scaled_exp_N(x: T, shift: T) -> T {
+    let bits = bitcast<U>(x);
+    let magnitude = bits & ~SIGN;
+    let t = bitcast<T>(min(magnitude, FAR) | (bits & SIGN));
+    let n = round(t * LOG2E);
+    let r = (t - n * LN2HIGH) - n * LN2LOW;
+    let value = scale_N(1.0 + (r + r * r * expm1_tail_N(r)), n + shift);
+    return select(value, x, magnitude > INFINITE);
+}
+#else
+// Limits are taken so that NaN stays what it is. The sum with UNIT rounds to a whole number n, as nearest_N does, and has
+// n in its lowest bits: shifted up, all that is above is gone, without a sign that could overflow. 2^n comes in two
+// factors, for neither 2^n nor the result has to be a normal number.
 static T scaled_exp_N(T x, int shift) {
     #pragma OPENCL FP_CONTRACT ON
     const T bounded = (T)LOW > x ? (T)LOW : x;
@@ -38,6 +62,7 @@ static T scaled_exp_N(T x, int shift) {
     const T second = as_T(((exponent - half_of_it) << SHIFT) + ((U)BIAS << SHIFT));
     return (first * tail + first) * second;
 }
+#endif
 
 //:: N=f32 T=float I=int LOW=-151.0 HIGH=129.0 LN2=0.693147181
 //:: N=f64 T=double I=long LOW=-1076.0 HIGH=1025.0 LN2=0.69314718055994531
@@ -46,6 +71,14 @@ static T exp_N(T x) {
     return scaled_exp_N(x, 0);
 }
 
+#ifdef WGSL
+fn exp2_N(x: T) -> T {
+    let t = clamp(x, LOW, HIGH);
+    let n = round(t);
+    let r = (t - n) * LN2;
+    return select(scale_N(1.0 + (r + r * r * expm1_tail_N(r)), n), x, isnan_N(x));
+}
+#else
 static T exp2_N(T x) {
     #pragma OPENCL FP_CONTRACT ON
     const T t = clamp(x, LOW, HIGH);
@@ -53,12 +86,28 @@ static T exp2_N(T x) {
     const T r = (t - n) * LN2;
     return isnan(x) ? x : scale_N(1.0 + (r + r * r * expm1_tail_N(r)), convert_I(n));
 }
+#endif
 
 //:: N=f32 T=float U=uint LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4 UNIT=12582912.0 SHIFT=23 BIAS=127
+//:   WHOLE=12583038.0
 //:: N=f64 T=double U=ulong LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382 LN2LOW=1.90821492927058782e-10
-//:   UNIT=6755399441055744.0 SHIFT=52 BIAS=1023
+//:   UNIT=6755399441055744.0 SHIFT=52 BIAS=1023 WHOLE=6755399441056766.0
 
 // 2^n (e^r - 1) + (2^n - 1) between the limits of expm1, halved until the last step: 2^n may be just out of range.
+#ifdef WGSL
+fn half_expm1_N(x: T) -> T {
+    let n = round(x * LOG2E);
+    let r = (x - n * LN2HIGH) - n * LN2LOW;
+    let p = r + r * r * expm1_tail_N(r);
+    // As in scale_N, with the bias of one less than n.
+    let half = bitcast<T>(bitcast<U>(n + WHOLE) << SHIFT);
+    return half * p + (half - 0.5);
+}
+
+fn bounded_expm1_N(x: T) -> T {
+    return half_expm1_N(x) * 2.0;
+}
+#else
 static T bounded_expm1_N(T x) {
     #pragma OPENCL FP_CONTRACT ON
     const T sum = x * LOG2E + UNIT;
@@ -68,9 +117,12 @@ static T bounded_expm1_N(T x) {
     const T halved = as_T((as_U(sum) << SHIFT) + ((U)(BIAS - 1) << SHIFT));
     return (halved * p + (halved - 0.5)) * 2.0;
 }
+#endif
 
-//:: N=f32 T=float I=int LOW=-26.0 HIGH=88.8 ALMOST=10.0
-//:: N=f64 T=double I=long LOW=-55.0 HIGH=709.9 ALMOST=22.0
+//:: N=f32 T=float I=int U=uint LOW=-26.0 HIGH=88.8 ALMOST=10.0 SIGN=0x80000000u INFINITE=0x7f800000u
+//:   LIMIT=0x41200000u
+//:: N=f64 T=double I=long U=ulong LOW=-55.0 HIGH=709.9 ALMOST=22.0 SIGN=0x8000000000000000ul
+//:   INFINITE=0x7ff0000000000000ul LIMIT=0x4036000000000000ul
 
 static T expm1_N(T x) {
     // Zero keeps its sign, NaN itself.
@@ -90,7 +142,15 @@ static T cosh_N(T x) {
     return isnan(x) ? x : h + 0.25 / h;
 }
 
-// Beyond, it is 1; NaN stays what it is.
+// Beyond ALMOST, or the bits of it, it is 1; NaN stays what it is.
+#ifdef WGSL
+// Half of e^2x - 1 is h, and h / (h + 1) the result.
+fn tanh_N(x: T) -> T {
+    let magnitude = bitcast<U>(x) & ~SIGN;
+    let h = half_expm1_N(2.0 * bitcast<T>(min(magnitude, LIMIT)));
+    return select(copysign_N(h / (h + 1.0), x), x, magnitude > INFINITE);
+}
+#else
 static T tanh_N(T x) {
     const T a = fabs(x);
     const T t = bounded_expm1_N(2.0 * ((T)ALMOST < a ? (T)ALMOST : a));
@@ -102,6 +162,7 @@ struct Pair_N {
     T x;
     T y;
 };
+#endif
 
 //:: N=f32 T=float I=int U=uint SHIFT=23 BIAS=127 MANTISSA=0x007fffffu ONE=0x3f800000u ROOT=0x3f3504f3u
 //:   LIFT=25 LIFTED=33554432.0
@@ -109,6 +170,16 @@ struct Pair_N {
 //:   ROOT=0x3fe6a09e667f3bcdul LIFT=54 LIFTED=18014398509481984.0
 
 // x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), as the pair of k and f; x positive and finite.
+#ifdef WGSL
+fn split_N(x: T) -> vec2<T> {
+    // By integers, for devices may take a subnormal number for 0.
+    let subnormal = bitcast<U>(x) <= MANTISSA;
+    let lifted = select(bitcast<U>(x), (significand_N(x) & MANTISSA) + ONE, subnormal);
+    let bits = lifted + (ONE - ROOT);
+    let k = i32(bits >> SHIFT) - BIAS + select(0, binary_exponent_N(x), subnormal);
+    return vec2<T>(T(k), bitcast<T>((bits & MANTISSA) + ROOT) - 1.0);
+}
+#else
 static struct Pair_N split_N(T x) {
     const I subnormal = as_U(x) <= MANTISSA;
     const T lifted = subnormal ? x * LIFTED : x;
@@ -116,6 +187,7 @@ static struct Pair_N split_N(T x) {
     const I k = convert_I(bits >> SHIFT) - BIAS - (subnormal & 1) * LIFT;
     return (struct Pair_N){convert_T(k), as_T((bits & MANTISSA) + ROOT) - 1.0};
 }
+#endif
 
 //:: N=f32 T=float I=int U=uint SIGN=0x80000000u INFINITY=0x7f800000u
 //:: N=f64 T=double I=long U=ulong SIGN=0x8000000000000000ul INFINITY=0x7ff0000000000000ul
@@ -245,6 +317,25 @@ static struct Pair_N half_log_N(T f) {
 
 // 2^(y log2(x)) for a positive x, with the logarithm as the sum of two numbers: an exponent of a thousand leaves ten
 // bits less for the result, which one number would not have.
+#ifdef WGSL
+fn positive_power_N(x: T, y: T) -> T {
+    let parts = split_N(x);
+    let half_log = half_log_N(parts.y);
+    let log_high = half_log.x * TWOHIGH;
+    let log_low = half_log.x * TWOLOW + half_log.y * TWO;
+    let high = upper_N(parts.x + (log_high + log_low));
+    let low = ((parts.x - high) + log_high) + log_low;
+    let power = clamp(y, -LIMIT, LIMIT);
+    let power_high = upper_N(power);
+    let exponent_high = power_high * high;
+    let exponent_low = (power - power_high) * high + power * low;
+    let exponent = exponent_high + exponent_low;
+    let n = round(clamp(exponent, LOW, HIGH));
+    let r = ((exponent_high - n) + exponent_low) * LN2;
+    let value = scale_N(1.0 + (r + r * r * expm1_tail_N(r)), n);
+    return select(select(value, infinity_N(), exponent > HIGH), 0.0, exponent < LOW);
+}
+#else
 static T positive_power_N(T x, T y) {
     const struct Pair_N parts = split_N(x);
     const struct Pair_N half_log = half_log_N(parts.y);
@@ -264,11 +355,36 @@ static T positive_power_N(T x, T y) {
     const T value = scale_N(1.0 + (r + r * r * expm1_tail_N(r)), convert_I(n));
     return exponent < LOW ? (T)0.0 : exponent > HIGH ? infinity_N() : value;
 }
+#endif
 
-//:: N=f32 T=float I=int LIMIT=4.0
-//:: N=f64 T=double I=long LIMIT=6.0
+//:: N=f32 T=float I=int U=uint SIGN=0x80000000u INFINITY=0x7f800000u ONE=0x3f800000u LIMIT=4.0
+//:: N=f64 T=double I=long U=ulong SIGN=0x8000000000000000ul INFINITY=0x7ff0000000000000ul ONE=0x3ff0000000000000ul
+//:   LIMIT=6.0
 
 // The special cases are those of C's pow.
+#ifdef WGSL
+fn power_N(x: T, y: T) -> T {
+    let base = bitcast<U>(x) & ~SIGN;
+    if (bitcast<U>(x) == ONE || (bitcast<U>(y) & ~SIGN) == 0) {
+        return 1.0;
+    }
+    if (isnan_N(x) || isnan_N(y)) {
+        return nan_N();
+    }
+    let whole = trunc(y) == y;
+    let odd = whole && trunc(0.5 * y) != 0.5 * y;
+    let negative = bitcast<U>(x) >= SIGN;
+    var result = positive_power_N(bitcast<T>(base), y);
+    if (base == 0 || base == INFINITY) {
+        result = select(0.0, infinity_N(), (base == 0) == (bitcast<U>(y) >= SIGN));
+    } else if (negative && !whole) {
+        result = nan_N();
+    } else if (base == ONE) {
+        result = 1.0;
+    }
+    return select(result, -result, negative && odd);
+}
+#else
 static T power_N(T x, T y) {
     const T base = fabs(x);
     const I whole = trunc(y) == y;
@@ -281,6 +397,7 @@ static T power_N(T x, T y) {
     result = isnan(x) || isnan(y) ? nan_N() : result;
     return x == 1.0 || y == 0.0 ? (T)1.0 : result;
 }
+#endif
 
 // Up to 1 by its series, then as 1 - e^(log erfc); beyond the limit it is 1.
 static T erf_N(T x) {

@@ -6,19 +6,28 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from anygpu.codegen.functions.source import read
+from anygpu.codegen.functions.source import defined, definition
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.errors import InvalidProgram
+from anygpu.program.functions import FUNCTIONS, TRANSCENDENTAL
 
 FLOATS: tuple[ComputeType, ...] = ("f32", "f64")
 SIGNED: tuple[ComputeType, ...] = ("i32", "i64")
 UNSIGNED: tuple[ComputeType, ...] = ("u32", "u64")
 INTEGERS = (*SIGNED, *UNSIGNED)
 
+#: Functions of floats that WGSL has built in, and OpenCL C.
+_WGSL_NAME = {fn: row.wgsl for fn, row in FUNCTIONS.items() if row.wgsl}
+_OPENCL_NAME = {fn: row.opencl for fn, row in FUNCTIONS.items() if row.opencl}
+
+#: Those of WGSL whose accuracy, and whose care for infinities and NaN, is left to the device.
+_WGSL_LOOSE = TRANSCENDENTAL | {"sign"}
+#: Those of OpenCL C whose accuracy is promised within some units only: a root is rounded correctly, and a rest exact.
+_OPENCL_LOOSE = TRANSCENDENTAL - {"sqrt", "fmod"}
+
 #: Built-in functions of WGSL that mean what NumPy means by their definition.
 _WGSL: dict[tuple[str, ComputeType], str] = {
-    **{(fn, type): fn for fn in ("abs", "floor", "ceil", "trunc") for type in FLOATS},
-    **{("rint", type): "round" for type in FLOATS},
+    **{(fn, type): name for fn, name in _WGSL_NAME.items() if fn not in _WGSL_LOOSE for type in FLOATS},
     **{("minimum", type): "min" for type in INTEGERS},
     **{("maximum", type): "max" for type in INTEGERS},
     **{("abs", type): type for type in UNSIGNED},
@@ -26,37 +35,10 @@ _WGSL: dict[tuple[str, ComputeType], str] = {
     ("popcount", "u32"): "countOneBits",
 }
 
-#: Built-in functions of WGSL whose accuracy, and whose care for infinities and NaN, is left to the device.
-_WGSL_CANDIDATES = {
-    "sqrt_f32": "sqrt",
-    "sqrt_f64": "sqrt",
-    "sign_f32": "sign",
-    "exp_f32": "exp",
-    "exp2_f32": "exp2",
-    "log_f32": "log",
-    "log2_f32": "log2",
-    "sin_f32": "moderate_sin_f32",
-    "cos_f32": "moderate_cos_f32",
-    "tan_f32": "moderate_tan_f32",
-    "asin_f32": "asin",
-    "acos_f32": "acos",
-    "atan_f32": "atan",
-    "sinh_f32": "sinh",
-    "cosh_f32": "cosh",
-    "tanh_f32": "tanh",
-    "asinh_f32": "asinh",
-    "acosh_f32": "acosh",
-    "atanh_f32": "atanh",
-    "power_f32": "pow",
-    "atan2_f32": "atan2",
-}
+#: Of those whose arguments are angles, our own take the large ones.
+_WGSL_CANDIDATES = {f"{fn}_f32": _WGSL_NAME[fn] for fn in _WGSL_NAME if fn in _WGSL_LOOSE}
+_WGSL_CANDIDATES |= {f"{fn}_f32": f"moderate_{fn}_f32" for fn in ("sin", "cos", "tan")} | {"sqrt_f64": "sqrt"}
 
-_OPENCL_EXACT = ("floor", "ceil", "trunc", "rint", "sqrt", "fmod", "copysign", "nextafter")
-_OPENCL_QUESTIONS = ("isnan", "isinf", "isfinite", "signbit")
-_OPENCL_INEXACT = (
-    *("cbrt", "hypot", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "erf", "sin", "cos", "tan"),
-    *("asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
-)
 _OPENCL_TYPE: dict[ComputeType, str] = {
     "i32": "int",
     "u32": "uint",
@@ -68,8 +50,7 @@ _OPENCL_TYPE: dict[ComputeType, str] = {
 
 #: Built-in functions of OpenCL C that mean exactly what NumPy means.
 _OPENCL: dict[tuple[str, ComputeType], str] = {
-    **{(fn, type): fn for fn in (*_OPENCL_EXACT, *_OPENCL_QUESTIONS) for type in FLOATS},
-    **{("abs", type): "fabs" for type in FLOATS},
+    **{(fn, type): name for fn, name in _OPENCL_NAME.items() if fn not in _OPENCL_LOOSE for type in FLOATS},
     **{("minimum", type): "min" for type in INTEGERS},
     **{("maximum", type): "max" for type in INTEGERS},
     **{("abs", type): f"convert_{_OPENCL_TYPE[type]}" for type in UNSIGNED},
@@ -77,18 +58,14 @@ _OPENCL: dict[tuple[str, ComputeType], str] = {
     **{("popcount", type): "popcount" for type in UNSIGNED},
 }
 
-#: Those of which ours is the shorter way where both are made of the same instructions: drivers take two exponentials.
+#: Ours is faster where both are made of the same instructions: drivers compute it with two exponentials.
 _OUTDONE = frozenset(("tanh_f32",))
 
 #: Built-in functions of which we have versions of our own, and which are called instead where `Target.trusted` has
 #: their name. In WGSL those were measured to be accurate; in OpenCL C, which promises that, to be fast.
 CANDIDATES: dict[Dialect, dict[str, str]] = {
     "wgsl": _WGSL_CANDIDATES,
-    "opencl": {
-        f"{fn}_{type}": builtin
-        for type in FLOATS
-        for fn, builtin in (*((fn, fn) for fn in _OPENCL_INEXACT), ("power", "pow"))
-    },
+    "opencl": {f"{fn}_{type}": name for type in FLOATS for fn, name in _OPENCL_NAME.items() if fn in _OPENCL_LOOSE},
 }
 
 #: The end of a vector function's name.
@@ -130,16 +107,16 @@ def vector_call(dialect: Dialect, fn: str, type: ComputeType, target: Target, wi
     name = call(dialect, fn, type, target)
     if name == "fmod":
         return None  # Given vectors of mixed special values, that of PoCL does not end.
-    if name in read(dialect):
+    if name in defined(dialect):
         wide = f"{name}x{width}"
-        return wide if dialect == "opencl" and wide in read(dialect, width) else None
+        return wide if dialect == "opencl" and wide in defined(dialect, width) else None
     return f"{name}{width}" if name.startswith("convert_") else name
 
 
 @cache
 def _cast(dialect: Dialect, source: ComputeType, wanted: str) -> str:
     name = f"cast_{source}_{wanted}"
-    if name in read(dialect):
+    if name in defined(dialect):
         return name
     known = source in ("bool", *INTEGERS, *FLOATS) and wanted in ("bool", *INTEGERS, *FLOATS)
     if known and dialect == "wgsl":
@@ -150,7 +127,7 @@ def _cast(dialect: Dialect, source: ComputeType, wanted: str) -> str:
 
 
 def _ours(dialect: Dialect, name: str, fn: str, type: ComputeType) -> str:
-    if name not in read(dialect):
+    if name not in defined(dialect):
         raise InvalidProgram(f"{fn}: is not defined for {type} in {dialect}; cast the operands first.")
     return name
 
@@ -162,16 +139,16 @@ def definitions(dialect: Dialect, names: Iterable[str]) -> str:
 
 @cache
 def _definitions(dialect: Dialect, names: tuple[str, ...]) -> str:
-    known = dict(read(dialect))
-    for width in {int(found.group(1)) for name in names if (found := _VECTOR.search(name))}:
-        known.update(read(dialect, width))
+    widths = {1, *(int(found.group(1)) for name in names if (found := _VECTOR.search(name)))}
     ordered: dict[str, str] = {}
 
     def visit(name: str) -> None:
-        if name in known and name not in ordered:
-            for used in known[name].uses:
+        width = next((width for width in widths if name in defined(dialect, width)), None)
+        if width is not None and name not in ordered:
+            found = definition(dialect, name, width)
+            for used in found.uses:
                 visit(used)
-            ordered[name] = known[name].text
+            ordered[name] = found.text
 
     for name in names:
         visit(name)

@@ -1,23 +1,26 @@
-"""Reads the files of functions: definitions in a dialect, expanded over types, and which of them call which.
+"""Reads the files of functions: definitions for both dialects, expanded over types, and which of them call which.
 
-A file is ordinary WGSL or OpenCL C with one addition. Lines that begin with `//:` say how the definitions after them
-are expanded, once for each line, by replacing words::
+A file is a restricted OpenCL C, which `wgsl` respells in WGSL. Where the two dialects need different texts, both stand
+there, as `#ifdef WGSL`, the text in WGSL, `#else`, that in OpenCL C, and `#endif`; one of them may be missing. Lines
+that begin with `//:` say how the definitions after them are expanded, once for each line, by replacing words::
 
-    //: T=i32 U=u32
-    //: T=i64 U=u64
+    //: N=i32 T=int U=uint M=u32
+    //: N=i64 T=long U=ulong M=u64
 
-    fn gcd_T(x: T, y: T) -> T {
-        return bitcast<T>(gcd_U(bitcast<U>(abs_T(x)), bitcast<U>(abs_T(y))));
+    static T gcd_N(T x, T y) {
+        return (T)gcd_M((U)abs_N(x), (U)abs_N(y));
     }
 
-gives gcd_i32 and gcd_i64; an underscore separates words. An indented line goes on with the one before it, and a bare
-`//:` ends the expansion. A definition begins at the left margin and ends with a closing bracket there; the comment
-right above it belongs to it. Polynomials are numbers, the same for all dialects. In OpenCL C their products and sums
-may be rounded once, together: no step of them is worse for it, and on most devices they are half as many instructions.
+gives gcd_i32 and gcd_i64; an underscore separates words. In texts in WGSL the words have its types. An indented line
+goes on with the one before it, and a bare `//:` ends the expansion. A definition begins at the left margin and ends
+with a closing bracket there; the comment right above it belongs to it. Polynomials are numbers, the same for all
+dialects. In OpenCL C their products and sums may be rounded once, together: no step of them is worse for it, and on
+most devices they are half as many instructions.
 
-OpenCL C has two rules more. Decimal numbers get the `f` of a float when T=float, for 0.5 is a double there. And what
-stands below `//::` is written so that it is right for vectors as well, where a condition is an integer of the operands'
-size in each component: N=f32 T=float I=int ANY= becomes N=f32x8 T=float8 I=int8 ANY=any.
+Decimal numbers get the `f` of a float when T=float, for 0.5 is a double in C. And what stands below `//::` is written
+so that it is right for vectors of OpenCL C as well, where a condition is an integer of the operands' size in each
+component: N=f32 T=float I=int ANY= becomes N=f32x8 T=float8 I=int8 ANY=any. In WGSL, which has no such vectors, that I
+is always an i32.
 """
 
 from __future__ import annotations
@@ -30,18 +33,16 @@ from typing import NamedTuple
 
 import msgspec
 
+from anygpu.codegen.functions import wgsl
 from anygpu.codegen.target import Dialect
 
 _FOLDER = os.path.dirname(__file__)
-_SUFFIX: dict[Dialect, str] = {"wgsl": ".wgsl", "opencl": ".cl"}
-_BEGINNING: dict[Dialect, re.Pattern[str]] = {
-    "wgsl": re.compile(r"(?:fn|struct) (\w+)"),
-    "opencl": re.compile(r"(?:static [\w ]+?|struct) (\w+)(?:\(| \{)"),
-}
+_PART = re.compile(r"#ifdef WGSL\n(.*?)(?:#else\n(.*?))?#endif\n", re.DOTALL)
+_BEGINNING = re.compile(r"(?:fn|static (?:struct )?(?P<result>\w+)|struct) (?P<name>\w+)(?:\(| \{)")
 _DOUBLE = re.compile(r"\b\d+\.\d+(?:e[-+]?\d+)?(?![\w.])")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 #: What is replaced: an underscore separates words.
-_PART = re.compile(r"[A-Za-z0-9]+")
+_PIECE = re.compile(r"[A-Za-z0-9]+")
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -53,17 +54,23 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 @cache
-def read(dialect: Dialect, width: int = 1) -> dict[str, Definition]:
-    """Every definition of a dialect, by name: for single values, or those for vectors of `width` components."""
-    found = texts(dialect, width)
-    return {name: Definition(name, text, _uses(name, text, found)) for name, text in found.items()}
+def defined(dialect: Dialect, width: int = 1) -> dict[str, str | Template]:
+    """Every definition of a dialect, by name: for single values, or those for vectors of `width` components.
+
+    Texts are made when they are asked for: to expand all of them takes longer than to compile a program.
+    """
+    return {**polynomials(dialect, width), **templates(dialect, width)}
 
 
-def texts(dialect: Dialect, width: int = 1) -> dict[str, str]:
-    """The texts of the same."""
-    found = polynomials(dialect, width)
-    found.update((name, template.text()) for name, template in templates(dialect, width).items())
-    return found
+@cache
+def definition(dialect: Dialect, name: str, width: int = 1) -> Definition:
+    """One of them."""
+    known = defined(dialect, width)
+    found = known[name]
+    text = found.text() if isinstance(found, Template) else found
+    code = re.sub(r"//.*", "", text)
+    uses = dict.fromkeys(word for word in _WORD.findall(code) if word in known and word != name)
+    return Definition(name, text, tuple(uses))
 
 
 def polynomials(dialect: Dialect, width: int = 1) -> dict[str, str]:
@@ -74,13 +81,19 @@ def polynomials(dialect: Dialect, width: int = 1) -> dict[str, str]:
     return dict(_polynomial(dialect, width, name, **fields) for name, fields in numbers.items())
 
 
+@cache
 def templates(dialect: Dialect, width: int = 1) -> dict[str, Template]:
-    """All other definitions, by name. Expanding all of their texts takes longer than compiling a program does."""
+    """All other definitions, by name."""
     found: dict[str, Template] = {}
     for name in sorted(os.listdir(_FOLDER)):
-        if name.endswith(_SUFFIX[dialect]):
-            found.update(expanded(dialect, width, file_text(name)))
+        if name.endswith(".cl"):
+            found.update(expanded(dialect, width, for_dialect(dialect, file_text(name))))
     return found
+
+
+def for_dialect(dialect: Dialect, text: str) -> str:
+    """A text without what is written for the other dialect."""
+    return _PART.sub(lambda part: (part[1] if dialect == "wgsl" else part[2]) or "", text)
 
 
 def file_text(name: str, folder: str = _FOLDER) -> str:
@@ -137,11 +150,6 @@ def _widened(words: dict[str, str], width: int) -> dict[str, str]:
     return {word: text + suffixes.get(word, "") for word, text in words.items()}
 
 
-def _uses(name: str, text: str, texts: dict[str, str]) -> tuple[str, ...]:
-    code = re.sub(r"//.*", "", text)
-    return tuple(dict.fromkeys(word for word in _WORD.findall(code) if word in texts and word != name))
-
-
 class Template(NamedTuple):
     """A definition as it is written, and the words to replace in it."""
 
@@ -151,21 +159,42 @@ class Template(NamedTuple):
 
     def name(self) -> str:
         """What it defines."""
-        for line in self.lines:
-            if found := _BEGINNING[self.dialect].match(line):
-                return _replaced(found.group(1), self.words)
-        raise ValueError(f"no definition in: {self.lines}")
+        return _replaced(self._beginning()["name"], self.words)
 
     def text(self) -> str:
-        """The definition with its words replaced."""
+        """The definition in its dialect, with its words replaced."""
         text = _replaced("\n".join(self.lines), self.words)
-        if self.dialect == "opencl" and self.words.get("T", "").startswith("float"):
-            text = _DOUBLE.sub(r"\g<0>f", text)
-        return text
+        if self.dialect == "wgsl":
+            return wgsl.in_wgsl(text, _result_in_c) if _is_c(self._beginning()[0]) else text
+        return _DOUBLE.sub(r"\g<0>f", text) if self.words.get("T", "").startswith("float") else text
+
+    def result_in_c(self) -> str:
+        """The type of what a function returns; in WGSL, that of C which it stands for."""
+        beginning = self._beginning()
+        if _is_c(beginning[0]):
+            return _replaced(beginning["result"] or "", self.words)
+        return wgsl.type_in_c(_replaced(beginning.string.rpartition("-> ")[2].rstrip(" {"), self.words))
+
+    def _beginning(self) -> re.Match[str]:
+        for line in self.lines:
+            if found := _BEGINNING.match(line):
+                return found
+        raise ValueError(f"no definition in: {self.lines}")
+
+
+def _is_c(beginning: str) -> bool:
+    return not beginning.startswith("fn ")
+
+
+@cache
+def _result_in_c(name: str) -> str:
+    """The type of what one of our functions returns. The names of polynomials end with it."""
+    found = templates("wgsl").get(name)
+    return wgsl.type_in_c(name.rpartition("_")[2]) if found is None else found.result_in_c()
 
 
 def _replaced(text: str, words: Mapping[str, str]) -> str:
-    return _PART.sub(lambda found: words.get(found.group(), found.group()), text) if words else text
+    return _PIECE.sub(lambda found: words.get(found.group(), found.group()), text) if words else text
 
 
 def expanded(dialect: Dialect, width: int, text: str) -> Iterator[tuple[str, Template]]:
@@ -182,13 +211,21 @@ def expanded(dialect: Dialect, width: int, text: str) -> Iterator[tuple[str, Tem
                 expansions = [*expansions, words] if listing else [words]
                 vectors = line.startswith("//::")
             listing = True
-        elif inside or _BEGINNING[dialect].match(line):
+        elif inside or _BEGINNING.match(line):
             definition.append(line)
             inside = not line.startswith("}")
             if not inside:
                 if vectors or width == 1:
-                    made = [Template(dialect, definition, _widened(words, width)) for words in expansions]
-                    yield from ((each.name(), each) for each in made)
+                    is_c = _is_c(next(each for each in definition if not each.startswith("//")))
+                    for words in expansions:
+                        if dialect == "opencl":
+                            words = _widened(words, width)
+                        elif not is_c:
+                            words = {word: wgsl.respelled(text) for word, text in words.items()}
+                        elif vectors:
+                            words = {**words, "I": "int"}
+                        made = Template(dialect, definition, words)
+                        yield made.name(), made
                 definition = []
         else:
             listing = False

@@ -3,7 +3,7 @@
 //:: N=f32 T=float U=uint I=int
 
 // Word i of the bits of 2/pi, which begin after one word of zeros; enough of them for the largest number. A table in
-// memory would keep compilers from vectors.
+// memory would keep compilers from vectors, and adapters that run on a processor are many times slower with one.
 static U two_over_pi_N(I i) {
     U word = 0;
     word = i > 0 ? (U)0xa2f9836eu : word;
@@ -42,6 +42,19 @@ static U two_over_pi_N(I i) {
     word = i > 18 ? (U)0x56033046fc7b6babul : word;
     return word;
 }
+
+#ifdef WGSL
+//: U=uint HALF=16u LOWER=0xffffu
+//: U=ulong HALF=32u LOWER=0xfffffffful
+
+// The upper word of a product of two words.
+fn mul_hi_U(a: U, b: U) -> U {
+    let low = (a & LOWER) * (b & LOWER);
+    let middle = (a >> HALF) * (b & LOWER) + (low >> HALF);
+    let other = (a & LOWER) * (b >> HALF) + (middle & LOWER);
+    return (a >> HALF) * (b >> HALF) + (middle >> HALF) + (other >> HALF);
+}
+#endif
 
 //:: N=f32 T=float I=int
 //:: N=f64 T=double I=long
@@ -197,3 +210,30 @@ static T atan2_N(T y, T x) {
     const T turned = signbit(x) ? PI - angle : angle;
     return isnan(x) || isnan(y) ? nan_N() : copysign(turned, y);
 }
+
+#ifdef WGSL
+//:
+
+// The dialect's own functions, as far as they are measured to be good; beyond, neighbours are about a radian apart and
+// devices were seen to return anything.
+fn moderate_sin_f32(x: f32) -> f32 {
+    if (abs(x) > 1.0e5) {
+        return sin_f32(x);
+    }
+    return sin(x);
+}
+
+fn moderate_cos_f32(x: f32) -> f32 {
+    if (abs(x) > 1.0e5) {
+        return cos_f32(x);
+    }
+    return cos(x);
+}
+
+fn moderate_tan_f32(x: f32) -> f32 {
+    if (abs(x) > 1.0e5) {
+        return tan_f32(x);
+    }
+    return tan(x);
+}
+#endif

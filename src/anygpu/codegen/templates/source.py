@@ -11,6 +11,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+from anygpu.codegen.functions.source import for_dialect
 from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import Dialect
 
@@ -18,7 +19,6 @@ _FOLDER = Path(__file__).parent
 _WGSL, _OPENCL = SYNTAX["wgsl"], SYNTAX["opencl"]
 _TYPES = {spelled: _WGSL.types[type] for type, spelled in _OPENCL.types.items()}
 
-_PART = re.compile(r"#ifdef WGSL\n(.*?)(?:#else\n(.*?))?#endif\n", re.DOTALL)
 #: The head of the kernel, and the arrays that stand first in it, with the comments on them.
 _KERNEL = re.compile(
     r"__kernel __attribute__\(\(reqd_work_group_size\(\$group_size, 1, 1\)\)\)\n"
@@ -48,10 +48,8 @@ _UNSET = re.compile(rf"^( *){_KIND} ((?:\w+, )*\w+);$", re.MULTILINE)
 
 @cache
 def template(dialect: Dialect, name: str) -> str:
-    text = (_FOLDER / f"{name}.cl").read_text(encoding="utf-8")
-    if dialect == "opencl":
-        return _PART.sub(lambda part: part[2] or "", text)
-    return in_wgsl(_PART.sub(lambda part: part[1], text))
+    text = for_dialect(dialect, (_FOLDER / f"{name}.cl").read_text(encoding="utf-8"))
+    return in_wgsl(text) if dialect == "wgsl" else text
 
 
 def in_wgsl(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Steps that stay NumPy's: Fourier transforms, sorting, scans, products, solvers.
+"""Steps that stay NumPy's: transforms, sorting, scans, products, solvers.
 
 Where a step treats each row by itself, rows are done on several threads: NumPy lets other threads run while it
 computes, and a row is the same whatever rows are beside it. BLAS has threads of its own.
@@ -19,7 +19,7 @@ from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Node, Program
-from anygpu.program.primitives import Argsort, Fourier, Primitive, Scan, Slice, Sort, Spec
+from anygpu.program.primitives import Argsort, Primitive, Slice, Spec
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,9 +35,9 @@ def split_axis(op: Primitive, shape: Sequence[int], threads: int) -> int | None:
 
     The first that is long enough for so many threads, so that each has neighbouring memory.
     """
-    if not isinstance(op, Argsort | Fourier | Scan | Sort):
+    if op.row_axis is None:
         return None
-    axes = [axis for axis, length in enumerate(shape) if axis != op.axis % len(shape) and length > 1]
+    axes = [axis for axis, length in enumerate(shape) if axis != op.row_axis % len(shape) and length > 1]
     return max(axes, key=lambda axis: (min(shape[axis], threads), -axis), default=None)
 
 

@@ -13,6 +13,7 @@ from jax import Array, lax
 from anygpu.base.float_errors import float_errors_ignored
 from anygpu.engines.value_analysis import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
+from anygpu.program.functions import FUNCTIONS, having
 from anygpu.program.primitives import Binary, Cast, Select, Spec, Unary
 from anygpu.program.rule_table import RuleTable
 
@@ -62,9 +63,7 @@ class Site(NamedTuple):
 
 
 #: Their zeros have other signs in XLA, and their infinities become NaN; NumPy computes them on the host.
-COMPLEX_OTHERWISE = (
-    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-)  # fmt: skip
+COMPLEX_OTHERWISE = having("angle")
 
 
 def complex_divide(x: Array, y: Array) -> Array:
@@ -165,16 +164,6 @@ def complex_power(x: Array, exponent: int) -> Array:
 # -- functions, choices and casts
 
 
-#: Functions whose name in jax is another one.
-_RENAMED = {
-    "asin": "arcsin",
-    "acos": "arccos",
-    "atan": "arctan",
-    "asinh": "arcsinh",
-    "acosh": "arccosh",
-    "atanh": "arctanh",
-    "atan2": "arctan2",
-}
 _WHOLE = ("signed", "unsigned")
 _HALF = ("float16", "bfloat16")
 #: Functions that are about the bits of a number, and so must see it in its own type.
@@ -212,7 +201,7 @@ def _unary(op: Unary, dtype: DType, x: Array) -> Array:
             return _split(x)[0]
         case "exponent":
             return _split(x)[1]
-    return getattr(jnp, _RENAMED.get(op.fn, op.fn))(x)
+    return getattr(jnp, FUNCTIONS[op.fn].numpy_name)(x)
 
 
 def _complex_sign(x: Array) -> Array:
@@ -285,7 +274,7 @@ def _binary(op: Binary, dtype: DType, site: Site, x: Array, y: Array) -> Array:
         case "complex":
             wide = x.dtype in (np.float32, np.float64)
             return lax.complex(x, y) if wide else lax.complex(x.astype(np.float32), y.astype(np.float32))
-    return getattr(jnp, _RENAMED.get(op.fn, op.fn))(x, y)
+    return getattr(jnp, FUNCTIONS[op.fn].numpy_name)(x, y)
 
 
 def complex_ordering(fn: str, x: Array, y: Array) -> Array:

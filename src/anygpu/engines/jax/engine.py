@@ -15,10 +15,10 @@ import jax
 import numpy as np
 from jax.experimental.layout import Format, Layout
 
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.jax import lowering
 from anygpu.engines.jax.lowering import Executable
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.errors import AnyGPUError, CannotCompile, OutOfMemory

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
-from anygpu.engines.lru import LRUCache
 from anygpu.errors import Unsupported
 from anygpu.program import primitives as p
 from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import KIND, REAL_PART
+from anygpu.program.functions import FUNCTIONS
 from anygpu.program.graph import Program
 from anygpu.program.ops.attention import Attend
 from anygpu.program.ops.custom import Custom, reference_of, with_references
@@ -88,19 +89,6 @@ def _quotient(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 # -- primitives
-
-
-#: Functions whose name in NumPy is another one.
-_RENAMED = {
-    "asin": "arcsin",
-    "acos": "arccos",
-    "atan": "arctan",
-    "asinh": "arcsinh",
-    "acosh": "arccosh",
-    "atanh": "arctanh",
-    "atan2": "arctan2",
-    "popcount": "bitwise_count",
-}
 
 
 class Prepared(NamedTuple):
@@ -178,7 +166,7 @@ def _unary(op: p.Unary, x: HostArray) -> HostArray:
             return erf(x)
         case "real" | "imag":
             return np.array(getattr(x, op.fn))
-    return getattr(np, _RENAMED.get(op.fn, op.fn))(x)  # type: ignore[no-any-return]
+    return getattr(np, FUNCTIONS[op.fn].numpy_name)(x)  # type: ignore[no-any-return]
 
 
 def _cast(op: p.Cast, x: HostArray) -> HostArray:
@@ -194,7 +182,7 @@ def _binary(op: p.Binary, x: HostArray, y: HostArray) -> HostArray:
         return result
     if op.fn == "power" and x.dtype.kind in "iu" and y.dtype.kind == "i" and y.size and y.min() < 0:
         raise ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
-    return getattr(np, _RENAMED.get(op.fn, op.fn))(x, y)  # type: ignore[no-any-return]
+    return getattr(np, FUNCTIONS[op.fn].numpy_name)(x, y)  # type: ignore[no-any-return]
 
 
 def _reduce(op: p.Reduce, x: HostArray) -> HostArray:

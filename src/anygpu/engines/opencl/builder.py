@@ -9,10 +9,11 @@ from typing import Any
 
 import pyopencl as cl
 
+from anygpu.base.lru import LRUCache
 from anygpu.codegen.custom.compiler_messages import of_clang
+from anygpu.codegen.custom.opencl_functions import FAMILIES
 from anygpu.codegen.kernel import Kernel, Own
 from anygpu.engines.driver import AssumedPace, Counters, GridCut, cuts
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.opencl import errors
 from anygpu.errors import InvalidKernel, InvalidProgram
 
@@ -35,34 +36,7 @@ _EFFECT = "__attribute__((overloadable))"
 # Control flow around a barrier must stay as it is written.
 _CONVERGENT = "__attribute__((overloadable, convergent))"
 
-_FAMILIES = {
-    "work item": (
-        "get_global_id get_global_offset get_global_size get_group_id get_local_id get_local_size get_num_groups"
-    ),
-    "barrier": "barrier",
-    "fence": "mem_fence read_mem_fence write_mem_fence",
-    "float, 1": (
-        "acos acosh acospi asin asinh asinpi atan atanh atanpi cbrt ceil cos cosh cospi erf erfc exp exp10 exp2 expm1 "
-        "fabs floor log log10 log1p log2 logb rint round rsqrt sin sinh sinpi sqrt tan tanh tanpi tgamma lgamma trunc"
-    ),
-    "float, 2": "atan2 atan2pi copysign fdim fmod hypot nextafter pow powr remainder",
-    "float, 2 or scalar": "fmax fmin",
-    "float, 3": "fma mad",
-    "float test": "isfinite isinf isnan isnormal signbit",
-    "integer, 1": "clz popcount",
-    "integer, 2": "add_sat hadd mul_hi rhadd rotate sub_sat",
-    "integer, 3": "mad_hi mad_sat",
-    "any, 2 or scalar": "max min",
-    "any, 3 or scalar": "clamp",
-    "absolute": "abs",
-    "scaled": "ldexp",
-    "integer power": "pown",
-    "exponent": "ilogb",
-    "taken apart": "frexp",
-    "of lanes": "all any",
-    "select": "select",
-}
-_FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in names.split()}
+_FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names.split()}
 _ATOMIC = re.compile(r"(atomic|atom)_(add|sub|xchg|min|max|and|or|xor|inc|dec|cmpxchg)")
 _CONVERSION = re.compile(r"convert_(u?(?:char|short|int|long)|float|double|half)(2|3|4|8|16)?(?:_sat)?(?:_rt[ezpn])?")
 _VECTOR_ACCESS = re.compile(r"v(load|store)(2|3|4|8|16)")

@@ -1,4 +1,4 @@
-"""What a function of torch's arrays depends on beside its arguments: modules, tensors, constants and other functions.
+"""Captures of a function of torch's arrays: the modules, tensors, constants and other functions that it refers to.
 
 What cannot be looked into is refused. A copy of the function runs on copies of the modules, which share their tensors,
 so that looking at a function leaves no trace in the user's objects.
@@ -67,7 +67,7 @@ class Rebound:
         return value
 
     def _state(self) -> list[Any]:
-        """What a call could add to or replace, as far as it can be compared."""
+        """The state that a call could add to or replace, as far as it can be compared."""
         return [
             (
                 sorted(vars(module)),
@@ -88,7 +88,7 @@ def captured(function: Any) -> Captured:
 
 
 def fingerprint(found: Captured) -> tuple[Any, ...]:
-    """What has to be the same for a proof to hold: objects, training flags, shapes, hooks and constants."""
+    """A hash of all that a proof depends on: objects, training flags, shapes, hooks and constants."""
     modules = tuple((id(each), id(type(each)), each.training) for each in found.modules)
     tensors = tuple((id(each), tuple(each.shape), each.dtype, each.requires_grad) for each in found.tensors)
     functions = tuple(id(each.__code__) for each in found.functions)

@@ -10,13 +10,64 @@ import numpy as np
 import torch
 
 from anygpu.base.float_errors import float_errors_ignored
-from anygpu.engines.torch import complex_numbers
-from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH, has_stand_in, narrowed, ordered, widened
-from anygpu.engines.torch.site import LOWER, Site, Step
+from anygpu.engines.torch.site import HELD, LOWER, STAND_IN, TORCH, Site, Step, has_stand_in, narrowed, ordered, widened
 from anygpu.engines.value_analysis import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType
 from anygpu.program.functions import UNARY, BinaryFunction
 from anygpu.program.primitives import Binary, Cast, Select, Unary
+
+# -- functions of complex numbers that torch has otherwise than NumPy for zeros, infinities and NaN: part by part
+
+
+def _complex_negative(x: torch.Tensor) -> torch.Tensor:
+    """Negate both parts; torch subtracts from 0, and gives 0 for 0."""
+    return torch.view_as_complex(-torch.view_as_real(x))
+
+
+def _complex_reciprocal(x: torch.Tensor) -> torch.Tensor:
+    """By the larger part first, as NumPy does, so that no square overflows."""
+    real, imaginary = x.real, x.imag
+    wide = imaginary.abs() <= real.abs()
+    ratio = torch.where(wide, imaginary / real, real / imaginary)
+    below = torch.where(wide, real + imaginary * ratio, real * ratio + imaginary)
+    return torch.complex(torch.where(wide, 1.0, ratio) / below, torch.where(wide, -ratio, -1.0) / below)
+
+
+def _complex_acos(x: torch.Tensor) -> torch.Tensor:
+    """The imaginary part has the other sign, also when it is 0."""
+    found = torch.acos(x)
+    return torch.complex(found.real, torch.copysign(found.imag, -x.imag))
+
+
+def _complex_log1p(x: torch.Tensor) -> torch.Tensor:
+    above = x.real + 1
+    return torch.complex(torch.log(torch.hypot(above, x.imag)), torch.atan2(x.imag, above))
+
+
+_COMPLEX_UNARY: dict[str, Step] = {
+    "negative": _complex_negative,
+    "reciprocal": _complex_reciprocal,
+    "acos": _complex_acos,
+    "log1p": _complex_log1p,
+}
+
+
+def _complex_power(x: torch.Tensor, exponent: int) -> torch.Tensor:
+    """Multiplied out by squares, as NumPy does for whole exponents; torch would go by way of the logarithm."""
+    if exponent in (1, 2, 3):
+        product = x if exponent == 1 else x * x if exponent == 2 else x * (x * x)
+        return torch.where(x == 0, 0, product)
+    result, square, rest = torch.ones_like(x), x, abs(exponent)
+    while rest:
+        if rest & 1:
+            result = result * square
+        rest >>= 1
+        square = square * square if rest else square
+    if exponent < 0:
+        # Nothing can be told of 1 / 0 in the plane.
+        return torch.where(x == 0, complex(torch.nan, torch.nan), torch.ones_like(x) / result)
+    return torch.where(x == 0, 0, result) if exponent else result
+
 
 #: Functions that mean in torch what they mean in NumPy, for every type that they are defined for.
 _SAME_UNARY: dict[str, Step] = {
@@ -39,7 +90,7 @@ def unary(op: Unary, site: Site) -> Step:
         case "abs" if KIND[dtype] == "unsigned":
             return lambda x: x
         case "negative" | "reciprocal" | "acos" | "log1p" if KIND[dtype] == "complex":
-            return complex_numbers.UNARY[op.fn]
+            return _COMPLEX_UNARY[op.fn]
         case "sign":
             return _sign(dtype)
         case "rint":
@@ -241,7 +292,7 @@ def _divide_floats(fn: BinaryFunction, dtype: DType) -> Step:
         return functools.partial(_rest, dtype=dtype)
 
     def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Of the same sign as the divisor, as in NumPy even when it is 0."""
+        """The remainder with the sign of the divisor, as in NumPy even when it is 0."""
         rest = _rest(x, y, dtype=dtype)
         return torch.copysign(torch.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest), y)
 
@@ -249,7 +300,7 @@ def _divide_floats(fn: BinaryFunction, dtype: DType) -> Step:
 
 
 def _rest(x: torch.Tensor, y: torch.Tensor, *, dtype: DType) -> torch.Tensor:
-    """What is left of a division towards 0. torch says NaN where the quotient is too large for a float."""
+    """The remainder of a division towards 0. torch gives NaN where the quotient is too large for a float."""
     rest = torch.fmod(x, y)
     beyond = torch.isnan(rest) & torch.isfinite(x) & (y != 0) & ~torch.isnan(y)
     if not beyond.any():
@@ -286,7 +337,7 @@ def _power(site: Site) -> Step:
             whole = whole_exponent(exponent)
             if whole is None:
                 raise NotImplementedError
-            return lambda x, y: complex_numbers.power(x, whole)
+            return lambda x, y: _complex_power(x, whole)
         if exponent is not None and exponent != -0.5:
             # torch knows short ways for 2, 3, 0.5 and their like when the exponent is a number; the one for -0.5 is not
             # the power of -0 and of -inf.

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.engines.torch import lowering
 from anygpu.engines.torch.lowering import Executable
-from anygpu.engines.torch.meters import Meter, meter_for
-from anygpu.engines.torch.out_of_memory import is_out_of_memory
+from anygpu.engines.torch.memory import Meter, is_out_of_memory, meter_for
 from anygpu.errors import AnyGPUError, CannotCompile, DevicePoisoned, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
@@ -34,7 +33,7 @@ _IS_ROCM = torch.version.hip is not None
 #: How torch says that it cannot do something. What NumPy would raise because of values, our own code raises likewise.
 _REFUSALS = (RuntimeError, NotImplementedError, TypeError)
 
-#: What DLPack calls memory of the host.
+#: DLPack's name for memory of the host.
 _DLPACK_CPU = 1
 
 _NAMES: dict[torch.dtype, DType] = {getattr(torch, name): name for name in DTYPES}
@@ -150,7 +149,7 @@ class TorchEngine:
         return meter_for(torch.device(_place(device)))
 
     def structure(self, function: Callable[..., Any]) -> Hashable:
-        """What decides the memory of a function beside its arguments: the same in every process."""
+        """A hash of what a function's memory depends on beside its arguments: the same in every process."""
         from anygpu.engines.torch.captures import structure_of
 
         return structure_of(function)

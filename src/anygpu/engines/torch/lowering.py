@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from anygpu.engines.protocol import Lack, why_not_here
-from anygpu.engines.torch import attention as attention
 from anygpu.engines.torch import elementwise as elementwise
 from anygpu.engines.torch import patterns
 from anygpu.engines.torch import structure as structure
-from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH
-from anygpu.engines.torch.fused import fused
-from anygpu.engines.torch.site import LOWER, Site, Step
+from anygpu.engines.torch.patterns import fused
+from anygpu.engines.torch.site import HELD, LOWER, STAND_IN, TORCH, Site, Step
 from anygpu.engines.value_analysis import IndexFacts, uniform_numbers, whole_exponent
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import KIND, DType
@@ -32,7 +30,7 @@ from anygpu.program.primitives import (
     Spec,
 )
 
-# `attention`, `elementwise` and `structure` have filled LOWER when they were imported.
+# `elementwise` and `structure` have filled LOWER when they were imported.
 
 
 class _Call(NamedTuple):

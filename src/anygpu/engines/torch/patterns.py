@@ -6,10 +6,14 @@ between: a value that is wanted anyway is not computed twice.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import torch
+
+from anygpu.engines.torch.site import Step
 from anygpu.engines.value_analysis import uniform_numbers
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Binary, Broadcast, Contract, Primitive, Reduce, Reshape, Unary
@@ -40,7 +44,8 @@ class LayerNorm(NamedTuple):
 
 class Gelu(NamedTuple):
     x: int
-    approximate: bool
+    #: As torch has it.
+    approximate: Literal["none", "tanh"]
 
 
 class Softmax(NamedTuple):
@@ -148,7 +153,7 @@ class _Reader:
             yield pair[::-1]
 
     def plus(self, node: int, wanted: float) -> int | None:
-        """What a number is added to."""
+        """The operand that a number is added to."""
         return next((rest for number, rest in self.either_way(node, "add") if self.is_number(number, wanted)), None)
 
     def factors(self, node: int) -> tuple[float, list[int]]:
@@ -169,7 +174,7 @@ class _Reader:
         return self.program.nodes[node].inputs[0]
 
     def reduced(self, node: int, fn: str) -> tuple[int, tuple[int, ...]] | None:
-        """What is reduced along which axes, whose lengths are then 1."""
+        """The operand and the axes of a reduction that keeps them with length 1."""
         if not isinstance(self.op(node), Reshape):
             return None
         (inner,) = self.program.nodes[node].inputs
@@ -184,7 +189,7 @@ class _Reader:
         return source, op.axes
 
     def mean(self, node: int) -> tuple[int, tuple[int, ...]] | None:
-        """Of what along which axes."""
+        """The operand and the axes of a mean."""
         pair = self.binary(node, "divide")
         total = self.reduced(pair[0], "sum") if pair is not None else None
         if pair is None or total is None:
@@ -287,10 +292,10 @@ def _gelu(reader: _Reader, node: int) -> Gelu | None:
             continue
         inner = reader.unary(function, "erf")
         if inner is not None and _is_scaled(reader, inner, x, math.sqrt(0.5)):
-            return Gelu(x, approximate=False)
+            return Gelu(x, "none")
         inner = reader.unary(function, "tanh")
         if inner is not None and _is_gelu_cubic(reader, inner, x):
-            return Gelu(x, approximate=True)
+            return Gelu(x, "tanh")
     return None
 
 
@@ -315,7 +320,7 @@ def _is_gelu_cubic(reader: _Reader, node: int, x: int) -> bool:
 
 
 def _softmax(reader: _Reader, node: int) -> Softmax | None:
-    """Of exp(x - max) over its sum."""
+    """Match exp(x - max) over its sum."""
     pair = reader.binary(node, "divide")
     below = reader.repeated(pair[1]) if pair is not None else None
     total = reader.reduced(below, "sum") if below is not None else None
@@ -328,3 +333,44 @@ def _softmax(reader: _Reader, node: int) -> Softmax | None:
     if parts is None or greatest != (parts[0], total[1]):
         return None
     return Softmax(parts[0], total[1][0])
+
+
+# -- patterns of a program as calls of torch's own functions, which do many steps at once
+
+
+_torch_linear: Step = torch.nn.functional.linear
+
+
+def fused(pattern: Pattern) -> Step:
+    """The step from the pattern's sources to its result."""
+    match pattern:
+        case Linear():
+            return _torch_turned_linear if pattern.turned else _torch_linear
+        case LayerNorm():
+            return _torch_layer_norm(pattern)
+        case Gelu(approximate="none"):
+            return _torch_gelu
+        case Gelu():
+            return functools.partial(torch.nn.functional.gelu, approximate=pattern.approximate)
+        case Softmax():
+            return functools.partial(torch.softmax, dim=pattern.axis)
+
+
+def _torch_gelu(x: torch.Tensor) -> torch.Tensor:
+    """On a processor torch may take oneDNN's, which makes NaN of infinity: a sum tells whether there is one."""
+    result = torch.nn.functional.gelu(x)
+    if x.is_cpu and not math.isfinite(result.sum().item()):
+        return torch.where(x == torch.inf, x, result)
+    return result
+
+
+def _torch_turned_linear(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, matrix.t(), bias)
+
+
+def _torch_layer_norm(pattern: LayerNorm) -> Step:
+    normalise = torch.nn.functional.layer_norm
+    shape, eps = list(pattern.shape), pattern.eps
+    if pattern.weight is None and pattern.bias is not None:
+        return lambda x, bias: normalise(x, shape, None, bias, eps)
+    return lambda x, *parts: normalise(x, shape, *parts, eps=eps)

@@ -31,7 +31,7 @@ _READS = {_aten._local_scalar_dense.default, _aten.item.default, _aten.is_nonzer
 _READING = {"numpy", "__array__", "tolist", "item", "data_ptr", "storage", "untyped_storage", "__dlpack__", "__bool__"}
 #: Factories of tensors with one value everywhere.
 _EVEN = {"zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"}
-#: What asks a tensor something, and computes nothing.
+#: Operators that ask a tensor something, and compute nothing.
 _QUESTIONS = {"_fused_sdp_choice", "device", "is_same_size", "sym_size", "sym_stride", "is_contiguous"}
 
 
@@ -41,7 +41,7 @@ class Independence(NamedTuple):
     #: Why it is not proved; `None` if it is.
     reason: str | None
     axes: tuple[int, ...] = ()
-    #: What has to stay the same for this to hold: see `captures.fingerprint`.
+    #: The fingerprint that the proof holds for: see `captures.fingerprint`.
     fingerprint: Any = None
 
     @property
@@ -177,7 +177,7 @@ def _count(inner: torch.Tensor, rows: RowAxis) -> int:
 
 
 class _Step(NamedTuple):
-    """What two calls with different numbers of rows must have in common."""
+    """The part of an operation that two calls with different numbers of rows must have in common."""
 
     name: str
     where: Any

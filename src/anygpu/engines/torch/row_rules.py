@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from anygpu.program.functions import TRANSCENDENTAL
+
 
 class NotProved(BaseException):
     """Rows are not known to be independent. Not an `Exception`: the function that is looked at may catch those."""
@@ -125,19 +127,19 @@ def _aligned(operation: Operation, operands: Sequence[Operand], result: torch.Te
     return aligned.at(axis)
 
 
+#: Beside `TRANSCENDENTAL`, of which those that torch has have the same names there.
 _ELEMENTWISE = (
-    "_prelu_kernel _to_copy abs acos acosh add addcdiv addcmul alias asin asinh atan atan2 atanh bitwise_and "
-    "bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max "
-    "clamp_min clone copy copysign cos cosh detach div elu empty_like eq erf erfc exp exp2 expm1 fill floor "
-    "floor_divide fmax fmin fmod frac full_like ge gelu gt hardsigmoid hardswish hardtanh isfinite isinf isnan le "
-    "leaky_relu lerp lift_fresh log log10 log1p log2 log_sigmoid_forward logaddexp logical_and logical_not "
-    "logical_or logical_xor logit lt masked_fill maximum minimum mish mul nan_to_num ne neg ones_like pow "
-    "reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh softplus "
-    "softshrink special_erf sqrt square sub tan tanh threshold trunc where xlogy zero zeros_like"
+    "_prelu_kernel _to_copy abs add addcdiv addcmul alias bitwise_and bitwise_left_shift bitwise_not bitwise_or "
+    "bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min clone copy copysign detach div elu "
+    "empty_like eq erfc fill floor fmax fmin frac full_like ge gelu gt hardsigmoid hardswish hardtanh isfinite isinf "
+    "isnan le leaky_relu lerp lift_fresh log_sigmoid_forward logaddexp logical_and logical_not logical_or logical_xor "
+    "logit lt masked_fill maximum minimum mish mul nan_to_num ne neg ones_like pow reciprocal relu relu6 round rsqrt "
+    "rsub selu sgn sigmoid sign signbit silu sinc softplus softshrink special_erf square sub threshold trunc where "
+    "xlogy zero zeros_like"
 )
 
 
-@rule(*_ELEMENTWISE.split(), sizes=("memory_format", "device", "layout", "pin_memory"))
+@rule(*TRANSCENDENTAL, *_ELEMENTWISE.split(), sizes=("memory_format", "device", "layout", "pin_memory"))
 def _elementwise(operation: Operation) -> Where | list[Where]:
     if isinstance(operation.result, torch.Tensor):
         return _aligned(operation, operation.operands(), operation.result)

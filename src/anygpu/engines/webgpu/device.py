@@ -3,18 +3,148 @@
 from __future__ import annotations
 
 import logging
+import re
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import wgpu
 
 from anygpu.codegen.target import Target
 from anygpu.engines.webgpu.probe import FEATURES
-from anygpu.engines.webgpu.subgroups import subgroup_size
-from anygpu.errors import DeviceUnavailable
+from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, OutOfMemory
 
-#: What kernels and clocks can use; each adapter has some of it. The last two are one feature, renamed between versions.
+# -- what wgpu's errors mean: by type where the library tells them apart, else by the one table of its words
+
+
+#: wgpu reports these two as validation errors with nothing but words; the tests provoke both for real.
+WORDS_FOR_LOST = ("Parent device is lost",)
+WORDS_FOR_OUT_OF_MEMORY = ("Not enough memory left",)
+
+
+def classify(error: BaseException, device: str, *, requested: int | None = None) -> AnyGPUError | None:
+    """One of ours, or `None` when it says nothing about the device."""
+    if isinstance(error, AnyGPUError):
+        return None
+    # Python's own and NumPy's as well: what comes from the device or goes there passes through memory of the host.
+    if isinstance(error, wgpu.GPUOutOfMemoryError | MemoryError):
+        return OutOfMemory(device, requested)
+    if isinstance(error, wgpu.GPUError):
+        words = str(error)
+        if any(known in words for known in WORDS_FOR_LOST):
+            return DeviceLost(device)
+        if any(known in words for known in WORDS_FOR_OUT_OF_MEMORY):
+            return OutOfMemory(device, requested)
+    return None
+
+
+def innermost(error: BaseException) -> str:
+    """The library's message without the lines that only say that there is one."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return "\n".join(line for line in lines if line and line not in ("Validation Error", "Caused by:"))
+
+
+# -- types of C that wgpu-py looks up by their text
+#
+# For each of some fifty types, cffi parses the text together with a declaration of every type of the library, although
+# a text needs only those that it names. Nothing outside of cffi's parser changes that, and the parser is only handed a
+# shorter list: what it makes of a text stays its own. `python -m benchmarks.webgpu_types` measures the need: a process
+# that opens a device takes 0.07 s of a processor for it instead of 0.44 s.
+
+
+_WORDS = re.compile(r"\w+")
+
+
+def find_types_fast() -> None:
+    """Let cffi see only the declarations that a text names, for the whole process; may be called twice.
+
+    Does nothing where wgpu-py or cffi are made in another way.
+    """
+    try:
+        from wgpu.backends.wgpu_native._ffi import ffi
+    except ImportError:
+        return
+    parser = getattr(ffi, "_parser", None)
+    if parser is None or not isinstance(getattr(parser, "_declarations", None), dict):
+        return
+    if not getattr(parser.parse_type, "is_fast", False):
+        parser.parse_type = _with_named_declarations(parser)
+
+
+def _with_named_declarations(parser: Any) -> Any:
+    parse = parser.parse_type
+    # cffi calls it with a lock of its own; this lock is for other callers.
+    lock = threading.RLock()
+
+    def parse_type(text: str) -> Any:
+        words = set(_WORDS.findall(text))
+        with lock:
+            everything = parser._declarations
+            # Keys are such as "typedef WGPULimits" and "struct WGPULimits".
+            parser._declarations = {key: value for key, value in everything.items() if key.split()[-1] in words}
+            try:
+                return parse(text)
+            finally:
+                parser._declarations = everything
+
+    parse_type.is_fast = True  # type: ignore[attr-defined]
+    return parse_type
+
+
+# -- how many neighbouring invocations surely are one subgroup
+#
+# Drivers tell a range. On hardware, the smallest of it is sure. Software adapters tell one that they do not use: theirs
+# is as many lanes as the processor's registers have, and is asked for.
+
+
+_ASK = """
+@group(0) @binding(0) var<storage, read_write> sizes: array<u32, 64>;
+
+@compute @workgroup_size(64)
+fn ask(@builtin(local_invocation_index) lane: u32, @builtin(subgroup_size) size: u32) {
+    sizes[lane] = size;
+}
+"""
+
+
+def subgroup_size(opened: Any, *, software: bool) -> int:
+    """The size, or 0 when it is unknown."""
+    if not {"subgroup", "subgroups"} & set(opened.features):
+        return 0
+    if software:
+        return _asked(opened)
+    info = opened.adapter_info
+    # The first of these names is a slip of the pen in wgpu-py 0.32.
+    smallest = (info.get(name) for name in ("stackgroup_min_size", "subgroup_min_size", "subgroupMinSize"))
+    return next((int(size) for size in smallest if size), 0)
+
+
+def _asked(opened: Any) -> int:
+    try:
+        module = opened.create_shader_module(code=_ASK)
+        pipeline = opened.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "ask"})
+        buffer = opened.create_buffer(size=256, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC)
+        group = opened.create_bind_group(
+            layout=pipeline.get_bind_group_layout(0),
+            entries=[{"binding": 0, "resource": {"buffer": buffer, "offset": 0, "size": 256}}],
+        )
+        encoder = opened.create_command_encoder()
+        step = encoder.begin_compute_pass()
+        step.set_pipeline(pipeline)
+        step.set_bind_group(0, group)
+        step.dispatch_workgroups(1)
+        step.end()
+        opened.queue.submit([encoder.finish()])
+        sizes = np.frombuffer(opened.queue.read_buffer(buffer), np.uint32)
+        buffer.destroy()
+    except wgpu.GPUError:
+        return 0
+    return int(sizes.min())
+
+
+#: Features that kernels and clocks can use; each adapter has some. The last two are one, renamed between versions.
 #: Left out on purpose: "immediates" (slower from Python than a uniform with a dynamic offset: 9 against 6 µs for each
 #: launch) and "pipeline-cache" (wgpu-py 0.32 lists the feature and offers no call that uses it).
 USEFUL_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", "shader-int64", "subgroup", "subgroups")
@@ -22,7 +152,7 @@ USEFUL_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", "shader-int64"
 #: The features whose drivers are oldest and most used: kept for one step longer.
 _COMMON_FEATURES = ("timestamp-query", "shader-f16")
 
-#: What every WebGPU device must offer, of the limits that computing meets.
+#: The limits of compute that every WebGPU device must offer.
 GUARANTEED_LIMITS = {
     "max-buffer-size": 256 << 20,
     "max-storage-buffer-binding-size": 128 << 20,

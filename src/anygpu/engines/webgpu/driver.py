@@ -14,16 +14,12 @@ import wgpu
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.target import Target
 from anygpu.engines.driver import Bytes, Command, Counters, Dispatch, Extent
-from anygpu.engines.webgpu.bind_groups import GRANULE, BindGroups, WebGPUBlock, buffer_of, round_up
-from anygpu.engines.webgpu.device import alignment_of, destroy, round_down, target_of
+from anygpu.engines.webgpu.bind_groups import GRANULE, BindGroups, Numbers, WebGPUBlock, buffer_of, round_up
+from anygpu.engines.webgpu.device import alignment_of, classify, destroy, round_down, target_of
 from anygpu.engines.webgpu.encoder import BLOCK_USAGE, CommandStep, Encoder
-from anygpu.engines.webgpu.errors import classify
-from anygpu.engines.webgpu.gate import Gate
-from anygpu.engines.webgpu.numbers import Numbers
-from anygpu.engines.webgpu.pace import DISPATCH_SECONDS, KernelPace, Work, plan
+from anygpu.engines.webgpu.pace import DISPATCH_SECONDS, TICKS_BYTES, KernelPace, Stopwatch, Work, plan, stopwatch_of
 from anygpu.engines.webgpu.pipelines import BuiltKernel, Pipelines
-from anygpu.engines.webgpu.replay import Replay, native_calls
-from anygpu.engines.webgpu.stopwatch import TICKS_BYTES, Stopwatch, stopwatch_of
+from anygpu.engines.webgpu.submission import Gate, Replay, native_calls
 from anygpu.engines.webgpu.transfers import Downloads, Uploads
 from anygpu.errors import AnyGPUError, DeviceLost, TooBig
 
@@ -32,7 +28,7 @@ _WORTH_MEASURING = 0.02
 
 
 class LiveObjects(NamedTuple):
-    """What a driver holds now. For leak checks."""
+    """Counts of the objects that a driver holds, for leak checks."""
 
     blocks: int = 0
     block_bytes: int = 0
@@ -46,7 +42,7 @@ class PreparedCommands(NamedTuple):
 
     commands: tuple[Command, ...]
     replay: Replay
-    #: Of the table that its numbers are in.
+    #: The generation of the table that its numbers are in.
     generation: int
     #: The carefully guessed seconds; 0 if they are known, and short enough.
     careful: float

@@ -8,13 +8,18 @@ from typing import Any
 import wgpu
 
 from anygpu.engines.driver import Clear, Command, Dispatch, Move
-from anygpu.engines.webgpu.bind_groups import BindGroups, buffer_of, round_up
-from anygpu.engines.webgpu.gate import Gate
-from anygpu.engines.webgpu.numbers import Numbers
-from anygpu.engines.webgpu.pace import GridPart
+from anygpu.engines.webgpu.bind_groups import BindGroups, Numbers, buffer_of, round_up
+from anygpu.engines.webgpu.pace import GridPart, Stopwatch
 from anygpu.engines.webgpu.pipelines import BuiltKernel, grid_of
-from anygpu.engines.webgpu.replay import NativeCalls, NativeClear, NativeCopy, NativeLaunch, NativeStep, Replay
-from anygpu.engines.webgpu.stopwatch import Stopwatch
+from anygpu.engines.webgpu.submission import (
+    Gate,
+    NativeCalls,
+    NativeClear,
+    NativeCopy,
+    NativeLaunch,
+    NativeStep,
+    Replay,
+)
 
 BLOCK_USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
@@ -76,7 +81,7 @@ class Encoder:
         return dispatches
 
     def replay_of(self, commands: Sequence[Command], native: NativeCalls) -> Replay | None:
-        """What `submit` sends for these, all of it in one submission; `None` where it makes something new each time."""
+        """The submission that `submit` sends for these, to repeat it; `None` where it makes something new each time."""
         steps: list[NativeStep] = []
         keep: list[Any] = []
         for command in commands:

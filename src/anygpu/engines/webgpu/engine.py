@@ -11,11 +11,9 @@ import wgpu
 from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.engines.protocol import Memory, failed, verified
-from anygpu.engines.webgpu.device import destroy, open_device
+from anygpu.engines.webgpu.device import classify, destroy, find_types_fast, open_device
 from anygpu.engines.webgpu.driver import WebGPUDriver
-from anygpu.engines.webgpu.errors import classify
 from anygpu.engines.webgpu.probe import VulkanFacts, describe, one_per_card, seen_through, why_nothing
-from anygpu.engines.webgpu.quick_types import install
 from anygpu.errors import AnyGPUError, DeviceUnavailable
 from anygpu.hardware.device import Device, Unavailable, unknown_facts
 from anygpu.hardware.verification import VerifiedType
@@ -43,7 +41,7 @@ class WebGPUEngine(CompilingEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        install()
+        find_types_fast()
         # For each device id, the adapters that lead to it, best interface first.
         self._views: dict[str, list[Any]] = {}
         self._opened: list[Any] = []

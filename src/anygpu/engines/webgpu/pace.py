@@ -8,9 +8,14 @@ own. How long a kernel takes is guessed from its flops and bytes by careful rate
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import wgpu
+from wgpu.backends import wgpu_native
 
 from anygpu.codegen.kernel import Kernel
+from anygpu.engines.driver import Bytes
 
 #: No dispatch is meant to run longer, and no submission of several.
 DISPATCH_SECONDS = 0.2
@@ -73,7 +78,7 @@ def plan(
     dispatch_seconds: float = DISPATCH_SECONDS,
     submission_seconds: float = SUBMISSION_SECONDS,
 ) -> list[list[GridPart]]:
-    """What goes together: commands in their order, each once or in parts that cover its groups once."""
+    """Group commands into submissions, in their order, each once or in parts that cover its groups once."""
     submissions: list[list[GridPart]] = [[]]
     filled = 0.0
     for command, work in enumerate(works):
@@ -93,7 +98,7 @@ def plan(
 
 
 class KernelPace:
-    """What has been learned of a device: how long its kernels take, in multiples of the careful guess."""
+    """The measured times of a device's kernels, in multiples of the careful guess."""
 
     def __init__(self) -> None:
         #: For each kernel's text the least that was measured, and how often it was.
@@ -110,7 +115,7 @@ class KernelPace:
         return source not in self._measured or self._measured[source][1] < MEASUREMENTS
 
     def learn(self, sources: Iterable[str], multiple: float) -> None:
-        """What kernels took that ran together: measured seconds by carefully guessed seconds."""
+        """Record kernels that ran together: measured seconds by carefully guessed seconds."""
         for source in sources:
             least, count = self._measured.pop(source, (multiple, 0))
             self._measured[source] = min(least, multiple), count + 1
@@ -120,6 +125,55 @@ class KernelPace:
         self._unknown = max(slowest, min(1.0, slowest * _MARGIN_OF_UNKNOWN))
 
     def seconds(self, source: str, careful: float) -> float:
-        """What to expect of a kernel, on the safe side."""
+        """Expected seconds of a kernel, on the safe side."""
         known = self._measured.get(source)
         return careful * (self._unknown if known is None else known[0] * _MARGIN_OF_MEASURED)
+
+
+# -- the device's own clock
+
+
+_FEATURE = "timestamp-query"
+TICKS_BYTES = 16
+
+
+class Stopwatch:
+    """Two timestamps around one piece of work: a begin and an end, which may be in different submissions."""
+
+    def __init__(self, device: Any, nanoseconds_per_tick: float) -> None:
+        self._period = nanoseconds_per_tick
+        self._queries = device.create_query_set(type="timestamp", count=2)
+        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        self.ticks = device.create_buffer(size=TICKS_BYTES, usage=usage)
+
+    def marks(self, *, begins: bool, ends: bool) -> dict[str, Any]:
+        """Arguments for a compute pass that begins or ends the work, or both."""
+        writes: dict[str, Any] = {"query_set": self._queries}
+        if begins:
+            writes["beginning_of_pass_write_index"] = 0
+        if ends:
+            writes["end_of_pass_write_index"] = 1
+        return {"timestamp_writes": writes}
+
+    def resolve(self, encoder: Any) -> None:
+        encoder.resolve_query_set(self._queries, 0, 2, self.ticks, 0)
+
+    def seconds(self, ticks: Bytes) -> float | None:
+        """Seconds between both ticks, once they were read; `None` from a clock that ran backwards."""
+        begin, end = (int(value) for value in ticks.view(np.uint64))
+        return (end - begin) * self._period * 1e-9 if end >= begin else None
+
+
+def stopwatch_of(device: Any) -> Stopwatch | None:
+    """`None` where the device has no clock, or does not tell how long its ticks are."""
+    period = _nanoseconds_per_tick(device) if _FEATURE in device.features else 0.0
+    return Stopwatch(device, period) if period > 0 else None
+
+
+def _nanoseconds_per_tick(device: Any) -> float:
+    # WebGPU promises nanoseconds, wgpu gives the device's own ticks, and wgpu-py has no name for their length: so it is
+    # asked of the library below, and without an answer there is no device time.
+    try:
+        return float(wgpu_native.lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
+    except AttributeError:
+        return 0.0

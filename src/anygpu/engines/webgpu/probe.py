@@ -1,4 +1,4 @@
-"""What the adapters of this machine are: described as devices, opened no further than listing needs."""
+"""The adapters of this machine, described as devices; opened no further than listing needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FORMS: dict[str, Form] = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrat
 #: Renderers that compute on the CPU and do not always say so.
 _SOFTWARE_NAMES = ("llvmpipe", "softpipe", "swiftshader", "lavapipe", "microsoft basic render")
 
-#: What wgpu calls a feature, and what anygpu calls it.
+#: wgpu's names of features, and anygpu's.
 FEATURES = {
     "shader-f16": "f16",
     "shader-f64": "f64",
@@ -44,7 +44,7 @@ _LIMITS = (
 
 
 class VulkanFacts:
-    """What Vulkan says of the adapters, since wgpu passes on neither identity nor memory."""
+    """Identity and memory of the adapters from Vulkan, since wgpu passes on neither."""
 
     def __init__(self) -> None:
         try:

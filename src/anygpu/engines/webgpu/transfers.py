@@ -16,7 +16,7 @@ import wgpu
 
 from anygpu.engines.driver import Bytes
 from anygpu.engines.webgpu.bind_groups import round_up
-from anygpu.engines.webgpu.gate import Gate
+from anygpu.engines.webgpu.submission import Gate
 
 #: Bytes that are written before the device is told to begin with them.
 UPLOAD_PIECE = 16 << 20

@@ -16,10 +16,8 @@ from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.disturbance import Conditions
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost, DeviceUnavailable, QueueFull
-from anygpu.fleet.simulation.clock import EventClock
-from anygpu.fleet.simulation.hardware import OPENING, SimulatedDevice, SimulatedPlanner
-from anygpu.fleet.simulation.ledger import Ledger, SimulatedFuture
-from anygpu.fleet.simulation.meter import Meter
+from anygpu.fleet.simulation.hardware import OPENING, EventClock, SimulatedDevice, SimulatedPlanner
+from anygpu.fleet.simulation.ledger import Ledger, Meter, SimulatedFuture
 from anygpu.fleet.simulation.scenario import Scenario
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
@@ -33,16 +31,12 @@ from anygpu.plan.choosing import Choice
 from anygpu.plan.predicting import predict
 from anygpu.receipts import Phases
 from anygpu.runtime.batches import Batch
-from anygpu.runtime.deadlines import DeadlineHeap
-from anygpu.runtime.dispatch import Dispatcher
-from anygpu.runtime.jobs import Job
-from anygpu.runtime.lane_index import LaneIndex
+from anygpu.runtime.intake import DeadlineHeap
 from anygpu.runtime.lane_worker import LaneWorker
-from anygpu.runtime.lanes import LaneLoad
-from anygpu.runtime.routing import Routing
-from anygpu.tasks.machine import Expired, Fail, Kill, Started, Task
-from anygpu.tasks.queue import TaskQueue
-from anygpu.tasks.tenants import Tenant
+from anygpu.runtime.lanes import Job, LaneIndex, LaneLoad
+from anygpu.runtime.routing import Dispatcher, Routing
+from anygpu.runtime.task_queue import TaskQueue, Tenant
+from anygpu.workers.task_lifecycle import Expired, Fail, Kill, Started, Task
 
 _NO_LINE = ("", 0)
 #: A driver that is free sooner than this gets to a task at once: an event for that would tell nothing.
@@ -71,7 +65,7 @@ class SimulatedLane(LaneLoad):
 
 
 class _Work:
-    """What one thread of a lane has taken, and has not launched yet."""
+    """The tasks that one thread of a lane has taken and not yet launched."""
 
     __slots__ = ("jobs", "lane", "rest", "thread")
 
@@ -223,7 +217,7 @@ class Driver:
             self.clock.at(self._free_at, self._look)
 
     def _look_again(self, lane: SimulatedLane, turn: int) -> None:
-        """Nobody has woken the thread, and it looks all the same."""
+        """Look for tasks without having been woken, as the thread of a real lane does."""
         if lane.turn == turn and lane.idle and not lane.woken:
             self._go_on(self._take, lane)
 
@@ -236,7 +230,7 @@ class Driver:
             self._launch(launch)
 
     def _take(self, lane: SimulatedLane) -> Launch | None:
-        """What the lane launches next, if there is anything for it."""
+        """Take the tasks that the lane launches next, if there are any."""
         now = self.clock.now
         lane.turn += 1
         jobs = self.dispatcher.take(lane, now) if len(self.queue) else []

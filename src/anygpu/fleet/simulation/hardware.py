@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import count
 from typing import Any
 
 import msgspec
 
+from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.isolation import Isolation
-from anygpu.fleet.simulation.clock import EventClock
 from anygpu.fleet.simulation.scenario import Scenario
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.machine import Machine, machine_of
 from anygpu.placement.planner import Planner
 from anygpu.plan.calibration import Calibration, Curve, Transfer, assumed
-from anygpu.residency.registry import DeviceRegistry
+
+# -- A clock that goes from event to event
+
+
+class EventClock:
+    """Calls what was scheduled, in the order of time; what is due at the same time in the order of scheduling."""
+
+    __slots__ = ("_events", "_numbers", "now", "stopped")
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        #: Whether nothing more is to happen.
+        self.stopped = False
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._numbers = count()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def at(self, when: float, call: Callable[..., None], *given: Any) -> None:
+        """Schedule a call. What is due already is called next."""
+        heapq.heappush(self._events, (when if when > self.now else self.now, next(self._numbers), call, given))
+
+    def run(self) -> None:
+        """Until somebody stops it, or nothing is left to happen."""
+        events, pop = self._events, heapq.heappop
+        while events and not self.stopped:
+            self.now, _, call, given = pop(events)
+            call(*given)
+
 
 #: Seconds that a lane waits for a device that is being opened again, before it counts as unavailable.
 OPENING = 15.0
@@ -58,13 +89,13 @@ class SimulatedDevice:
         #: When it is back; in the past while it is there. And whether anybody knows that it is gone.
         self.back_at = 0.0
         self.noticed = True
-        #: What is on its way to it, or runs there.
+        #: Launches on their way to it, or running there.
         self.launches: dict[Any, None] = {}
         #: Says that it is being opened again.
         self.held: AbstractContextManager[Any] | None = None
 
     def seconds_for(self, tasks: int, scenario: Scenario, draw: random.Random) -> float:
-        """What a launch of so many tasks takes there."""
+        """Seconds of a launch of so many tasks."""
         seconds = scenario.launch_seconds + scenario.task_seconds * (1 + (tasks - 1) * scenario.marginal)
         if self.name == "numpy":
             seconds = scenario.task_seconds * tasks * _ON_NUMPY
@@ -72,7 +103,7 @@ class SimulatedDevice:
 
 
 class SimulatedRegistry(DeviceRegistry):
-    """What the planner of one driver knows of its devices."""
+    """The devices of one driver, as its planner sees them."""
 
     def __init__(self, devices: Mapping[str, SimulatedDevice], clock: EventClock) -> None:
         super().__init__()
@@ -132,7 +163,7 @@ class SimulatedPlanner(Planner):
 
 
 def _calibration(scenario: Scenario) -> Calibration:
-    """Of a device that takes for a launch what the scenario says: as much for each byte as a task takes for its own."""
+    """The calibration of a simulated device: a launch takes what the scenario says, a byte what its task takes."""
     known = assumed(described("torch:cuda:0"))
     each = scenario.task_seconds * scenario.marginal
     way = Transfer(0.0, max(1, scenario.nbytes) / each if each else math.inf)

@@ -1,8 +1,10 @@
-"""What is simulated: devices, tasks and when they come, the network, faults, and what the driver takes for a task."""
+"""A scenario: devices, tasks and when they arrive, the network, faults, and the driver's time for a task."""
 
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -46,7 +48,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
     #: One way, in seconds.
     latency: float = 2e-4
-    #: Of one node, both ways together.
+    #: Bytes a second of one node, both ways together.
     bytes_per_second: float = 1.25e9
 
 
@@ -168,3 +170,52 @@ def _check_number(name: str, value: float, *, least: float | None = None, more_t
     fits = value >= least if least is not None else value > (more_than or 0.0)
     if not (math.isfinite(value) and fits):
         raise InvalidOption(f"{name} is a number, {bound}; got {value!r}.")
+
+
+# -- when tasks are submitted: an endless series of moments for each pattern
+
+
+def moments(arrivals: Arrivals, rate: float, draw: random.Random) -> Iterator[float]:
+    """The times of arrivals at so many a second, in order. A closed loop has none: it waits for its results."""
+    match arrivals.pattern:
+        case "constant":
+            yield from _constant(rate)
+        case "poisson":
+            yield from _poisson(rate, draw)
+        case "bursts":
+            yield from _bursts(rate, arrivals.burst)
+        case "diurnal":
+            yield from _diurnal(rate, arrivals.period, arrivals.swing, draw)
+        case "closed":
+            return
+
+
+def _constant(rate: float) -> Iterator[float]:
+    number = 0
+    while True:
+        yield number / rate
+        number += 1
+
+
+def _poisson(rate: float, draw: random.Random) -> Iterator[float]:
+    now = 0.0
+    while True:
+        now += draw.expovariate(rate)
+        yield now
+
+
+def _bursts(rate: float, size: int) -> Iterator[float]:
+    number = 0
+    while True:
+        now = number * size / rate
+        for _ in range(size):
+            yield now
+        number += 1
+
+
+def _diurnal(rate: float, period: float, swing: float, draw: random.Random) -> Iterator[float]:
+    """By thinning: of moments at the highest rate, as many are kept as the rate of their time is of that."""
+    highest = rate * (1 + swing)
+    for now in _poisson(highest, draw):
+        if draw.random() * highest <= rate * (1 + swing * math.sin(2 * math.pi * now / period)):
+            yield now

@@ -1,4 +1,4 @@
-"""What cards are doing at the moment: memory, load, temperature, power, clocks, throttling, and whose processes."""
+"""The use of cards at the moment: memory, load, temperature, power, clocks, throttling, and processes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 WorkerProcesses = Callable[[str], Iterable[int]]
 
 
-def _nobody(device: str) -> Iterable[int]:
+def _no_workers(device: str) -> Iterable[int]:
     return ()
 
 
 #: Set by the registry of devices, which is in a layer above.
-worker_processes: WorkerProcesses = _nobody
+worker_processes: WorkerProcesses = _no_workers

@@ -89,7 +89,7 @@ def parse(pid: int, text: str) -> Client | None:
 def processes_of(
     pci: str, before: Iterable[Client] | None, after: Iterable[Client], seconds: float, names: Mapping[int, str | None]
 ) -> tuple[ProcessUsage, ...]:
-    """What each process had of a card in the seconds between two looks; without the first one, loads are unknown."""
+    """The use of a card by each process between two looks; without the first one, loads are unknown."""
     earlier = (
         None if before is None else {(client.pid, client.number): client for client in before if client.pci == pci}
     )
@@ -140,7 +140,7 @@ def busiest_engine(pci: str, before: Iterable[Client] | None, after: Iterable[Cl
 
 
 def _load(before: Client, after: Client, seconds: float) -> float | None:
-    """Of the engine that worked most for it."""
+    """The load of the busiest engine."""
     parts = _loads(before, after, seconds)
     return max(parts.values()) if parts else None
 

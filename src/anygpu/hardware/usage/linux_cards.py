@@ -92,7 +92,7 @@ def read_intel(root: Path, pci: str, before: Energy | None, after: Energy) -> Re
 
 
 def intel_energy(root: Path, pci: str, now: float) -> Energy:
-    """What the card has taken so far."""
+    """The energy counter of the card."""
     sensors = _sensors(pci_folder(root, pci))
     values = [read_number(sensors / name).value for name in ("energy1_input", "energy2_input")] if sensors else []
     known = [value for value in values if value is not None]

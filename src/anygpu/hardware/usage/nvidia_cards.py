@@ -23,7 +23,7 @@ _QUESTIONS: Mapping[str, Callable[[Any, Any], object]] = {
     "throttled": lambda nvml, card: _reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(card)),
 }
 
-#: Bits of nvml.h. An idle card, and clocks that somebody has set, are no reasons to worry.
+#: Bits of nvml.h. An idle card, and clocks that were set by a user, are not throttling.
 _THROTTLE_REASONS = {
     0x04: "power limit",
     0x08: "slowed by its hardware",

@@ -19,7 +19,7 @@ _SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 
 
 class Counters(NamedTuple):
-    """What has run up to a moment."""
+    """Counters of processor time at one moment."""
 
     seconds: float
     #: Seconds of all processors, and those in which they had something to do; `None` where the system does not tell.

@@ -22,7 +22,7 @@ PATIENCE = 2.0
 
 
 class UsageReader:
-    """What devices are doing, since it was last asked. For one thread at a time."""
+    """Reads the use of devices since the last reading. For one thread at a time."""
 
     def __init__(
         self, *, root: Path = Path("/"), nvml: Any = None, clock: Callable[[], float] = time.monotonic

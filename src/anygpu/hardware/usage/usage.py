@@ -13,7 +13,7 @@ import msgspec
 from anygpu.base.units import readable_bytes
 from anygpu.receipts import require_reasons
 
-#: What may be unknown of a card.
+#: Readings that may be unknown.
 READINGS = (
     "memory_used",
     "memory_total",
@@ -31,7 +31,7 @@ NO_SECOND_LOOK = "it is the difference between two looks, and this was the first
 
 
 class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process has of a card."""
+    """The use of a card by one process."""
 
     pid: int
     name: str | None = None
@@ -47,7 +47,7 @@ class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a card was doing when it was looked at."""
+    """The use of a card at one moment."""
 
     #: The card, as `Card.id`.
     card: str
@@ -98,7 +98,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What all devices were doing."""
+    """The use of all devices."""
 
     schema: str = "anygpu.usage/1"
     #: How far two looks were apart: loads and powers are those between them.
@@ -111,7 +111,7 @@ class UsageDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Check(NamedTuple):
-    """What a reading can be at all."""
+    """The bounds of a possible reading."""
 
     least: float
     most: float
@@ -135,7 +135,7 @@ _ROUNDING = 1.05
 
 
 class Readings:
-    """What is known of a card so far, and for everything else why not."""
+    """Readings of a card so far, and the reasons why others are missing."""
 
     def __init__(self) -> None:
         self.known: dict[str, Any] = {}
@@ -156,7 +156,7 @@ class Readings:
             self.add(name, None, reason)
 
     def usage(self, card: str, source: str, silent: str) -> Usage:
-        """The record; what nobody has said anything of is unknown because of `silent`."""
+        """The record; readings without a reason are unknown because of `silent`."""
         known, unknown = dict(self.known), dict(self.unknown)
         for name, check in _POSSIBLE.items():
             value = known.get(name)
@@ -178,10 +178,10 @@ class Readings:
 
 
 def share(busy: float, elapsed: float) -> float | None:
-    """Of two counters' differences; `None` if a counter was reset, or no time has passed."""
+    """The ratio of two counters' differences; `None` if a counter was reset, or no time has passed."""
     return busy / elapsed if elapsed > 0 and busy >= 0 else None
 
 
 def gone(card: str, source: str, reason: str) -> Usage:
-    """Of a card that does not answer any more."""
+    """The record of a card that does not answer any more."""
     return Usage(card=card, source=source, unknown=dict.fromkeys(READINGS, reason))

@@ -1,4 +1,4 @@
-"""What to change in a program so that it takes less time: seen by an `Advisor`, concluded in `findings`.
+"""Advice on a program: an `Advisor` records its calls, `findings` concludes what to change.
 
 `watching` is apart from all of it: it runs a script that need not know anygpu.
 """

@@ -26,15 +26,14 @@ from anygpu.array.core.expression import active_tracer
 from anygpu.array.trace.tracing import trace
 from anygpu.base import events
 from anygpu.notes import Given, Note
-from anygpu.observe.advising.findings import findings
-from anygpu.observe.advising.seen import MOST_LINES, Line, Lines, Place, leaves
-from anygpu.observe.findings import Advice
+from anygpu.observe.advising.findings import MOST_LINES, Line, Lines, Place, findings, leaves
+from anygpu.observe.snapshot import Advice
 from anygpu.placement.executing import Executing
 from anygpu.receipts import HostOperation, Receipt
 
 #: Results of calls that are recognised when they are passed on.
 _RESULTS = 256
-#: What a line must have taken before its function is traced to see what it does, and what tracing may take.
+#: Seconds that a line must have taken before its function is traced, and that tracing may take.
 _WORTH_TRACING, _TRACING = 0.005, 1.0
 #: Seconds from which on something was built, and not only found.
 _BUILDING = 5e-4
@@ -57,7 +56,7 @@ class Advisor:
         self.lines: Lines = {}
         self._begin = time.perf_counter()
         self._lock = threading.RLock()
-        #: What calls returned: the array, its line, and the seconds that reading it took.
+        #: Results of calls: the array, its line, and the seconds that reading it took.
         self._results: OrderedDict[int, tuple[weakref.ref[Any], Place, float]] = OrderedDict()
         #: By thread: the last array that was read back, with its line and seconds; and what the host did.
         self._last_read: dict[int, tuple[tuple[int, ...], Place, float]] = {}
@@ -76,7 +75,7 @@ class Advisor:
         events.host_operations.remove(self.see_host_operation)
 
     def advice(self) -> list[Advice]:
-        """What was found so far, the most expensive first."""
+        """The findings so far, the most expensive first."""
         with self._lock:
             return findings(self.lines, time.perf_counter() - self._begin)
 
@@ -254,7 +253,7 @@ def _arrays_of(value: Any) -> list[Any]:
 
 
 def _contents(values: Any) -> tuple[Any, ...]:
-    """What tells arrays apart. Two that are equal count as one."""
+    """A key that tells arrays apart. Two that are equal count as one."""
     flat = values if values.flags.c_contiguous else np.ascontiguousarray(values)
     data: Any = flat.reshape(-1).view(np.uint8)
     if len(data) > _WHOLE:

@@ -1,4 +1,4 @@
-"""Which functions of a script would gain on which device, and why the others would not.
+"""Judges which functions of a script would gain on which device, and why the others would not.
 
 What the script's functions were given is known by `watching`; here they are traced and predicted, or measured, after
 the script has ended. A function that can be traced does nothing but compute, so it may be called again.
@@ -8,16 +8,79 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_seconds
 from anygpu.errors import AnyGPUError
-from anygpu.observe.advising.report import Estimate, FunctionAdvice, Report, Verdict
-from anygpu.observe.findings import Advice
+from anygpu.observe.snapshot import Advice
 from anygpu.plan.plan import Plan
+
+SCHEMA = "anygpu.advice/1"
+
+#: gains: offload it. nested: another that contains it, or is part of it, gains more. The others stay, with the reason.
+Verdict = Literal["gains", "nested", "no gain", "transfers", "too small", "not traceable", "no device", "unknown"]
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a function on one device."""
+
+    device: str
+    #: Without compiling; `None` when it cannot run there, with the reason.
+    seconds: float | None
+    #: "measured", "remembered", "predicted" or "assumed", as in a plan.
+    basis: str
+    compile_seconds: float | None = None
+    #: Seconds of it that data takes to the device and back.
+    moving_seconds: float | None = None
+    reason: str | None = None
+
+
+class FunctionAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """A function of the script that takes arrays."""
+
+    name: str
+    #: Where it begins, as `file:line`; with decorators that is the first of them.
+    line: str
+    calls: int
+    #: Seconds of all its calls, with the functions that it calls.
+    seconds: float
+    verdict: Verdict
+    #: One sentence: what it would gain, or why not.
+    sentence: str
+    #: One typical call, as the script ran it.
+    numpy_seconds: float
+    #: The best device, the seconds of this run that it would have saved, and how many times as fast it is.
+    device: str | None = None
+    saving: float = 0.0
+    speedup: float | None = None
+    #: The best first.
+    estimates: tuple[Estimate, ...] = ()
+    refused: dict[str, str] = {}
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A script that ran, what its functions would gain, and what its calls of anygpu cost."""
+
+    schema: str = SCHEMA
+    script: str
+    seconds: float
+    #: Seconds of code that is in no function, imports left out.
+    outside_functions: float
+    uses_anygpu: bool
+    functions: tuple[FunctionAdvice, ...] = ()
+    findings: tuple[Advice, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> bytes:
+        return msgspec.json.format(encode_json(self), indent=2)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Report:
+        return msgspec.json.decode(data, type=cls)
+
 
 #: A function is worth a line from this share of the script's seconds on, and from so many seconds on.
 _LEAST_SHARE, _LEAST_SECONDS = 0.01, 0.002
@@ -25,7 +88,7 @@ _LEAST_SHARE, _LEAST_SECONDS = 0.01, 0.002
 _GAINS = 0.8
 #: When devices are tried: runs of each at most, and seconds.
 _RUNS, _SECONDS = 200, 0.5
-#: What it takes to place a call, which predictions of the device alone do not have.
+#: Seconds to place a call, which predictions of a device do not include.
 _PLACING = 2e-4
 #: Functions that are judged; a script rarely has more that matter.
 _MOST = 20
@@ -79,7 +142,7 @@ def judged(watch: Any, seconds: float, *, measure: bool) -> list[FunctionAdvice]
 
 
 def _one_of_each_nest(watch: Any, found: list[tuple[Any, FunctionAdvice]]) -> list[FunctionAdvice]:
-    """Of functions that call each other, only the one that gains most is to be offloaded."""
+    """Keeps, of functions that call each other, the one that gains most."""
     chosen: list[Any] = []
     told: list[FunctionAdvice] = []
     for watched, advice in found:

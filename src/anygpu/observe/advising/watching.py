@@ -78,7 +78,7 @@ class Watched:
 
 
 class Watch:
-    """What is seen of one run."""
+    """Records of one run."""
 
     def __init__(self) -> None:
         self.known: dict[CodeType, Watched | None] = {}
@@ -231,7 +231,7 @@ def _passed(frame: FrameType) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _kind(value: Any, numpy: Any, depth: int = 4) -> Any:
-    """What such calls have in common: types, shapes and dtypes."""
+    """The key of a call: types, shapes and dtypes."""
     kind = type(value)
     if kind is numpy.ndarray:
         return "array", value.shape, str(value.dtype)

@@ -35,7 +35,7 @@ _LINES = {
     "waiting": "0,0",
     "batches": "0.0",
 }
-#: Of these the top of the axis is known.
+#: Figures whose axis has a fixed top.
 _FULL = {"load": 1.0, "utilisation": 1.0}
 _BLOCKS = ("left", "right", "bottom", "middle", "top", "line", "waited", "run", "move", "wait",
            "colour", "function", "where", "calls")  # fmt: skip

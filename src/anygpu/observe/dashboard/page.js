@@ -2,12 +2,6 @@
 // are whatever users have chosen.
 "use strict";
 
-const NUMBERS = new Set(["calls", "p50", "p90", "p99", "of_predicted", "busy", "memory", "temperature", "power", "clock",
-  "backlog", "done", "tasks_a_launch", "waiting", "bytes", "device_time", "share", "cost", "process", "calls_a_second",
-  "processor", "steps", "peak", "predicted", "again", "failed"]);
-const PROSE = new Set(["why", "finding", "instead", "command", "parts"]);
-const MARKED = new Set(["what", "failed", "again", "throttled", "is"]);
-
 const all = (selector) => [...document.querySelectorAll(selector)];
 const one = (id) => document.getElementById(id);
 
@@ -24,81 +18,75 @@ function swatch(colour) {
   return element;
 }
 
-const column = (data, name) => [...(data[name] ?? [])];
-
-function showTable(table, data) {
-  const columns = table.dataset.columns.split(" "), heads = table.dataset.heads.split("|");
-  const kind = (name) => (NUMBERS.has(name) && name !== columns[0] ? "number " : "") + (PROSE.has(name) ? "prose " : "") + (MARKED.has(name) ? "mark" : "");
-  const values = columns.map((name) => column(data, name.replaceAll("_", " ")));
-  const colours = column(data, "colour"), levels = column(data, "level");
+function showTable(table, { heads, kinds, rows, tones, colours, whys }) {
   const head = made("tr");
-  columns.forEach((name, index) => head.append(made("th", heads[index], kind(name))));
-  const rows = values[0].map((_, row) => {
-    const line = made("tr", undefined, levels[row]);
-    columns.forEach((name, index) => {
-      // A row is marked for what has happened in it, not for what has not.
-      const cell = made("td", undefined, values[index][row] === "0" ? kind(name).replace("mark", "") : kind(name));
+  // A number in the first column is a name, and stands where names do.
+  const kind = (index) => (index || kinds[index] !== "number" ? kinds[index] : "");
+  heads.forEach((name, index) => head.append(made("th", name, kind(index))));
+  const lines = rows.map((texts, row) => {
+    const line = made("tr");
+    texts.forEach((text, index) => {
+      const cell = made("td", undefined, `${kind(index)} ${tones[row][index]}`);
       if (index === 0 && colours.length) cell.append(swatch(colours[row]));
-      cell.append(values[index][row]);
-      cell.title = values[index][row] === "–" ? column(data, "not known")[row] ?? "" : values[index][row];
+      cell.append(text);
+      cell.title = text === "–" ? whys[row] ?? "" : text;
       line.append(cell);
     });
     return line;
   });
-  table.replaceChildren(...(rows.length ? [head, ...rows] : []));
+  table.replaceChildren(...(lines.length ? [head, ...lines] : []));
 }
 
-function showTiles(data) {
-  const names = column(data, "name"), values = column(data, "value"), levels = column(data, "level");
-  one("tiles").replaceChildren(...names.map((name, index) => {
-    const tile = made("div", undefined, levels[index]);
-    tile.append(made("b", values[index]), made("span", name));
+function showTiles(tiles) {
+  one("tiles").replaceChildren(...tiles.map(([name, value, tone]) => {
+    const tile = made("div", undefined, tone);
+    tile.append(made("b", value), made("span", name));
     return tile;
   }));
 }
 
-function showNotes(data) {
-  const said = new Map(column(data, "panel").map((panel, index) => [panel, data.text[index]]));
+function showNotes(said) {
   for (const note of all("[data-note]")) {
-    const text = said.get(note.dataset.note);
+    const text = said[note.dataset.note];
     note.hidden = text === undefined;
     note.textContent = text ?? "";
   }
-  const nobody = said.has("page");
-  document.querySelector("main").hidden = nobody;
-  one("tiles").hidden = nobody;
+  const empty = said.page !== undefined;
+  document.querySelector("main").hidden = empty;
+  one("tiles").hidden = empty;
 }
 
 function showLegend(element, data) {
-  const names = column(data, "name"), colours = column(data, "colour");
-  element.replaceChildren(...names.map((name, index) => {
+  element.replaceChildren(...data.name.map((name, index) => {
     const entry = made("span");
     entry.title = name;
-    entry.append(swatch(colours[index]), made("b", name));
+    entry.append(swatch(data.colour[index]), made("b", name));
     return entry;
   }));
 }
 
-function showProcesses(data) {
+function showProcesses({ rows }) {
   const select = one("process"), chosen = select.value;
   const options = [new Option("all", "")];
-  column(data, "process").forEach((pid, index) => {
-    const ended = data.state[index].startsWith("ended") ? " (ended)" : "";
-    options.push(new Option(`${pid} ${data.command[index]}${ended}`, pid));
-  });
+  for (const [pid, command, state] of rows) {
+    options.push(new Option(`${pid} ${command}${state.startsWith("ended") ? " (ended)" : ""}`, pid));
+  }
   if (options.map((each) => each.text).join("\n") === [...select.options].map((each) => each.text).join("\n")) return;
   select.replaceChildren(...options);
   select.value = chosen;
   if (select.selectedIndex < 0) select.value = "";
 }
 
-function showProblems(data) {
-  const count = column(data, "level").filter((level) => level === "bad").length;
+function showProblems({ tones }) {
+  const count = tones.filter((row) => row.includes("bad")).length;
   one("count").hidden = count === 0;
   one("count").textContent = count;
 }
 
-const plain = (data) => (data instanceof Map ? Object.fromEntries(data) : data);
+// Columns as Bokeh takes them: what is not known is not a number, where JSON has null.
+const numbers = (values) => (Array.isArray(values[0]) ? values.map(numbers)
+  : typeof (values.find((each) => each !== null) ?? 0) === "number" ? Float64Array.from(values, (each) => each ?? NaN) : values);
+const asColumns = (data) => Object.fromEntries(Object.entries(data).map(([name, values]) => [name, numbers(values)]));
 
 function tick(axis, where, names) {
   axis.ticker.ticks = where;
@@ -128,72 +116,75 @@ function showBounds(figures, low, high) {
   for (const name of ["predicted", "actual"]) figures.get_model_by_name(name).setv({ start: low, end: high });
 }
 
-// `doc` has the columns, of this browser's session; `figures` has what draws them.
-function begin(doc, figures) {
-  const follow = (name, show) => {
-    const source = doc.get_model_by_name(`${name} data`);
-    if (source === null) return;
-    const now = () => { if (Object.keys(plain(source.data)).length) show(plain(source.data)); };
-    source.properties.data.change.connect(now);
-    now();
-  };
-  follow("rows", (data) => showRows(figures, column(data, "name")));
-  follow("bounds", (data) => showBounds(figures, data.low[0], data.high[0]));
-  for (const figure of figures.roots()) {
-    const drawn = figures.get_model_by_name(`${figure.name} data`);
-    follow(figure.name, (data) => { drawn.data = data; });
-  }
-  follow("tiles", showTiles);
-  follow("notes", showNotes);
-  follow("processes", showProcesses);
-  follow("problems", showProblems);
-  for (const table of all("table[data-source]")) follow(table.dataset.source, (data) => showTable(table, data));
-  for (const legend of all("[data-legend]")) follow(legend.dataset.legend, (data) => showLegend(legend, data));
+// What was chosen in the page.
+const chosen = { tab: "overview", paused: false };
 
-  const choices = doc.get_model_by_name("choices data");
-  const chosen = { tab: "overview", paused: false };
-  const choose = (changes) => {
-    Object.assign(chosen, changes);
-    choices.data = { tab: [chosen.tab], window: [one("window").value], process: [one("process").value], paused: [chosen.paused] };
+function show(figures, data) {
+  for (const figure of figures.roots()) {
+    const columns = data[figure.name];
+    if (columns === undefined) continue;
+    const drawn = figures.get_model_by_name(`${figure.name} data`);
+    if (!Array.isArray(columns)) drawn.data = asColumns(columns);
+    else if (figure.name === "timeline") {
+      // Rows first: what is drawn has its place then.
+      showRows(figures, columns[1]);
+      drawn.data = asColumns(columns[0]);
+    } else {
+      showBounds(figures, ...columns[1]);
+      drawn.data = asColumns(columns[0]);
+    }
+  }
+  showTiles(data.tiles);
+  showNotes(data.notes);
+  showProcesses(data.processes);
+  showProblems(data.problems);
+  for (const table of all("table[data-source]")) if (data[table.dataset.source]) showTable(table, data[table.dataset.source]);
+  for (const legend of all("[data-legend]")) if (data[legend.dataset.legend]) showLegend(legend, data[legend.dataset.legend]);
+}
+
+function begin(figures) {
+  let timer, newest = 0;
+  // Asks for the columns, shows them, and asks again: one that draws slowly asks less often.
+  const ask = async () => {
+    clearTimeout(timer);
+    const number = ++newest;
+    const query = new URLSearchParams({ tab: chosen.tab, window: one("window").value, process: one("process").value });
+    const data = await fetch(`columns.json?${query}`).then((answer) => answer.json(), () => null);
+    // Something else was chosen meanwhile, for which another answer comes.
+    if (number !== newest) return;
+    one("lost").hidden = data !== null;
+    if (data !== null) show(figures, data);
+    document.body.dataset.ready = "yes";
+    if (!chosen.paused) timer = setTimeout(ask, 1000 * (data?.interval ?? 1));
   };
   const open = (name) => {
     for (const button of all("nav button")) button.setAttribute("aria-selected", button.dataset.tab === name);
     for (const tab of all("main .tab")) tab.hidden = tab.dataset.tab !== name;
     history.replaceState(null, "", `#${name}`);
-    choose({ tab: name });
+    chosen.tab = name;
+    ask();
   };
   for (const button of all("nav button")) button.addEventListener("click", () => open(button.dataset.tab));
   const seconds = () => Number(one("window").selectedOptions[0].dataset.seconds);
   showWindow(figures, seconds());
   one("window").addEventListener("change", () => {
     showWindow(figures, seconds());
-    choose({});
+    ask();
   });
-  one("process").addEventListener("change", () => choose({}));
+  one("process").addEventListener("change", ask);
   one("pause").addEventListener("click", () => {
-    one("pause").setAttribute("aria-pressed", !chosen.paused);
-    one("pause").textContent = chosen.paused ? "Pause" : "Go on";
-    choose({ paused: !chosen.paused });
+    chosen.paused = !chosen.paused;
+    one("pause").setAttribute("aria-pressed", chosen.paused);
+    one("pause").textContent = chosen.paused ? "Go on" : "Pause";
+    ask();
   });
   const named = location.hash.slice(1);
-  if (all("nav button").some((button) => button.dataset.tab === named) && named !== "overview") open(named);
-
-  doc.on_event("connection_lost", () => {
-    one("lost").hidden = false;
-    one("lost").textContent = "The dashboard has ended: this is the last it showed. Start it again with: anygpu dashboard";
-  });
-  doc.on_event("client_reconnected", () => { one("lost").hidden = true; });
-  document.body.dataset.ready = "yes";
+  open(all("nav button").some((button) => button.dataset.tab === named) ? named : "overview");
 }
 
 document.addEventListener("DOMContentLoaded", async () => {
-  const { item, path } = JSON.parse(one("session").textContent);
   const { document: drawn, roots } = await (await fetch("figures.json")).json();
-  const figures = { docid: "figures", roots, root_ids: Object.keys(roots), use_for_title: false };
-  const views = await Bokeh.embed.embed_items({ figures: drawn }, [figures, item], path);
-  if (views.length === 2) begin(Bokeh.documents.at(-1), Bokeh.documents.at(-2));
-  else {
-    one("lost").hidden = false;
-    one("lost").textContent = "The page could not be opened. Load it again.";
-  }
+  const items = { docid: "figures", roots, root_ids: Object.keys(roots), use_for_title: false };
+  await Bokeh.embed.embed_items({ figures: drawn }, [items]);
+  begin(Bokeh.documents.at(-1));
 });

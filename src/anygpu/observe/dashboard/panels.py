@@ -1,4 +1,4 @@
-"""What the figures draw, as columns. Pure functions of the history and of what is to be seen of it."""
+"""The columns that the figures draw: pure functions of the history and of the view that was chosen."""
 
 from __future__ import annotations
 
@@ -10,9 +10,28 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from anygpu.observe.dashboard import timeline
-from anygpu.observe.dashboard.history import KEPT_SECONDS, OTHER, DeviceSample, History, ProcessHistory, Sample
-from anygpu.observe.dashboard.names import shown
+from anygpu.base.printable import printable
+from anygpu.observe.dashboard.history import (
+    BEGIN,
+    CALLS,
+    DEVICE,
+    END,
+    ERRORS,
+    FUNCTION,
+    KEPT_SECONDS,
+    MOVE,
+    OTHER,
+    RUN,
+    WAIT,
+    DeviceSample,
+    History,
+    ProcessHistory,
+    Sample,
+    Table,
+    merged,
+    placed,
+    stacked,
+)
 
 Columns = dict[str, Any]
 Timed = TypeVar("Timed", Sample, DeviceSample)
@@ -33,8 +52,21 @@ _MOST_ROWS, _MOST_POINTS, _MOST_PAIRS = 14, 150, 600
 _BAND, _WAIT = (0.14, 0.92), 0.07
 
 
+#: Texts in which Bokeh would see mathematics, for which it would load a library for it from another host.
+_MATHEMATICS = ("$$", "\\(", "\\[")
+MOST_LETTERS = 60
+
+
+def shown(text: str, most: int = MOST_LETTERS) -> str:
+    """The text without anything that is not a letter or a sign: no escapes, no letters that turn the line around."""
+    text = printable(text, most)
+    for sign in _MATHEMATICS:
+        text = text.replace(sign, sign[0] + "\u200a" + sign[1])
+    return text
+
+
 class View(NamedTuple):
-    """What is to be seen: the last `window` seconds before `now`, of one process or of all."""
+    """The part of the history that is shown: the last `window` seconds before `now`, of one process or of all."""
 
     now: float
     window: float
@@ -53,14 +85,14 @@ def process_colour(history: History, pid: int) -> str:
 
 
 def calls(history: History, view: View) -> tuple[Columns, list[str]]:
-    """What the timeline draws, and the names of its rows, the lowest first."""
-    found: dict[tuple[str, int], timeline.Table] = {}
+    """The columns of the timeline, and the names of its rows, the lowest first."""
+    found: dict[tuple[str, int], Table] = {}
     begin = view.now - view.window
     for pid, each in view.processes(history):
         blocks = each.blocks.rows()
-        blocks = timeline.merged(blocks[blocks[:, timeline.END] > begin], view.window / _ACROSS)
-        for device in np.unique(blocks[:, timeline.DEVICE]):
-            found[history.devices.list[int(device)], pid] = blocks[blocks[:, timeline.DEVICE] == device]
+        blocks = merged(blocks[blocks[:, END] > begin], view.window / _ACROSS)
+        for device in np.unique(blocks[:, DEVICE]):
+            found[history.devices.list[int(device)], pid] = blocks[blocks[:, DEVICE] == device]
     places = sorted(found, reverse=True)[-_MOST_ROWS:]
     if not places:
         return _no_calls(), []
@@ -70,8 +102,8 @@ def calls(history: History, view: View) -> tuple[Columns, list[str]]:
         if isinstance(values, list):
             columns[name] = [value for each in rows for value in each[name]]
         else:
-            # No screen is wider than what 32 bits tell apart, and the half of it is sent.
-            columns[name] = np.concatenate([each[name] for each in rows]).astype(np.float32)
+            # No screen tells more digits apart, and each of them is sent.
+            columns[name] = np.concatenate([each[name] for each in rows]).round(4)
     return columns, _row_names(places)
 
 
@@ -83,25 +115,23 @@ def _no_calls() -> Columns:
     return numbers | texts
 
 
-def _block_columns(history: History, view: View, row: int, place: tuple[str, int], blocks: timeline.Table) -> Columns:
-    """Of one row."""
+def _block_columns(history: History, view: View, row: int, place: tuple[str, int], blocks: Table) -> Columns:
+    """The columns of one row."""
     if len(blocks) > _MOST_BLOCKS:
         # Parts stay where they are while time goes on, or everything would flicker.
         width = view.window / _PARTS
         begin = math.floor((view.now - view.window) / width) * width
-        placed = timeline.stacked(blocks, begin, begin + (_PARTS + 1) * width, _PARTS + 1)
+        drawn = stacked(blocks, begin, begin + (_PARTS + 1) * width, _PARTS + 1)
     else:
-        placed = timeline.placed(blocks)
-    blocks = placed.blocks
+        drawn = placed(blocks)
+    blocks = drawn.blocks
     low, high = _BAND
-    left = blocks[:, timeline.BEGIN] - view.now
+    left = blocks[:, BEGIN] - view.now
     # Whatever is shorter than a pixel is drawn as one; and what touches is drawn without a seam.
-    right = np.maximum(blocks[:, timeline.END] - view.now + view.window / 5000, left + view.window / 1000)
-    bottom, top = (row + low + each * (high - low) for each in (placed.low, placed.high))
-    wait, move, run, count = (
-        blocks[:, column] for column in (timeline.WAIT, timeline.MOVE, timeline.RUN, timeline.CALLS)
-    )
-    functions = blocks[:, timeline.FUNCTION].astype(int).tolist()
+    right = np.maximum(blocks[:, END] - view.now + view.window / 5000, left + view.window / 1000)
+    bottom, top = (row + low + each * (high - low) for each in (drawn.low, drawn.high))
+    wait, move, run, count = (blocks[:, column] for column in (WAIT, MOVE, RUN, CALLS))
+    functions = blocks[:, FUNCTION].astype(int).tolist()
     names = [shown(name) for name in history.functions.list]
     device, pid = place
     return {
@@ -116,8 +146,7 @@ def _block_columns(history: History, view: View, row: int, place: tuple[str, int
         "function": [names[function] for function in functions],
         "where": [f"{shown(device)}, process {pid}"] * len(left),
         "calls": [
-            _calls(number, failed)
-            for number, failed in zip(count.tolist(), blocks[:, timeline.ERRORS].tolist(), strict=True)
+            _calls(number, failed) for number, failed in zip(count.tolist(), blocks[:, ERRORS].tolist(), strict=True)
         ],
         "run": 1e3 * run / count,
         "move": 1e3 * move / count,
@@ -140,7 +169,7 @@ def _row_names(places: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def lines(named: Iterable[tuple[str, str, NDArray[np.float64], NDArray[np.float64]]]) -> Columns:
-    """Of (name, colour, times, values); those of which nothing is known are left out."""
+    """Columns from (name, colour, times, values); lines without a known value are left out."""
     columns: Columns = {"xs": [], "ys": [], "colour": [], "name": []}
     for name, its_colour, times, values in named:
         if len(values) and not np.isnan(values).all():
@@ -202,7 +231,7 @@ def _ratio(above: float, below: float) -> float:
 
 
 def _thinned(samples: Iterable[Timed], view: View, least: float = 0.0) -> list[Timed]:
-    """Those within the window, as many as can be told apart, always the same ones: lines must not flicker."""
+    """Samples within the window, as many as can be told apart, and always the same ones: lines must not flicker."""
     step = max(view.window / _MOST_POINTS, least)
     kept: list[Timed] = []
     part = -1
@@ -253,8 +282,8 @@ def owners(history: History, view: View) -> Columns:
 # -- predicted against actual
 
 
-def predictions(history: History, view: View) -> Columns:
-    """The latest pairs, in seconds."""
+def predictions(history: History, view: View) -> tuple[Columns, tuple[float, float]]:
+    """The latest pairs, in seconds, and the bounds of both axes."""
     tables = [each.pairs.rows()[-_MOST_PAIRS:] for _, each in view.processes(history)]
     table = np.concatenate(tables) if tables else np.empty((0, 4))
     if len(table) > _MOST_PAIRS:
@@ -262,17 +291,18 @@ def predictions(history: History, view: View) -> Columns:
         table = table[np.linspace(0, len(table) - 1, _MOST_PAIRS).astype(int)]
     functions = table[:, 2].astype(int).tolist()
     names = [shown(name) for name in history.functions.list]
-    return {
+    columns: Columns = {
         "predicted": table[:, 0].copy(),
         "actual": np.maximum(table[:, 1], 1e-9),
         "colour": [colour(function) for function in functions],
         "function": [names[function] for function in functions],
         "device": [shown(history.devices.list[int(device)], 24) for device in table[:, 3]],
     }
+    return columns, _bounds(columns)
 
 
-def bounds(columns: Columns) -> tuple[float, float]:
-    """Of both axes of the predictions: the same ones, by whole powers of ten, so that the diagonal is one."""
+def _bounds(columns: Columns) -> tuple[float, float]:
+    """The same bounds for both axes, by whole powers of ten, so that the diagonal is one."""
     values = np.concatenate((columns["predicted"], columns["actual"]))
     values = values[values > 0]
     if not len(values):

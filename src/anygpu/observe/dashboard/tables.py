@@ -1,256 +1,194 @@
-"""What the tables and the tiles of the dashboard say, as columns of texts. Pure functions of the history."""
+"""The tables and tiles of the dashboard: which columns each has, and notes on what is missing. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from anygpu.base.units import readable_bytes, readable_seconds
+from anygpu.base.tables import LONG, Column, Formats, Item, Tone, cells, counted, pick, rounded_age
+from anygpu.base.units import readable_bytes
 from anygpu.hardware.usage.usage import Usage
+from anygpu.observe import tables
 from anygpu.observe.dashboard.history import History, ProcessHistory
-from anygpu.observe.dashboard.names import shown
-from anygpu.observe.dashboard.panels import Columns, View, colour, process_colour, rate
-from anygpu.observe.parts import breakdown
+from anygpu.observe.dashboard.panels import Columns, View, colour, process_colour, rate, shown
+from anygpu.observe.snapshot import Advice
 from anygpu.observe.statistics import CallStatistics
+from anygpu.observe.tables import CallRow, DeviceRow, ProcessRow
 
 _MOST_ROWS = 60
-_SENTENCE = 300
-#: What is not known.
-UNKNOWN = "–"
 #: How far apart the two samples are that a rate is made of.
 _RATE_SECONDS = 5.0
 #: A process that is busy may answer late.
 _SILENT_SECONDS = 3.0
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Columns:
-    rows = list(rows)[:_MOST_ROWS]
-    return {name: [row[index] for row in rows] for index, name in enumerate(names)}
+def _count(value: float) -> str:
+    return counted(value) if value < 1e6 else f"{value / 1e6:,.1f} M"
 
 
-def tiles(history: History, view: View) -> Columns:
-    """The figures at the top."""
+_PAGE = Formats(
+    {
+        **LONG.units,
+        "count": _count,
+        "celsius": lambda value: f"{value:.0f} °C",
+        "ratio": lambda value: f"{value:.2f} ×",
+    },
+    lambda text, letters: shown(" ".join(text.split()), letters),
+)
+
+_FUNCTIONS = pick(
+    tables.CALLS, "function", "device", "calls", "p50", "p90", "p99", "actual / predicted", "failed"
+)  # fmt: skip
+_FITS = pick(tables.CALLS, "function", "device", "calls", "p50", "actual / predicted")
+_STEPS = pick(
+    tables.STEPS, "step", "device", "steps", "parts", "peak", "predicted", "again", "failed", "process"
+)  # fmt: skip
+_PROCESSES = pick(tables.PROCESSES, "process", "command", "state", "calls a second", "processor", "memory")
+_DEVICES = (
+    tables.DEVICES["device"],
+    tables.DEVICES["load"]._replace(title="busy"),
+    tables.DEVICES["memory"],
+    tables.DEVICES["°C"]._replace(title="temperature"),
+    *pick(tables.DEVICES, "power", "clock", "throttled"),
+)
+_LANES = pick(
+    tables.LANES, "device", "process", "state", "running", "backlog", "done", "failed", "tasks a launch"
+)  # fmt: skip
+_TENANTS = pick(tables.TENANTS, "tenant", "waiting", "bytes", "device time", "share")
+_PROBLEMS = pick(tables.PROBLEMS, "when", "what", "about", "why", "process")
+_ADVICE: tuple[Column[tuple[int, Advice]], ...] = (
+    Column("cost so far", lambda each: each[1].cost, "long"),
+    Column("line", lambda each: each[1].line, letters=80),
+    Column("what happens", lambda each: each[1].finding, "prose", letters=300),
+    Column("what to write instead", lambda each: each[1].instead, "prose", letters=300),
+    Column("process", lambda each: each[0], "id"),
+)
+
+
+def table(
+    columns: Sequence[Column[Item]],
+    items: Iterable[Item],
+    *,
+    colour: Callable[[Item], str] | None = None,
+    why: Callable[[Item], str] | None = None,
+) -> Columns:
+    """Texts and tones of the cells by row, for the page's script; `why` says of a row what its unknown cells miss."""
+    shown_items = list(items)[:_MOST_ROWS]
+    rows = [cells(columns, item, _PAGE) for item in shown_items]
+    return {
+        "heads": [column.title for column in columns],
+        "kinds": ["number" if column.right else column.unit for column in columns],
+        "rows": [[cell.text for cell in row] for row in rows],
+        "tones": [[cell.tone for cell in row] for row in rows],
+        "colours": [] if colour is None else [colour(item) for item in shown_items],
+        "whys": [] if why is None else [why(item) for item in shown_items],
+    }
+
+
+def tiles(history: History, view: View) -> list[tuple[str, str, Tone]]:
+    """The figures at the top: name, value and tone."""
     here = [each for _, each in view.processes(history)]
     alive = [each for each in here if each.alive]
     calls = [one for each in here for one in each.latest.statistics.calls]
-    rates = [latest_rate(each) for each in alive]
     failed = sum(sum(one.errors.values()) for one in calls)
     moved_away = sum(one.fallbacks for one in calls)
     lost = sum(len(each.latest.runtime.losses) for each in here if each.latest.runtime is not None)
     waiting = sum(each.latest.runtime.waiting for each in alive if each.latest.runtime is not None)
     memory = sum(held.bytes for each in alive for held in each.latest.memory.values())
-    return table(
-        ("name", "value", "level"),
-        [
-            ("processes", f"{len(alive)}", ""),
-            ("calls a second", _count(sum(known for known in rates if known is not None)), ""),
-            ("calls", _count(sum(one.calls for one in calls)), ""),
-            ("waiting", _count(waiting), ""),
-            ("memory on devices", readable_bytes(memory), ""),
-            ("failed calls", _count(failed), "bad" if failed else ""),
-            ("fallbacks", _count(moved_away), "warn" if moved_away else ""),
-            ("devices lost", _count(lost), "bad" if lost else ""),
-        ],
-    )
+    return [
+        ("processes", f"{len(alive)}", ""),
+        ("calls a second", _count(sum(latest_rate(each) or 0.0 for each in alive)), ""),
+        ("calls", _count(sum(one.calls for one in calls)), ""),
+        ("waiting", _count(waiting), ""),
+        ("memory on devices", readable_bytes(memory), ""),
+        ("failed calls", _count(failed), "bad" if failed else ""),
+        ("fallbacks", _count(moved_away), "warn" if moved_away else ""),
+        ("devices lost", _count(lost), "bad" if lost else ""),
+    ]
 
 
-def functions(history: History, view: View) -> Columns:
+def functions(history: History, view: View, columns: Sequence[Column[CallRow]] = _FUNCTIONS) -> Columns:
     """The functions that took longest, each on each of its devices: the legend of the timeline."""
-    merged: dict[tuple[str, str], list[CallStatistics]] = {}
+    found: dict[tuple[str, str], list[CallStatistics]] = {}
     for _, each in view.processes(history):
         for one in each.latest.statistics.calls:
-            merged.setdefault((one.function, one.device), []).append(one)
-    ordered = sorted(merged.items(), key=lambda item: -sum(one.seconds.total for one in item[1]))
-    return table(
-        ("colour", "function", "device", "calls", "p50", "p90", "p99", "of predicted", "failed", "level"),
-        [
-            (
-                colour(history.functions.number(function)),
-                shown(function),
-                shown(device, 24),
-                _count(sum(one.calls for one in all_of_it)),
-                *(_quantile(all_of_it, name) for name in ("p50", "p90", "p99")),
-                _of_predicted(all_of_it),
-                _errors(all_of_it),
-                "bad" if any(one.errors for one in all_of_it) else "",
-            )
-            for (function, device), all_of_it in ordered
-        ],
-    )
+            found.setdefault((one.function, one.device), []).append(one)
+    rows = [CallRow(tables.merged_calls(several)) for several in found.values()]
+    rows.sort(key=lambda row: -row.calls.seconds.total)
+    return table(columns, rows, colour=lambda row: colour(history.functions.number(row.calls.function)))
+
+
+def fits(history: History, view: View) -> Columns:
+    """The functions with how well their times were predicted."""
+    return functions(history, view, _FITS)
 
 
 def steps(history: History, view: View) -> Columns:
     """Training steps, and other calls that have parts: where their time goes, and their memory."""
-    found = [(pid, one) for pid, each in view.processes(history) for one in each.latest.statistics.calls if one.parts]
-    found.sort(key=lambda item: -item[1].seconds.total)
-    names = ("step", "device", "steps", "parts", "peak", "predicted", "again", "failed", "process", "level")
-    return table(names, [_step(pid, one) for pid, one in found])
-
-
-def _step(pid: int, one: CallStatistics) -> tuple[str, ...]:
-    shares = breakdown(one.phases, one.parts)
-    whole = sum(seconds for _, seconds in shares) or 1.0
-    return (
-        shown(one.function),
-        shown(one.device, 24),
-        _count(one.calls),
-        _sentence(", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares if seconds >= 0.005 * whole)),
-        _bytes(one.peak_bytes) or UNKNOWN,
-        _bytes(one.predicted_bytes) or UNKNOWN,
-        _count(one.repeats),
-        _errors([one]),
-        str(pid),
-        "bad" if one.errors else "warn" if one.repeats else "",
-    )
+    found = [
+        CallRow(one, pid)
+        for pid, each in view.processes(history)
+        for one in each.latest.statistics.calls
+        if one.parts
+    ]  # fmt: skip
+    return table(_STEPS, sorted(found, key=lambda row: -row.calls.seconds.total))
 
 
 def processes(history: History, view: View) -> Columns:
-    rows = []
-    for pid, each in sorted(history.processes.items(), key=lambda item: (not item[1].alive, item[0])):
-        speed = latest_rate(each)
-        rows.append(
-            (
-                process_colour(history, pid),
-                str(pid),
-                shown(each.process.command, 120),
-                _state(each, view),
-                UNKNOWN if speed is None or not each.alive else _count(speed),
-                UNKNOWN if not each.alive else _processor(each),
-                readable_bytes(each.process.memory_bytes),
-                "" if each.alive else "dim",
-            )
-        )
-    return table(("colour", "process", "command", "state", "calls a second", "processor", "memory", "level"), rows)
+    ordered = sorted(history.processes.items(), key=lambda item: (not item[1].alive, item[0]))
+    rows = [_process(pid, each, view) for pid, each in ordered]
+    return table(_PROCESSES, rows, colour=lambda row: process_colour(history, row.pid))
+
+
+def _process(pid: int, each: ProcessHistory, view: View) -> ProcessRow:
+    since = view.now - each.answered
+    state: str = "runs"
+    tone: Tone = ""
+    if not each.alive:
+        state, tone = f"ended {rounded_age(since)} ago", "dim"
+    elif each.silent and since > _SILENT_SECONDS:
+        state, tone = f"silent for {since:.0f} s", "warn"
+    speed, processor = (latest_rate(each), _processor(each)) if each.alive else (None, None)
+    return ProcessRow(pid, each.latest, state, tone, speed=speed, processor=processor)
 
 
 def devices(history: History, view: View) -> Columns:
-    return table(
-        ("device", "card", "busy", "memory", "temperature", "power", "clock", "throttled", "not known", "level"),
-        [
-            (
-                shown(device, 24),
-                shown(usage.card, 24),
-                UNKNOWN if usage.load is None else f"{usage.load:.0%}",
-                _of(_bytes(usage.memory_used), _bytes(usage.memory_total)),
-                UNKNOWN if usage.temperature is None else f"{usage.temperature:.0f} °C",
-                _of(_watts(usage.power), _watts(usage.power_limit)),
-                UNKNOWN if usage.clock is None else f"{usage.clock / 1e6:.0f} MHz",
-                _throttled(usage),
-                _not_known(usage),
-                "warn" if usage.throttled else "",
-            )
-            for device, usage in sorted(history.usage.items())
-        ],
-    )
+    rows = [DeviceRow(device, usage) for device, usage in sorted(history.usage.items())]
+    return table(_DEVICES, rows, why=lambda row: _not_known(row.usage))
+
+
+def _with_runtime(history: History, view: View) -> list[tuple[int, ProcessHistory]]:
+    return [(pid, each) for pid, each in view.processes(history) if each.alive and each.latest.runtime is not None]
 
 
 def lanes(history: History, view: View) -> Columns:
     """Queues: one row for each device of each runtime."""
-    rows = []
-    for pid, each in view.processes(history):
-        if each.latest.runtime is None or not each.alive:
-            continue
-        rows += [
-            (
-                process_colour(history, pid),
-                shown(lane.device, 24),
-                str(pid),
-                lane.condition,
-                shown(", ".join(lane.running)) if lane.running else UNKNOWN,
-                readable_seconds(lane.backlog_seconds) if lane.backlog_seconds else UNKNOWN,
-                _count(lane.done),
-                _count(lane.failed),
-                f"{lane.batched / lane.batches:.1f}" if lane.batches else UNKNOWN,
-                {"late": "bad"}.get(lane.condition, ""),
-            )
-            for lane in each.latest.runtime.lanes
-        ]
-    names = ("colour", "device", "process", "is", "runs", "backlog", "done", "failed", "tasks a launch", "level")
-    return table(names, rows)
+    rows = [row for pid, each in _with_runtime(history, view) for row in tables.lanes(pid, each.latest.runtime)]
+    return table(_LANES, rows, colour=lambda row: process_colour(history, row.pid))
 
 
 def tenants(history: History, view: View) -> Columns:
-    found: dict[str, tuple[int, int, float]] = {}
-    for _, each in view.processes(history):
-        if each.latest.runtime is None or not each.alive:
-            continue
-        for one in each.latest.runtime.tenants:
-            waiting, size, seconds = found.get(one.tenant, (0, 0, 0.0))
-            found[one.tenant] = waiting + one.waiting, size + one.bytes, seconds + one.seconds
-    total = sum(seconds for _, _, seconds in found.values())
+    running = [each.latest.runtime for _, each in _with_runtime(history, view)]
     return table(
-        ("tenant", "waiting", "bytes", "device time", "share"),
-        [
-            (
-                shown(tenant),
-                _count(waiting),
-                readable_bytes(size),
-                _long(seconds),
-                f"{seconds / total:.0%}" if total else UNKNOWN,
-            )
-            for tenant, (waiting, size, seconds) in sorted(found.items(), key=lambda item: -item[1][2])
-        ],
+        _TENANTS,
+        tables.merged_tenants(one for runtime in running if runtime is not None for one in runtime.tenants),
     )
 
 
 def problems(history: History, view: View) -> Columns:
-    """What went wrong: devices that were lost and wrong results, then anomalies and fallbacks, the newest first."""
-    here = view.processes(history)
-    rows: list[tuple[str, ...]] = []
-    timed: list[tuple[float, tuple[str, ...]]] = []
-    for pid, each in here:
-        if each.latest.runtime is not None:
-            rows += [
-                (UNKNOWN, "lost", shown(loss.device, 24), _sentence(str(loss)), str(pid), "bad")
-                for loss in reversed(each.latest.runtime.losses)
-            ]
-            for wrong in reversed(each.latest.runtime.mismatches):
-                about = shown(f"{wrong.task} on {wrong.device}")
-                rows.append((UNKNOWN, "wrong", about, _sentence(wrong.sentence), str(pid), "bad"))
-        for odd in each.latest.anomalies:
-            about = shown(odd.subject if odd.device is None else f"{odd.subject} on {odd.device}")
-            level = "" if odd.kind == "faster" else "warn"
-            why = _sentence(odd.sentence)
-            timed.append((odd.time, (_ago(view.now - odd.time), shown(odd.kind, 24), about, why, str(pid), level)))
-    # The same thing happens again and again, and in several processes: it is told once, with how often.
-    again: dict[tuple[str, str, str, bool], list[tuple[float, int]]] = {}
-    for pid, each in here:
-        for fallback in each.latest.fallbacks:
-            key = fallback.function, fallback.device, fallback.reason, fallback.repeated
-            again.setdefault(key, []).append((fallback.end, pid))
-    for (function, device, reason, repeated), times in again.items():
-        newest = max(end for end, _ in times)
-        pids = sorted({pid for _, pid in times})
-        often = f"{len(times)} × " if len(times) > 1 else ""
-        where = str(pids[0]) if len(pids) == 1 else f"{len(pids)} processes"
-        about, why = shown(f"{function} on {device}"), often + _sentence(reason)
-        timed.append(
-            (newest, (_ago(view.now - newest), "repeat" if repeated else "fallback", about, why, where, "warn"))
-        )
-    timed.sort(key=lambda item: -item[0])
-    return table(("when", "what", "about", "why", "process", "level"), [*rows, *(row for _, row in timed)])
+    """Lost devices and wrong results, then anomalies and fallbacks, the newest first."""
+    here = [(pid, each.latest) for pid, each in view.processes(history)]
+    return table(_PROBLEMS, tables.problems(here, view.now))
 
 
 def advice(history: History, view: View) -> Columns:
-    """What to change, the costliest first."""
+    """Changes to programs that would save time, the costliest first."""
     found = [(pid, one) for pid, each in view.processes(history) for one in each.latest.advice]
-    found.sort(key=lambda item: -item[1].cost)
-    return table(
-        ("cost", "line", "finding", "instead", "process"),
-        [
-            (
-                _long(one.cost),
-                shown(one.line or UNKNOWN, 80),
-                _sentence(one.finding),
-                _sentence(one.instead),
-                str(pid),
-            )
-            for pid, one in found
-        ],
-    )
+    return table(_ADVICE, sorted(found, key=lambda each: -each[1].cost))
 
 
-def notes(history: History, view: View) -> Columns:
-    """Why a panel is empty, by its name; and what to know of one that is not."""
+def notes(history: History, view: View) -> dict[str, str]:
+    """By panel, why it is empty or what to know of it."""
     here = [each for _, each in view.processes(history)]
     said: dict[str, str] = {}
     if not history.processes:
@@ -259,7 +197,7 @@ def notes(history: History, view: View) -> Columns:
     for panel, reading in readings.items():
         if all(getattr(usage, reading) is None for usage in history.usage.values()):
             whys = dict.fromkeys(usage.unknown[reading] for usage in history.usage.values())
-            said[panel] = _sentence("; ".join(whys)) if whys else "No process has looked at its devices yet."
+            said[panel] = shown("; ".join(whys), 300) if whys else "No process has looked at its devices yet."
     if not any(held for _, held in history.memory):
         said["owners"] = "No process holds memory of a device."
     if all(each.latest.runtime is None for each in here):
@@ -267,117 +205,49 @@ def notes(history: History, view: View) -> Columns:
         said["lanes"] = said["tenants"] = "No task was submitted."
     if not any(len(each.pairs) for each in here):
         said["predictions"] = "No call had a prediction: the first calls of a function have none."
-    if not steps(history, view)["step"]:
+    if not steps(history, view)["rows"]:
         said["steps"] = "No training step has ended: anygpu.pytorch.Step makes them."
     if not any(each.latest.advice for each in here):
         said["advice"] = "No advice. anygpu advise script.py looks more closely."
-    if not problems(history, view)["what"]:
+    if not problems(history, view)["rows"]:
         said["problems"] = "No lost devices, no fallbacks."
     missed = sum(each.missed for each in here)
     if missed:
         said["missed"] = (
             f"{_count(missed)} calls came too fast to be drawn one by one; they are counted everywhere else."
         )
-    return table(("panel", "text"), said.items())
-
-
-# -- one cell
+    return said
 
 
 def latest_rate(each: ProcessHistory) -> float | None:
     """Calls a second, over the last few seconds."""
+    found = _change(each, rate)
+    return found if found == found else None
+
+
+def _processor(each: ProcessHistory) -> float | None:
+    """Share of one core, over the last few seconds."""
+
+    def share(before: Any, after: Any) -> float | None:
+        elapsed = after.time - before.time
+        return (after.processor_seconds - before.processor_seconds) / elapsed if elapsed > 0 else None
+
+    return _change(each, share)
+
+
+def _change(each: ProcessHistory, value: Callable[[Any, Any], float | None]) -> float | None:
+    """A value of two samples that are a few seconds apart."""
     if len(each.samples) < 2:
         return None
     newest = each.samples[-1]
     for sample in reversed(each.samples):
         if newest.time - sample.time >= _RATE_SECONDS:
             break
-    found = rate(sample, newest)
-    return found if found == found else None
-
-
-def _state(each: ProcessHistory, view: View) -> str:
-    since = view.now - each.answered
-    if not each.alive:
-        return f"ended {_ago(since)}"
-    return f"silent for {since:.0f} s" if each.silent and since > _SILENT_SECONDS else "runs"
-
-
-def _processor(each: ProcessHistory) -> str:
-    if len(each.samples) < 2:
-        return UNKNOWN
-    newest = each.samples[-1]
-    for sample in reversed(each.samples):
-        if newest.time - sample.time >= _RATE_SECONDS:
-            break
-    elapsed = newest.time - sample.time
-    return f"{(newest.processor_seconds - sample.processor_seconds) / elapsed:.0%}" if elapsed > 0 else UNKNOWN
-
-
-def _quantile(all_of_it: Sequence[CallStatistics], name: str) -> str:
-    """Of the last minutes, or of all time if there was no call in them; the slowest process counts."""
-    known = [value for one in all_of_it if (value := getattr(one.lately, name)) is not None]
-    known = known or [value for one in all_of_it if (value := getattr(one.seconds, name)) is not None]
-    return readable_seconds(max(known)) if known else UNKNOWN
-
-
-def _of_predicted(all_of_it: Sequence[CallStatistics]) -> str:
-    predicted = sum(one.predicted_seconds for one in all_of_it)
-    return f"{sum(one.seconds_of_predicted for one in all_of_it) / predicted:.2f} ×" if predicted else UNKNOWN
-
-
-def _errors(all_of_it: Sequence[CallStatistics]) -> str:
-    sums: dict[str, int] = {}
-    for one in all_of_it:
-        for error, count in one.errors.items():
-            sums[error] = sums.get(error, 0) + count
-    return ", ".join(f"{_count(count)} {shown(error, 24)}" for error, count in sums.items()) or "0"
-
-
-def _count(value: float) -> str:
-    if value < 10 and value != int(value):
-        return f"{value:.1f}"
-    return f"{value:,.0f}" if value < 1e6 else f"{value / 1e6:,.1f} M"
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 60:
-        return f"{max(0.0, seconds):.0f} s ago"
-    return f"{seconds / 60:.0f} min ago" if seconds < 3600 else f"{seconds / 3600:.0f} h ago"
-
-
-def _long(seconds: float) -> str:
-    if seconds < 120:
-        return readable_seconds(seconds)
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
-
-
-def _sentence(text: str) -> str:
-    return shown(" ".join(text.split()), _SENTENCE)
-
-
-def _bytes(count: int | None) -> str | None:
-    return None if count is None else readable_bytes(count)
-
-
-def _watts(value: float | None) -> str | None:
-    return None if value is None else f"{value:.0f} W"
-
-
-def _of(value: str | None, limit: str | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return value if limit is None else f"{value} of {limit}"
-
-
-def _throttled(usage: Usage) -> str:
-    if usage.throttled is None:
-        return UNKNOWN
-    return _sentence(", ".join(usage.throttled)) or "no"
+    return value(sample, newest)
 
 
 def _not_known(usage: Usage) -> str:
     about: dict[str, list[str]] = {}
     for reading, why in usage.unknown.items():
         about.setdefault(why, []).append(reading.replace("_", " "))
-    return _sentence("; ".join(f"{', '.join(readings)}: {why}" for why, readings in about.items()))
+    return shown("; ".join(f"{', '.join(readings)}: {why}" for why, readings in about.items()), 300)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import KIND, NARROWER, DType, holds_every_value
 from anygpu.program.functions import (
-    SILENT_BINARY,
-    SILENT_UNARY,
+    SILENT,
     TRANSCENDENTAL,
     BinaryFunction,
     UnaryFunction,
@@ -79,7 +78,7 @@ class Unary(Elementwise, frozen=True):
 
     @property
     def may_raise_flags(self) -> bool:
-        return self.fn not in SILENT_UNARY
+        return self.fn not in SILENT
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
         """Functions that undo themselves; changing the sign twice rounds nothing."""
@@ -109,7 +108,7 @@ class Binary(Elementwise, frozen=True):
 
     @property
     def may_raise_flags(self) -> bool:
-        return self.fn not in SILENT_BINARY
+        return self.fn not in SILENT
 
 
 class Select(Elementwise, frozen=True):

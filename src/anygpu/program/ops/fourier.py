@@ -61,6 +61,10 @@ class Fourier(Primitive, frozen=True):
             dtype = REAL_PART[x.dtype]
         return checked(Spec(with_length(x.shape, self.axis, length), dtype))
 
+    @property
+    def row_axis(self) -> int:
+        return self.axis
+
     def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
         return all_but(self.axis, inputs)
 

@@ -102,6 +102,10 @@ class Scan(Primitive, frozen=True):
     def label(self) -> str:
         return f"running {self.fn}"
 
+    @property
+    def row_axis(self) -> int:
+        return self.axis
+
     def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
         return all_but(self.axis, inputs)
 

@@ -42,6 +42,10 @@ class Sort(Primitive, frozen=True):
         distinct_axes(self, (self.axis,), inputs[0])
         return inputs[0]
 
+    @property
+    def row_axis(self) -> int:
+        return self.axis
+
     def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
         return all_but(self.axis, inputs)
 
@@ -75,6 +79,10 @@ class Argsort(Primitive, frozen=True):
     @property
     def gives_positions(self) -> bool:
         return True
+
+    @property
+    def row_axis(self) -> int:
+        return self.axis
 
     def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
         return all_but(self.axis, inputs)

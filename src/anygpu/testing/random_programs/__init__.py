@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.program import primitives as p
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
-from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Primitive
 from anygpu.testing.random_programs.node_generators import NODE_GENERATORS
 from anygpu.testing.random_programs.program_generator import ProgramGenerator, random_values
@@ -23,36 +21,8 @@ from anygpu.testing.random_programs.program_generator import ProgramGenerator, r
 #: NumPy, the reference, has no bfloat16.
 COMMON_DTYPES: tuple[DType, ...] = tuple(dtype for dtype in DTYPES if dtype != "bfloat16")
 
-#: How often each primitive is tried. Linear algebra is left out unless it is asked for: its answers agree less well. So
-#: is attention, which takes more than most programs have.
-WEIGHTS: dict[type[Primitive], float] = {
-    p.Constant: 1,
-    p.Iota: 1,
-    p.Unary: 8,
-    p.Binary: 10,
-    p.Select: 2,
-    p.Cast: 3,
-    p.Reduce: 4,
-    p.Scan: 1.5,
-    p.Reshape: 3,
-    p.Permute: 2,
-    p.Broadcast: 3,
-    p.Slice: 2,
-    p.Update: 1.5,
-    p.Flip: 1,
-    p.Pad: 1.5,
-    p.Concatenate: 1.5,
-    p.Windows: 1.5,
-    p.Contract: 3,
-    p.Gather: 2,
-    p.Scatter: 2,
-    p.Sort: 1,
-    p.Argsort: 1,
-    p.Search: 1,
-    p.Fourier: 1.5,
-    p.Linear: 0,
-    Attend: 0,
-}
+#: How often each primitive is tried.
+WEIGHTS: dict[type[Primitive], float] = {primitive: weight for primitive, (_, weight) in NODE_GENERATORS.items()}
 
 
 def random_program(
@@ -75,7 +45,8 @@ def random_program(
         weights = primitives
     else:
         weights = {each: WEIGHTS[each] or 1 for each in primitives}
-    return ProgramGenerator(rng, tuple(dtypes), max_nodes, max_elements).write(weights, NODE_GENERATORS)
+    generators = {primitive: generator for primitive, (generator, _) in NODE_GENERATORS.items()}
+    return ProgramGenerator(rng, tuple(dtypes), max_nodes, max_elements).write(weights, generators)
 
 
 def random_inputs(program: Program, rng: random.Random) -> list[HostArray]:

@@ -10,15 +10,9 @@ import numpy as np
 
 from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import KIND, DType
+from anygpu.program.functions import FUNCTIONS
 
 _UNARY: dict[str, Callable[[HostArray], Any]] = {
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "popcount": np.bitwise_count,
     "erf": lambda x: np.array([math.erf(each) for each in x.ravel().tolist()]).reshape(x.shape).astype(x.dtype),
     "real": lambda x: x.real,
     "imag": lambda x: x.imag,
@@ -29,13 +23,13 @@ _UNARY: dict[str, Callable[[HostArray], Any]] = {
 
 def unary_reference(fn: str) -> Callable[[HostArray], Any]:
     found = _UNARY.get(fn)
-    return found if found is not None else getattr(np, fn)
+    return found if found is not None else getattr(np, FUNCTIONS[fn].numpy_name)
 
 
 def binary_reference(fn: str) -> Callable[[HostArray, HostArray], Any]:
     if fn == "complex":
         return _complex
-    return getattr(np, "arctan2" if fn == "atan2" else fn)  # type: ignore[no-any-return]
+    return getattr(np, FUNCTIONS[fn].numpy_name)  # type: ignore[no-any-return]
 
 
 def _complex(x: HostArray, y: HostArray) -> HostArray:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anygpu.codegen.dialects.llvm import c_syntax, functions
+from anygpu.codegen.dialects.llvm import functions
 from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text
+from anygpu.codegen.functions import c_syntax
 from anygpu.codegen.kernel_ir import Apply, Literal, Name
 from anygpu.codegen.types import COMPUTE
 from anygpu.errors import InvalidProgram

@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from functools import cache
 
-from anygpu.codegen.dialects.llvm import c_syntax as c
 from anygpu.codegen.dialects.llvm.c_numbers import (
     ELEMENT,
     SHORT,
@@ -26,6 +25,7 @@ from anygpu.codegen.dialects.llvm.c_numbers import (
 )
 from anygpu.codegen.dialects.llvm.native import NativeTarget
 from anygpu.codegen.dialects.llvm.values import Type, Value, Writer, constant, whole
+from anygpu.codegen.functions import c_syntax as c
 from anygpu.codegen.functions.source import Template, expanded, file_text, polynomials, templates
 from anygpu.errors import InvalidProgram
 

@@ -1,0 +1,49 @@
+"""Elements that a mask selects, `x[mask]`: calls on them wait as well, though nobody knows yet how many there are.
+
+They can be computed with: with numbers, and with elements that the same mask has selected. They can be assigned to the
+elements of an array that the same mask selects. Whatever else is wanted of them needs their values.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from anygpu.array.deferred.layouts import Op, Selection, is_number
+from anygpu.array.deferred.script import Step
+
+if TYPE_CHECKING:
+    from anygpu.array.deferred.standing_in import StandIn
+
+#: Elements that a mask selects, and an assignment to them. As native code everything is computed, and chosen of then:
+#: with a selected element in the place of others, so that nothing is met that NumPy would not meet.
+SELECTED = Op(operator.getitem, "np.where({1}, {0}, {0}.reshape(-1)[np.argmax({1})])")
+ASSIGNED = Op(operator.setitem, "{0}[...] = np.where({1}, {2}, {0})", writes=True)
+_OPPOSITES = frozenset(("(~{0})", "np.logical_not({0})", "np.invert({0})", "np.bitwise_not({0})"))
+#: Forms that compute each element by itself, beside those that call a ufunc.
+ELEMENTWISE_TOO: set[Op] = set()
+
+
+def mask_key(last: Step, mask: StandIn) -> Any:
+    """What a mask is known by in a script that has come to a step: its entry, or what it is the opposite of."""
+    step = last
+    while step.number > mask._entry and step.before is not None:
+        step = step.before
+    is_opposite = type(step.entry) is tuple and step.entry[0].op.text in _OPPOSITES
+    return ("~", step.entry[1][0]) if is_opposite else mask._entry
+
+
+def selected_by(op: Op, operands: tuple[Any, ...], segment: object) -> Any:
+    """The key of the mask, where elements that one mask has selected are computed with; else `None`."""
+    if op is ASSIGNED:
+        return operands[2]._selected
+    if op.ufunc is None and op not in ELEMENTWISE_TOO:
+        return None
+    found: set[Any] = set()
+    for each in operands:
+        layout = getattr(each, "_layout", None)
+        if type(layout) is Selection:
+            found.add(each._selected if each._segment is segment else None)
+        elif not (is_number(each) if layout is None else layout.is_number):
+            return None
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,87 @@
+"""NumPy's floating-point modes and the filters of warnings: whether a call can be made later, and how it then is."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+#: NumPy's floating-point modes: an object that stays the same as long as they do.
+_MODES: Any = getattr(np._core.umath, "_extobj_contextvar", None)  # type: ignore[attr-defined]
+#: The same, or an object that is always another one where NumPy has none.
+modes_now: Callable[[], object] = object if _MODES is None else _MODES.get
+#: Modes that only NumPy can honour at the line where it happens.
+_LOUD = frozenset(("raise", "call", "print", "log"))
+
+
+class Modes(NamedTuple):
+    """NumPy's floating-point modes."""
+
+    divide: Any
+    over: Any
+    under: Any
+    invalid: Any
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether NumPy warns of nothing."""
+        return self == ("ignore", "ignore", "ignore", "ignore")
+
+
+@contextlib.contextmanager
+def as_recorded(filters: Any, modes: Sequence[Modes]) -> Iterator[None]:
+    """With the filters of warnings and NumPy's modes that were there when calls were recorded.
+
+    Where these were several, with the loudest of them: what native code does not know NumPy then says for each call.
+    """
+    now = warnings.filters
+    loudest: Any = {
+        name: next((each for each in of_all if each != "ignore"), "ignore")
+        for name, of_all in zip(Modes._fields, zip(*modes, strict=True), strict=True)
+    }
+    with np.errstate(**loudest):
+        warnings.filters = filters
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            warnings.filters = now
+            warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+#: NumPy's modes and the filters of warnings as they were last seen, with what they mean.
+_last: tuple[object, list[Any], tuple[Modes, bool, bool]] = (None, [], (Modes("", "", "", ""), False, True))
+
+
+def meaning_of(modes: object) -> tuple[Modes, bool, bool]:
+    """NumPy's modes; whether it warns of nothing; and whether it may do something that only it can do in its place."""
+    global _last
+    known, filters, meaning = _last
+    if known is not modes or filters != warnings.filters:
+        found = Modes(**np.geterr())
+        is_loud = not _LOUD.isdisjoint(found) or (not found.is_quiet and _raises_warnings())
+        meaning = (found, found.is_quiet, is_loud)
+        _last = (modes, list(warnings.filters), meaning)
+    return meaning
+
+
+def ignores_warnings() -> bool:
+    """Whether a filter hides all of NumPy's warnings."""
+    for action, message, category, module, line in warnings.filters:
+        if issubclass(RuntimeWarning, category):
+            return action == "ignore" and message is None and module is None and not line
+    return False
+
+
+def _raises_warnings() -> bool:
+    """Whether a filter makes errors of NumPy's warnings."""
+    for action, message, category, module, line in warnings.filters:
+        if issubclass(RuntimeWarning, category):
+            if action == "error":
+                return True
+            if message is None and module is None and not line:
+                return False  # which hides those behind it
+    return False

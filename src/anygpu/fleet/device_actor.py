@@ -1,0 +1,221 @@
+"""The actor of a device on its own machine: what a Ray actor holds, and all of it that is ours.
+
+It takes programs, which are data and are checked, never code. It answers each numbered question once and keeps the last
+answers: when an answer is lost on its way, the same question gets the same answer, and nothing is executed twice.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from anygpu.base.typing import HostArray
+from anygpu.engines.catalogue import entry_of
+from anygpu.engines.host_types import numpy_dtype
+from anygpu.errors import InvalidOption
+from anygpu.fleet import actor_messages
+from anygpu.fleet.actor_messages import Ask, Bytes, Part, Pulse, Reply
+from anygpu.hardware.device import parse_device
+from anygpu.program.primitives import Spec
+from anygpu.workers import task_messages
+from anygpu.workers.child_server import Server
+from anygpu.workers.task_messages import Answer, InSegment, TaskFailed, TaskOutcome, error_to_message
+from anygpu.workers.worker import default_budget
+
+#: Answers that are kept: so many, and so many bytes. The last one always is.
+ANSWERS, ANSWER_BYTES = 64, 64 << 20
+
+#: Without a word from its fleet for so long, nobody will ever speak to it again.
+LEASE_SECONDS = 20.0
+_LOOK_SECONDS = 0.1
+
+
+class _Kept(NamedTuple):
+    reply: Reply
+    arrays: list[Bytes]
+    nbytes: int
+
+
+class DeviceActor:
+    """One open device, on the machine that it is in."""
+
+    def __init__(self, device: str, lease: float | None = LEASE_SECONDS) -> None:
+        """`device` is its name in the fleet. The process ends without a word from there for `lease` seconds."""
+        self._server = ActorServer(device)
+        self._answers: OrderedDict[int, _Kept] = OrderedDict()
+        self._kept_bytes = 0
+        #: The number of the question that is being answered.
+        self._running = 0
+        #: The highest number so far. They grow, so that one which does not was executed before: there should be none.
+        self._highest = 0
+        self._executed = self._twice = 0
+        #: Seconds without a word.
+        self._unheard = 0.0
+        if lease is not None:
+            watch = threading.Thread(target=self._watch, args=(os.getppid(), lease), name="anygpu-actor", daemon=True)
+            watch.start()
+
+    def ping(self) -> bytes:
+        """Say that it is there, also while it is busy."""
+        self._unheard = 0.0
+        return actor_messages.encode(Pulse(os.getpid(), self._running))
+
+    def leave(self) -> None:
+        """End this process, for a fleet that is about to end and cannot ask the cluster's head any more."""
+        os._exit(0)
+
+    def ask(self, header: bytes, *parts: Part) -> bytes | list[Part]:
+        """Answer a question: a header, and parts if the question has room for these."""
+        self._unheard = 0.0
+        ask = actor_messages.decode_ask(header)
+        number = ask.envelope.number
+        kept = self._answers.get(number)
+        if kept is None:
+            self._running = number
+            kept = self._answered(ask, parts)
+            if number:
+                self._keep(number, kept)
+            self._running = 0
+        head = actor_messages.encode(kept.reply)
+        if ask.returns == 1:
+            return head
+        fits = kept.reply.parts < ask.returns
+        found = actor_messages.packed(kept.arrays) if fits else []
+        return [head, *found, *([b""] * (ask.returns - 1 - len(found)))]
+
+    def _answered(self, ask: Ask, parts: Sequence[Part]) -> _Kept:
+        number = ask.envelope.number
+        if number:
+            self._executed += 1
+            self._twice += number <= self._highest
+            self._highest = max(number, self._highest)
+        outcome, arrays = self._server.respond(ask, parts)
+        sizes = [values.nbytes for values in arrays.values()]
+        reply = Reply(
+            Answer(number, outcome),
+            tuple((place, values.nbytes) for place, values in arrays.items()),
+            actor_messages.parts_of(sizes),
+            self._executed,
+            self._twice,
+        )
+        return _Kept(reply, list(arrays.values()), sum(sizes))
+
+    def _keep(self, number: int, kept: _Kept) -> None:
+        self._answers[number] = kept
+        self._kept_bytes += kept.nbytes
+        while len(self._answers) > 1 and (len(self._answers) > ANSWERS or self._kept_bytes > ANSWER_BYTES):
+            _, oldest = self._answers.popitem(last=False)
+            self._kept_bytes -= oldest.nbytes
+
+    def _watch(self, parent: int, lease: float) -> None:
+        """End this process with the one that has started it, which Ray does not see to when that is killed.
+
+        A device that nobody can reach any more is not held for ever either.
+        """
+        # Not by the clock: a machine that was suspended could not have heard anything.
+        while os.getppid() == parent and self._unheard < lease:
+            time.sleep(_LOOK_SECONDS)
+            self._unheard = 0.0 if self._running else self._unheard + _LOOK_SECONDS
+        # Drivers crash in their exit handlers more often than anywhere else, and there is nothing to clean up.
+        os._exit(1)
+
+
+class ActorServer(Server):
+    """The server of a child, whose arrays come and go with messages instead of shared memory."""
+
+    # They are in Ray's messages, or in its store, and nobody writes to them.
+    _lends = True
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._name = device
+        self._there = parse_device(device).there
+        self._given: list[Bytes] = []
+        self._places: dict[int, Bytes] = {}
+
+    def respond(self, ask: Ask, parts: Sequence[Part]) -> tuple[TaskOutcome, dict[int, Bytes]]:
+        """The outcome, and by their places the arrays that belong to it."""
+        self._places = {}
+        try:
+            self._given = actor_messages.unpacked(ask.arrays, parts)
+            outcome = self.answer(ask.envelope, _no_descriptor) or task_messages.TaskDone()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
+            outcome = error_to_message(error)
+        finally:
+            self._given = []
+        places, self._places = self._places, {}
+        if isinstance(outcome, TaskFailed):
+            return self._renamed(outcome), {}
+        return outcome, places
+
+    def _renamed(self, failed: TaskFailed) -> TaskFailed:
+        """An error that speaks of the device by its name in the fleet."""
+        fields = dict(failed.fields)
+        if fields.get("device") == self._there:
+            fields["device"] = self._name
+        message = failed.message
+        if self._name not in message:
+            message = message.replace(self._there, self._name)
+        return msgspec.structs.replace(failed, message=message, fields=fields)
+
+    def _open(self, task: task_messages.Open) -> TaskOutcome:
+        # The engine and the budget are this machine's business.
+        budget = default_budget() if task.budget is None else task.budget
+        seen = seen_here(task.device.id, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        device = msgspec.structs.replace(task.device, id=seen)
+        super()._open(msgspec.structs.replace(task, entry=entry_of(seen), device=device, budget=budget))
+        # Transfers beside a run would need a second way here.
+        return task_messages.Opened(overlaps=False)
+
+    def _values(self, operand: bytes | InSegment, spec: Spec) -> HostArray:
+        if isinstance(operand, bytes):
+            return super()._values(operand, spec)
+        if not 0 < operand.segment <= len(self._given):
+            raise InvalidOption(f"there is no array {operand.segment} in this message.")
+        data = self._given[operand.segment - 1]
+        return super()._values(memoryview(data), spec)  # type: ignore[arg-type]
+
+    def _targets(self, wanted: Sequence[int], specs: Sequence[Spec]) -> list[HostArray | None]:
+        # Results are sent from where they are.
+        return [None] * len(specs)
+
+    def _delivered(self, number: int, values: HostArray) -> bytes:
+        if not number:
+            return super()._delivered(number, values)
+        _check_place(number)
+        # A view would keep the memory of what it shows, an argument's in Ray's store perhaps.
+        own = values if values.flags.owndata and values.flags.c_contiguous else np.array(values, order="C")
+        self._places[number] = own.reshape(-1).view(np.uint8)
+        return b""
+
+    def _place(self, number: int, spec: Spec) -> HostArray:
+        _check_place(number)
+        room: Bytes = np.empty(spec.nbytes, np.uint8)
+        self._places[number] = room
+        view: HostArray = room.view(numpy_dtype(spec.dtype)).reshape(spec.shape)
+        return view
+
+
+def _check_place(number: int) -> None:
+    if number < 1:
+        raise InvalidOption(f"there is no place {number} for a result.")
+
+
+def seen_here(device: str, visible: str | None) -> str:
+    """The name of a device in a process that Ray has given only some of a machine's GPUs: they count from 0 there."""
+    engine, _, local = device.partition(":")
+    kind, _, number = local.rpartition(":")
+    if not visible or kind not in ("cuda", "gpu") or not number.isdigit():
+        return device
+    return f"{engine}:{kind}:{int(number) % len(visible.split(','))}"
+
+
+def _no_descriptor() -> int:
+    raise InvalidOption("no shared memory leads to another machine.")

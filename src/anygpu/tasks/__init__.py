@@ -1,1 +1,0 @@
-"""Tasks as values: the life of one, and the queue of many. Pure: no clock, no thread, no device."""
