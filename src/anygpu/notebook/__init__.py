@@ -24,7 +24,7 @@ _DRAWN_BY = {
     "anygpu.pytorch.step.StepResult": ("outcomes", "step_html"),
     "anygpu.receipts.Receipt": ("receipts", "receipt_html"),
     "anygpu.runtime.future.Future": ("outcomes", "future_html"),
-    "anygpu.runtime.mapping.Outcome": ("outcomes", "outcome_html"),
+    "anygpu.runtime.runtime.Outcome": ("outcomes", "outcome_html"),
     "anygpu.store.report.Statistics": ("receipts", "store_html"),
     "anygpu.store.tensor.Tensor": ("outcomes", "tensor_html"),
     "anygpu.streams.report.Streamed": ("outcomes", "streamed_html"),
@@ -33,7 +33,7 @@ _DRAWN_BY = {
 _LISTS_DRAWN_BY = {
     "anygpu.hardware.device.Device": ("devices", "devices_html"),
     "anygpu.receipts.Receipt": ("receipts", "receipts_html"),
-    "anygpu.runtime.mapping.Outcome": ("outcomes", "outcomes_html"),
+    "anygpu.runtime.runtime.Outcome": ("outcomes", "outcomes_html"),
 }
 
 
