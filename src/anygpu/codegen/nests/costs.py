@@ -1,4 +1,4 @@
-"""What loops cost: the operations of one element, and from these the lanes of a loop and the size of a part."""
+"""Costs of loops: the operations of one element, and from these the lanes of a loop and the size of a part."""
 
 from __future__ import annotations
 
