@@ -34,7 +34,7 @@ from anygpu.placement.options import DEVICE, Options
 from anygpu.placement.own_code import Reach, why_not_deferred
 from anygpu.placement.segments import Segments
 from anygpu.placement.signature import BUILTIN, OwnArray, signature
-from anygpu.placement.unwrapping import replace_everywhere, unwrapped
+from anygpu.placement.unwrapping import replace_everywhere, replace_in_frames, unwrapped
 from anygpu.receipts import Phases, Receipt, deferred_receipt
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ class _Run:
         del made
         token = _active.set(recorder)
         try:
-            with executing.Executing(), converting():
+            with executing.Executing(), converting(recorder):
                 value = self._function(*given, **named)
                 del given, named
                 recorder.compute("the function returned", 1)
@@ -346,6 +346,7 @@ class _Run:
         if alive:
             replace_everywhere(alive)  # those that are held by more than the frames of the traceback
         error.args = tuple(map(unwrapped, error.args))
+        replace_in_frames(error)
         if isinstance(error, TypeError) and "StandIn" in str(error):
             error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
 

@@ -8,6 +8,7 @@ import gc
 import sys
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from types import CellType, GeneratorType, MemberDescriptorType
 from typing import Any
 
@@ -160,11 +161,43 @@ def _replace_in_tuple(holder: tuple[Any, ...], array: StandIn, value: Any) -> No
 
 def _replace_in_frame(frame: Any, array: StandIn, value: Any) -> None:
     """In the variables of a generator that goes on after the call."""
-    if frame is None or sys.implementation.name != "cpython":
+    if frame is None:
         return
     names = [name for name, each in frame.f_locals.items() if each is array]
     space = frame.f_locals
     for name in names:
         space[name] = value
-    if names and sys.version_info < (3, 13):
+    if names:
+        _keep_variables(frame)
+
+
+def _keep_variables(frame: Any) -> None:
+    """Variables that were set in `f_locals` are the frame's, which they are by themselves from Python 3.13 on."""
+    if sys.version_info < (3, 13) and sys.implementation.name == "cpython":
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def replace_in_frames(error: BaseException) -> None:
+    """Replace arrays in the variables of the functions that an error came through: whoever looks there sees NumPy's."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        waiting += [each.__cause__, each.__context__]
+        step = each.__traceback__
+        while step is not None:
+            frame = step.tb_frame
+            step = step.tb_next
+            if frame.f_code.co_filename.startswith(_OURS):
+                continue
+            variables = frame.f_locals
+            changed = {name: new for name, value in variables.items() if (new := unwrapped(value)) is not value}
+            if changed:
+                variables.update(changed)
+                _keep_variables(frame)
+
+
+_OURS = str(Path(__file__).parent.parent)

@@ -119,7 +119,7 @@ UFUNCS: dict[Any, Op] = {
 }
 _NAMES = {each: name for name, each in vars(np).items() if type(each) is np.ufunc and each.nout == 1}
 _forms: dict[Any, Op] = {}
-#: NumPy warns where their `out` has no name.
+#: NumPy warns of an `out` that has no name.
 _NAMED_OUT = (np.maximum, np.minimum)
 
 
@@ -135,7 +135,7 @@ def call_ufunc(
         if method == "__call__":
             if not options:
                 op = UFUNCS[ufunc]
-            elif list(options) == ["out"] and len(inputs) == ufunc.nin and ufunc not in _NAMED_OUT:
+            elif list(options) == ["out"] and len(inputs) == ufunc.nin:
                 op, operands = _with_out(ufunc), (*options["out"], *inputs)
         elif method == "reduce" and options.get("out") is None and "where" not in options:
             given = {name: each for name, each in options.items() if name != "out"}
@@ -152,7 +152,11 @@ def _with_out(ufunc: np.ufunc) -> Op:
     if found is None:
         names = ", ".join(f"{{{number + 1}}}" for number in range(ufunc.nin))
         text = f"np.{_NAMES[ufunc]}({names}, out={{0}})"
-        found = _forms[key] = Op(ufunc, text, writes=True, arranged=lambda out, *given: (*given, out))
+        if ufunc in _NAMED_OUT:
+            found = Op(lambda out, *given: ufunc(*given, out=out), text, writes=True)  # type: ignore[call-overload]
+        else:
+            found = Op(ufunc, text, writes=True, arranged=lambda out, *given: (*given, out))
+        _forms[key] = found
     return found
 
 

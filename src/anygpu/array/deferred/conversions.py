@@ -12,14 +12,17 @@ import dis
 import functools
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 
 from anygpu.array.deferred import calls
+from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
 
 _lock = threading.Lock()
@@ -149,8 +152,37 @@ _ours: dict[str, Callable[..., Any]] = {
 }
 
 
+#: The deferred call that runs.
+_recorder: ContextVar[Recorder | None] = ContextVar("the recorder of the deferred call that runs", default=None)
+
+
+def _compute_before(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """What waits may warn too: it is computed before, so that warnings come in their order and to whom they came."""
+
+    @functools.wraps(theirs)
+    def call(*given: Any, **options: Any) -> Any:
+        recorder = _recorder.get()
+        if recorder is not None and recorder.is_open and recorder.thread == threading.get_ident():
+            recorder.compute("warnings are given or caught", 3)
+        return theirs(*given, **options)
+
+    return call
+
+
+#: What shows a warning, or changes which are shown, and to whom.
+_of_warnings: list[tuple[Any, str, Callable[..., Any]]] = [
+    (holder, name, getattr(holder, name))
+    for holder, name in (
+        (warnings, "_showwarnmsg"), (warnings, "_add_filter"),
+        (warnings.catch_warnings, "__enter__"), (warnings.catch_warnings, "__exit__"),
+    )
+    if hasattr(holder, name)
+]  # fmt: skip
+_after_computing = [_compute_before(theirs) for _, _, theirs in _of_warnings]
+
+
 @contextmanager
-def converting() -> Iterator[None]:
+def converting(recorder: Recorder | None = None) -> Iterator[None]:
     """Let them know arrays that stand for NumPy's, as long as any deferred call runs."""
     global _running
     with _lock:
@@ -158,11 +190,17 @@ def converting() -> Iterator[None]:
         if _running == 1:
             for name, each in _ours.items():
                 setattr(np, name, each)
+            for (holder, name, _), each in zip(_of_warnings, _after_computing, strict=True):
+                setattr(holder, name, each)
+    token = _recorder.set(recorder)
     try:
         yield
     finally:
+        _recorder.reset(token)
         with _lock:
             _running -= 1
             if not _running:
                 for name, each in _theirs.items():
                     setattr(np, name, each)
+                for holder, name, each in _of_warnings:
+                    setattr(holder, name, each)
