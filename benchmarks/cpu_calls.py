@@ -74,8 +74,7 @@ def parallel_region() -> float:
     """What a nest of two parts takes more on the pool than on one thread, the pool awake; the parts do nothing."""
     import ctypes
 
-    from anygpu.engines.cpu.loader import load
-    from anygpu.engines.cpu.target import host_processor
+    from anygpu.engines.cpu.loader import host_processor, load
 
     runtime, processor = native_runtime(), host_processor()
     text = f"""target triple = "{processor.triple}"

@@ -149,8 +149,15 @@ from anygpu.array.functions.reductions import (
     var,
 )
 from anygpu.array.functions.selection import nonzero, take, take_along_axis, where
-from anygpu.array.functions.sets import unique_all, unique_counts, unique_inverse, unique_values
-from anygpu.array.functions.sorting import argsort, searchsorted, sort
+from anygpu.array.functions.sorting import (
+    argsort,
+    searchsorted,
+    sort,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+)
 from anygpu.array.functions.types import (
     __array_namespace_info__,
     astype,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.array.core.array import Array
-from anygpu.array.functions import bits, padding
+from anygpu.array.functions import numeric, padding
 from anygpu.array.functions.creation import asarray
 from tests.array.agreement import KINDS, agree, check, np, numbers, our
 
@@ -524,13 +524,13 @@ def test_filling_diagonals(wrap: bool) -> None:
 def test_bits(order: str) -> None:
     for shape in ((5,), (8,), (3, 17), (0,)):
         for axis in (None, 0, -1):
-            agree(bits, "packbits", numbers(shape, "bool"), axis, order)
-            agree(bits, "packbits", numbers(shape, "int16"), axis, order)
+            agree(numeric, "packbits", numbers(shape, "bool"), axis, order)
+            agree(numeric, "packbits", numbers(shape, "int16"), axis, order)
             # NumPy fills up an empty array with whatever is in memory.
             for count in (None, 3, 60, -3) if shape != (0,) else (None,):
-                agree(bits, "unpackbits", numbers(shape, "uint8") * 29, axis, count, order)
-    agree(bits, "packbits", numbers((3,)))
-    agree(bits, "unpackbits", numbers((3,), "int8"))
+                agree(numeric, "unpackbits", numbers(shape, "uint8") * 29, axis, count, order)
+    agree(numeric, "packbits", numbers((3,)))
+    agree(numeric, "unpackbits", numbers((3,), "int8"))
 
 
 @settings(max_examples=80, deadline=None)

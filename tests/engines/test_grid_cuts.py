@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.engines.grid_cuts import LONGEST_SECONDS, AssumedPace, GridCut, cuts
+from anygpu.engines.driver import LONGEST_SECONDS, AssumedPace, GridCut, cuts
 
 
 @given(st.integers(1, 10**9), st.floats(0, 20), st.none() | st.integers(10**6, 10**9))

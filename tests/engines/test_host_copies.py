@@ -7,12 +7,12 @@ import threading
 import numpy as np
 import pytest
 
-from anygpu.engines import host_copies
-from anygpu.engines.host_copies import copy_bytes
+from anygpu.engines.opencl import memory
+from anygpu.engines.opencl.memory import copy_bytes
 from tests.support.isolation import run_alone
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 4095, host_copies.WORTH_A_THREAD - 1, host_copies.WORTH_A_THREAD + 4097])
+@pytest.mark.parametrize("nbytes", [0, 1, 4095, memory.WORTH_A_THREAD - 1, memory.WORTH_A_THREAD + 4097])
 def test_every_byte_arrives(nbytes: int) -> None:
     source = np.resize(np.arange(251, dtype=np.uint8), nbytes)
     target = np.zeros(nbytes, np.uint8)
@@ -21,7 +21,7 @@ def test_every_byte_arrives(nbytes: int) -> None:
 
 
 def copy_what_does_not_fit() -> None:
-    source = np.zeros(host_copies.WORTH_A_THREAD, np.uint8)
+    source = np.zeros(memory.WORTH_A_THREAD, np.uint8)
     with pytest.raises(ValueError, match="broadcast"):
         copy_bytes(np.zeros(len(source) - 5, np.uint8), source)
     read_only = np.zeros_like(source)
@@ -36,9 +36,9 @@ def test_a_copy_that_does_not_fit_raises_and_leaves_no_thread() -> None:
 
 
 def test_one_thread_copies_where_there_is_one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_copies, "usable_processors", lambda: 1)
+    monkeypatch.setattr(memory, "usable_processors", lambda: 1)
     monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
-    source = np.full(host_copies.WORTH_A_THREAD, 7, np.uint8)
+    source = np.full(memory.WORTH_A_THREAD, 7, np.uint8)
     target = np.zeros_like(source)
     copy_bytes(target, source)
     assert target.min() == 7

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.engines.block_ref import ARRAYS, CONSTANTS, TEMPORARIES
 from anygpu.engines.compiling_session import DeviceArray
+from anygpu.engines.driver import ARRAYS, CONSTANTS, TEMPORARIES
 from anygpu.memory.resource import reclaim
 from anygpu.testing import check_no_leaks
 from tests.engines.compiled import NAMES, Running, running

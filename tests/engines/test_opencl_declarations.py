@@ -13,7 +13,7 @@ import pytest
 
 from anygpu.codegen.kernel import Kernel
 from anygpu.engines.driver import Dispatch
-from anygpu.engines.opencl.declarations import _FAMILY_OF, with_declarations
+from anygpu.engines.opencl.builder import _FAMILY_OF, with_declarations
 from tests.engines.opencl_kernels import affine, open_first, room, whole
 
 #: Where Debian's PoCL has the header that is spared.

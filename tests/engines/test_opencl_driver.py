@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from anygpu.engines.driver import Clear, Dispatch, Extent, Move
-from anygpu.engines.grid_cuts import GridCut
+from anygpu.engines.driver import Clear, Dispatch, Extent, GridCut, Move
 from anygpu.engines.opencl.builder import OpenCLKernel
 from anygpu.engines.opencl.device import HostSharing
 from anygpu.engines.opencl.driver import OpenCLDriver

@@ -9,9 +9,9 @@ import pytest
 
 from anygpu.engines.driver import Dispatch, Extent
 from anygpu.engines.opencl import errors
+from anygpu.engines.opencl.device import VARIABLE, Partition, read_partition
 from anygpu.engines.opencl.driver import OpenCLDriver
 from anygpu.engines.opencl.engine import OpenCLEngine
-from anygpu.engines.opencl.partition import VARIABLE, Partition, read_partition
 from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, InvalidProgram, OutOfMemory, TooBig
 from anygpu.hardware.device import Device, Unavailable
 from tests.engines.opencl_kernels import affine, open_first, room, whole

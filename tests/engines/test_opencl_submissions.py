@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyopencl as cl
 import pytest
 
-from anygpu.engines.opencl.submissions import Submissions
+from anygpu.engines.opencl.memory import Submissions
 from anygpu.errors import OutOfMemory
 
 RUNNING, COMPLETE = 1, 0

@@ -16,10 +16,10 @@ import pytest
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines import catalogue
-from anygpu.engines.indices import IndexFacts
-from anygpu.engines.jax.complex_numbers import OTHERWISE
+from anygpu.engines.jax.elementwise import COMPLEX_OTHERWISE
 from anygpu.engines.numpy import lowering as reference
 from anygpu.engines.protocol import ProgramEngine
+from anygpu.engines.value_analysis import IndexFacts
 from anygpu.errors import OutOfMemory
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType
@@ -110,7 +110,7 @@ def test_every_primitive_and_function_and_kind_of_type_on_cpu() -> None:
 def test_every_primitive_and_function_and_kind_of_type_on_jax() -> None:
     """Not every pair of function and type, because each is compiled for a while; `deep=True` does them all by hand."""
     reasons = check_engine_programs(*opened("jax"))
-    otherwise = (*OTHERWISE, "power", "prod")
+    otherwise = (*COMPLEX_OTHERWISE, "power", "prod")
     strange = [f"jax's complex {fn} is not NumPy's at zeros, infinities and NaN" for fn in otherwise]
     assert reasons == sorted(strange + [f"jax has no scatter {fn} for complex64" for fn in ("maximum", "minimum")])
 

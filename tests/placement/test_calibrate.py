@@ -15,8 +15,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines import tuner
 from anygpu.engines.catalogue import catalogue
 from anygpu.engines.isolation import Isolation
-from anygpu.engines.protocol import Lack, Memory
-from anygpu.engines.tuning_limit import tuning_limited_to
+from anygpu.engines.protocol import Lack, Memory, tuning_limited_to
 from anygpu.errors import DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device
 from anygpu.placement import calibrate as calibrate_module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,22 +13,21 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.array.deferred import recorder
 from anygpu.array.deferred.standing_in import StandIn
 from anygpu.errors import InvalidOption
 from anygpu.placement import deferred
 from anygpu.placement.deferred import Deferred
 from anygpu.placement.own_code import Reach, why_not_deferred
+from tests.support.deferred_placement import always_deferred
 
 N = 3000
 
 
 @pytest.fixture(autouse=True)
-def _usual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _usual() -> Iterator[None]:
     """Functions stay deferred, however small; and no filter makes errors of warnings, as pytest's do."""
-    monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 0.0)
-    monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
-    monkeypatch.setattr(deferred, "PLAIN_EVERY", 1000)
-    with warnings.catch_warnings():
+    with always_deferred(small=recorder.SMALL), warnings.catch_warnings():
         warnings.simplefilter("default")
         yield
 
@@ -392,7 +392,7 @@ def test_it_is_what_numpys_array_is() -> None:
                 y.__array_interface__["shape"], np.from_dlpack(y).shape, callable(y.sort), hasattr(y, "nothing"),
                 f"{y.sum():.3f}", str(y[0, :2]), repr(y[0, 0]), int(y[0, 0] > 0), y[0, 0] in y, round(y[0, 0], 2),
                 np.isscalar(y.sum()), hash(y[0, 0]) == hash(float(y[0, 0])), [float(row.sum()) for row in y][:2],
-                float(divmod(y, 2)[0].sum()), float((2 ** y[:1, :1]).sum()), y.real is y, (y > 0).sum().dtype,
+                float(divmod(y, 2)[0].sum()), float((2 ** y[:1, :1]).sum()), (y > 0).sum().dtype,
                 y.T.shape, y.mT.shape,
             )
         )  # fmt: skip
@@ -486,6 +486,85 @@ def test_warnings_have_numpys_words_and_the_users_line() -> None:
     assert len(expected) == 2
     for _ in range(4):
         assert heard(ours) == expected
+
+
+def _warns_of_its_own(x: Any) -> Any:
+    y = np.log(x - x)
+    warnings.warn("something else", stacklevel=1)
+    return y + 1
+
+
+def _catches(x: Any) -> Any:
+    y = np.log(x - x)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        z = 1 / (x - x)
+    return y, z, [str(each.message) for each in caught]
+
+
+def _hides_what_follows(x: Any) -> Any:
+    with warnings.catch_warnings():
+        y = np.log(x - x)
+        warnings.simplefilter("ignore")
+        z = 1 / (x - x)
+    return y, z
+
+
+@pytest.mark.parametrize("function", [_warns_of_its_own, _catches, _hides_what_follows])
+def test_warnings_come_in_their_order_and_to_whom_they_came(function: Callable[..., Any]) -> None:
+    ours = _deferred(function)
+    (x,) = _arrays(8, 1)
+
+    def heard(function: Callable[..., Any]) -> Any:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            value = function(x)
+        return value, [(str(each.message), each.category, each.filename, each.lineno) for each in caught]
+
+    expected = heard(function)
+    assert expected[1]
+    for _ in range(4):
+        found = heard(ours)
+        assert _same(found[0], expected[0])
+        assert found[1] == expected[1]
+
+
+def test_writing_the_larger_of_two_arrays_warns_of_nothing() -> None:
+    def writes(x: Any, y: Any) -> Any:
+        z = np.empty_like(x)
+        np.maximum(x, y, out=z)
+        w = np.empty_like(x)
+        np.minimum(z, x, out=w)
+        return z, w
+
+    ours = _deferred(writes)
+    x, y = _arrays(8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.simplefilter("error", DeprecationWarning)
+        for _ in range(4):
+            assert _same(ours(x, y), writes(x, y))
+
+
+def test_variables_in_the_frames_of_an_error_are_numpys() -> None:
+    def fails(x: Any) -> Any:
+        y = x * 2
+        parts = [y + 1]
+        if y.sum() > 0:
+            z = y - 3
+            raise ValueError("no", z, parts)
+        return parts
+
+    ours = _deferred(fails)
+    for _ in range(3):
+        ours(-np.ones(N))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no") as caught:
+            ours(np.ones(N))
+        (found,) = [frame.f_locals for frame, _ in traceback.walk_tb(caught.tb) if frame.f_code.co_name == "fails"]
+        held = [found["x"], found["y"], found["z"], found["parts"][0], caught.value.args[1]]
+        assert all(type(each) is np.ndarray for each in held)
+        assert np.array_equal(found["z"], np.full(N, -1.0))
 
 
 def test_modes_that_raise_do_so_on_their_line() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -15,31 +14,19 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.placement import deferred, loading, native, native_calls, native_site
+from anygpu.array.deferred import recorder
+from anygpu.placement import native_calls
 from anygpu.placement.deferred import Deferred
+from tests.support.deferred_placement import always_deferred
+from tests.support.native_placement import tried_at_once
 
 N = 20_000
 
 
 @pytest.fixture(autouse=True)
-def on_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def on_native() -> Iterator[None]:
     """Native code is tried at once, and used whatever it takes; no filter makes errors of warnings, as pytest's do."""
-    monkeypatch.setenv("ANYGPU_NATIVE", "on")
-    monkeypatch.setattr(native_site, "BEFORE_NATIVE", 0.0)
-    monkeypatch.setattr(native_site, "LEAST_FOR_NATIVE", 0.0)
-    monkeypatch.setattr(native, "WORTH_TRYING", math.inf)
-    monkeypatch.setattr(native, "_trace_seconds", lambda called: 60.0)
-    monkeypatch.setattr(native_calls, "OVERHEAD", -math.inf)
-    monkeypatch.setattr(native_calls.Allowance, "AT_FIRST", math.inf)
-    for module in (native, native_calls):
-        monkeypatch.setattr(module, "allowance", native_calls.Allowance())
-    monkeypatch.setattr(native_calls, "pinned", {})
-    monkeypatch.setattr(native, "pinned", native_calls.pinned)
-    monkeypatch.setattr(loading.native, "is_ready", True)
-    monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 0.0)
-    monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
-    monkeypatch.setattr(deferred, "PLAIN_EVERY", 10_000)
-    with warnings.catch_warnings():
+    with tried_at_once(), always_deferred(small=recorder.SMALL), warnings.catch_warnings():
         warnings.simplefilter("default")
         yield
 

@@ -17,30 +17,18 @@ import pytest
 import anygpu as ag
 from anygpu.engines.cpu.executable import CpuExecutable
 from anygpu.errors import DeviceFallback, InvalidOption, MissingExtra, ResultMismatch
-from anygpu.placement import gain_without_llvm, loading, native, native_calls, native_site
+from anygpu.placement import gain_without_llvm, native, native_calls, native_site
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.testing.clock import ManualClock
-from tests.support.native_placement import native_at_once, settle
+from tests.support.native_placement import native_at_once, settle, tried_at_once
 
 
 @pytest.fixture(autouse=True)
 def on_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every call counts: the first one is enough to try native code, which is used whatever it takes."""
-    monkeypatch.setenv("ANYGPU_NATIVE", "on")
     monkeypatch.setenv("ANYGPU_SOFTWARE_DEVICES", "off")
-    monkeypatch.setattr(native_site, "BEFORE_NATIVE", 0.0)
-    monkeypatch.setattr(native_site, "LEAST_FOR_NATIVE", 0.0)
-    monkeypatch.setattr(native, "WORTH_TRYING", math.inf)
-    monkeypatch.setattr(native, "_trace_seconds", lambda called: 60.0)
-    monkeypatch.setattr(native_calls, "OVERHEAD", -math.inf)
-    monkeypatch.setattr(native_calls.Allowance, "AT_FIRST", math.inf)
-    for module in (native, native_calls):
-        monkeypatch.setattr(module, "allowance", native_calls.Allowance())
-    monkeypatch.setattr(native_calls, "pinned", {})
-    monkeypatch.setattr(native, "pinned", native_calls.pinned)
-    monkeypatch.setattr(loading.native, "is_ready", True)
-    yield
-    assert native_calls.background.settle(60)
+    with tried_at_once():
+        yield
 
 
 def ran_on(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> tuple[Any, str]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
+from unittest import mock
 
-from tests.semantics import natively
+from tests.semantics import deferring, natively
 from tests.semantics.all_cases import CASES
 from tests.semantics.moving import ENGINES, complaint, moving, run
+from tests.support.deferred_placement import always_deferred
 from tests.support.native_placement import native_at_once
 
 
@@ -18,25 +22,45 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="parts of names; all cases when there are none")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--native", action="store_true", help="as native code in turn with NumPy, and nowhere else")
+    parser.add_argument("--deferred", action="store_true", help="as deferred calls; with --native, of native segments")
     parser.add_argument("--times", action="store_true", help="show the slowest cases")
     options = parser.parse_args()
     chosen = [case for name, case in CASES.items() if not options.names or any(each in name for each in options.names)]
     calls: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
     wrong = 0
     seconds = []
     begin = time.perf_counter()
-    with native_at_once() if options.native else moving(tuple(options.engines.split(","))) as placement:
+    with ExitStack() as stack:
+        if options.deferred:
+            stack.enter_context(always_deferred())
+        if options.native:
+            stack.enter_context(native_at_once())
+        elif options.deferred:
+            stack.enter_context(mock.patch.dict(os.environ, ANYGPU_NATIVE="off"))
+        else:
+            placement = stack.enter_context(moving(tuple(options.engines.split(","))))
         for case in chosen:
-            found = natively.run_natively(case) if placement is None else run(case, placement)
+            if options.deferred:
+                found = deferring.run_deferred(case)
+                message = deferring.complaint(case, found)
+                refused += found.reasons
+            elif options.native:
+                found = natively.run_natively(case)
+                message = natively.complaint(case, found)
+            else:
+                found = run(case, placement)
+                message = complaint(case, found)
             calls += found.calls
             seconds.append((found.seconds, case.name))
-            message = complaint(case, found) if placement is not None else natively.complaint(case, found)
             if message:
                 wrong += 1
                 print(f"{case.name} {dict(found.calls)}\n  {message}", flush=True)
     took = time.perf_counter() - begin
     print(f"{len(chosen)} functions, {sum(calls.values())} calls in {took:.0f} s; {wrong} are wrong")
     print(", ".join(f"{engine} {count}" for engine, count in calls.most_common()))
+    for reason, count in refused.most_common():
+        print(f"{count:6} {reason}")
     if options.times:
         for each, name in sorted(seconds, reverse=True)[:25]:
             print(f"{each:6.2f} s {name}")

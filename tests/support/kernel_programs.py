@@ -21,8 +21,8 @@ from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
-from anygpu.engines.indices import IndexFacts
 from anygpu.engines.numpy.lowering import evaluate_constant
+from anygpu.engines.value_analysis import IndexFacts
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.ops.attention import Attend

@@ -11,6 +11,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 from anygpu.placement import loading, native, native_calls, native_site
@@ -42,6 +43,26 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
         mock.patch.object(native_site.NativeSite, "look_again", _at_once),
     ):
         yield
+
+
+@contextlib.contextmanager
+def tried_at_once() -> Iterator[None]:
+    """Within the block one call is enough to try native code, which is used whatever it takes; then it is settled."""
+    pinned: dict[Any, str] = {}
+    with mock.patch.object(native_calls.Allowance, "AT_FIRST", math.inf):
+        allowance = native_calls.Allowance()
+    with (
+        mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on"}),
+        mock.patch.multiple(native_site, BEFORE_NATIVE=0.0, LEAST_FOR_NATIVE=0.0),
+        mock.patch.object(native_calls.Allowance, "AT_FIRST", math.inf),
+        mock.patch.multiple(native_calls, OVERHEAD=-math.inf, allowance=allowance, pinned=pinned),
+        mock.patch.multiple(
+            native, WORTH_TRYING=math.inf, _trace_seconds=lambda called: 60.0, allowance=allowance, pinned=pinned
+        ),
+        mock.patch.object(loading.native, "is_ready", True),
+    ):
+        yield
+        settle()
 
 
 def _at_once(site: native_site.NativeSite, after: float) -> None:

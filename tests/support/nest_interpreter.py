@@ -28,8 +28,7 @@ from anygpu.codegen.kernel_ir import (
 )
 from anygpu.codegen.kernel_ir import Variable as Changing
 from anygpu.codegen.nests.steps import HostStep, Nest, NestProgram
-from anygpu.engines.numpy.error_function import erf
-from anygpu.engines.numpy.lowering import run_node
+from anygpu.engines.numpy.lowering import erf, run_node
 from anygpu.program.dtypes import REAL_PART, DType
 from anygpu.program.graph import Program
 

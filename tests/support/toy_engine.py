@@ -11,9 +11,8 @@ import pyopencl as cl
 from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.engines.opencl import errors
-from anygpu.engines.opencl.device import open_device
+from anygpu.engines.opencl.device import describe, open_device
 from anygpu.engines.opencl.driver import OpenCLDriver
-from anygpu.engines.opencl.probe import describe
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable

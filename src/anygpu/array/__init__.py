@@ -51,7 +51,7 @@ def _note_result() -> Callable[[Any, tuple[Any, ...], dict[str, Any], Any], Any]
 
 
 def _imitate_attribute() -> Callable[[Array, str, Tracer], Any]:
-    from anygpu.array.trace.imitation import attribute
+    from anygpu.array.trace.numpy_names import attribute
 
     return attribute
 

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.block_ref import ARRAYS
 from anygpu.engines.compiling_session import CompiledProgram, DeviceArray, Session
-from anygpu.engines.driver import Bytes, Counters, Driver
+from anygpu.engines.driver import ARRAYS, Bytes, Counters, Driver
 from anygpu.engines.host_types import dtype_name, numpy_dtype
 from anygpu.engines.protocol import Lack
 from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption

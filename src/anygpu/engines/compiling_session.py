@@ -25,10 +25,12 @@ from anygpu.codegen.lower import buffer_names
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import part_of
-from anygpu.engines.block_ref import ARRAYS, CONSTANTS, TEMPORARIES, BlockRef, window_of
-from anygpu.engines.broken_rules import raise_broken
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.driver import (
+    ARRAYS,
+    CONSTANTS,
+    TEMPORARIES,
+    BlockRef,
     Built,
     Bytes,
     Clear,
@@ -40,16 +42,16 @@ from anygpu.engines.driver import (
     Move,
     TransfersApart,
     difference,
+    window_of,
 )
-from anygpu.engines.host_types import numpy_dtype
-from anygpu.engines.indices import IndexFacts
-from anygpu.engines.kernel_timing import KernelTimer
+from anygpu.engines.host_types import numpy_dtype, raise_broken
+from anygpu.engines.launches import KernelTimer, LaunchKey, PreparedLaunches, ProgramLaunches
 from anygpu.engines.numpy.lowering import evaluate_constant
-from anygpu.engines.prepared_launches import LaunchKey, PreparedLaunches, ProgramLaunches
 from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack
 from anygpu.engines.tuner import Tuner, budget
 from anygpu.engines.unsupported import why_not
+from anygpu.engines.value_analysis import IndexFacts
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,

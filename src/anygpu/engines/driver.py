@@ -1,4 +1,4 @@
-"""What the engines that compile need of a library: one open device that holds memory and runs kernels.
+"""The driver of an engine that compiles: one open device of a library, which holds memory and runs kernels.
 
 Everything above this seam (`anygpu.engines.compiling_session`) is the same for WebGPU and OpenCL; everything that knows
 the library is below it, in one folder for each.
@@ -6,6 +6,8 @@ the library is below it, in one folder for each.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,6 +17,8 @@ import numpy.typing as npt
 
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.target import Target
+from anygpu.memory.adaptors import Stats
+from anygpu.memory.resource import Block as MemoryBlock
 
 #: A piece of the device's memory, and a kernel that is ready to run: the driver's own objects.
 Block = Any
@@ -168,3 +172,79 @@ class TransfersApart(Protocol):
 
     def read_apart(self, extent: Extent, target: Bytes) -> None:
         """Like `read_into`, for an extent that nothing writes to which was submitted."""
+
+
+# -- kernels that would run too long, cut along their groups
+
+
+#: A dispatch that runs much longer makes a desktop stutter, cannot be given up, and is killed by some systems at 2 s.
+LONGEST_SECONDS = 0.2
+
+
+class AssumedPace(NamedTuple):
+    """What a device is sure to reach, for kernels that have never run. Too low only means a few cuts too many."""
+
+    flops_per_second: float = 2e9
+    bytes_per_second: float = 2e9
+
+    def seconds(self, flops: float, bytes_moved: float) -> float:
+        return max(flops / self.flops_per_second, bytes_moved / self.bytes_per_second)
+
+
+class GridCut(NamedTuple):
+    """A part of a grid."""
+
+    first_group: int
+    groups: int
+
+
+def cuts(groups: int, seconds: float, *, longest: float = LONGEST_SECONDS, most: int | None = None) -> list[GridCut]:
+    """Parts in order that cover `groups`, each of at most `longest` seconds by the estimate and `most` groups.
+
+    They are as equal as they can be, because some compilers specialise a kernel to the size of its grid.
+    """
+    if groups <= 0:
+        return []
+    pieces = max(1, math.ceil(seconds / longest))
+    if most is not None:
+        pieces = max(pieces, -(-groups // most))
+    pieces = min(pieces, groups)
+    bounds = [groups * piece // pieces for piece in range(pieces + 1)]
+    return [GridCut(first, after - first) for first, after in itertools.pairwise(bounds)]
+
+
+# -- blocks of a device's memory that go back by themselves
+
+
+#: Whom memory is counted for.
+ARRAYS, TEMPORARIES, CONSTANTS, TUNING = "arrays", "temporaries", "constants", "tuning"
+
+
+class BlockRef:
+    """A block that goes back when the last array in it is gone."""
+
+    __slots__ = ("__weakref__", "_memory", "block")
+
+    def __init__(self, memory: Stats, nbytes: int, owner: str) -> None:
+        self._memory = memory
+        self.block: MemoryBlock = memory.allocate(nbytes, owner=owner)
+
+    def __del__(self) -> None:
+        block = getattr(self, "block", None)
+        if block is not None:
+            self._memory.release(block)
+
+    def extent(self, nbytes: int) -> Extent:
+        """Its first bytes."""
+        return Extent(self.block.handle, 0, nbytes)
+
+
+def window_of(extent: Extent, window: tuple[int, int] | None) -> Extent:
+    """What a kernel sees of an extent. Of what begins at an offset, the last window may turn out to show nothing."""
+    if window is None:
+        return extent
+    first, nbytes = window
+    left = extent.nbytes - first
+    if left <= 0:
+        return Extent(extent.block, extent.offset, min(extent.nbytes, 4))
+    return Extent(extent.block, extent.offset + first, min(nbytes, left))

@@ -1,4 +1,4 @@
-"""What an engine is: the one seam between anygpu and a library that can compute.
+"""The protocol of an engine: the one seam between anygpu and a library that can compute.
 
 An engine is one module that owns one import. Probing has two steps, so that a device which hangs or crashes while it is
 verified does not hide the ones that come after it: `discover` lists, `verify` computes on one device. Both may take
@@ -7,7 +7,9 @@ down the process they run in; that is why callers run them in a child (see `anyg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
@@ -17,6 +19,7 @@ from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.verification import VerifiedType, inputs, mistake, types_to_verify
 from anygpu.program.graph import Program
+from anygpu.program.ops.custom import SPOKEN, Custom, reference_of
 
 if TYPE_CHECKING:
     from anygpu.engines.driver import Counters
@@ -227,3 +230,36 @@ def failed(device: Device, error: Exception) -> Unavailable:
         detail=str(error),
         pci=device.pci,
     )
+
+
+# -- users' kernels on an engine that does not speak their language
+
+
+def why_not_here(op: Custom, engine: str, lacks: Callable[[Program], Sequence[Lack]]) -> str | None:
+    """Why the engine cannot compute what the kernel means; `None` when it can."""
+    if not op.reference:
+        return (
+            f"{engine} cannot run kernels in {SPOKEN[op.language]}, and {op.title} has no reference that can be traced"
+        )
+    return next((lack.reason for lack in lacks(reference_of(op))), None)
+
+
+# -- how long kernels may be tuned, set by the caller that has a program compiled
+
+
+_LIMIT: ContextVar[float | None] = ContextVar("tuning seconds", default=None)
+
+
+@contextmanager
+def tuning_limited_to(seconds: float | None) -> Iterator[None]:
+    """Programs that this thread has compiled in this block spend no more than that; `None` is no limit."""
+    before = _LIMIT.set(seconds)
+    try:
+        yield
+    finally:
+        _LIMIT.reset(before)
+
+
+def tuning_limit() -> float | None:
+    """The limit that holds here; `None` when there is none."""
+    return _LIMIT.get()

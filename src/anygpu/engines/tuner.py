@@ -18,7 +18,7 @@ import msgspec
 from anygpu.base.disturbance import MOST_SPREAD, Reading, conditions, spread
 from anygpu.codegen.kernel import Choice, Kernel, Schedule
 from anygpu.engines.disk_cache import DiskCache
-from anygpu.engines.tuning_limit import tuning_limit
+from anygpu.engines.protocol import tuning_limit
 from anygpu.errors import AllocationError, InvalidOption, InvalidProgram, Unsupported
 
 #: Seconds that may be spent on the kernels of one program; 0 measures nothing.

@@ -6,8 +6,7 @@ from anygpu.codegen.custom.lowering import refusal
 from anygpu.codegen.lower import is_general_power
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import missing_feature
-from anygpu.engines.custom_support import why_not_here
-from anygpu.engines.protocol import Lack
+from anygpu.engines.protocol import Lack, why_not_here
 from anygpu.errors import InvalidKernel
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program

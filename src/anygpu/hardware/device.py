@@ -13,6 +13,7 @@ import msgspec
 
 from anygpu.base import events
 from anygpu.base.display import drawn
+from anygpu.hardware.preference import CPU as CPU
 from anygpu.receipts import require_reasons
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 #: As the name of a device: any that is on another machine.
 FLEET = "fleet"
-#: The engine that compiles for the processor. In `on=` its name is not that of the kind: where there is no such device,
-#: it means NumPy.
-CPU = "cpu"
 
 
 class DeviceName(NamedTuple):

@@ -8,6 +8,10 @@ from typing import Literal, NamedTuple
 from anygpu.base.units import readable_bytes
 from anygpu.errors import InvalidOption
 
+#: The engine that compiles for the processor. In `on=` its name is not that of the kind: where there is no such device,
+#: it means NumPy.
+CPU = "cpu"
+
 Power = Literal["high", "low"]
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.core.arguments import filled
+from anygpu.array.core.arguments import converted, either, filled, table
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import apply
-from anygpu.array.functions.numpy_or_anygpu import converted, either, table
 from anygpu.image.layouts import Layout, as_given, channel_axis, checked, in_float
 from anygpu.program.primitives import Scatter
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from anygpu.array.core.arguments import converted, either
 from anygpu.array.core.array import Array
-from anygpu.array.functions.numpy_or_anygpu import converted, either
 from anygpu.errors import InvalidOption
 from anygpu.image.layouts import Layout, as_given, checked, in_float
 from anygpu.image.median_networks import median_of

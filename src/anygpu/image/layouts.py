@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anygpu.array.functions.numpy_or_anygpu import converted, either
+from anygpu.array.core.arguments import converted, either
 from anygpu.errors import InvalidOption
 
 Layout = Literal["HWC", "CHW", "HW"]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.array.functions.numpy_or_anygpu import converted, table
+from anygpu.array.core.arguments import converted, table
 from anygpu.errors import InvalidOption
 from anygpu.image.layouts import Layout, as_given, checked, in_float
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.array.core.arguments import either, in_single, in_type_of
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import unary_float
-from anygpu.array.functions.numpy_or_anygpu import either, in_single, in_type_of
 from anygpu.base.float_errors import float_errors
-from anygpu.engines.numpy.error_function import erf
+from anygpu.engines.numpy.lowering import erf
 
 
 def softmax(x: Any, axis: int = -1) -> Any:

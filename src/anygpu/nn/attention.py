@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.array.core.arguments import converted, either
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import apply, broadcast
-from anygpu.array.functions.numpy_or_anygpu import converted, either
 from anygpu.base.float_errors import float_errors
-from anygpu.engines.numpy.attention import attended
+from anygpu.engines.numpy.lowering import attended
 from anygpu.program.ops.attention import Attend
 
 #: A query that sees no key is 0 / 0, which is meant.

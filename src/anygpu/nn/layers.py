@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.functions.numpy_or_anygpu import converted, either, in_single, in_type_of
+from anygpu.array.core.arguments import converted, either, in_single, in_type_of
 from anygpu.nn.quantisation import Quantised, quantised_matmul, rows_of
 
 

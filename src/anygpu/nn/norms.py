@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.array.core.arguments import either, in_single, in_type_of
 from anygpu.array.core.recording import normal_axes
-from anygpu.array.functions.numpy_or_anygpu import either, in_single, in_type_of
 
 
 def layer_norm(

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.array.core.arguments import converted, either, in_single, table
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import normal_axis
-from anygpu.array.functions.numpy_or_anygpu import converted, either, in_single, table
 
 #: The range of the stored integers, for symmetric (True) and asymmetric quantisation, by the number of bits.
 _RANGES = {8: {True: (-127, 127), False: (-128, 127)}, 4: {True: (1, 15), False: (0, 15)}}

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.array.core.arguments import either, in_single, in_type_of
 from anygpu.array.core.recording import normal_axis
-from anygpu.array.functions.numpy_or_anygpu import either, in_single, in_type_of
 
 
 def cosine_similarity(a: Any, b: Any, *, axis: int = -1, eps: float = 1e-8) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
-from anygpu.engines.tuning_limit import tuning_limited_to
+from anygpu.engines.protocol import tuning_limited_to
 from anygpu.errors import AllocationError, Unsupported
 from anygpu.hardware.device import CPU
 from anygpu.plan.calibration import assumed

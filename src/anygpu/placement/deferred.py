@@ -60,6 +60,8 @@ _LOOK_EVERY = 64
 _RECENT = 24
 #: One call of so many is a plain one, to know what these take.
 PLAIN_EVERY = 24
+#: Errors of one function: after each it is looked for arrays that somebody holds, which takes a while.
+_MOST_ERRORS = 3
 #: Kinds of arguments that are remembered for one function.
 _MOST_SITES = 256
 
@@ -127,7 +129,7 @@ class DeferredSite:
 class Deferred(Offloaded[P, R]):
     """A function whose calls are deferred. Made by `offload(deferred=True)`."""
 
-    __slots__ = ("_back", "_bare", "_last", "_left", "_proof", "_reach", "_segments", "_sites")
+    __slots__ = ("_back", "_bare", "_errors", "_last", "_left", "_proof", "_reach", "_segments", "_sites")
 
     def __init__(
         self,
@@ -144,8 +146,8 @@ class Deferred(Offloaded[P, R]):
         self._back: dict[Hashable, str] = {}
         self._segments = Segments(self._task, function, options)
         self._last: Receipt | None = None
-        #: Plain calls that are made without a look at their arguments.
-        self._left = 0
+        #: Plain calls that are made without a look at their arguments; and deferred ones that raised an error.
+        self._left = self._errors = 0
         #: What the receipts of those say for which there is nothing to do but to call the function.
         self._bare: HostNote | None = None
         why = _why_options_rule_it_out(options) or why_not_deferred(function)
@@ -241,8 +243,11 @@ class Deferred(Offloaded[P, R]):
         except BaseException as error:
             if events.calls:
                 events.calls.tell(Failure(self._task, "numpy", type(error).__name__, begin, _clock()), None)
+            self._errors += 1
             if _may_be_ours(error, self._function):
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")
+            elif self._errors >= _MOST_ERRORS:
+                self._go_back(None, f"{self._errors} of them have raised.")
             raise
         end = _clock()
         why = run.escaped or site.ran(end - begin, run.operations, run.computing, self._segments)
@@ -356,7 +361,9 @@ class _Run:
         """Compute what waits, so that NumPy's warnings appear and whoever holds an array can read it."""
         with contextlib.suppress(Exception):
             self._recorder.compute("the function raised", 1)
-        self._recorder.is_open = False
+        alive = self._recorder.close()
+        if alive:
+            replace_everywhere(alive)  # those that are held by more than the frames of the traceback
         error.args = tuple(map(unwrapped, error.args))
         replace_in_frames(error)
         if isinstance(error, TypeError) and "StandIn" in str(error):

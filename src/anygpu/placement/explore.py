@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.base.units import readable_seconds
-from anygpu.engines.tuning_limit import tuning_limited_to
+from anygpu.engines.protocol import tuning_limited_to
 from anygpu.errors import AnyGPUError, name_of, text_of
 from anygpu.hardware.device import Device
 from anygpu.placement.call import Call

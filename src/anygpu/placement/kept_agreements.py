@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from anygpu.engines.cpu.object_cache import keep_fact, kept_fact
+from anygpu.engines.cpu.loader import keep_fact, kept_fact
 from anygpu.placement.trust import NumberKind, Trust
 from anygpu.program.graph import Program
 

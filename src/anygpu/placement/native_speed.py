@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from anygpu.codegen.nests.inspection import work_of
 from anygpu.codegen.nests.schedule import nests
 from anygpu.codegen.nests.steps import Nest
-from anygpu.codegen.nests.work import work_of
 from anygpu.engines.cpu.executable import executable
 from anygpu.errors import CannotCompile, MissingExtra
 from anygpu.plan.calibration import Calibration, NativeSpeed, assumed_speed

@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 
 from anygpu.array.core.array import Array
-from anygpu.array.core.plain import require_plain
-from anygpu.array.core.structure import flatten, unflatten
+from anygpu.array.core.structure import flatten, require_plain, unflatten
 from anygpu.base.interrupts import TryAcquire
 from anygpu.errors import DeviceUnavailable, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device

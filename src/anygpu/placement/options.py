@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 from anygpu.base.units import bytes_from
 from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
 from anygpu.errors import InvalidOption
-from anygpu.hardware.preference import Power, Preference, prefer
+from anygpu.hardware.preference import CPU, Power, Preference, prefer
 
 #: raise: before any work is done elsewhere; warn: say so, once for each cause and line; allow: the receipt says it.
 Fallback = Literal["raise", "warn", "allow"]
@@ -148,10 +148,6 @@ def options(**given: Unpack[CallOptions]) -> Options:
 
 def _with_cpu(preference: Preference, engine: str | None) -> tuple[Preference, str | None]:
     """What "cpu" means: the engine; NumPy, with the reason; or for an opaque task the library's own CPU device."""
-    if not preference.on:
-        return preference, None
-    from anygpu.hardware.device import CPU  # which a call that names no device does not need
-
     if not any(name.lower() == CPU for name in preference.on):
         return preference, None
     from anygpu.engines.catalogue import why_cpu_is_numpy

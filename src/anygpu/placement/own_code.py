@@ -10,13 +10,16 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
+import inspect
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Reversible, Sized
 from typing import Any
 
 import numpy as np
+
+from anygpu.array.deferred.standing_in import StandIn
 
 #: Functions that are followed.
 _MOST_FUNCTIONS = 64
@@ -78,6 +81,8 @@ def why_not_deferred(function: Callable[..., Any]) -> str | None:
     types is never of an array.
     """
     own = getattr(getattr(function, "__func__", function), "__code__", None)
+    if own is not None and own.co_flags & _RUNS_LATER:
+        return "it is a generator or a coroutine, which runs after the call"
     for code, source in _codes(function):
         if source is not None:
             for _, value in _reached(code, source):
@@ -85,10 +90,31 @@ def why_not_deferred(function: Callable[..., Any]) -> str | None:
                     return insists
         if code is not own and ("site-packages" in code.co_filename or code.co_filename.startswith(_STANDARD)):
             continue
+        if source is not None and any(
+            value in _CLASSES_OF_BOTH for _, value in _reached(code, source) if isinstance(value, type)
+        ):
+            return (
+                f"it asks for a class by its methods, which arrays and numbers of ours have alike ({code.co_filename})"
+            )
+        if not _NAMES_OF_BOTH.isdisjoint(_texts(code)):
+            return f"it asks for a method that arrays and numbers of ours have alike ({code.co_filename})"
+        if "shuffle" in code.co_names:
+            return f"it calls shuffle, which swaps elements of NumPy's own arrays alone ({code.co_filename})"
+        line = _compares_identity(code, source)
+        if line is not None:
+            return f"it asks whether two objects are the same one ({code.co_filename}:{line})"
         line = _asks_for_type(code)
         if line is not None:
             return f"it asks for the type of an object ({code.co_filename}:{line})"
     return None
+
+
+def _texts(code: types.CodeType) -> Iterator[str]:
+    """Every text among the constants of the code."""
+    for constant in code.co_consts:
+        for each in constant if isinstance(constant, tuple | frozenset) else (constant,):
+            if isinstance(each, str):
+                yield each
 
 
 def _insists_on_numpys(value: Any) -> str | None:
@@ -102,6 +128,11 @@ def _insists_on_numpys(value: Any) -> str | None:
 
 
 _STANDARD = sysconfig.get_path("stdlib")
+_RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+#: An array that stands for NumPy's says of itself what NumPy's does, but for these: one class stands for arrays and for
+#: numbers.
+_CLASSES_OF_BOTH = frozenset((Collection, Container, Hashable, Iterable, Reversible, Sized))
+_NAMES_OF_BOTH = frozenset(("__contains__", "__hash__", "__iter__", "__len__", "__setitem__", *StandIn.__slots__))
 _BETWEEN = frozenset(("CACHE", "PRECALL", "PUSH_NULL", "NOT_TAKEN"))
 
 
@@ -126,6 +157,22 @@ def _asks_for_type(code: types.CodeType) -> int | None:
         elif is_asked:
             return line
     return line if is_asked else None
+
+
+def _compares_identity(code: types.CodeType, function: types.FunctionType | None) -> int | None:
+    """The line of an `is` between two things that may both be arrays: the last is no constant and no name outside."""
+    line = code.co_firstlineno
+    before, space = "", {} if function is None else function.__globals__
+    for instruction in dis.get_instructions(code):
+        if instruction.starts_line:
+            line = instruction.positions.lineno or line if instruction.positions is not None else line
+        if instruction.opname == "IS_OP" and before not in ("LOAD_CONST", "LOAD_GLOBAL", "LOAD_ATTR", "LOAD_NAME"):
+            return line
+        if instruction.opname not in _BETWEEN:
+            before = instruction.opname
+            if before == "LOAD_GLOBAL" and isinstance(space.get(instruction.argval), np.ndarray):
+                before = "an array"
+    return None
 
 
 class Reach:
@@ -226,6 +273,8 @@ def _reached(code: types.CodeType, function: types.FunctionType) -> Iterator[tup
         else:
             is_module = False
             continue
+        if _answers_itself(found):
+            found = _UNKNOWN
         is_module = isinstance(found, types.ModuleType)
         if is_module:
             if read is not None:
@@ -235,6 +284,17 @@ def _reached(code: types.CodeType, function: types.FunctionType) -> Iterator[tup
 
 
 _UNKNOWN = object()
+_MADE_BY_A_PROGRAM = 1 << 9  # CPython's Py_TPFLAGS_HEAPTYPE
+
+
+def _answers_itself(value: Any) -> bool:
+    """Whether a question for an attribute of it would run the user's code, which may count or raise."""
+    kind = type(value)
+    if not kind.__flags__ & _MADE_BY_A_PROGRAM or issubclass(kind, types.ModuleType | type):
+        return False
+    return any(
+        name in vars(each) for each in kind.__mro__[:-1] for name in ("__getattr__", "__getattribute__", "__class__")
+    )
 
 
 def _is_number(value: Any) -> bool:

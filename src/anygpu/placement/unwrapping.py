@@ -6,10 +6,13 @@ import ctypes
 import dataclasses
 import gc
 import sys
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from types import CellType
+from types import CellType, GeneratorType, MemberDescriptorType
 from typing import Any
+
+import numpy as np
 
 from anygpu.array.deferred.standing_in import StandIn
 
@@ -18,8 +21,10 @@ def unwrapped(value: Any, seen: set[int] | None = None) -> Any:
     """What a function returned, as NumPy has it. Lists, dicts and objects stay the same ones; tuples are made anew."""
     kind = type(value)
     if kind is StandIn:
-        return value.compute("it is returned")
+        return value._computed("it is returned")
     if kind in _ATOMS:
+        return value
+    if kind is np.ndarray and value.dtype != object:
         return value
     seen = set() if seen is None else seen
     if id(value) in seen:
@@ -27,7 +32,7 @@ def unwrapped(value: Any, seen: set[int] | None = None) -> Any:
     seen.add(id(value))
     if isinstance(value, tuple):
         return _tuple(value, seen)
-    if isinstance(value, list):
+    if isinstance(value, list | deque):
         for number, each in enumerate(value):
             new = unwrapped(each, seen)
             if new is not each:
@@ -37,6 +42,15 @@ def unwrapped(value: Any, seen: set[int] | None = None) -> Any:
             new = unwrapped(each, seen)
             if new is not each:
                 value[name] = new
+            if type(name) is StandIn:
+                _replace_key(value, name, name._computed("it is returned"))
+    elif isinstance(value, set | frozenset):
+        return _set(value)
+    elif isinstance(value, np.ndarray) and value.dtype == object:
+        for number, each in enumerate(value.flat):
+            new = unwrapped(each, seen)
+            if new is not each:
+                value.flat[number] = new
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             each = getattr(value, field.name, None)
@@ -57,24 +71,38 @@ def _tuple(value: tuple[Any, ...], seen: set[int]) -> tuple[Any, ...]:
     return tuple(parts) if make is None else make(parts)
 
 
+def _set(value: Any) -> Any:
+    """Numbers of NumPy's can be in a set, and their stand-ins."""
+    ours = [each for each in value if type(each) is StandIn]
+    if not ours:
+        return value
+    if isinstance(value, frozenset):
+        return type(value)(unwrapped(each) for each in value)
+    for each in ours:
+        value.discard(each)
+        value.add(unwrapped(each))
+    return value
+
+
 def replace_everywhere(arrays: Sequence[StandIn]) -> int:
     """Replace arrays that outlive their call, wherever somebody holds one; how many are still held."""
     left = 0
     for array in arrays:
-        value = array.compute("it outlives the call")
+        value = array._computed("it outlives the call")
         for holder in gc.get_referrers(array):
-            if holder is not arrays:
+            if holder is not arrays and holder is not sys._getframe():
                 _replace(holder, array, value)
-        # The sequence, this frame, and what asks.
-        left += any(
-            holder is not arrays and type(holder) in (list, tuple, dict, set, CellType)
-            for holder in gc.get_referrers(array)
-        )
+        del holder
+    views = {id(each._parent) for each in arrays}
+    for array in arrays:
+        # The sequence, this frame, and what asks; and views of it.
+        left += sys.getrefcount(array) > 3 and id(array) not in views
     return left
 
 
 def _replace(holder: Any, array: StandIn, value: Any) -> None:
-    if isinstance(holder, list):
+    kind = type(holder)
+    if isinstance(holder, list | deque):
         for number, each in enumerate(holder):
             if each is array:
                 holder[number] = value
@@ -82,12 +110,71 @@ def _replace(holder: Any, array: StandIn, value: Any) -> None:
         for name, each in list(holder.items()):
             if each is array:
                 holder[name] = value
+            if name is array:
+                _replace_key(holder, array, value)
+    elif isinstance(holder, set):
+        holder.discard(array)
+        holder.add(value)
+    elif isinstance(holder, tuple):
+        _replace_in_tuple(holder, array, value)
     elif isinstance(holder, CellType):
         holder.cell_contents = value
-    elif type(holder) is not StandIn and hasattr(holder, "__dict__"):
-        for name, each in list(vars(holder).items()):
-            if each is array:
-                object.__setattr__(holder, name, value)
+    elif isinstance(holder, GeneratorType):
+        _replace_in_frame(holder.gi_frame, array, value)
+    elif kind is not StandIn:
+        for each in kind.__mro__:
+            for slot in vars(each).values():
+                if isinstance(slot, MemberDescriptorType) and _slot(slot, holder) is array:
+                    slot.__set__(holder, value)
+        space = getattr(holder, "__dict__", None)
+        if isinstance(space, dict):
+            for name, each in list(space.items()):
+                if each is array:
+                    space[name] = value
+
+
+def _slot(slot: MemberDescriptorType, holder: Any) -> Any:
+    try:
+        return slot.__get__(holder)
+    except AttributeError:
+        return None
+
+
+def _replace_key(holder: dict[Any, Any], array: StandIn, value: Any) -> None:
+    """In the same place: keys keep their order."""
+    items = [(value if name is array else name, each) for name, each in holder.items()]
+    holder.clear()
+    holder.update(items)
+
+
+def _replace_in_tuple(holder: tuple[Any, ...], array: StandIn, value: Any) -> None:
+    """Nobody has seen the tuple outside of the call: CPython lets its items be set."""
+    if sys.implementation.name != "cpython":
+        return
+    for number, each in enumerate(tuple.__iter__(holder)):
+        if each is array:
+            place = id(holder) + tuple.__basicsize__ + number * ctypes.sizeof(ctypes.c_void_p)
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+            ctypes.c_void_p.from_address(place).value = id(value)
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(array))
+
+
+def _replace_in_frame(frame: Any, array: StandIn, value: Any) -> None:
+    """In the variables of a generator that goes on after the call."""
+    if frame is None:
+        return
+    names = [name for name, each in frame.f_locals.items() if each is array]
+    space = frame.f_locals
+    for name in names:
+        space[name] = value
+    if names:
+        _keep_variables(frame)
+
+
+def _keep_variables(frame: Any) -> None:
+    """Variables that were set in `f_locals` are the frame's, which they are by themselves from Python 3.13 on."""
+    if sys.version_info < (3, 13) and sys.implementation.name == "cpython":
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 def replace_in_frames(error: BaseException) -> None:
@@ -110,8 +197,7 @@ def replace_in_frames(error: BaseException) -> None:
             changed = {name: new for name, value in variables.items() if (new := unwrapped(value)) is not value}
             if changed:
                 variables.update(changed)
-                if sys.version_info < (3, 13) and sys.implementation.name == "cpython":
-                    ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+                _keep_variables(frame)
 
 
 _OURS = str(Path(__file__).parent.parent)

@@ -77,7 +77,7 @@ class NativeSpeed(msgspec.Struct, frozen=True):
     #: How much faster all threads are than one.
     threads: float
     vector_bytes: int
-    #: Seconds of an instruction on one thread, as `anygpu.codegen.nests.work` counts them, and of bytes on all.
+    #: Seconds of an instruction on one thread, as `anygpu.codegen.nests.inspection` counts them, and of bytes on all.
     instruction: float
     bytes_per_second: float
 
@@ -188,8 +188,8 @@ def assumed(device: Device) -> Calibration:
 
 def assumed_speed() -> NativeSpeed:
     """The likely speed of native code on this machine, until it has been measured."""
+    from anygpu.engines.cpu.loader import host_processor
     from anygpu.engines.cpu.pool import wanted_threads
-    from anygpu.engines.cpu.target import host_processor
 
     vector_bytes = 32
     # Nothing says which processor it is where there is no LLVM.

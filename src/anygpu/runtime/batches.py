@@ -21,7 +21,7 @@ import numpy as np
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base.disturbance import DisturbanceWatch
-from anygpu.engines.tuning_limit import tuning_limited_to
+from anygpu.engines.protocol import tuning_limited_to
 from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
 from anygpu.placement.call import Call

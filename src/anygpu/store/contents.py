@@ -15,8 +15,8 @@ import numpy as np
 
 from anygpu.array.core.array import Array, as_array
 from anygpu.array.core.expression import Value, compute
-from anygpu.array.core.plain import require_plain
 from anygpu.array.core.recording import dtype_name
+from anygpu.array.core.structure import require_plain
 from anygpu.base.typing import HostArray
 from anygpu.device_arrays.handle import DeviceHandle, is_shared
 from anygpu.device_arrays.lineage import HostCopy, TrackedBuffer

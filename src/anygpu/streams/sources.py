@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from anygpu.array.core.plain import require_plain
+from anygpu.array.core.structure import require_plain
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.tensor_files.header import FileRange, in_npy, in_safetensors

@@ -17,8 +17,7 @@ import numpy as np
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
-from anygpu.engines.protocol import ProgramEngine
-from anygpu.engines.tuning_limit import tuning_limited_to
+from anygpu.engines.protocol import ProgramEngine, tuning_limited_to
 from anygpu.errors import InvalidOption
 from anygpu.program import wire
 from anygpu.program.graph import Program

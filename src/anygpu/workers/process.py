@@ -20,8 +20,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.isolation import Isolation
-from anygpu.engines.protocol import Lack, Memory
-from anygpu.engines.tuning_limit import tuning_limit
+from anygpu.engines.protocol import Lack, Memory, tuning_limit
 from anygpu.errors import (
     DeviceLost,
     DeviceUnavailable,

@@ -11,9 +11,9 @@ import pytest
 
 from anygpu.codegen.index import Index
 from anygpu.codegen.nests.costs import Estimate, grain_of, lanes_of
-from anygpu.codegen.nests.domains import axis_variable, merged, pieces
-from anygpu.codegen.nests.rewrites import last_square
-from anygpu.codegen.nests.tree import subtrees
+from anygpu.codegen.nests.flat import subtrees
+from anygpu.codegen.nests.roots import axis_variable, merged, pieces
+from anygpu.codegen.nests.schedule import last_square
 
 
 def test_axes_are_one_loop_where_all_positions_step_alike() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 import anygpu as ag
 from anygpu.codegen.nests import costs
+from anygpu.codegen.nests.inspection import to_text
 from anygpu.codegen.nests.schedule import nests
 from anygpu.codegen.nests.steps import HostStep, Nest, NestProgram
-from anygpu.codegen.nests.text import to_text
 from anygpu.engines.numpy.lowering import run
 from anygpu.program.primitives import Spec
 from tests.support.nest_interpreter import interpreted

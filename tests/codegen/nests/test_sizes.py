@@ -12,10 +12,10 @@ import anygpu as ag
 from anygpu.codegen.dialects.llvm import module
 from anygpu.codegen.dialects.llvm.module import module_text
 from anygpu.codegen.dialects.llvm.native import NativeTarget
-from anygpu.codegen.nests import limits
-from anygpu.codegen.nests.limits import TooLarge, Written
+from anygpu.codegen.nests import steps
 from anygpu.codegen.nests.plan import planned
 from anygpu.codegen.nests.schedule import nests
+from anygpu.codegen.nests.steps import TooLarge, Written
 from anygpu.engines.numpy.lowering import run
 from anygpu.program.graph import Program
 from tests.support.nest_interpreter import interpreted
@@ -115,8 +115,8 @@ def test_the_whole_of_an_updated_array_is_stored() -> None:
 
 def test_a_program_of_too_many_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     program, _ = recorded("short sums", 3)
-    monkeypatch.setattr(limits, "FEWEST_VALUES", 100)
-    monkeypatch.setattr(limits, "VALUES_OF_NODE", 2)
+    monkeypatch.setattr(steps, "FEWEST_VALUES", 100)
+    monkeypatch.setattr(steps, "VALUES_OF_NODE", 2)
     with pytest.raises(TooLarge, match="more than 100 values"):
         nests(program)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
+from anygpu.codegen.nests.inspection import Work, work_of
 from anygpu.codegen.nests.schedule import nests
 from anygpu.codegen.nests.steps import Nest
-from anygpu.codegen.nests.work import Work, work_of
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 

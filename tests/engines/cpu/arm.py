@@ -20,14 +20,12 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text
 from anygpu.codegen.nests.schedule import nests
-from anygpu.engines.broken_rules import raise_broken
 from anygpu.engines.cpu import pool
 from anygpu.engines.cpu.compiler import compiled
-from anygpu.engines.cpu.loader import _Header
+from anygpu.engines.cpu.loader import HostProcessor, _Header
 from anygpu.engines.cpu.planning import entry_text, run_plan
 from anygpu.engines.cpu.run_plan import HostRun, exports_of
-from anygpu.engines.cpu.target import HostProcessor
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_types import numpy_dtype, raise_broken
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.program.graph import Program
 from anygpu.program.transforms import simplified

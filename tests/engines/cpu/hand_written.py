@@ -7,10 +7,9 @@ from anygpu.codegen.kernel_ir import Buffer
 from anygpu.codegen.nests.steps import Cost, HostStep, Nest, NestProgram
 from anygpu.engines.cpu.compiler import compiled
 from anygpu.engines.cpu.executable import CpuExecutable
-from anygpu.engines.cpu.loader import LOADS_IMAGES
+from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor
 from anygpu.engines.cpu.planning import entry_text, run_plan
 from anygpu.engines.cpu.run_plan import CompiledProgram
-from anygpu.engines.cpu.target import host_processor
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Gather, Input, Reduce, Spec, Unary

@@ -19,13 +19,12 @@ import pytest
 from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import RESULT
-from anygpu.codegen.nests import limits
-from anygpu.engines.cpu import compiler, numpy_abi
+from anygpu.codegen.nests import steps
+from anygpu.engines.cpu import compiler, runtime
 from anygpu.engines.cpu import executable as executable_module
 from anygpu.engines.cpu.executable import CpuExecutable
 from anygpu.engines.cpu.host_steps import HostSteps, first_positions, first_that_is_read
-from anygpu.engines.cpu.native_threads import HAS_NATIVE_THREADS
-from anygpu.engines.cpu.pool import wanted_threads
+from anygpu.engines.cpu.pool import HAS_NATIVE_THREADS, wanted_threads
 from anygpu.engines.cpu.run_plan import layout_of
 from anygpu.engines.cpu.runtime import native_runtime
 from anygpu.engines.numpy.lowering import run_node
@@ -174,10 +173,10 @@ def test_where_the_layout_of_arrays_is_another_one_calls_go_the_long_way(monkeyp
 
 
 def test_the_layout_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert numpy_abi.array_symbols.__wrapped__() is not None
-    for field in numpy_abi.FIELDS:
-        monkeypatch.setitem(numpy_abi.FIELDS, field, (numpy_abi.FIELDS[field][0], 24))
-        assert not all(map(numpy_abi._is_as_expected, numpy_abi._samples())), field
+    assert runtime.array_symbols.__wrapped__() is not None
+    for field in runtime.FIELDS:
+        monkeypatch.setitem(runtime.FIELDS, field, (runtime.FIELDS[field][0], 24))
+        assert not all(map(runtime._is_as_expected, runtime._samples())), field
         monkeypatch.undo()
 
 
@@ -574,7 +573,7 @@ def test_a_mistake_while_nests_are_made_is_not_the_users(monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("compiled_here")
 def test_a_program_that_is_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FEWEST_VALUES", 5)
-    monkeypatch.setattr(limits, "VALUES_OF_NODE", 0)
+    monkeypatch.setattr(steps, "FEWEST_VALUES", 5)
+    monkeypatch.setattr(steps, "VALUES_OF_NODE", 0)
     with pytest.raises(CannotCompile, match="too large for native code: its loops compute more than 5 values"):
         executable_module.executable(record(lambda x: x - 13.5, np.ones(13)))

@@ -15,8 +15,7 @@ import pytest
 
 from anygpu.engines.cpu import compile_child, compiler, loader
 from anygpu.engines.cpu.compile_child import CannotLink
-from anygpu.engines.cpu.loader import Image
-from anygpu.engines.cpu.target import HostProcessor, host_processor
+from anygpu.engines.cpu.loader import HostProcessor, Image, host_processor
 from anygpu.errors import CannotCompile, MissingExtra
 from tests.engines.cpu.hand_written import head
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.cpu.memory import LARGE_BYTES
+from anygpu.engines.cpu.pool import LARGE_BYTES
 from anygpu.engines.cpu.runtime import native_runtime
 from anygpu.program.primitives import Spec
 from tests.engines.cpu import hand_written

@@ -11,10 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anygpu.engines.cpu import compiler, object_cache
-from anygpu.engines.cpu.loader import Image
-from anygpu.engines.cpu.object_cache import image_of
-from anygpu.engines.cpu.target import host_processor
+from anygpu.engines.cpu import compiler, loader
+from anygpu.engines.cpu.loader import Image, host_processor, image_of
 from tests.engines.cpu.test_compiler import module, value
 
 
@@ -38,7 +36,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             known[text] = real(text, *given, **named)  # type: ignore[arg-type]
         return known[text]
 
-    monkeypatch.setattr(object_cache, "compiled", compile_text)
+    monkeypatch.setattr(loader, "compiled", compile_text)
     return asked
 
 

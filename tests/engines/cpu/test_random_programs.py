@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from anygpu.engines.cpu.target import host_processor
+from anygpu.engines.cpu.loader import host_processor
 from anygpu.errors import InvalidOption
 from tests.engines.cpu.random_checks import judged
 

@@ -12,12 +12,13 @@ from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array, as_value, is_numpys
 from anygpu.array.core.device import ArrayDevice, device_for
 from anygpu.array.core.expression import Value
-from anygpu.array.core.recording import apply, broadcast, cast, reshape
+from anygpu.array.core.overrides import implements
+from anygpu.array.core.recording import apply, broadcast, cast, dtype_name, normal_axes, reshape
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import attach
 from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import DType, promote_all
-from anygpu.program.primitives import Concatenate, Gather, Iota, Primitive, Shape, Slice, Spec
+from anygpu.program.primitives import Concatenate, Gather, Iota, Primitive, Shape, Slice, Spec, product
 
 
 def arrays(*arguments: Any) -> list[Array]:
@@ -164,3 +165,66 @@ def spec_of(array: Any) -> Spec:
     """Shape and type of another library's array."""
     name = getattr(array.dtype, "name", None) or str(array.dtype).rpartition(".")[2]
     return Spec(tuple(int(length) for length in array.shape), recording.dtype_name(name))
+
+
+# -- shape and size: facts that need no computation
+
+
+@implements(np.shape)
+def shape(a: Any) -> Shape:
+    """The lengths of the axes; nothing is computed."""
+    return a.shape if isinstance(a, Array) else np.shape(a)
+
+
+@implements(np.ndim)
+def ndim(a: Any) -> int:
+    """The number of axes."""
+    return len(shape(a))
+
+
+@implements(np.size)
+def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
+    """The number of elements, or those along some axes."""
+    lengths = shape(a)
+    return product(tuple(lengths[each] for each in normal_axes(axis, len(lengths))))
+
+
+# -- arguments that may be NumPy's arrays or ours, for functions whose code computes with either
+# Called with NumPy's arrays, such a function returns NumPy's; called with ours, or traced, it returns ours.
+
+
+def either(*given: Any) -> list[Any]:
+    """All as ours, on the device of the first that is, when one of them is; otherwise all as NumPy's. None stays."""
+    if any(isinstance(each, Array) or type(each) is TracedScalar for each in given):
+        device = device_among(*given)
+        return [None if each is None else to_array(each, device) for each in given]
+    return [None if each is None else np.asarray(each) for each in given]
+
+
+def table(values: HostArray, beside: Any) -> Any:
+    """Numbers that this package worked out itself, as what stands beside them is."""
+    if not isinstance(beside, Array):
+        return values
+    return Array(bound_to(on_device(np.ascontiguousarray(values), beside._device), beside._device))
+
+
+def converted(x: Any, dtype: Any) -> Any:
+    """In another type; what has it already is itself."""
+    if x.dtype == dtype:
+        return x
+    return Array(cast(x._value, dtype_name(dtype))) if isinstance(x, Array) else x.astype(dtype)
+
+
+def in_float(x: Any) -> Any:
+    """Integers as the floats that NumPy makes of them; everything else as it is."""
+    return converted(x, np.result_type(x.dtype, np.float16)) if x.dtype.kind in "biu" else x
+
+
+def in_single(x: Any) -> Any:
+    """Half precision as single, so that several steps round once; integers as floats; everything else as it is."""
+    return converted(x, np.float32) if x.dtype == np.float16 else in_float(x)
+
+
+def in_type_of(result: Any, x: Any) -> Any:
+    """What was computed with `in_single(x)`, in the type of `x`."""
+    return converted(result, np.float16) if x.dtype == np.float16 and result.dtype == np.float32 else result

@@ -19,8 +19,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype, with_event
 from anygpu.array.core.expression import Value, active_tracer, compute, linearise, note_error
-from anygpu.array.core.methods import NumpyMethods
-from anygpu.array.core.operators import Operators
+from anygpu.array.core.methods import NumpyMethods, Operators
 from anygpu.array.core.overrides import (
     call_function,
     call_plain_ufunc,

@@ -1,11 +1,4 @@
-"""Nested containers of arrays, taken apart into a flat list and put together again.
-
-Containers are dicts, lists, tuples, named tuples, dataclasses and `None` (which holds nothing); subclasses keep their
-type. Everything else is a leaf. What is put together is made without calling the class: `__init__`, `__post_init__`
-and a `__new__` of the user's own have run once for the original and do not run again, so they may check or open
-whatever they like. Attributes that a dataclass has beside its fields are carried along, except cached properties,
-which belong to the values they were computed from.
-"""
+"""Containers of arrays, taken apart into a flat list and put together again; and which arrays are ordinary ones."""
 
 from __future__ import annotations
 
@@ -15,6 +8,40 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from anygpu.errors import InvalidOption
+
+# -- arrays that are more than their numbers: masked ones, matrices, records, tables with labels
+# Their meaning is lost when only their numbers are taken, so they are refused instead.
+
+
+#: Libraries whose arrays have labels, units or masks beside their numbers, with what gives the numbers alone.
+_LABELLED = {"pandas": "x.to_numpy()", "xarray": "x.to_numpy()", "polars": "x.to_numpy()", "astropy": "x.value"}
+
+
+def require_plain(x: Any, what: str) -> None:
+    """Raises for what is not an ordinary array, or something that becomes one."""
+    kind = type(x)
+    if kind is np.ndarray or kind is np.memmap:
+        return
+    if isinstance(x, np.ma.MaskedArray):
+        advice = "x.filled(value), or x.data without the mask"
+    elif isinstance(x, np.ndarray):
+        advice = "np.asarray(x), if the numbers are all that is meant"
+    else:
+        advice = _LABELLED.get(kind.__module__.partition(".")[0], "")
+    if advice:
+        raise InvalidOption(
+            f"{what} takes ordinary arrays, and a {kind.__name__} is more than its numbers. Pass {advice}."
+        )
+
+
+# -- nested containers
+# Containers are dicts, lists, tuples, named tuples, dataclasses and `None` (which holds nothing); subclasses keep their
+# type. Everything else is a leaf. What is put together is made without calling the class: `__init__`, `__post_init__`
+# and a `__new__` of the user's own have run once for the original and do not run again, so they may check or open
+# whatever they like. Attributes that a dataclass has beside its fields are carried along, except cached properties,
+# which belong to the values they were computed from.
 
 
 class Structure:

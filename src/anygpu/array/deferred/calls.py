@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -118,6 +119,8 @@ UFUNCS: dict[Any, Op] = {
 }
 _NAMES = {each: name for name, each in vars(np).items() if type(each) is np.ufunc and each.nout == 1}
 _forms: dict[Any, Op] = {}
+#: NumPy warns of an `out` that has no name.
+_NAMED_OUT = (np.maximum, np.minimum)
 
 
 def call_ufunc(
@@ -149,7 +152,7 @@ def _with_out(ufunc: np.ufunc) -> Op:
     if found is None:
         names = ", ".join(f"{{{number + 1}}}" for number in range(ufunc.nin))
         text = f"np.{_NAMES[ufunc]}({names}, out={{0}})"
-        if ufunc in (np.maximum, np.minimum):  # NumPy warns of an `out` that is not named
+        if ufunc in _NAMED_OUT:
             found = Op(lambda out, *given: ufunc(*given, out=out), text, writes=True)  # type: ignore[call-overload]
         else:
             found = Op(ufunc, text, writes=True, arranged=lambda out, *given: (*given, out))
@@ -208,7 +211,9 @@ def call_function(
             op = _sequence_form(function, len(operands), arguments[1:], given)
     if op is not None and all(map(is_operand, operands)):
         return recorder.record(op, operands, 3)
-    return _at_once(recorder, function, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
+    # In a container that is not looked into there may still be one of ours: NumPy does not ask it again.
+    call = getattr(function, "_implementation", function)
+    return _at_once(recorder, call, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
 
 
 _CLIPPED = Op(np.clip, "{0}[...] = np.clip({1}, {2}, {3})", writes=True, arranged=lambda out, *given: (*given, out))
@@ -438,10 +443,11 @@ def plain(value: Any, why: str, depth: int = 2) -> Any:
     kind = type(value)
     if kind is StandIn_:
         return value._handed_out(why)
-    if kind is list or kind is tuple:
-        if not any(type(each) is StandIn_ or type(each) in (list, tuple, dict) for each in value):
+    if isinstance(value, list | tuple | deque):
+        if not any(type(each) is StandIn_ or isinstance(each, list | tuple | dict) for each in value):
             return value
-        return kind([plain(each, why) for each in value])
+        parts = [plain(each, why) for each in value]
+        return tuple(parts) if isinstance(value, tuple) else parts
     if kind is dict:
         return {name: plain(each, why) for name, each in value.items()}
     if kind is slice:

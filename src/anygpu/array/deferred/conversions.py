@@ -2,11 +2,13 @@
 
 NumPy asks them of an object by its memory, so that an array that waits would be computed at the first line of most
 library functions. While a deferred call runs, they give such an array back where NumPy gives its own back; for
-everything else, and on other threads, they call NumPy's own as they were called.
+everything else, and on other threads, they call NumPy's own as they were called. Code in C that calls them (of Cython,
+which looks them up in `numpy` as well) gets NumPy's own array: it would look into the memory of what it got.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import sys
 import threading
@@ -14,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,41 @@ def _keeps(array: StandIn, dtype: Any, order: Any) -> bool:
     return order in (None, "K", "A") or (order == "C" and layout.is_contiguous)
 
 
+def _real(array: StandIn) -> Any:
+    """NumPy's own array or number. NumPy would take the buffer of an object that stands for a number, as read-only."""
+    return array._handed_out("a NumPy array is needed")
+
+
+def _is_called_in_python(depth: int = 3) -> bool:
+    """Whether the instruction that called is a call of such a function, and not one of code in C that calls it."""
+    frame = sys._getframe(depth)
+    return _is_named(frame.f_code, frame.f_lasti)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_named(code: CodeType, at: int) -> bool:
+    """Whether the call there is of something that is written as one of these names: it begins where the call does."""
+    # While a function of Python runs, its caller is at the call or in the cache behind it.
+    before = [each for each in dis.get_instructions(code) if each.offset <= at]
+    call = before[-1].positions if before else None
+    if call is None or call.col_offset is None:
+        return False
+    begin = (call.lineno, call.col_offset)
+    same = [
+        each
+        for each in before
+        if each.opname.startswith("LOAD_")
+        and each.positions is not None
+        and (each.positions.lineno, each.positions.col_offset) == begin
+    ]
+    return bool(same) and max(same, key=_end).argval in _theirs
+
+
+def _end(instruction: dis.Instruction) -> tuple[int, int]:
+    where = instruction.positions
+    return (0, 0) if where is None else (where.end_lineno or 0, where.end_col_offset or 0)
+
+
 def _converter(theirs: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(theirs)
     def convert(*given: Any, **options: Any) -> Any:
@@ -50,12 +87,12 @@ def _converter(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return of_ours(*given, **options)
 
     def of_ours(a: StandIn, dtype: Any = None, order: Any = None, **options: Any) -> Any:
-        if not options and a._recorder.is_open:
+        if not options and a._recorder.is_open and _is_called_in_python():
             if _keeps(a, dtype, order):
                 return a
             if order in (None, "K") and not a._layout.is_number and dtype in calls.PLAIN_TYPES:
                 return a._recorder.record(calls.astype_op(np.dtype(dtype)), (a,))
-        return theirs(a, dtype, order, **options)
+        return theirs(_real(a), dtype, order, **options)
 
     return convert
 
@@ -76,7 +113,7 @@ def _array_of_ours(
     if others or array._layout.is_number or not array._recorder.is_open:
         return None
     if copy is True:
-        if order in (None, "K") and _type_is(array, dtype):
+        if order in (None, "K") and _type_is(array, dtype) and _is_called_in_python():
             return array._recorder.record(calls.COPIED_AS_IT_LIES, (array,), 4)
         return None
     # Whoever else wants a copy only if it is needed is about to give the array to C.
@@ -97,8 +134,10 @@ def _is_asarray(frame: FrameType) -> bool:
 def _ascontiguousarray(*given: Any, **options: Any) -> Any:
     if len(given) == 1 and type(given[0]) is StandIn and options.keys() <= {"dtype"}:
         (array,) = given
-        if array._recorder.is_open and array._layout.shape and _keeps(array, options.get("dtype"), "C"):
+        keeps = array._recorder.is_open and array._layout.shape and _keeps(array, options.get("dtype"), "C")
+        if keeps and _is_called_in_python(2):
             return array
+        return _theirs["ascontiguousarray"](_real(array), **options)
     return _theirs["ascontiguousarray"](*given, **options)
 
 
@@ -115,26 +154,31 @@ _ours: dict[str, Callable[..., Any]] = {
 
 #: The deferred call that runs.
 _recorder: ContextVar[Recorder | None] = ContextVar("the recorder of the deferred call that runs", default=None)
-_show: Callable[..., Any] = warnings._showwarnmsg  # type: ignore[attr-defined]
-_enter: Callable[..., Any] = warnings.catch_warnings.__enter__
 
 
-def _compute_before() -> None:
-    recorder = _recorder.get()
-    if recorder is not None and recorder.is_open and recorder.thread == threading.get_ident():
-        recorder.compute("a warning is given", 3)
+def _compute_before(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """What waits may warn too: it is computed before, so that warnings come in their order and to whom they came."""
+
+    @functools.wraps(theirs)
+    def call(*given: Any, **options: Any) -> Any:
+        recorder = _recorder.get()
+        if recorder is not None and recorder.is_open and recorder.thread == threading.get_ident():
+            recorder.compute("warnings are given or caught", 3)
+        return theirs(*given, **options)
+
+    return call
 
 
-def _show_after(message: Any) -> None:
-    """What waits may warn too: it is computed before a warning is shown, so that they come in their order."""
-    _compute_before()
-    _show(message)
-
-
-@functools.wraps(warnings.catch_warnings.__enter__)
-def _enter_after(self: Any) -> Any:
-    _compute_before()
-    return _enter(self)
+#: What shows a warning, or changes which are shown, and to whom.
+_of_warnings: list[tuple[Any, str, Callable[..., Any]]] = [
+    (holder, name, getattr(holder, name))
+    for holder, name in (
+        (warnings, "_showwarnmsg"), (warnings, "_add_filter"),
+        (warnings.catch_warnings, "__enter__"), (warnings.catch_warnings, "__exit__"),
+    )
+    if hasattr(holder, name)
+]  # fmt: skip
+_after_computing = [_compute_before(theirs) for _, _, theirs in _of_warnings]
 
 
 @contextmanager
@@ -146,8 +190,8 @@ def converting(recorder: Recorder | None = None) -> Iterator[None]:
         if _running == 1:
             for name, each in _ours.items():
                 setattr(np, name, each)
-            warnings._showwarnmsg = _show_after  # type: ignore[attr-defined]
-            warnings.catch_warnings.__enter__ = _enter_after  # type: ignore[method-assign]
+            for (holder, name, _), each in zip(_of_warnings, _after_computing, strict=True):
+                setattr(holder, name, each)
     token = _recorder.set(recorder)
     try:
         yield
@@ -158,5 +202,5 @@ def converting(recorder: Recorder | None = None) -> Iterator[None]:
             if not _running:
                 for name, each in _theirs.items():
                     setattr(np, name, each)
-                warnings._showwarnmsg = _show  # type: ignore[attr-defined]
-                warnings.catch_warnings.__enter__ = _enter  # type: ignore[method-assign]
+                for holder, name, each in _of_warnings:
+                    setattr(holder, name, each)

@@ -289,7 +289,7 @@ class Recorder:
         if array._segment is self.segment:
             return array._entry
         if array._recorder is not self:
-            return self._copied(array.compute("another deferred call reads it"))
+            return self._copied(array._computed("another deferred call reads it"))
         if array._layout.is_number:
             return self._input(array._layout, array._value)
         if not self._is_safe(array):

@@ -65,7 +65,7 @@ class StandIn:
         #: Whether its memory is an argument's, and whether somebody may have a way to it that keeps no reference.
         self._is_argument = self._is_exposed = False
 
-    def compute(self, why: str, depth: int = 2) -> Any:
+    def _computed(self, why: str, depth: int = 2) -> Any:
         """NumPy's own array or number."""
         if self._value is None:
             self._recorder.compute(why, depth + 1)
@@ -250,6 +250,14 @@ class StandIn:
         self._handed_out("its imaginary part is set").imag = calls.plain(value, "it is assigned")
 
     @property
+    def base(self) -> Any:
+        found = self._handed_out("its base is needed").base
+        array = self._parent
+        while array is not None and array._value is not found:
+            array = array._parent
+        return found if array is None else array
+
+    @property
     def flat(self) -> Any:
         return self._handed_out("its flat is needed").flat
 
@@ -385,6 +393,14 @@ def _power_of(self: StandIn, base: Any) -> Any:
     return self._recorder.record(calls.POWER, (base, self))
 
 
+def _matmul_in_place(self: Any, other: Any) -> Any:
+    if self._layout.is_number:
+        return self @ other
+    value = self._handed_out("it is multiplied in place")
+    value @= calls.plain(other, "it is a factor")
+    return self
+
+
 def _power_in_place(self: Any, exponent: Any) -> Any:
     if self._layout.is_number:
         return self**exponent
@@ -409,7 +425,13 @@ def _divmod(self: Any, other: Any) -> Any:
     return self // other, self % other
 
 
-for _name, _function in (("pow", _power), ("rpow", _power_of), ("ipow", _power_in_place), ("divmod", _divmod)):
+for _name, _function in (
+    ("pow", _power),
+    ("rpow", _power_of),
+    ("ipow", _power_in_place),
+    ("imatmul", _matmul_in_place),
+    ("divmod", _divmod),
+):
     setattr(StandIn, f"__{_name}__", _function)
 recorder.StandIn_ = calls.StandIn_ = indices.StandIn_ = StandIn
 give_buffers(StandIn)

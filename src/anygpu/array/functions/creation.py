@@ -29,7 +29,6 @@ from anygpu.array.core.array import Array, as_value, device_of
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
-from anygpu.array.core.plain import require_plain
 from anygpu.array.core.recording import (
     apply,
     binary,
@@ -41,6 +40,7 @@ from anygpu.array.core.recording import (
     reshape,
     where,
 )
+from anygpu.array.core.structure import require_plain
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.functions.manipulation import diagonal
 from anygpu.base.float_errors import float_errors

@@ -8,13 +8,12 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import arrays, same_dtype, slice_axis, to_array
+from anygpu.array.core.arguments import arrays, ndim, same_dtype, slice_axis, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import Operand, apply, binary, broadcast, cast, normal_axes, normal_axis, reshape
 from anygpu.array.core.traced_scalar import TracedScalar
-from anygpu.array.functions.metadata import ndim
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.primitives import Concatenate, Reduce
 

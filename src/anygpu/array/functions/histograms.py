@@ -10,13 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anygpu.array.core.arguments import arrays, bound_to, filled, same_dtype, slice_axis, to_array
+from anygpu.array.core.arguments import arrays, bound_to, filled, ndim, same_dtype, slice_axis, to_array
 from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, compare, constant, dtype_name, reshape, where
-from anygpu.array.functions.metadata import ndim
 from anygpu.array.functions.ranges import linspace
 from anygpu.program.dtypes import DType, is_inexact
 from anygpu.program.primitives import Flip, Reduce, Scatter, Search, product

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import arrays, on_device, slice_axis, slice_of, view
+from anygpu.array.core.arguments import arrays, ndim, on_device, slice_axis, slice_of, view
 from anygpu.array.core.array import Array
 from anygpu.array.core.call_notes import without_axes
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, full_shape, infer_length, normal_axes, normal_axis
 from anygpu.array.core.views import REPEATS, layout_of
-from anygpu.array.functions.metadata import ndim
 from anygpu.program.primitives import (
     Broadcast,
     Concatenate,

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import arrays, bound_to, slice_axis, to_array
+from anygpu.array.core.arguments import arrays, bound_to, ndim, slice_axis, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, broadcast, cast, reshape
-from anygpu.array.functions import quantiles, reductions
-from anygpu.array.functions.metadata import ndim
+from anygpu.array.functions import reductions, statistics
 from anygpu.array.functions.ranges import linspace
 from anygpu.base.float_errors import float_errors
 from anygpu.program.dtypes import is_integer
@@ -247,7 +246,7 @@ _STATISTICS: dict[str, Callable[..., Any]] = {
     "maximum": reductions.max,
     "minimum": reductions.min,
     "mean": reductions.mean,
-    "median": quantiles.median,
+    "median": statistics.median,
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import bound_to, counting, counting_dtype, to_array
+from anygpu.array.core.arguments import bound_to, counting, counting_dtype, ndim, shape, to_array
 from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
 from anygpu.array.core.expression import Value
@@ -27,7 +27,6 @@ from anygpu.array.core.recording import (
     where,
 )
 from anygpu.array.functions.manipulation import moveaxis
-from anygpu.array.functions.metadata import ndim, shape
 from anygpu.base.float_errors import float_errors
 from anygpu.program.dtypes import KIND, DType, is_integer, promote
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import arrays, deliver, filled, to_array
+from anygpu.array.core.arguments import arrays, deliver, filled, ndim, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value, active_tracer
 from anygpu.array.core.methods import Axis
@@ -25,7 +25,6 @@ from anygpu.array.core.recording import (
     reshape,
     unary,
 )
-from anygpu.array.functions.metadata import ndim
 from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, promote
 from anygpu.program.functions import BinaryFunction, ReduceFunction, ScanFunction
 from anygpu.program.primitives import Concatenate, Reduce, Scan, Shape, product

@@ -1,13 +1,15 @@
-"""Weighted means, covariances and correlations."""
+"""Medians and quantiles, weighted means, covariances and correlations."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.array.core.arguments import arrays, common_dtype, same_dtype, to_array
+from anygpu.array.core import recording
+from anygpu.array.core.arguments import arrays, common_dtype, deliver, on_device, same_dtype, slice_axis, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.methods import Axis
@@ -17,21 +19,330 @@ from anygpu.array.core.recording import (
     binary,
     broadcast,
     cast,
+    compare,
     constant,
     dtype_name,
     normal_axes,
     permute,
     reshape,
     unary,
+    where,
 )
 from anygpu.array.functions import reductions
 from anygpu.array.functions.manipulation import diagonal, squeeze
-from anygpu.array.functions.quantiles import (
-    fitted_weights,
-)
-from anygpu.array.functions.reductions import reduced
+from anygpu.array.functions.reductions import drop, kept_shape, reduced
+from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import KIND, DType, is_inexact, promote
-from anygpu.program.primitives import Concatenate, Contract
+from anygpu.program.primitives import Argsort, Concatenate, Contract, Gather, Scan, Sort, product
+
+# -- quantiles: one of the sorted elements, or a value between two of them
+
+
+def _line_up(array: Array, axis: Axis) -> tuple[Value, tuple[int, ...]]:
+    """The axes to reduce as one last axis, and which they were."""
+    axes = normal_axes(axis, array.ndim)
+    rest = tuple(each for each in range(array.ndim) if each not in axes)
+    moved = permute(array._value, rest + axes)
+    stack = tuple(array.shape[each] for each in rest)
+    return reshape(moved, (*stack, product(tuple(array.shape[each] for each in axes)))), axes
+
+
+def _sorted(line: Value) -> Value:
+    return apply(Sort(len(line.spec.shape) - 1), line)
+
+
+def _finish(result: Value, array: Array, axes: tuple[int, ...], keepdims: bool, lead: tuple[int, ...] = ()) -> Array:
+    return Array(reshape(result, (*lead, *kept_shape(array.shape, axes))) if keepdims else result)
+
+
+@implements(np.median)
+def median(a: Any, axis: Axis = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
+    """The middle element, or the mean of the two in the middle; NaN if there is one."""
+    (array,) = arrays(a)
+    line, axes = _line_up(array, axis)
+    length = line.spec.shape[-1]
+    last = len(line.spec.shape) - 1
+    if length == 0:
+        kind = line.spec.dtype if is_inexact(line.spec.dtype) else "float64"
+        empty = broadcast(constant(float("nan"), kind), line.spec.shape[:-1])
+        return deliver(_finish(empty, array, axes, keepdims), out)
+    ordered = _sorted(line)
+    half = length // 2
+    middle = slice_axis(ordered, last, half if length % 2 else half - 1, half + 1)
+    result: Value = reductions.mean(Array(middle), last)._value
+    if is_inexact(line.spec.dtype):
+        top = drop(slice_axis(ordered, last, length - 1, length), (last,))
+        result = where(unary("isnan", top), top, result)
+    return deliver(_finish(result, array, axes, keepdims), out)
+
+
+@implements(np.nanmedian)
+def nanmedian(a: Any, axis: Axis = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
+    """The median of what is not NaN; NaN where nothing is left."""
+    (array,) = arrays(a)
+    if not is_inexact(array._value.spec.dtype):
+        return median(array, axis, out, keepdims=keepdims)
+    line, axes = _line_up(array, axis)
+    if not line.spec.shape[-1]:
+        return median(array, axis, out, keepdims=keepdims)
+    ordered, count = _sorted(line), _present(line)
+    pair = [_at(ordered, binary("floor_divide", each, 2)) for each in (binary("subtract", count, 1), count)]
+    result: Value = reductions.mean(Array(apply(Concatenate(len(line.spec.shape) - 1), *pair)), -1)._value
+    return deliver(_finish(result, array, axes, keepdims), out)
+
+
+def _present(line: Value) -> Value:
+    """How many elements of each line are not NaN; the axis is kept."""
+    there = cast(unary("invert", unary("isnan", line)), "int64")
+    return reduced("sum", there, (len(line.spec.shape) - 1,), keepdims=True)
+
+
+def _at(ordered: Value, position: Value) -> Value:
+    """Elements at places that differ from line to line; outside is the nearest end."""
+    last = len(ordered.spec.shape) - 1
+    inside = binary("minimum", binary("maximum", cast(position, "int64"), 0), ordered.spec.shape[last] - 1)
+    return apply(Gather(last, last), ordered, inside)
+
+
+def _floor(x: Any) -> Any:
+    return Array(unary("floor", x._value)) if isinstance(x, Array) else np.floor(x)
+
+
+def _ceil(x: Any) -> Any:
+    return Array(unary("ceil", x._value)) if isinstance(x, Array) else np.ceil(x)
+
+
+def _rint(x: Any) -> Any:
+    return Array(unary("rint", x._value)) if isinstance(x, Array) else np.rint(x)
+
+
+def _choose(condition: Any, a: Any, b: Any) -> Any:
+    if isinstance(condition, Array):
+        x, y = (each._value if isinstance(each, Array) else each for each in (a, b))
+        return Array(where(condition._value, x, y))
+    return np.where(condition, a, b)
+
+
+def _closest(position: Any) -> Any:
+    """The next whole number, unless the place is an odd one already."""
+    below = _floor(position)
+    return _choose((position == below) & (below % 2 == 1), below, below + 1)
+
+
+#: Where the quantile q of n sorted elements is, as a number that need not be whole. n is a number, or an array.
+_PLACES: dict[str, Callable[[Any, Any], Any]] = {
+    "linear": lambda n, q: (n - 1) * q,
+    "lower": lambda n, q: _floor((n - 1) * q),
+    "higher": lambda n, q: _ceil((n - 1) * q),
+    "nearest": lambda n, q: _rint((n - 1) * q),
+    "midpoint": lambda n, q: (_floor((n - 1) * q) + _ceil((n - 1) * q)) * 0.5,
+    "inverted_cdf": lambda n, q: _ceil(n * q - 1),
+    "averaged_inverted_cdf": lambda n, q: n * q - 1,
+    "closest_observation": lambda n, q: _closest(n * q - 1 - 0.5),
+    "interpolated_inverted_cdf": lambda n, q: n * q + q * 0 - 1,
+    "hazen": lambda n, q: n * q + 0.5 - 1,
+    "weibull": lambda n, q: n * q + q - 1,
+    "median_unbiased": lambda n, q: n * q + (1 / 3 + q * (1 - 1 / 3 - 1 / 3)) - 1,
+    "normal_unbiased": lambda n, q: n * q + (3 / 8 + q * (1 - 3 / 8 - 3 / 8)) - 1,
+}
+#: These give an element of the array; the others something between two.
+_WHOLE = ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")
+
+
+def _weight_of_next(position: Any, below: Any, method: str) -> Any:
+    """How much the upper one of two neighbours counts."""
+    if method == "midpoint":
+        return _choose(position == below, 0.0, 0.5)
+    if method == "averaged_inverted_cdf":
+        return _choose(position == below, 0.5, 1.0)
+    return position - below
+
+
+@implements(np.quantile)
+def quantile(
+    a: Any,
+    q: Any,
+    axis: Axis = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+    *,
+    weights: Any = None,
+) -> Any:
+    """The values below which the fractions `q` of the elements lie; NaN if one of them is."""
+    return _quantile(a, np.asarray(q), axis, out, method, keepdims, weights, skip=False, weak=type(q) in (int, float))
+
+
+@implements(np.percentile)
+def percentile(
+    a: Any,
+    q: Any,
+    axis: Axis = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+    *,
+    weights: Any = None,
+) -> Any:
+    """`quantile` in percent."""
+    share = np.asarray(np.true_divide(np.asarray(q), 100))
+    return _quantile(a, share, axis, out, method, keepdims, weights, skip=False, weak=type(q) in (int, float))
+
+
+@implements(np.nanquantile)
+def nanquantile(
+    a: Any,
+    q: Any,
+    axis: Axis = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+    *,
+    weights: Any = None,
+) -> Any:
+    """`quantile` of the elements that are not NaN."""
+    return _quantile(a, np.asarray(q), axis, out, method, keepdims, weights, skip=True, weak=type(q) in (int, float))
+
+
+@implements(np.nanpercentile)
+def nanpercentile(
+    a: Any,
+    q: Any,
+    axis: Axis = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+    *,
+    weights: Any = None,
+) -> Any:
+    """`percentile` of the elements that are not NaN."""
+    share = np.asarray(np.true_divide(np.asarray(q), 100))
+    return _quantile(a, share, axis, out, method, keepdims, weights, skip=True, weak=type(q) in (int, float))
+
+
+def _quantile(
+    a: Any,
+    q: HostArray,
+    axis: Axis,
+    out: Any,
+    method: str,
+    keepdims: bool,
+    weights: Any,
+    *,
+    skip: bool,
+    weak: bool,
+) -> Any:
+    """`skip` leaves NaN out; `weak` fractions adapt to the type of the array, as Python numbers do."""
+    (array,) = arrays(a)
+    if KIND[array._value.spec.dtype] == "complex":
+        raise TypeError("complex numbers have no order, and so no quantiles.")
+    if q.size and not (q.min() >= 0 and q.max() <= 1):
+        raise ValueError("fractions lie between 0 and 1, and percentages between 0 and 100.")
+    if method not in _PLACES:
+        raise ValueError(f"method is one of {', '.join(_PLACES)}, not {method!r}.")
+    line, axes = _line_up(array, axis)
+    if line.spec.shape[-1] == 0:
+        raise IndexError("there is no quantile of no elements.")
+    last = len(line.spec.shape) - 1
+    skip = skip and is_inexact(line.spec.dtype)
+    if weights is not None:
+        if skip:
+            raise NotImplementedError("nanquantile takes no weights here: give NaN the weight 0 and a number instead.")
+        result = _weighted_quantile(array, line, q, axis, axes, weights, method)
+    else:
+        result = _plain_quantile(_sorted(line), line, q, method, skip=skip, weak=weak)
+    front = (last, *range(last))
+    stack = line.spec.shape[:-1]
+    result = reshape(permute(result, front), (*q.shape, *stack))
+    return deliver(_finish(result, array, axes, keepdims, q.shape), out)
+
+
+def _plain_quantile(ordered: Value, line: Value, q: HostArray, method: str, *, skip: bool, weak: bool) -> Value:
+    """The quantiles of each line, along its axis."""
+    last, length = len(line.spec.shape) - 1, line.spec.shape[-1]
+    shares = q.reshape(-1)
+    count: Any = Array(cast(_present(line), "float64")) if skip else length
+    position = _PLACES[method](count, shares)
+
+    def pick(where_: Any) -> Value:
+        if isinstance(where_, Array):
+            return _at(ordered, binary("minimum", where_._value, (count - 1)._value))
+        inside = np.clip(where_, 0, length - 1).astype(np.int64)
+        return apply(Gather(last), ordered, on_device(inside, ordered.device))
+
+    if method in _WHOLE or (method == "linear" and shares.dtype.kind in "iub"):
+        result = pick(position)
+    else:
+        below = _floor(position)
+        one, other = pick(below), pick(below + 1)
+        gamma = to_array(_weight_of_next(position, below, method), ordered.device)._value  # type: ignore[arg-type]
+        if weak:
+            gamma = cast(gamma, line.spec.dtype if is_inexact(line.spec.dtype) else "float64")
+        elif shares.dtype.kind == "f":
+            gamma = cast(gamma, dtype_name(shares.dtype))
+        result = _between(one, other, gamma)
+    if is_inexact(line.spec.dtype) and not skip:
+        top = slice_axis(ordered, last, length - 1, length)
+        result = where(unary("isnan", top), top, result)
+    return result
+
+
+def _between(one: Value, other: Value, weight: Value) -> Value:
+    """From the nearer of the two, so that the ends are exact and the result grows with the weight."""
+    way = binary("subtract", other, one)
+    from_one = binary("add", one, binary("multiply", way, weight))
+    from_other = binary("subtract", other, binary("multiply", way, binary("subtract", 1, weight)))
+    return where(compare("greater_equal", weight, 0.5), from_other, from_one)
+
+
+def _weighted_quantile(
+    array: Array, line: Value, q: HostArray, axis: Axis, axes: tuple[int, ...], weights: Any, method: str
+) -> Value:
+    if method != "inverted_cdf":
+        raise ValueError(f'only method="inverted_cdf" takes weights, not {method!r}.')
+    if not isinstance(weights, Array) and (np.asarray(weights) < 0).any():
+        raise ValueError("weights are 0 or more.")
+    heavy, _ = _line_up(Array(broadcast(fitted_weights(weights, array, axis), array.shape)), axes)
+    last, length = len(line.spec.shape) - 1, line.spec.shape[-1]
+    order = apply(Argsort(last), line)
+    ordered = apply(Gather(last, last), line, order)
+    running = apply(Scan("sum", last), cast(apply(Gather(last, last), heavy, order), "float64"))
+    shares = binary("divide", running, slice_axis(running, last, length - 1, length))
+    if q.dtype.kind == "f":
+        shares = cast(shares, dtype_name(q.dtype))
+    # Elements without weight at the beginning are never chosen, not even as the quantile 0.
+    shares = where(compare("equal", shares, 0), -1, shares)
+    wanted = on_device(q.reshape(-1), line.device)
+    before = compare("less", reshape(shares, (*shares.spec.shape, 1)), wanted)
+    position = reduced("sum", cast(before, "int64"), (last,), keepdims=False)
+    result = _at(ordered, position)
+    if is_inexact(line.spec.dtype):
+        top = slice_axis(ordered, last, length - 1, length)
+        result = where(unary("isnan", top), top, result)
+    return result
+
+
+def fitted_weights(weights: Any, array: Array, axis: Axis) -> Value:
+    """Weights in the array's own shape, or for the axes that are reduced, with 1 for the others."""
+    value = to_array(weights, array._device)._value
+    if value.spec.shape == array.shape:
+        return value
+    if axis is None:
+        raise TypeError(f"weights of shape {value.spec.shape} do not fit {array.shape}: say along which axis.")
+    given = tuple(
+        recording.normal_axis(each, array.ndim) for each in (axis if isinstance(axis, tuple | list) else (axis,))
+    )
+    if value.spec.shape != tuple(array.shape[each] for each in given):
+        raise ValueError(f"weights of shape {value.spec.shape} do not fit the axes {given} of {array.shape}.")
+    ordered = permute(value, tuple(int(each) for each in np.argsort(given)))
+    return reshape(ordered, tuple(n if each in given else 1 for each, n in enumerate(array.shape)))
+
+
+# -- weighted means, covariances and correlations
 
 
 @implements(np.average)

@@ -1,8 +1,4 @@
-"""NumPy as a function that is being traced sees it: a few of its functions cannot be told to dispatch.
-
-`np.asarray(x)`, `np.array(x)` and their like look at what they are given and ask for its values. So a traced function
-finds others in their place, which leave arrays that are being traced as they are.
-"""
+"""NumPy as a function that is being traced sees it: functions that do not dispatch, and attributes of arrays."""
 
 from __future__ import annotations
 
@@ -12,13 +8,68 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from anygpu.array.core.abstract_device import AbstractDevice
+from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput
 from anygpu.array.core.array import Array
 from anygpu.array.core.call_notes import note, without_axes
-from anygpu.array.core.expression import active_tracer
+from anygpu.array.core.expression import Tracer, active_tracer
 from anygpu.array.core.numpy_results import Returns
 from anygpu.array.core.traced_scalar import TracedScalar
-from anygpu.array.trace.imitation import is_c_contiguous
+from anygpu.array.core.views import follow_on_host, layout_of
+from anygpu.base.typing import HostArray
+
+# -- attributes that NumPy's arrays have and ours lack
+
+
+def attribute(array: Array, name: str, recorder: Tracer) -> Any:
+    """The attribute of the NumPy array that this one stands for; ends the trace where it is unknown."""
+    if name == "strides":
+        return _example(array, name, recorder).strides
+    if name == "flags":
+        return _Flags(_example(array, name, recorder).flags, recorder)
+    recorder.stop(f"it uses the {name} of an array")
+
+
+def is_c_contiguous(array: Array, recorder: Tracer) -> bool:
+    return bool(_example(array, "flags", recorder).flags.c_contiguous)
+
+
+def _example(array: Array, name: str, recorder: Tracer) -> HostArray:
+    """A NumPy array with the memory layout that this one would have."""
+    view = array._view
+    stored = (array if view is None else view.base)._stored
+    if isinstance(stored.buffer, ArrayInput) and (view is None or view.can_be_followed):
+        return follow_on_host(() if view is None else view.path, recorder.layout_of(stored.buffer.position))
+    layout = layout_of(array)
+    if layout is None:
+        recorder.stop(f"it asks for the {name} of an array whose memory layout only NumPy knows")
+    return np.empty_like(layout) if view is None else layout
+
+
+class _Flags:
+    """The flags of an array, read-only while a function is traced."""
+
+    __slots__ = ("_flags", "_recorder")
+
+    def __init__(self, flags: Any, recorder: Tracer) -> None:
+        object.__setattr__(self, "_flags", flags)
+        object.__setattr__(self, "_recorder", recorder)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._flags, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._flags[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._recorder.stop(f"it sets the flag {name} of an array")
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._recorder.stop(f"it sets the flag {name} of an array")
+
+
+# -- names of NumPy
+# `np.asarray(x)`, `np.array(x)` and their like look at what they are given and ask for its values. So a traced function
+# finds others in their place, which leave arrays that are being traced as they are.
 
 
 def _is_traced(value: Any) -> bool:

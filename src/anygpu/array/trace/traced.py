@@ -16,8 +16,7 @@ from anygpu.array.core.structure import LEAF, Structure, flatten, unflatten
 from anygpu.array.core.traced_scalar import evaluator, in_type
 from anygpu.array.core.views import follow_on_host
 from anygpu.array.trace.captures import Capture
-from anygpu.array.trace.guards import GONE, STEPS
-from anygpu.array.trace.reader import compiled_reader
+from anygpu.array.trace.guards import GONE, STEPS, compiled_reader
 from anygpu.program.graph import Program
 from anygpu.program.precision import in_single_precision
 

@@ -1,26 +1,351 @@
-"""From a function to a program: the function is called once with arrays that have a shape and a type, and no values."""
+"""From a function to a program: the function is called with arrays that have a shape and a type, and no values."""
 
 from __future__ import annotations
 
+import opcode
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.array.core.abstract_device import AbstractDevice
+from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput, CapturedConstant, ScalarInput, owner_of
 from anygpu.array.core.array import Array
-from anygpu.array.core.expression import TakesTooLong, Value, limited_to, linearise
+from anygpu.array.core.expression import TakesTooLong, Value, are_needed, leaves_of, limited_to, linearise
+from anygpu.array.core.layouts import Layouts, axis_order, has_no_gaps
 from anygpu.array.core.recording import dtype_name
-from anygpu.array.core.structure import LEAF, flatten, unflatten
-from anygpu.array.trace.attempt import TraceAttempt, attempt_to_trace, family, scalar_inputs
+from anygpu.array.core.structure import LEAF, Structure, flatten, unflatten
+from anygpu.array.core.traced_scalar import TracedScalar
+from anygpu.array.core.views import View
 from anygpu.array.trace.captures import Capture, CaptureSearch, TooMuch
-from anygpu.array.trace.guards import bits, digest, same_value
-from anygpu.array.trace.traced import NotTraceable, Precision, Traced, TraceResult, as_function
+from anygpu.array.trace.copies import Copies, Unfollowed, original
+from anygpu.array.trace.guards import bits, digest, is_in_order, same_value
+from anygpu.array.trace.traced import (
+    NotTraceable,
+    Precision,
+    ReturnedLeaf,
+    Traced,
+    TraceResult,
+    as_function,
+    as_numpy_gives,
+    as_python_gives,
+    same,
+)
+from anygpu.base.interrupts import is_of_a_handler
 from anygpu.base.units import readable_seconds
-from anygpu.errors import InvalidOption
+from anygpu.errors import VALUE_NEEDED, AnyGPUError, InvalidOption, ValueNeeded
 from anygpu.program.graph import Program
 from anygpu.program.precision import in_single_precision
 from anygpu.program.primitives import Spec
+
+# -- one attempt: the function is called twice among copies, and both programs must be the same
+
+
+class TraceAttempt(NamedTuple):
+    """Which values are abstract while the function is traced."""
+
+    by_value: frozenset[type]
+    #: Whether arrays that are not arguments are abstract too.
+    abstracts_captures: bool
+
+
+def family(kind: type[Any]) -> type[Any]:
+    return float if issubclass(kind, float | np.floating) else int
+
+
+#: Numbers beyond this are constants of the program: so many are data that should be an array.
+MAX_SCALAR_INPUTS = 32
+
+
+def scalar_inputs(search: CaptureSearch, attempt: TraceAttempt) -> frozenset[int]:
+    """The numbers that are inputs."""
+    found = [
+        position
+        for position, each in enumerate(search.captures)
+        if each.kind == "number" and family(each.expected) not in attempt.by_value
+    ]
+    return frozenset(found[:MAX_SCALAR_INPUTS])
+
+
+class Failure(NamedTuple):
+    """An attempt that led to nothing."""
+
+    why: NotTraceable
+    #: Whether it may work with the values of numbers, or of arrays from outside.
+    of_values: bool = False
+
+
+def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) -> TraceResult | Failure:
+    """Both calls, compared."""
+    tracer = AbstractDevice()
+    try:
+        first = _call(search, attempt, views, tracer)
+        if isinstance(first, NotTraceable):
+            return Failure(first)
+        tracer = AbstractDevice()
+        second = _call(search, attempt, views, tracer)
+    except AnyGPUError as error:
+        line = error.line if isinstance(error, ValueNeeded) else None
+        return Failure(NotTraceable(tracer.reason or _reason(error), line), tracer.asked_of_known)
+    except Exception as error:
+        if is_of_a_handler(error):
+            raise
+        # The user's own, whatever it is: the function itself raises it again.
+        if tracer.reason is not None:
+            return Failure(NotTraceable(tracer.reason), tracer.asked_of_known)
+        # It may be because of what stands there instead; when nothing does, it is the function's own.
+        error.__traceback__ = None if _is_ours(error) else error.__traceback__
+        # What the function makes of an error of ours has our words.
+        own = None if error.__traceback__ is None or tracer.raised is not None else error
+        return Failure(NotTraceable(f"it raises {_shown(error)}", error=own), True)
+    if isinstance(second, NotTraceable):
+        return Failure(second)
+    difference = _difference(first, second) or _unfollowed(first.tracer, second.tracer)
+    return Failure(NotTraceable(difference)) if difference is not None else second
+
+
+def _shown(error: Exception) -> str:
+    try:
+        return repr(error)
+    except Exception:  # noqa: BLE001 - an error that cannot even be shown
+        return type(error).__name__
+
+
+def _unfollowed(first: AbstractDevice, second: AbstractDevice) -> str | None:
+    """An array that both calls met was not made by the function, and how the function found it is unknown."""
+    stayed = [each for identity, each in second.owners.items() if first.owners.get(identity) is each]
+    if not stayed:
+        return None
+    return (
+        f"it uses an array of {stayed[0].dtype}{list(stayed[0].shape)} that it reaches in a way that anygpu cannot "
+        "follow; pass it as an argument"
+    )
+
+
+def _call(
+    search: CaptureSearch, attempt: TraceAttempt, views: bool, tracer: AbstractDevice
+) -> TraceResult | NotTraceable:
+    scalars = scalar_inputs(search, attempt)
+    arrays: dict[int, Array] = {}
+
+    def stands_for(position: int) -> Any:
+        value = search.values[position]
+        if search.captures[position].kind == "number":
+            if position not in scalars:
+                return value
+            if isinstance(value, np.generic):
+                return Array(tracer.number(f"a[{position}]", dtype_name(value.dtype)))
+            return TracedScalar(f"a[{position}]", tracer, type(value))
+        is_argument = search.is_argument(position)
+        if is_argument or attempt.abstracts_captures:
+            spec = Spec(value.shape, dtype_name(value.dtype))
+            if isinstance(value, np.ndarray):
+                tracer.examples[position] = value
+            read = ArrayInput(position, is_argument)
+            made = arrays[position] = Array(Value.on(tracer, read, spec, ordered=is_in_order(value)))
+            return made
+        if isinstance(value, np.ndarray):
+            tracer.known.add(id(owner_of(value)))
+            value = value.view()
+            value.flags.writeable = False
+        return value
+
+    copies = Copies(search, stands_for, tracer.stop)
+    try:
+        return _record(copies, arrays, search, views, tracer)
+    finally:
+        # Functions and their globals hold each other: what they hold of the user's shall not wait for the collector.
+        copies.forget()
+        tracer.examples.clear()
+
+
+def _record(
+    copies: Copies, arrays: dict[int, Array], search: CaptureSearch, views: bool, tracer: AbstractDevice
+) -> TraceResult | NotTraceable:
+    function, arguments, keywords = copies.call()
+    stored = {position: each._stored for position, each in arrays.items()}
+    with tracer.recording():
+        returned, structure = flatten(function(*arguments, **keywords))
+    structure = _of_the_users(structure)
+    if tracer.reason is not None:
+        tracer.stop_again()
+    if tracer.raised is not None:
+        return NotTraceable(f"it catches a {type(tracer.raised).__name__}, whose words only NumPy knows")
+    for position, value in stored.items():
+        if arrays[position]._stored is not value:
+            return NotTraceable(f"it writes to {search.captures[position].name}")
+    changed = copies.changed()
+    if changed is not None:
+        return NotTraceable(f"it changes {changed}")
+    return _drawn(tracer, arrays if views else None, returned, structure)
+
+
+def _of_the_users(structure: Structure) -> Structure:
+    """The same with the user's own classes in the place of those that were made for the copies."""
+    if structure.container is None:
+        return structure
+    children = tuple(map(_of_the_users, structure.children))
+    return Structure(original(structure.container), structure.names, children)
+
+
+def _reason(error: AnyGPUError) -> str:
+    if isinstance(error, ValueNeeded):
+        at = f" ({error.line})" if error.line else ""
+        return f"it {VALUE_NEEDED}{at}; use np.where()"
+    return str(error)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether it may be because what the function was called with is not what it is called with otherwise.
+
+    Then the function itself may be right, so it is called as it is: that shows its own error, if it has one. What the
+    user's own code raises by itself is the user's.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return True
+    frame = last.tb_frame
+    module = str(frame.f_globals.get("__name__"))
+    if module.partition(".")[0] in ("numpy", "anygpu") or "site-packages" in frame.f_code.co_filename:
+        return True
+    is_raised = frame.f_code.co_code[last.tb_lasti] == _RAISE
+    return not is_raised and isinstance(error, ValueError | TypeError | AttributeError | BufferError)
+
+
+#: A `raise` statement, as opposed to an operation that failed.
+_RAISE = opcode.opmap["RAISE_VARARGS"]
+
+
+def _drawn(
+    tracer: AbstractDevice, arrays: dict[int, Array] | None, returned: list[Any], structure: Structure
+) -> TraceResult | NotTraceable:
+    """The program from what was given to what was returned."""
+    wanted: list[Value] = []
+    numbers: dict[int, int] = {}
+    positions = None if arrays is None else {id(array): position for position, array in arrays.items()}
+    leaves: list[ReturnedLeaf | None] = []
+    kept: list[Any] = list(returned)
+    layouts = Layouts(tracer, exact=False)
+
+    def result(value: Value) -> int:
+        if id(value) not in numbers:
+            numbers[id(value)] = len(wanted)
+            wanted.append(value)
+        return numbers[id(value)]
+
+    for where, leaf in enumerate(returned):
+        if type(leaf) is TracedScalar:
+            leaves.append(ReturnedLeaf(result(leaf.strong), None, (), as_python_gives))
+        elif isinstance(leaf, Array):
+            made = _returned(leaf, positions, result, layouts)
+            if isinstance(made, str):
+                return NotTraceable(made)
+            leaves.append(made)
+        elif type(leaf) in _PLAIN or (isinstance(leaf, np.generic | np.dtype) or type(leaf) is np.ndarray):
+            leaves.append(None)
+            continue
+        else:
+            return NotTraceable(f"it returns a {_kind_of(leaf)}, which anygpu cannot inspect")
+        kept[where] = None
+    if not any(leaf is not None and leaf.which is not None for leaf in leaves):
+        return NotTraceable("it returns no array computed from its arguments")
+    if not are_needed(tracer.may_raise, wanted):
+        return NotTraceable("it discards a result for which NumPy may raise an error, such as an index or an inverse")
+    others = leaves_of(wanted)
+    for each in others:
+        if not isinstance(each.buffer, ArrayInput | ScalarInput | CapturedConstant):
+            return NotTraceable(f"it uses an array of {each.spec} from outside; pass it as an argument")
+    others.sort(key=lambda each: _order(each.buffer))
+    program = linearise(wanted, inputs=others, keep_held=False)[0]
+    leaves = _unshared(program, leaves)
+    buffers = [each.buffer for each in others]
+    return TraceResult(
+        program,
+        [each for each in buffers if isinstance(each, ArrayInput)],
+        [each.text for each in buffers if isinstance(each, ScalarInput)],
+        [each.values for each in buffers if isinstance(each, CapturedConstant)],
+        [each.digest for each in buffers if isinstance(each, CapturedConstant)],
+        structure,
+        kept,
+        leaves,
+        tracer,
+    )
+
+
+def _kind_of(leaf: Any) -> str:
+    return "value of an unknown kind" if type(leaf) is Unfollowed else original(type(leaf)).__name__
+
+
+def _order(buffer: Any) -> tuple[int, int]:
+    """Arguments come first, then numbers, then arrays from outside, then what the function makes."""
+    if isinstance(buffer, ArrayInput):
+        return (0 if buffer.is_argument else 2), buffer.position
+    return (1, 0) if isinstance(buffer, ScalarInput) else (3, 0)
+
+
+def _returned(
+    array: Array, positions: dict[int, int] | None, result: Callable[[Value], int], layouts: Layouts
+) -> ReturnedLeaf | str:
+    """How an array that is returned is made; a sentence when it cannot be."""
+    if positions is None:
+        return ReturnedLeaf(result(array._value), None, (), same if array.shape else as_numpy_gives)
+    if id(array) in positions:
+        return ReturnedLeaf(None, positions[id(array)], (), same)
+    view: View | None = array._view
+    base = array if view is None else view.base
+    path = () if view is None else view.path
+    array._value  # noqa: B018 - it looks again at what was written to its base
+    if view is not None and not view.can_be_followed:
+        return "it returns a view that anygpu cannot recreate; return a copy"
+    if id(base) in positions:
+        return ReturnedLeaf(None, positions[id(base)], path, same)
+    layout = layouts.of(base._value)
+    if layout is None or not has_no_gaps(layout):
+        return "it returns an array whose memory layout only NumPy has; return np.ascontiguousarray of it"
+    order = () if layout.flags.c_contiguous else axis_order(layout)
+    finish = as_numpy_gives if view is None and not array.shape else same
+    return ReturnedLeaf(result(base._value), None, path, finish, order=order)
+
+
+def _difference(first: TraceResult, second: TraceResult) -> str | None:
+    """What the function did differently the second time."""
+    if first.program != second.program or first.structure != second.structure or first.texts != second.texts:
+        return "it is not deterministic: two traces of it gave different programs"
+    if first.digests != second.digests or first.reads != second.reads or first.leaves != second.leaves:
+        return "it is not deterministic: two traces of it computed with different numbers"
+    for one, other in zip(first.returned, second.returned, strict=True):
+        if one is not other and not _same_static(one, other):
+            return "it is not deterministic: two traces of it returned different values"
+    return None
+
+
+def _unshared(program: Program, leaves: list[ReturnedLeaf | None]) -> list[ReturnedLeaf | None]:
+    """Results that are two to the user, or that are what went in, become copies of their own."""
+    first: dict[int, int] = {}
+    made: list[ReturnedLeaf | None] = []
+    for leaf in leaves:
+        if leaf is not None and leaf.which is not None and leaf.finish is same:
+            node = program.outputs[leaf.which]
+            if node < program.input_count or first.setdefault(node, leaf.which) != leaf.which:
+                leaf = leaf._replace(own=True)
+        made.append(leaf)
+    return made
+
+
+def _same_static(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+    return repr(one) == repr(other)
+
+
+#: Types whose values are a part of the program's meaning: another value is another signature.
+_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range))
+
+
+# -- tracing
 
 
 def record(

@@ -1,4 +1,4 @@
-"""What loops cost: the operations of one element, and from these the lanes of a loop and the size of a part."""
+"""Costs of loops: the operations of one element, and from these the lanes of a loop and the size of a part."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from anygpu.codegen.kernel_ir import (
 from anygpu.codegen.kernel_ir import Variable as Changing
 from anygpu.codegen.lower import single_value
 from anygpu.codegen.nests.steps import Cost
+from anygpu.program.functions import FUNCTIONS
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
     Binary,
@@ -42,40 +43,8 @@ if TYPE_CHECKING:
     from anygpu.codegen.nests.roots import Root
     from anygpu.codegen.nests.storage import Storage
 
-#: Instructions of functions that are more than one, for one vector.
-WEIGHTS = {
-    "divide": 4.0,
-    "sqrt": 5.0,
-    "reciprocal": 4.0,
-    "remainder": 12.0,
-    "floor_divide": 12.0,
-    "fmod": 12.0,
-    "hypot": 12.0,
-    "exp": 18.0,
-    "exp2": 18.0,
-    "expm1": 24.0,
-    "log": 22.0,
-    "log2": 22.0,
-    "log10": 24.0,
-    "log1p": 26.0,
-    "sin": 24.0,
-    "cos": 24.0,
-    "tan": 32.0,
-    "asin": 28.0,
-    "acos": 28.0,
-    "atan": 28.0,
-    "sinh": 30.0,
-    "cosh": 30.0,
-    "tanh": 28.0,
-    "asinh": 36.0,
-    "acosh": 36.0,
-    "atanh": 36.0,
-    "erf": 40.0,
-    "cbrt": 24.0,
-    "power": 44.0,
-    "atan2": 36.0,
-    "gcd": 60.0,
-}
+#: Instructions of each function, for one vector.
+WEIGHTS = {fn: row.instructions for fn, row in FUNCTIONS.items()}
 #: Exponents of powers that are a root and a product or two.
 _ROOTS = (-1.0, -0.5, 0.5, 1.5, 4.0)
 #: What weighs as much is a call of a function.

@@ -1,14 +1,36 @@
-"""How the domain of a stored value is laid out: rows, lanes, and axes that are written out."""
+"""The layout of loops: rows, lanes, axes that are written out, rows that two values share, and rows done together."""
 
 from __future__ import annotations
 
-from anygpu.codegen.nests.costs import is_little, own_weight
-from anygpu.codegen.nests.domains import Domain, axis_name, merged, shifted
+from collections.abc import Sequence
+from math import lcm
+from typing import TYPE_CHECKING
+
+from anygpu.codegen.index import Index, flat
+from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.lower import Positions
+from anygpu.codegen.nests.costs import combined, is_little, lanes_of, own_weight
 from anygpu.codegen.nests.lowering import SHORT
-from anygpu.codegen.nests.roots import FEW_ROWS, MOST_CHANNELS, Root, replace
+from anygpu.codegen.nests.roots import (
+    FEW_ROWS,
+    MOST_CHANNELS,
+    Domain,
+    Root,
+    axis_name,
+    axis_variable,
+    merged,
+    replace,
+    shifted,
+)
 from anygpu.program.dtypes import is_floating
 from anygpu.program.graph import Program
 from anygpu.program.primitives import product
+
+if TYPE_CHECKING:
+    from anygpu.codegen.nests.plan import Group
+
+# -- the layout of one value
+
 
 #: Columns that are written out, with lanes along rows; and columns of which several rows are done at once.
 MOST_WRITTEN_OUT = 64
@@ -89,3 +111,146 @@ def is_groupable(root: Root) -> bool:
             return False
     columns = merged(root.shape[root.lead :], [shifted(form, root.lead) for form in root.forms], {})
     return len(columns.runs) <= 1
+
+
+# -- rows of two values in one nest
+
+
+#: Rows that a band may need before and after its own.
+MOST_HALO = 8
+
+#: From which row to which another value is read, counted from the row that reads it.
+Offsets = tuple[int, int]
+
+
+def lead_for(shape: Sequence[int], rows: int) -> int | None:
+    """How many first axes make so many rows; `None` if none do."""
+    for lead in range(len(shape) + 1):
+        if product(tuple(shape[:lead])) == rows:
+            while lead < len(shape) - 1 and shape[lead] == 1:
+                lead += 1
+            return lead
+    return None
+
+
+def row_offsets(root: Root, lead: int, positions: Positions, shape: Sequence[int]) -> Offsets | None:
+    """Where a root with these rows reads a value of that shape; `None` if from anywhere."""
+    rows = product(root.shape[:lead])
+    axes = lead_for(shape, rows)
+    if axes is None:
+        return None
+    own = flat([axis_variable(axis, 0, n) for axis, n in enumerate(root.shape[:lead])], root.shape[:lead])
+    there = flat(positions[:axes], shape[:axes])
+    difference = _unranged(there) - _unranged(own)
+    if difference.is_constant:
+        return difference.constant, difference.constant
+    return _chosen_offsets(root, there) if lead == 1 else None
+
+
+def _chosen_offsets(root: Root, there: Index) -> Offsets | None:
+    """Of a position that is chosen, as at an edge: the least and the greatest of those that it may be."""
+    if len(there.terms) != 1 or there.terms[0][1] != 1:
+        return None
+    candidates = root.chosen.get(getattr(there.terms[0][0], "name", ""))
+    if candidates is None:
+        return None
+    found: list[int] = []
+    for each in candidates:
+        shift = _unranged(each.along) - _unranged(axis_variable(0, 0, root.shape[0]))
+        if not shift.is_constant:
+            return None
+        row = axis_variable(0, 0, root.shape[0])
+        low, high = max(0, each.low - shift.constant), min(root.shape[0] - 1, each.high - shift.constant)
+        if low > high:
+            continue
+        step = each.place.steps_with(axis_name(0))
+        if step is None or any(atom != row.terms[0][0] and not _is_row(atom) for atom, _ in each.place.terms):
+            return None
+        ends = [each.place.constant + there.constant + (step - 1) * at for at in (low, high)]
+        found += ends
+    return (min(found), max(found)) if found else None
+
+
+def _is_row(atom: object) -> bool:
+    return isinstance(atom, Counter) and atom.name == axis_name(0)
+
+
+def _unranged(index: Index) -> Index:
+    """The same position over variables whose ranges are not told apart: pieces of one loop are of one variable."""
+    total = Index(index.constant)
+    for atom, factor in index.terms:
+        total = total + Index(0, [(Counter(atom.name, 0, 0) if isinstance(atom, Counter) else atom, factor)])
+    return total
+
+
+def is_identity(positions: Positions, shape: Sequence[int]) -> bool:
+    """Whether every axis is read at its own variable."""
+    return len(positions) == len(shape) and all(
+        length == 1 or _unranged(position) == _unranged(axis_variable(axis, 0, length))
+        for axis, (position, length) in enumerate(zip(positions, shape, strict=True))
+    )
+
+
+# -- rows that are done together
+
+
+#: Rows that are done together where they read the same: each value is loaded once for all of them.
+JAM = 4
+#: Bytes of a line of memory.
+_LINE = 64
+#: The weight up to which rows are done together: what is computed stays in registers.
+_JAM_WEIGHT = 64.0
+
+
+def rows_at_once(group: Group, vector_bytes: int) -> int:
+    """How many short rows make up whole vectors, where all that is read is in order or the same in all rows.
+
+    Worth 3.4 times for statistics of 10 columns.
+    """
+    roots = [member.root for member in group.members]
+    first = roots[0]
+    columns = product(first.shape[first.lead :])
+    alike = len({(root.shape, root.lead) for root in roots}) == 1
+    simple = all(
+        member.root.kind in ("map", "column") and not member.root.tail and not member.together and member.phase == 0
+        for member in group.members
+    )
+    vector, _ = lanes_of(combined([root.estimate for root in roots]), vector_bytes)
+    if not alike or not simple or not 1 < columns < MOST_AT_ONCE or columns % vector == 0:
+        return 1
+    copies = lcm(columns, vector) // columns
+    return copies if group.rows >= 8 * copies and all(map(is_groupable, roots)) else 1
+
+
+def jam_of(group: Group) -> int:
+    """Rows that are done together: several where they read the same values along the lanes, and little else is done.
+
+    Worth up to 1.5 times for distances between all pairs, and for totals of columns.
+    """
+    first = group.members[0].root
+    alike = len({(member.root.shape, member.root.lead, member.root.tail) for member in group.members}) == 1
+    simple = all(
+        member.root.kind in ("map", "column") and not member.root.cuts and not member.together
+        for member in group.members
+    )
+    if not alike or not simple or group.rows < 4 * JAM:
+        return 1
+    weight = sum(member.root.estimate.weight * len(member.root.ends) for member in group.members)
+    if weight > _JAM_WEIGHT:
+        return 1
+    if all(member.root.kind == "column" for member in group.members):
+        return JAM
+    forms = [form for member in group.members for form in member.root.forms]
+    rows, columns = _names(range(first.lead)), _names(range(first.lead, len(first.shape)))
+    if any(form.steps_with(rows[-1]) == 1 and form.steps_with(columns[-1]) not in (0, 1, None) for form in forms):
+        # Lanes read down a column: a line of memory has the same of the next rows.
+        return _LINE // first.estimate.width
+    shared = any(
+        any(form.depends_on(name) for name in columns) and not any(form.depends_on(name) for name in rows)
+        for form in forms
+    )
+    return JAM if shared else 1
+
+
+def _names(axes: range) -> list[str]:
+    return [axis_name(axis) for axis in axes]

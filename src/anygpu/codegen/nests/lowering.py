@@ -17,8 +17,7 @@ from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import Apply, Choose, Expr, Let, Literal, Load, Loop, Name, Position, Statement, Store
 from anygpu.codegen.lower import Lowering, Positions, RuleOf, Scope, Stored, Value, contract_positions
 from anygpu.codegen.nests import noted
-from anygpu.codegen.nests.limits import TooMany, Written
-from anygpu.codegen.nests.steps import Scratch
+from anygpu.codegen.nests.steps import Scratch, TooMany, Written
 from anygpu.codegen.types import COMPUTE, components, part_of
 from anygpu.program.dtypes import KIND, DType, is_integer
 from anygpu.program.functions import ReduceFunction

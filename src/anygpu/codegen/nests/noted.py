@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from anygpu.codegen.elementwise import converted
 from anygpu.codegen.kernel_ir import Apply, Expr, Literal
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
-from anygpu.program.functions import BinaryFunction, UnaryFunction
+from anygpu.program.functions import FUNCTIONS, BinaryFunction
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
     Binary,
@@ -30,29 +30,7 @@ from anygpu.program.primitives import (
     Unary,
 )
 
-#: Of NaN they give NaN, of infinities NaN or infinities.
-_CARRY: frozenset[UnaryFunction] = frozenset(
-    ("negative", "abs", "floor", "ceil", "trunc", "rint", "sqrt", "cbrt", "log", "log2", "log10", "log1p", "sin", "cos",
-     "tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "conj")
-)  # fmt: skip
-#: The same of both operands, and of the first one.
-_CARRY_BOTH: frozenset[BinaryFunction] = frozenset(("add", "subtract", "multiply", "hypot", "complex"))
-_CARRY_FIRST: frozenset[BinaryFunction] = frozenset(("divide", "floor_divide", "remainder", "fmod"))
-#: Of NaN they give NaN, but infinities get lost.
-_CARRY_NAN: frozenset[UnaryFunction] = frozenset(("exp", "exp2", "expm1", "tanh", "atan", "erf", "reciprocal", "sign"))
-_CARRY_NAN_OF_BOTH: frozenset[BinaryFunction] = frozenset(("minimum", "maximum", "atan2", *_CARRY_FIRST))
 _ALL_ARE_THERE = (Reshape, Broadcast, Permute, Flip, Concatenate)
-
-#: Of finite numbers they may give NaN, or infinities. Sums and products do as well, of numbers that hardly anybody has:
-#: to look at all of them would cost every call more than their warnings are worth.
-_MAKE_NAN: frozenset[UnaryFunction | BinaryFunction] = frozenset(
-    ("sqrt", "asin", "acos", "acosh", "log", "log2", "log10", "log1p", "atanh", "divide", "floor_divide", "remainder",
-     "fmod", "power")
-)  # fmt: skip
-_MAKE_INFINITY: frozenset[UnaryFunction | BinaryFunction] = frozenset(
-    ("exp", "exp2", "expm1", "sinh", "cosh", "log", "log2", "log10", "log1p", "atanh", "reciprocal", "divide",
-     "floor_divide", "power", "ldexp")
-)  # fmt: skip
 
 _WRAP: frozenset[BinaryFunction] = frozenset(("add", "subtract", "multiply"))
 _INTEGERS = ("signed", "unsigned")
@@ -95,17 +73,17 @@ def _makes(program: Program, node: int) -> tuple[bool, bool]:
     if isinstance(op, Cast):
         return False, ITEMSIZE[dtype] < ITEMSIZE[program.specs[inputs[0]].dtype]
     if isinstance(op, Unary | Binary):
-        return op.fn in _MAKE_NAN, op.fn in _MAKE_INFINITY
+        made = FUNCTIONS[op.fn].makes
+        return "nan" in made, "inf" in made
     return False, False
 
 
 def _carries(op: Primitive, operand: int) -> bool:
     """Whether a NaN or an infinity in this operand surely gives one in the result."""
     match op:
-        case Unary():
-            return op.fn in _CARRY
-        case Binary():
-            return op.fn in _CARRY_BOTH or (op.fn in _CARRY_FIRST and operand == 0)
+        case Unary() | Binary():
+            keeps = FUNCTIONS[op.fn].keeps
+            return keeps == "nan, inf" or (keeps == "nan, inf of the first" and operand == 0)
         case Cast():
             return KIND[op.dtype] in ("float", "complex")
         case Reduce() | Scan():
@@ -117,11 +95,8 @@ def _carries(op: Primitive, operand: int) -> bool:
 
 def _carries_nan(op: Primitive) -> bool:
     """Whether a NaN in any operand surely gives one in the result."""
-    match op:
-        case Unary():
-            return op.fn in _CARRY_NAN
-        case Binary():
-            return op.fn in _CARRY_NAN_OF_BOTH
+    if isinstance(op, Unary | Binary):
+        return "nan" in FUNCTIONS[op.fn].keeps
     return isinstance(op, Reduce | Scan) and op.fn in ("max", "min")
 
 

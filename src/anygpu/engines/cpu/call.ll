@@ -3,7 +3,7 @@
 ; between, and returns a list: the results, and after them the number of what nests have noted, 0 if nothing. For
 ; anything else, and where a rule of the program is broken, it returns NotImplemented and has done nothing.
 ;
-; `self` is a tuple, whose first item is an array of 64-bit words: the program (see `anygpu.engines.cpu.calls`). Words in
+; `self` is a tuple, whose first item is an array of 64-bit words: the program (see `anygpu.engines.cpu.runtime`). Words in
 ; capitals stand for places in objects of CPython and NumPy.
 
 @pool_ready = external global i32

@@ -14,13 +14,12 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import RESULT
 from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable, executable
-from anygpu.engines.cpu.target import host_processor
-from anygpu.engines.custom_support import why_not_here
+from anygpu.engines.cpu.loader import host_processor
 from anygpu.engines.distributions import version_of
 from anygpu.engines.host_arrays import HostArrays
 from anygpu.engines.numpy import lowering
 from anygpu.engines.program_cache import ProgramCache
-from anygpu.engines.protocol import DirectRun, Lack, failed, verified
+from anygpu.engines.protocol import DirectRun, Lack, failed, verified, why_not_here
 from anygpu.errors import CannotCompile, MissingExtra
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.verification import VerifiedType
@@ -87,8 +86,8 @@ class CpuEngine(HostArrays):
         return self._executables.get(program.key, lambda: _compiled(program))
 
     def listing(self, program: Program) -> str:
+        from anygpu.codegen.nests.inspection import to_text
         from anygpu.codegen.nests.schedule import nests
-        from anygpu.codegen.nests.text import to_text
 
         program = simplified(with_references(program, None), lowering.evaluate_constant)
         return to_text(nests(program, vector_bytes=host_processor().vector_bytes))

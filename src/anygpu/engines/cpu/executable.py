@@ -1,6 +1,6 @@
 """A program as native code: called with NumPy arrays, it returns new NumPy arrays.
 
-Most calls are one call of a native function (see `anygpu.engines.cpu.calls`). The long way through Python is for what
+Most calls are one call of a native function (see `anygpu.engines.cpu.runtime`). The long way through Python is for what
 that does not do: host steps, which NumPy computes, arguments that have to be copied first because they are strided,
 unaligned, byte-swapped or of a subclass, results that are parts of others, and errors.
 """
@@ -15,12 +15,9 @@ import msgspec
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.broken_rules import raise_broken
-from anygpu.engines.cpu.calls import python_function
 from anygpu.engines.cpu.compiler import compiled_program
 from anygpu.engines.cpu.host_steps import first_that_is_read
-from anygpu.engines.cpu.loader import LOADS_IMAGES, loaded
-from anygpu.engines.cpu.object_cache import kept_program
+from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program, loaded
 from anygpu.engines.cpu.run_plan import (
     CompiledProgram,
     HostRun,
@@ -30,9 +27,8 @@ from anygpu.engines.cpu.run_plan import (
     layout_of,
     segments_of,
 )
-from anygpu.engines.cpu.runtime import native_runtime
-from anygpu.engines.cpu.target import host_processor
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.cpu.runtime import native_runtime, python_function
+from anygpu.engines.host_types import numpy_dtype, raise_broken
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.errors import InvalidProgram
 from anygpu.program.graph import Program

@@ -1,7 +1,8 @@
-"""Native code in this process: an image is copied to memory, its missing addresses are filled in, and it may run.
+"""Native code in this process: for which processor it is compiled, its images on disk, and how they are loaded.
 
-Code is there for as long as its `Code` object is. Whoever calls it holds that object, so what is dropped has no thread
-in it, and its memory goes back to the system at once.
+An image is copied to memory, its missing addresses are filled in, and it may run. Code is there for as long as its
+`Code` object is. Whoever calls it holds that object, so what is dropped has no thread in it, and its memory goes back
+to the system at once.
 
 On Linux an image is all that is loaded. Elsewhere objects have other formats, and LLVM's own loader (ORC) takes them:
 that keeps some kilobytes of everything that it has ever loaded, and LLVM with all its memory comes to this process.
@@ -14,18 +15,183 @@ import ctypes
 import itertools
 import mmap
 import os
+import platform
 import struct
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
+import numpy as np
 
-from anygpu.engines.cpu.object_cache import image_of
-from anygpu.engines.cpu.target import HostProcessor
-from anygpu.errors import CannotCompile
+from anygpu._version import __version__
+from anygpu.base.cache_location import cache_location
+from anygpu.base.digest import blake2b
+from anygpu.engines.cpu import compile_child
+from anygpu.engines.cpu.compiler import compiled, described_host
+from anygpu.engines.disk_cache import DiskCache
+from anygpu.engines.distributions import mark_of_llvmlite
+from anygpu.errors import CannotCompile, InvalidOption
+from anygpu.program.graph import Program
+
+# -- the processor: of this machine, or a lesser one that a test or a user asks for
+
+
+_SSE2 = ("cx8", "fxsr", "mmx", "sse", "sse2")
+_SSE42 = (*_SSE2, "cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
+_AVX2 = (*_SSE42, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+#: What `ANYGPU_CPU_FEATURES` may say beside "native": the levels of x86-64, and plain ARM.
+LEVELS: dict[str, tuple[str, ...]] = {
+    "x86-64": _SSE2,
+    "x86-64-v2": _SSE42,
+    "x86-64-v3": _AVX2,
+    "x86-64-v4": _AVX512,
+    "armv8-a": ("fp-armv8", "neon"),
+}
+
+
+class HostProcessor(msgspec.Struct, frozen=True):
+    """A processor as LLVM has it."""
+
+    cpu: str
+    #: Each with a plus or a minus, separated by commas.
+    features: str
+    triple: str
+    data_layout: str
+    #: The version of LLVM.
+    llvm: str
+
+    @property
+    def present(self) -> frozenset[str]:
+        """The features that it has."""
+        return frozenset(each[1:] for each in self.features.split(",") if each.startswith("+"))
+
+    @property
+    def vector_bytes(self) -> int:
+        return 64 if "avx512f" in self.present else 32 if "avx" in self.present else 16
+
+    def as_request(self) -> dict[str, str]:
+        """As the compiler is told."""
+        return {**msgspec.structs.asdict(self), "vector_bytes": str(self.vector_bytes)}
+
+
+def host_processor() -> HostProcessor:
+    """The processor to compile for."""
+    return _restricted(os.environ.get("ANYGPU_CPU_FEATURES", "native"))
+
+
+@cache
+def _restricted(wanted: str) -> HostProcessor:
+    host = _host()
+    if wanted in ("native", ""):
+        return host
+    if wanted not in LEVELS:
+        raise InvalidOption(f"ANYGPU_CPU_FEATURES is {wanted!r}. Use native or one of {', '.join(LEVELS)}.")
+    # Never more than there is: the code runs on this machine.
+    features = ",".join(f"+{name}" for name in LEVELS[wanted] if name in host.present)
+    cpu = "x86-64" if wanted.startswith("x86") else "generic"
+    return msgspec.structs.replace(host, cpu=cpu, features=features)
+
+
+@cache
+def _host() -> HostProcessor:
+    """Kept on disk: asking LLVM takes as long as loading it."""
+    known = DiskCache(os.path.join(cache_location(), "native"), "")
+    key = msgspec.json.encode((processor_facts(), mark_of_llvmlite(), sys.platform, platform.machine()))
+    found = known.record("processor", key, HostProcessor)
+    if found is None:
+        found = HostProcessor(**described_host())
+        known.put_record("processor", key, found)
+    return found
+
+
+def processor_facts() -> str:
+    """All that this machine says of its first processor, by which another one is recognised."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            first = file.read().split("\n\n")[0]
+    except OSError:
+        return platform.processor()
+    changing = ("cpu mhz", "bogomips", "processor", "apicid", "core id", "initial apicid")
+    return "\n".join(line for line in first.splitlines() if not line.lower().startswith(changing))
+
+
+# -- images on disk: a program is compiled once for a machine and not once for a process
+# An image is code that this process will run. It counts only when nobody but this user can have written its file, and
+# when a digest of the content and of what it is for is right (see `anygpu.engines.disk_cache`): a file that is damaged,
+# truncated, swapped with another or made for another processor is as good as none.
+
+
+Record = TypeVar("Record")
+
+
+def image_of(text: str, processor: HostProcessor, *, level: int = 2, link: bool = True) -> bytes:
+    """The native code of a module: from the disk if it was ever compiled, else from LLVM."""
+    kept = _kept(cache_location())
+    key = msgspec.msgpack.encode((text, processor, level, link))
+    image = kept.get("image", key)
+    if image is None:
+        image = compiled(text, processor.as_request(), level=level, link=link)
+        kept.put("image", key, image)
+    return image
+
+
+def kept_program(
+    program: Program, processor: HostProcessor, of: type[Record], compile_program: Callable[[], Record]
+) -> Record:
+    """What was made of a program: from the disk if it ever was, else by the function. So neither nests nor IR are made
+    again, which take longer than loading code does.
+    """
+    kept = _kept(cache_location())
+    key = msgspec.msgpack.encode((program.key, processor, _sources()))
+    found = kept.record("program", key, of)
+    if found is None:
+        found = compile_program()
+        kept.put_record("program", key, found)
+    return found
+
+
+def keep_fact(kind: str, program: Program, about: tuple[Any, ...], fact: Any) -> None:
+    """Keep what was found out about the code of a program, for as long as the code stays the same."""
+    _kept(cache_location()).put_record(kind, _fact_key(program, about), fact)
+
+
+def kept_fact(kind: str, program: Program, about: tuple[Any, ...], of: type[Record]) -> Record | None:
+    """What `keep_fact` has kept."""
+    return _kept(cache_location()).record(kind, _fact_key(program, about), of)
+
+
+def _fact_key(program: Program, about: tuple[Any, ...]) -> bytes:
+    return msgspec.msgpack.encode((program.key, host_processor(), _sources(), about))
+
+
+@cache
+def _sources() -> str:
+    """By which a change of the code that compiles is noticed, as Python notices that its own files are out of date."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    digest = blake2b(digest_size=16)
+    for part in ("codegen", "engines/cpu", "program"):
+        for folder, below, names in os.walk(os.path.join(package, part)):
+            below[:] = sorted(name for name in below if name != "__pycache__")
+            for name in sorted(names):
+                facts = os.stat(f"{folder}/{name}")
+                digest.update(f"{folder}/{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+@cache
+def _kept(folder: str) -> DiskCache:
+    numpy_abi = np._core._multiarray_umath._get_ndarray_c_version()  # type: ignore[attr-defined]
+    compiler = (mark_of_llvmlite(), compile_child.PASSES, compile_child.FORMAT)
+    stamp = msgspec.json.encode((__version__, compiler, numpy_abi, object.__basicsize__))
+    return DiskCache(os.path.join(folder, "native"), stamp.decode())
+
+
+# -- loading
+
 
 #: Whether images are loaded here; else objects are.
 LOADS_IMAGES = sys.platform == "linux"

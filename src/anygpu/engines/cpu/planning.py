@@ -10,9 +10,8 @@ import msgspec
 from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text
 from anygpu.codegen.kernel import Slot
 from anygpu.codegen.kernel_ir import Buffer
-from anygpu.codegen.nests.limits import TooLarge
 from anygpu.codegen.nests.schedule import nests
-from anygpu.codegen.nests.steps import Nest, NestProgram, Step
+from anygpu.codegen.nests.steps import Nest, NestProgram, Step, TooLarge
 from anygpu.engines.cpu.run_plan import HostRun, NestRun, RunPlan, aligned, segments_of
 from anygpu.errors import CannotCompile
 from anygpu.program.graph import Program

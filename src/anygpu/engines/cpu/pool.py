@@ -1,18 +1,13 @@
-"""The pool of native threads that nests run on (`pool.ll`), and how many threads there are.
-
-As many as the process may use: its affinity mask and the quota of its control group count, then `ANYGPU_THREADS`, then
-`OMP_NUM_THREADS`. Where NumPy's BLAS says how many threads it may use, a lower number holds for the nests too, at the
-moment of each: so threadpoolctl, which knows BLAS, limits both.
-
-Threads are started when the first program is loaded, and again in a process that was forked. They belong to the system
-alone: the interpreter knows nothing of them, and they hold up neither the interpreter nor its exit.
-"""
+"""Threads and memory that native code of a process shares: a pool to run nests on, and memory that is used again."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import platform
+import signal
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -20,10 +15,77 @@ from typing import Any
 import numpy as np
 
 from anygpu.base.processors import usable_processors
-from anygpu.engines.cpu.loader import load
-from anygpu.engines.cpu.native_threads import HAS_NATIVE_THREADS, keep_forever, native_text, start_thread
-from anygpu.engines.cpu.target import HostProcessor
+from anygpu.engines.cpu.loader import HostProcessor, load
 from anygpu.errors import InvalidOption
+
+# -- threads of the system, and this engine's own code that they run (`*.ll`)
+
+
+#: Of each architecture the number of the system call `futex`, and the instruction for a thread that waits actively.
+_ARCHITECTURES = {
+    "x86_64": ("202", "void @llvm.x86.sse2.pause()"),
+    "aarch64": ("98", "void @llvm.aarch64.isb(i32 15)"),
+}
+#: Nests have arrays of their own on the stack.
+_STACK_BYTES = 16 << 20
+
+#: Whether threads can wait for each other here. Elsewhere every nest runs on the caller's thread alone.
+HAS_NATIVE_THREADS = sys.platform == "linux" and platform.machine() in _ARCHITECTURES
+
+
+def native_text(name: str, processor: HostProcessor) -> str:
+    """One of the modules beside this file, for this machine."""
+    futex, pause = _ARCHITECTURES[platform.machine()]
+    text = file_text(name).replace("FUTEX", futex).replace("PAUSE", f"call {pause}")
+    declaration = pause.replace("i32 15", "i32")
+    return f"{module_head(processor)}declare {declaration}\n{text}"
+
+
+def file_text(name: str) -> str:
+    """The text of a file beside this one."""
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        return file.read()
+
+
+def module_head(processor: HostProcessor) -> str:
+    """How every module begins."""
+    return f'target triple = "{processor.triple}"\ntarget datalayout = "{processor.data_layout}"\n'
+
+
+def start_thread(function: int, argument: int = 0) -> None:
+    """Start a thread that lives until the process ends; the interpreter knows nothing of it."""
+    library = ctypes.CDLL(None)
+    # Larger than any system's `pthread_attr_t`.
+    attributes, thread = ctypes.create_string_buffer(256), ctypes.c_void_p()
+    library.pthread_attr_init(attributes)
+    library.pthread_attr_setstacksize(attributes, ctypes.c_size_t(_STACK_BYTES))
+    # A signal is for Python's threads: a thread inherits what is blocked when it starts.
+    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        failed = library.pthread_create(
+            ctypes.byref(thread), attributes, ctypes.c_void_p(function), ctypes.c_void_p(argument)
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    library.pthread_attr_destroy(attributes)
+    if failed:
+        raise OSError(failed, os.strerror(failed))
+    library.pthread_detach(thread)
+
+
+def keep_forever(thing: Any) -> None:
+    """Never free it, also while the interpreter takes itself apart: threads use it until the process ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+# -- the pool of threads (`pool.ll`)
+# As many as the process may use: its affinity mask and the quota of its control group count, then `ANYGPU_THREADS`,
+# then `OMP_NUM_THREADS`. Where NumPy's BLAS says how many threads it may use, a lower number holds for the nests too,
+# at the moment of each: so threadpoolctl, which knows BLAS, limits both.
+#
+# Threads are started when the first program is loaded, and again in a process that was forked. They belong to the
+# system alone: the interpreter knows nothing of them, and they hold up neither the interpreter nor its exit.
+
 
 #: OpenBLAS as NumPy brings it has no more threads than that, on any machine.
 _MOST_BLAS_THREADS = 64
@@ -35,7 +97,7 @@ _BLAS_FUNCTIONS = (
 )
 
 
-class _State(ctypes.Structure):
+class _PoolState(ctypes.Structure):
     """`%pool` of `pool.ll`."""
 
     _fields_ = (
@@ -100,16 +162,16 @@ class Pool:
 
     def __init__(self, processor: HostProcessor) -> None:
         # Memory that is never given back: threads read it until the process ends.
-        memory = ctypes.create_string_buffer(ctypes.sizeof(_State) + 64)
+        memory = ctypes.create_string_buffer(ctypes.sizeof(_PoolState) + 64)
         keep_forever(memory)
-        self._state = _State.from_address(-(-ctypes.addressof(memory) // 64) * 64)
+        self._state = _PoolState.from_address(-(-ctypes.addressof(memory) // 64) * 64)
         self._lock = threading.Lock()
         self._started = 0
         text = native_text("pool.ll", processor) if HAS_NATIVE_THREADS else _ALONE
         code = load(text, processor, {"pool": ctypes.addressof(self._state)}, ["pool_run", "pool_worker"])
         keep_forever(code)
         self._worker = code["pool_worker"]
-        ready = ctypes.addressof(self._state) + _State.ready.offset
+        ready = ctypes.addressof(self._state) + _PoolState.ready.offset
         #: What compiled programs refer to.
         self.symbols = {"pool_run": code["pool_run"], "pool_ready": ready}
         blas = self._blas_threads = _blas_threads()
@@ -164,3 +226,95 @@ def _blas_threads() -> Any | None:
             with contextlib.suppress(AttributeError):
                 return getattr(library, name)
     return None
+
+
+# -- memory for large results and temporaries that is used again (`memory.ll`)
+# A third of the time of a large elementwise program is the system's, which gives each new page to the process one by
+# one. Results come from NumPy's allocator with a handler of ours (NEP 49): the arrays own their memory as any other do,
+# and when the last reference to one goes, its memory waits here for the next result, for some seconds.
+
+
+#: Results and temporaries from so many bytes on. Below that, new pages cost less than what is done around them.
+LARGE_BYTES = 1 << 20
+#: Bytes that may wait to be used again: so many, and not more than this part of what the machine has.
+_MOST_BYTES, _MOST_PART = 256 << 20, 16
+
+_FUNCTIONS = ("memory_malloc", "memory_calloc", "memory_realloc", "memory_free")
+
+
+class _MemoryState(ctypes.Structure):
+    """`%memory` of `memory.ll`."""
+
+    _fields_ = (
+        ("busy", ctypes.c_int32),
+        ("blocks", ctypes.c_int32),
+        ("bytes", ctypes.c_int64),
+        ("most_bytes", ctypes.c_int64),
+        ("uses", ctypes.c_int64),
+        ("hand", ctypes.c_int64),
+        ("list", ctypes.c_int64 * 32),
+    )
+
+
+class _Handler(ctypes.Structure):
+    """NumPy's `PyDataMem_Handler`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char * 127),
+        ("version", ctypes.c_uint8),
+        ("context", ctypes.c_void_p),
+        ("functions", ctypes.c_void_p * 4),
+    )
+
+
+class RecycledMemory:
+    """The memory, the handler that NumPy takes results from, and the thread that gives it back to the system."""
+
+    def __init__(self, processor: HostProcessor) -> None:
+        memory = ctypes.create_string_buffer(ctypes.sizeof(_MemoryState) + 64)
+        keep_forever(memory)
+        self._state = _MemoryState.from_address(-(-ctypes.addressof(memory) // 64) * 64)
+        self._state.most_bytes = min(_MOST_BYTES, _memory_total() // _MOST_PART)
+        code = load(
+            native_text("memory.ll", processor).replace("LARGE", str(LARGE_BYTES)),
+            processor,
+            {"memory": ctypes.addressof(self._state)},
+            ["memory_take", "memory_give", "memory_trim", "memory_keeper", *_FUNCTIONS],
+        )
+        keep_forever(code)
+        self._keeper = code["memory_keeper"]
+        self._trim = ctypes.CFUNCTYPE(ctypes.c_int64)(code["memory_trim"])
+        handler = _Handler(b"anygpu", 1, None, (ctypes.c_void_p * 4)(*[code[name] for name in _FUNCTIONS]))
+        keep_forever(handler)
+        new_capsule = ctypes.pythonapi.PyCapsule_New
+        new_capsule.restype = ctypes.py_object
+        new_capsule.argtypes = [ctypes.c_void_p] * 3
+        # The name is not copied.
+        self._name = ctypes.create_string_buffer(b"mem_handler")
+        keep_forever(self._name)
+        self.handler = new_capsule(ctypes.addressof(handler), ctypes.addressof(self._name), None)
+        keep_forever(self.handler)
+        self.symbols = {name: code[name] for name in ("memory_take", "memory_give")}
+
+    @property
+    def idle_bytes(self) -> int:
+        """What waits to be used again."""
+        return int(self._state.bytes)
+
+    def start(self) -> None:
+        start_thread(self._keeper)
+
+    def trim(self) -> int:
+        """Give what is idle back to the system at once; returns its bytes."""
+        return int(self._trim())
+
+    def forget_threads(self) -> None:
+        """In a process that was forked: nobody is at the list."""
+        self._state.busy = 0
+
+
+def _memory_total() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 1 << 30

@@ -1,22 +1,209 @@
-"""What all compiled programs of a process share: the pool of threads, recycled memory, and addresses to refer to."""
+"""Compiled programs as functions of Python: the layout of arrays, the function that calls nests, a shared runtime."""
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import ctypes
 import os
+import re
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
-from anygpu.engines.cpu.calls import load_call
+import numpy as np
+
 from anygpu.engines.cpu.host_steps import HostSteps
-from anygpu.engines.cpu.loader import c_library
-from anygpu.engines.cpu.memory import RecycledMemory
-from anygpu.engines.cpu.native_threads import HAS_NATIVE_THREADS
-from anygpu.engines.cpu.numpy_abi import array_symbols
-from anygpu.engines.cpu.pool import Pool
-from anygpu.engines.cpu.target import HostProcessor, host_processor
+from anygpu.engines.cpu.loader import Code, HostProcessor, c_library, host_processor, load
+from anygpu.engines.cpu.pool import HAS_NATIVE_THREADS, LARGE_BYTES, Pool, RecycledMemory, file_text, module_head
+from anygpu.engines.cpu.run_plan import RunPlan, layout_of
+from anygpu.engines.host_types import numpy_dtype
+
+# -- functions and objects of CPython and NumPy that compiled code refers to
+# NumPy promises the layout of an array's fields and the places in its table of functions to every extension that was
+# compiled for it. Here that promise is tried out on some arrays before any code relies on it; where it does not hold
+# (on another Python than CPython, for one), programs are called through ctypes.
+
+
+#: Bytes of an object before the fields of its type. The last eight are the type.
+HEADER = object.__basicsize__
+#: Where the fields of an array are after that, and their types in LLVM IR.
+FIELDS = {"data": ("ptr", 0), "nd": ("i32", 8), "dims": ("ptr", 16), "descr": ("ptr", 40), "flags": ("i32", 48)}
+#: C_CONTIGUOUS and ALIGNED.
+USABLE_FLAGS = 0x1 | 0x100
+
+#: Places in NumPy's table of functions.
+_TABLE = {"np_new": 93, "np_set_handler": 304, "np_get_handler": 305}
+_DEFAULT_HANDLER = 306
+_PYTHON = (
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+    "PyList_New",
+    "PyLong_FromLong",
+    "PyList_SetItem",
+    "Py_IncRef",
+    "Py_DecRef",
+    "PyErr_Clear",
+)
+
+
+@cache
+def array_symbols() -> dict[str, int] | None:
+    """The addresses that compiled calls refer to; `None` where arrays are not what they should be."""
+    if sys.implementation.name != "cpython" or sys.byteorder != "little" or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return None
+    with contextlib.suppress(AttributeError, ValueError):
+        if not all(map(_is_as_expected, _samples())):
+            return None
+        table = _function_table()
+        found = {name: _word(table + 8 * place) for name, place in _TABLE.items()}
+        found["np_default_handler"] = _word(_word(table + 8 * _DEFAULT_HANDLER))
+        for name in _PYTHON:
+            found[name] = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
+        found["np_ndarray"] = id(np.ndarray)
+        found["py_not_implemented"] = id(NotImplemented)
+        if all(found.values()) and _makes_arrays(found["np_new"]):
+            return found
+    return None
+
+
+def _samples() -> list[Any]:
+    read_only = np.zeros(5, np.int8)
+    read_only.flags.writeable = False
+    return [
+        np.zeros((3, 4)),
+        np.zeros((2, 3, 4), np.float32)[:, ::2],
+        np.asfortranarray(np.zeros((3, 4), np.int64)),
+        np.array(1, np.complex64),
+        np.frombuffer(bytes(17), np.uint8)[1:].view(np.uint16),
+        read_only,
+    ]
+
+
+def _is_as_expected(array: Any) -> bool:
+    """Whether the fields of an array are where they should be."""
+    at = id(array) + HEADER
+    ndim = ctypes.c_int32.from_address(at + FIELDS["nd"][1]).value
+    flags = ctypes.c_int32.from_address(at + FIELDS["flags"][1]).value
+    expected = array.flags.num
+    return (
+        _word(at - 8) == id(np.ndarray)
+        and _word(at + FIELDS["data"][1]) == array.ctypes.data
+        and ndim == array.ndim
+        and tuple(_word(_word(at + FIELDS["dims"][1]) + 8 * axis) for axis in range(ndim)) == array.shape
+        and _word(at + FIELDS["descr"][1]) == id(array.dtype)
+        and flags & 0x507 == expected & 0x507
+        and bool(flags & 1) == array.flags.c_contiguous
+        and bool(flags & 0x100) == array.flags.aligned
+    )
+
+
+def _makes_arrays(address: int) -> bool:
+    """Whether the function makes what it is asked for."""
+    new = ctypes.PYFUNCTYPE(
+        ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, *[ctypes.c_void_p] * 2,
+        ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
+    )(address)  # fmt: skip
+    dims = (ctypes.c_int64 * 2)(3, 5)
+    made = new(np.ndarray, 2, ctypes.addressof(dims), np.dtype("float32").num, None, None, 0, 0, None)
+    usual = np.empty((3, 5), np.float32)
+    same = type(made) is np.ndarray and made.shape == (3, 5) and made.dtype is usual.dtype
+    return same and made.flags.num == usual.flags.num and sys.getrefcount(made) == sys.getrefcount(usual)
+
+
+def _function_table() -> int:
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    table: int = pointer(np._core._multiarray_umath._ARRAY_API, None)  # type: ignore[attr-defined]
+    return table
+
+
+def _word(address: int) -> int:
+    return ctypes.c_int64.from_address(address).value
+
+
+# -- the function for Python that calls the nests of a program
+# `@segment<k>` does the nests between two host steps (see `anygpu.engines.cpu.planning`). A program without host steps
+# is called by `@call` (`call.ll`), which is compiled once and finds all that it has to know of the program in an array
+# of words.
+
+
+#: A call that is longer than so many seconds lets other threads of Python run.
+_SHORT_SECONDS = 20e-6
+#: Temporaries of so many bytes are on the stack.
+_STACK_BYTES = 4096
+#: A function for Python with its arguments in an array.
+_METH_FASTCALL = 0x80
+
+
+def load_call(processor: HostProcessor, symbols: Mapping[str, int]) -> Code:
+    """`@call`, with the layout of objects as it is in this process."""
+    places = {field.upper(): HEADER + offset for field, (_, offset) in FIELDS.items()}
+    places |= {"NDIM": places.pop("ND"), "OBTYPE": HEADER - 8, "ITEMS": tuple.__basicsize__}
+    places |= {"USABLE": USABLE_FLAGS, "STACK": _STACK_BYTES}
+    text = re.sub(r"\b[A-Z]+\b", lambda found: str(places.get(found[0], found[0])), file_text("call.ll"))
+    return load(module_head(processor) + text, processor, symbols, ["call"])
+
+
+class _MethodDefinition(ctypes.Structure):
+    """CPython's `PyMethodDef`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("documentation", ctypes.c_char_p),
+    )
+
+
+def python_function(call: Code, plan: RunPlan, code: Code, constants: Mapping[int, Any]) -> Any:
+    """A program as a function for Python, by `@call`."""
+    definition = _MethodDefinition(b"call", call["call"], _METH_FASTCALL, None)
+    words, shapes = _words(plan, code, constants)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    # Its `self`: all of it is there for as long as anybody calls the function.
+    return make(ctypes.addressof(definition), (words, shapes, definition, call, code, constants), None)
+
+
+def _words(plan: RunPlan, code: Code, constants: Mapping[int, Any]) -> tuple[Any, list[Any]]:
+    """The program as `@call` reads it, and the shapes that it points to."""
+    layout = layout_of(plan)
+    shapes: list[Any] = []
+
+    def address(shape: tuple[int, ...]) -> int:
+        shapes.append(np.array(shape or (0,), np.int64))
+        return int(shapes[-1].ctypes.data)
+
+    order = sorted(range(len(plan.outputs)), key=lambda number: plan.outputs[number].spec.nbytes >= LARGE_BYTES)
+    small = sum(output.spec.nbytes < LARGE_BYTES for output in plan.outputs)
+    status, words = plan.status, 0
+    if status is not None:
+        words = plan.slots[status].nbytes
+    found = [
+        *(len(plan.inputs), len(plan.outputs), len(plan.slots), small, layout.nbytes),
+        *(layout.offsets[status] if status is not None else 0, words, int(plan.seconds > _SHORT_SECONDS)),
+        code["segment0"],
+    ]
+    for spec in plan.inputs:
+        found += [id(numpy_dtype(spec.dtype)), len(spec.shape), address(spec.shape)]
+    for number in order:
+        slot, spec = plan.outputs[number].slot, plan.outputs[number].spec
+        found += [len(spec.shape), address(spec.shape), numpy_dtype(spec.dtype).num, slot, number]
+    for number, each in enumerate(plan.slots):
+        if each.role in ("input", "output"):
+            found += [2, 0]
+        elif number in layout.offsets:
+            found += [1, layout.offsets[number]]
+        else:
+            found += [0, int(constants[number].ctypes.data) if number in constants else 0]
+    return np.array(found, np.int64), shapes
+
+
+# -- the runtime of a process
+
 
 Result = TypeVar("Result")
 

@@ -2,20 +2,167 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from anygpu.base.float_errors import float_errors_ignored
-from anygpu.engines.jax import complex_numbers
-from anygpu.engines.jax.tracing import LOWER, Site
-from anygpu.engines.uniform import whole_exponent
+from anygpu.engines.value_analysis import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
-from anygpu.program.functions import FUNCTIONS
-from anygpu.program.primitives import Binary, Cast, Select, Unary
+from anygpu.program.functions import FUNCTIONS, having
+from anygpu.program.primitives import Binary, Cast, Select, Spec, Unary
+from anygpu.program.rule_table import RuleTable
+
+# -- a primitive's place in a program that is traced for XLA, and errors that its values cause
+# Compiled code cannot raise. Where NumPy would raise because of values, the program returns a hidden flag beside its
+# results, and the flag becomes the error.
+
+
+#: How each primitive is traced: with its site and the arrays that it takes.
+LOWER: RuleTable[Callable[..., Any]] = RuleTable()
+
+
+def hidden(values: Any) -> Array:
+    """A constant behind a barrier: XLA simplifies what it knows, and x + 0 is not x when x is -0."""
+    if values.dtype.kind == "c":
+        # Complex numbers as such are simplified once more, behind the barriers.
+        return lax.complex(hidden(values.real), hidden(values.imag))
+    return lax.optimization_barrier(jnp.asarray(values))
+
+
+Complaint = Callable[[], Exception]
+
+
+class Site(NamedTuple):
+    """Where a primitive stands in a program."""
+
+    inputs: tuple[Spec, ...]
+    result: Spec
+    #: Called with a flag and the error that it stands for.
+    complain: Callable[[Any, Complaint], None]
+    #: Indices that no run can get wrong, and that name nothing twice.
+    in_range: bool = False
+    distinct: bool = False
+    #: For each input the number that it is everywhere, where that is a part of the program.
+    scalars: tuple[Any, ...] = ()
+
+    @property
+    def dtype(self) -> DType:
+        """The type that the primitive works on."""
+        return self.inputs[0].dtype if self.inputs else self.result.dtype
+
+    def scalar(self, which: int) -> Any:
+        return self.scalars[which] if self.scalars else None
+
+
+# -- functions of complex numbers as NumPy has them, also for zeros, infinities and NaN; and which XLA has otherwise
+
+
+#: Their zeros have other signs in XLA, and their infinities become NaN; NumPy computes them on the host.
+COMPLEX_OTHERWISE = having("angle")
+
+
+def complex_divide(x: Array, y: Array) -> Array:
+    """By the larger part of the divisor first, as NumPy does, so that no square overflows."""
+    real, imaginary = y.real, y.imag
+    wide = jnp.abs(real) >= jnp.abs(imaginary)
+    ratio = jnp.where(wide, imaginary / real, real / imaginary)
+    scale = 1 / jnp.where(wide, real + imaginary * ratio, imaginary + real * ratio)
+    found = lax.complex(
+        jnp.where(wide, x.real + x.imag * ratio, x.real * ratio + x.imag) * scale,
+        jnp.where(wide, x.imag - x.real * ratio, x.imag * ratio - x.real) * scale,
+    )
+    by_zero = lax.complex(x.real / jnp.abs(real), x.imag / jnp.abs(real))
+    return jnp.where((real == 0) & (imaginary == 0), by_zero, found)
+
+
+def _complex_reciprocal(x: Array) -> Array:
+    real, imaginary = x.real, x.imag
+    wide = jnp.abs(imaginary) <= jnp.abs(real)
+    ratio = jnp.where(wide, imaginary / real, real / imaginary)
+    below = jnp.where(wide, real + imaginary * ratio, real * ratio + imaginary)
+    return lax.complex(jnp.where(wide, 1, ratio) / below, jnp.where(wide, -ratio, -1) / below)
+
+
+def _complex_exp(x: Array) -> Array:
+    beyond, zero = ~jnp.isfinite(x.imag), jnp.zeros_like(x.real)
+    found = jnp.where(beyond & jnp.isposinf(x.real), lax.complex(x.real, zero + jnp.nan), jnp.exp(x))
+    found = jnp.where(beyond & jnp.isneginf(x.real), lax.complex(zero, jnp.copysign(zero, x.imag)), found)
+    # The sign of 0 stays.
+    return jnp.where(x.imag == 0, lax.complex(jnp.exp(x.real), x.imag), found)
+
+
+def _complex_exp2(x: Array) -> Array:
+    return _complex_exp(lax.complex(x.real * math.log(2), x.imag * math.log(2)))
+
+
+def _complex_expm1(x: Array) -> Array:
+    half = jnp.sin(x.imag / 2)
+    real = jnp.expm1(x.real) * jnp.cos(x.imag) - 2 * half * half
+    return lax.complex(real, jnp.exp(x.real) * jnp.sin(x.imag))
+
+
+def _complex_sqrt(x: Array) -> Array:
+    found = jnp.sqrt(x)
+    found = jnp.where(jnp.isposinf(x.real) & jnp.isnan(x.imag), lax.complex(x.real, x.imag), found)
+    found = jnp.where(jnp.isneginf(x.real) & jnp.isnan(x.imag), lax.complex(x.imag, -x.real), found)
+    found = jnp.where(jnp.isinf(x.imag), lax.complex(jnp.abs(x.imag), x.imag), found)
+    # XLA loses the sign of 0.
+    return lax.complex(found.real, jnp.copysign(found.imag, x.imag))
+
+
+def _infinite(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A logarithm: of what is infinite on one side it is infinite, even when the other is not a number."""
+
+    def logarithm(x: Array) -> Array:
+        found = function(x)
+        return lax.complex(jnp.where(jnp.isinf(x), jnp.inf, found.real).astype(x.real.dtype), found.imag)
+
+    return logarithm
+
+
+def _complex_log1p(x: Array) -> Array:
+    above = x.real + 1
+    return lax.complex(jnp.log(jnp.hypot(above, x.imag)), jnp.arctan2(x.imag, above))
+
+
+COMPLEX_UNARY: dict[str, Callable[[Array], Array]] = {
+    "reciprocal": _complex_reciprocal,
+    "exp": _complex_exp,
+    "exp2": _complex_exp2,
+    "expm1": _complex_expm1,
+    "sqrt": _complex_sqrt,
+    "log": _infinite(jnp.log),
+    "log2": _infinite(jnp.log2),
+    "log10": _infinite(jnp.log10),
+    "log1p": _complex_log1p,
+}
+
+
+def complex_power(x: Array, exponent: int) -> Array:
+    """Multiplied out by squares, as NumPy does for whole exponents."""
+    if exponent in (1, 2, 3):
+        product = x if exponent == 1 else x * x if exponent == 2 else x * (x * x)
+        return jnp.where(x == 0, 0, product).astype(x.dtype)
+    one = jnp.broadcast_to(hidden(np.ones((), x.dtype)), x.shape)
+    result, square, rest = one, x, abs(exponent)
+    while rest:
+        if rest & 1:
+            result = result * square
+        rest >>= 1
+        square = square * square if rest else square
+    if exponent < 0:
+        # Nothing can be told of 1 / 0 in the plane.
+        return jnp.where(x == 0, complex(jnp.nan, jnp.nan), complex_divide(one, result)).astype(x.dtype)
+    return jnp.where(x == 0, 0, result).astype(x.dtype) if exponent else result
+
+
+# -- functions, choices and casts
+
 
 _WHOLE = ("signed", "unsigned")
 _HALF = ("float16", "bfloat16")
@@ -32,8 +179,8 @@ def unary(op: Unary, site: Site, x: Array) -> Array:
 
 
 def _unary(op: Unary, dtype: DType, x: Array) -> Array:
-    if KIND[dtype] == "complex" and op.fn in complex_numbers.UNARY:
-        return complex_numbers.UNARY[op.fn](x)
+    if KIND[dtype] == "complex" and op.fn in COMPLEX_UNARY:
+        return COMPLEX_UNARY[op.fn](x)
     match op.fn:
         case "abs" if KIND[dtype] == "unsigned":
             return x
@@ -111,7 +258,7 @@ def _binary(op: Binary, dtype: DType, site: Site, x: Array, y: Array) -> Array:
         case "floor_divide" | "remainder" | "fmod":
             return (_divide_whole if KIND[dtype] in _WHOLE else _divide_floats)(op.fn, x, y)
         case "divide" if KIND[dtype] == "complex":
-            return complex_numbers.divide(x, y)
+            return complex_divide(x, y)
         case "nextafter" if dtype == "float16":
             return jnp.where(x == y, x, jnp.nextafter(x, y))
         case "atan2":
@@ -189,7 +336,7 @@ def _power(site: Site, x: Array, y: Array) -> Array:
     if KIND[site.dtype] == "complex":
         whole = whole_exponent(site.scalar(1))
         assert whole is not None, "other complex powers are NumPy's"
-        return complex_numbers.power(x, whole)
+        return complex_power(x, whole)
     short = _POWERS.get(site.scalar(1))
     return short(x) if short is not None else lax.pow(_without_subnormals(x), y)
 

@@ -9,14 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anygpu.engines.custom_support import why_not_here
-from anygpu.engines.indices import IndexFacts
-from anygpu.engines.jax import complex_numbers
-from anygpu.engines.jax import elementwise as elementwise
+from anygpu.engines.jax import elementwise
 from anygpu.engines.jax import structure as structure
-from anygpu.engines.jax.tracing import LOWER, Complaint, Site
-from anygpu.engines.protocol import Lack
-from anygpu.engines.uniform import uniform_numbers, whole_exponent
+from anygpu.engines.jax.elementwise import LOWER, Complaint, Site
+from anygpu.engines.protocol import Lack, why_not_here
+from anygpu.engines.value_analysis import IndexFacts, uniform_numbers, whole_exponent
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Node, Program
@@ -146,7 +143,7 @@ def _is_numpys(node: Node, numbers: dict[int, Any]) -> bool:
     """Whether a function of complex numbers is NumPy's for all of them."""
     match node.op:
         case Unary():
-            return node.op.fn not in complex_numbers.OTHERWISE
+            return node.op.fn not in elementwise.COMPLEX_OTHERWISE
         case Binary("power"):
             return whole_exponent(numbers.get(node.inputs[1])) is not None
         case Scan():

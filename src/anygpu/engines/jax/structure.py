@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from anygpu.engines.jax.elementwise import complex_ordering
-from anygpu.engines.jax.tracing import LOWER, Site, hidden
+from anygpu.engines.jax.elementwise import LOWER, Site, complex_ordering, hidden
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import KIND
 from anygpu.program.ops.attention import Attend

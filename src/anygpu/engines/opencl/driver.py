@@ -12,8 +12,7 @@ import pyopencl as cl
 
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.target import Target
-from anygpu.engines.driver import Bytes, Clear, Command, Counters, Dispatch, Extent, Move
-from anygpu.engines.grid_cuts import AssumedPace
+from anygpu.engines.driver import AssumedPace, Bytes, Clear, Command, Counters, Dispatch, Extent, Move
 from anygpu.engines.opencl.builder import Builder, KernelFunction, OpenCLKernel, seconds_of
 from anygpu.engines.opencl.device import OpenDevice
 from anygpu.engines.opencl.memory import (
@@ -22,8 +21,8 @@ from anygpu.engines.opencl.memory import (
     OpenCLBlock,
     SharedBlockMemory,
     StagedBlockMemory,
+    Submissions,
 )
-from anygpu.engines.opencl.submissions import Submissions
 from anygpu.errors import DeviceLost, InvalidProgram, TooBig
 
 _ZERO = {size: np.zeros(1, f"u{size}") for size in (1, 4)}

@@ -12,10 +12,20 @@ import pyopencl as cl
 from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.engines.opencl import errors
-from anygpu.engines.opencl.device import HostSharing, open_device
+from anygpu.engines.opencl.device import (
+    VARIABLE,
+    HostSharing,
+    Partition,
+    can_be_cut,
+    cut,
+    describe,
+    no_device,
+    no_platform,
+    open_device,
+    read_partition,
+    too_few_units,
+)
 from anygpu.engines.opencl.driver import OpenCLDriver
-from anygpu.engines.opencl.partition import VARIABLE, Partition, can_be_cut, cut, read_partition
-from anygpu.engines.opencl.probe import describe, no_device, no_platform, too_few_units
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable

@@ -11,8 +11,7 @@ from anygpu.codegen.dialects.llvm.memory import Memory, Region, stored_type
 from anygpu.codegen.dialects.llvm.native import NativeTarget
 from anygpu.codegen.dialects.llvm.statements import Body, Unit, written_by
 from anygpu.codegen.dialects.llvm.values import I64, Value, Writer, constant
-from anygpu.codegen.nests.limits import MOST_LINES, TooLarge
-from anygpu.codegen.nests.steps import Nest, NestProgram
+from anygpu.codegen.nests.steps import MOST_LINES, Nest, NestProgram, TooLarge
 from anygpu.program.dtypes import is_floating
 
 __all__ = ["NativeTarget", "module_text"]

@@ -1,4 +1,4 @@
-"""What can be known of index values before a program runs, so that engines check only what might be wrong."""
+"""Values of a program that are known before it runs: intervals of indices, and numbers that are the same everywhere."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu.base.float_errors import float_errors_ignored
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_integer
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (
     Argsort,
     Binary,
+    Broadcast,
     Cast,
     Concatenate,
     Constant,
     Gather,
     Iota,
     Reduce,
+    Reshape,
     Scatter,
     Search,
     Select,
     Spec,
 )
+
+# -- indices, so that engines check only those that might be wrong
 
 
 class Interval(NamedTuple):
@@ -132,3 +137,37 @@ def _arithmetic(op: Binary, x: Interval, y: Interval) -> Interval | None:
         case "floor_divide" if y.low > 0 and x.low >= 0:
             return Interval(x.low // y.high, x.high // y.low)
     return None
+
+
+# -- values that are one number everywhere, for which engines choose a shorter way
+
+
+def uniform_numbers(program: Program) -> dict[int, Any]:
+    """By node: the Python number that it is everywhere, where that is a part of the program."""
+    found: dict[int, Any] = {}
+    for position, (op, inputs) in enumerate(program.nodes):
+        spec = program.specs[position]
+        number = None
+        if isinstance(op, Constant) and spec.size == 1 and spec.dtype != "bfloat16":
+            number = np.frombuffer(op.data, op.dtype)[0].item()
+        elif isinstance(op, Broadcast | Reshape | Cast) and inputs[0] in found:
+            number = _as(found[inputs[0]], spec)
+        if number is not None:
+            found[position] = number
+    return found
+
+
+def whole_exponent(exponent: Any) -> int | None:
+    """The exponent of a complex power that NumPy multiplies out; `None` for other exponents and non-constants."""
+    if exponent is None or exponent != exponent or exponent.imag or exponent.real != exponent.real // 1:
+        return None
+    return int(exponent.real) if abs(exponent.real) < 100 else None
+
+
+@float_errors_ignored
+def _as(number: Any, spec: Spec) -> Any:
+    """The same number after a cast; `None` when Python has none like it."""
+    if spec.dtype == "bfloat16":
+        return None
+    real = number.real if KIND[spec.dtype] not in ("complex", "bool") else number
+    return np.asarray(real).astype(spec.dtype).item()
