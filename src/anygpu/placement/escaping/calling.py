@@ -10,7 +10,9 @@ import inspect
 import sys
 import types
 import warnings
-from collections.abc import Callable, Hashable
+from abc import ABCMeta
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Reversible
+from collections.abc import Sized as SizedABC
 from typing import Any
 
 import numpy as np
@@ -71,6 +73,8 @@ class Calling:
         self.answers: str | None = None
         #: How many `with catch_warnings()` there are around.
         self.hidden = 0
+        #: Flags of what was put into data of which it is not known what it is: any list that was handed on.
+        self._put_into_data = 0
 
     # -- for `Evaluation`
 
@@ -112,8 +116,20 @@ class Calling:
     def _add(self, record: Record, items: Value) -> None:
         self.is_changed |= record.add(items)
 
+    def check_key(self, key: Value) -> None:
+        """A key is hashed and compared: those of classes of Python's may do anything then."""
+        for each in alternatives(key):
+            if isinstance(each, Function):
+                continue
+            if isinstance(each, Tuple):
+                for one in each.items:
+                    self.check_key(one)
+            elif not (isinstance(each, Known) and (type(each.value) is type or isinstance(each.value, _BY_IDENTITY))):
+                self.flags(each)
+
     def put(self, made: Made, key: Value, value: Value) -> None:
         """An element of a dict."""
+        self.check_key(key)
         record = self.records[made.site]
         self._set_field(record, "keys", key)
         self._add(record, value)
@@ -163,6 +179,8 @@ class Calling:
             if record.kind not in (list, dict, set, *_ITERATORS):
                 raise NotProvedError(f"what happens to an object of {record.kind.__name__} is not known")
             record.is_data = True
+            if self._put_into_data:
+                self._add(record, Data(self._put_into_data))
             found = 0 if record.items is None else self.flags(record.items)
             keys = record.fields.get("keys")
             key_flags = 0 if keys is None else self.flags(keys)
@@ -185,7 +203,7 @@ class Calling:
         return found & ~CERTAIN
 
     def _flags_of_known(self, value: Any) -> int:
-        if isinstance(value, NUMBERS):
+        if type(value) in NUMBERS:
             return IS_NUMBER
         if is_atom(value) or value is NotImplemented:
             return 0
@@ -194,7 +212,7 @@ class Calling:
         if type(value) in (tuple, list, dict, set, frozenset):
             found = self._contents(value)
             return self._all_flags(map(Known, found)) | (0 if isinstance(value, tuple) else OUTER)
-        if isinstance(value, np.ufunc):
+        if isinstance(value, np.ufunc) and libraries.is_numpys(value):
             return 0
         raise NotProvedError(f"what happens to {_shown(value)} is not known")
 
@@ -208,17 +226,30 @@ class Calling:
         found = {self._truth(each) for each in alternatives(value)}
         return found.pop() if len(found) == 1 else None
 
+    def _is_asked_in_python(self, kind: type) -> bool:
+        """Whether `__bool__` or `__len__` of a class may be a function of Python's."""
+        found = {self.guards.read(_static, kind, "__bool__"), self.guards.read(_static, kind, "__len__")}
+        return not all(each is MISSING for each in found)
+
     def _truth(self, value: Value) -> bool | None:
         if isinstance(value, Known):
-            if isinstance(value.value, (*NUMBERS, str, bytes, type(None), np.bool_)):
+            if type(value.value) in (*NUMBERS, str, bytes, type(None), np.bool_):
                 return bool(value.value)
-            plain = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, np.ufunc, np.dtype)
-            if isinstance(value.value, plain) or type(value.value) is type:
+            plain = (types.FunctionType, types.BuiltinFunctionType, np.ufunc, np.dtype)
+            if isinstance(value.value, plain) or type(value.value) is types.ModuleType or type(value.value) is type:
                 return True
             if type(value.value) in (tuple, frozenset):
                 return bool(value.value)
+            if not (is_atom(value.value) or is_outer_array(value.value) or type(value.value) in _PLAIN):
+                if self._is_asked_in_python(type(value.value)):
+                    raise NotProvedError(f"it asks whether {_shown(value.value)} is true")
+                return True
         if isinstance(value, Tuple | Keywords):
             return bool(value.items)
+        if isinstance(value, Made):
+            kind = self.records[value.site].kind
+            if kind not in (list, dict, set, *_ITERATORS) and self._is_asked_in_python(kind):
+                raise NotProvedError(f"it asks whether an object of {kind.__name__} is true")
         return True if isinstance(value, Function | Method) else None
 
     def is_same(self, one: Value, other: Value) -> bool | None:
@@ -299,7 +330,7 @@ class Calling:
         """The elements of a value if it is known which they are."""
         if isinstance(value, Tuple):
             return list(value.items)
-        if isinstance(value, Known) and isinstance(value.value, tuple):
+        if isinstance(value, Known) and type(value.value) is tuple:
             return [Known(each) for each in value.value]
         return None
 
@@ -341,6 +372,7 @@ class Calling:
             if record.kind is list and not isinstance(place, int):
                 return join(value, record.items)  # a part of it is no wider
             if record.kind in (list, dict):
+                self.check_key(index)
                 return record.items or Data()
         if isinstance(value, Known):
             return self._item_of_known(value.value, place, index)
@@ -358,6 +390,7 @@ class Calling:
                 if found is MISSING:
                     raise RaisesError
                 return Known(found)
+            self.check_key(index)
             return self.element_of_dict(Known(value))
         if type(value) in (tuple, list):
             found = self._contents(value)
@@ -400,8 +433,15 @@ class Calling:
     def _only_data(self, value: Data, item: Value) -> None:
         """Data may get data into it. An array of Python's objects would keep those that wait, but it is the call's."""
         flags = self.flags(item)
-        if flags & OUTER and not flags & IS_ARRAY and not value.flags & IS_ARRAY:
+        if value.flags & IS_ARRAY:
+            return
+        if flags & OUTER & ~value.flags:
             raise NotProvedError("it puts something from outside into a container")
+        if flags & (ARRAY | HOLDER) & ~self._put_into_data:
+            self._put_into_data |= flags & (ARRAY | HOLDER)
+            self.is_changed = True
+        if flags & (ARRAY | HOLDER) & ~value.flags:
+            raise NotProvedError("it puts an array into a container of which nothing else is known")
 
     def store_attribute(self, value: Value, name: str, item: Value) -> None:
         for each in alternatives(value):
@@ -414,11 +454,7 @@ class Calling:
                 if hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType):
                     raise NotProvedError(f"it sets the property {name}")
                 self._set_field(record, name, item)
-            elif (
-                isinstance(each, Data)
-                and not each.flags & (OUTER | HOLDER)
-                and name in ("shape", "flat", "real", "imag")
-            ):
+            elif isinstance(each, Data) and not each.flags & (OUTER | HOLDER) and name in ("flat", "real", "imag"):
                 self.flags(item)
             else:
                 raise NotProvedError(f"it sets the attribute {name} of an object that may outlive the call")
@@ -427,9 +463,13 @@ class Calling:
         """What an operation in place gives, which writes to what was there."""
         found: list[Value] = [result]
         for each in alternatives(before):
+            if isinstance(each, Keywords):
+                raise NotProvedError("it changes its keywords")
             if isinstance(each, Data):
                 if each.flags & OUTER:
                     raise NotProvedError(_WRITES_OUTSIDE)
+                if not each.flags & (IS_ARRAY | IS_NUMBER):
+                    self._only_data(each, other)  # a list takes the elements
                 found.append(Data((each.flags | self.flags(other)) & ~CERTAIN))
             elif isinstance(each, Known) and not is_atom(each.value):
                 raise NotProvedError(_WRITES_OUTSIDE)
@@ -445,7 +485,7 @@ class Calling:
         """What is returned holds arrays only where they are replaced by NumPy's."""
         for each in alternatives(value):
             if isinstance(each, Data):
-                if each.flags & HOLDER and each.flags & ARRAY:
+                if each.flags & HOLDER:
                     raise NotProvedError(why)
             elif isinstance(each, Tuple):
                 for one in each.items:
@@ -455,6 +495,8 @@ class Calling:
                     self.check_returned(one, why)
             elif isinstance(each, Made):
                 record = self.records[each.site]
+                if record.kind in (*_ITERATORS, set):
+                    raise NotProvedError(why)  # they go on after the call, with what they see
                 if record.kind not in (list, dict):
                     inside = [each for each in (record.items, *record.fields.values()) if each is not None]
                     if not all(map(self._is_free, inside)):
@@ -497,6 +539,8 @@ class Calling:
         if isinstance(value, Tuple):
             if name in value.names:
                 return value.items[value.names.index(name)]
+            if name not in ("index", "count"):
+                raise NotProvedError(f"the attribute {name} of a tuple is not known")
             return Attribute(Data(self.flags(value)), name)
         if isinstance(value, Keywords):
             return Attribute(value, name)
@@ -532,11 +576,12 @@ class Calling:
     def _attribute_of_instance(self, value: Made, record: Record, name: str) -> Value:
         if name == "__class__":
             return Known(record.kind)
-        found = _static(record.kind, name)
+        found = self.guards.read(_static, record.kind, name)
         if isinstance(found, property):
             return self.call_python(_getter(found), [value], {})
         if name in record.fields:
-            return record.fields[name]
+            own = record.fields[name]  # which may not be set yet
+            return own if found is MISSING else join(own, self._of_class(record.kind, found, name, value))
         return self._of_class(record.kind, found, name, value)
 
     def _of_class(self, kind: type, found: Any, name: str, instance: Value | None) -> Value:
@@ -572,15 +617,20 @@ class Calling:
             return self._attribute_of_data(Data(), name)
         if isinstance(value, str | bytes | tuple | list | dict | set | frozenset | range) and type(value) in _PLAIN:
             return Attribute(Known(value), name)
-        if isinstance(value, types.FunctionType | types.BuiltinFunctionType | np.ufunc) or is_atom(value):
+        if isinstance(value, types.FunctionType | types.BuiltinFunctionType | np.ufunc | type(np.sum)) or is_atom(
+            value
+        ):
             if isinstance(value, np.ufunc) and name in ("reduce", "accumulate", "outer", "reduceat", "at"):
                 return Known(getattr(value, name))
             if name in ("__name__", "__qualname__", "__module__", "__doc__"):
                 return Data()
             if isinstance(value, types.FunctionType):
                 found = self.guards.name(vars(value), name)
-                return Known(found) if found is not MISSING else Data()
-            return Attribute(Data(), name)
+                if found is not MISSING and not name.startswith("__"):
+                    return Known(found)
+            if isinstance(value, type) and not (name.startswith("_") or name in libraries.WRITING_METHODS):
+                return Attribute(Data(), name)  # a method of a type, with its object as the first argument
+            raise NotProvedError(f"the attribute {name} of {_shown(value)} is not known")
         if isinstance(value, type):
             if name in ("__name__", "__qualname__", "__module__", "__doc__"):
                 return Data()
@@ -588,7 +638,7 @@ class Calling:
         kind: Any = type(value)
         if "__getattr__" in dir(kind) or kind.__getattribute__ is not object.__getattribute__:
             raise NotProvedError(f"the attributes of {_shown(value)} are not known")
-        found = _static(kind, name)
+        found = self.guards.read(_static, kind, name)
         if isinstance(found, property):
             return self.call_python(_getter(found), [Known(value)], {})
         own = getattr(value, "__dict__", None)
@@ -607,7 +657,7 @@ class Calling:
             return Data(value.flags), True, bool(value.flags & _OF_WARNINGS)
         if isinstance(value, Made):
             entered = self.call(self.attribute(value, "__enter__"), [], {})
-            self.call(self.attribute(value, "__exit__"), [Data()] * 3, {})
+            self.call(self.attribute(value, "__exit__"), [Data(ARRAY | HOLDER)] * 3, {})
             return entered, True, False
         raise NotProvedError(f"with {_shown_value(value)} is not known")
 
@@ -645,12 +695,15 @@ class Calling:
         if isinstance(function, Function):
             return self.call_made(function, arguments, keywords, is_open=is_open)
         if isinstance(function, Attribute):
-            return self._call_method(function, arguments, keywords)
+            return self._call_method(function, arguments, keywords, is_open=is_open)
         if isinstance(function, Data):
             if function.flags & HOLDER:
                 raise NotProvedError("it calls something that is not known")
             # Among data only types of numbers and methods of data can be called.
-            return Data(self.given(arguments, keywords) & ~CERTAIN)
+            found_flags = self.given(arguments, keywords) & ~CERTAIN
+            if found_flags & OUTER:
+                raise NotProvedError(_WRITES_OUTSIDE)
+            return Data(found_flags)
         if not isinstance(function, Known):
             raise NotProvedError(f"it calls {_shown_value(function)}")
         value = function.value
@@ -665,9 +718,12 @@ class Calling:
             return self.call_python(value, arguments, keywords, is_open=is_open)
         special = _SPECIAL.get(value) if _is_hashable(value) else None
         if special is not None:
+            if is_open and value is not zip:
+                raise NotProvedError(f"it calls {_shown(value)} with arguments that are not known")
             found: Value = special(self, arguments, keywords, body, node)
             return found
-        if isinstance(value, functools.partial):
+        if type(value) is functools.partial:
+            self.guards.contents(value.keywords)
             more = {**{name: Known(each) for name, each in value.keywords.items()}, **keywords}
             given = [*map(Known, value.args), *arguments]
             return self._call_one(Known(value.func), given, more, is_open=is_open, body=body, node=node)
@@ -677,12 +733,14 @@ class Calling:
         if isinstance(value, _CACHED):
             return self._call_cached(value, arguments, keywords)
         if libraries.is_numpys(value):
-            return self._call_numpys(value, arguments, keywords)
+            return self._call_numpys(value, arguments, keywords, is_open=is_open)
         if isinstance(value, type):
             return self._call_class(value, arguments, keywords, is_open=is_open, node=node)
         flags = self.given(arguments, keywords)
         result = libraries.result_of_builtin(value, flags & ~CERTAIN)
         if result is not None:
+            if flags & OUTER and value.__module__ in libraries.WRITING_MODULES:
+                raise NotProvedError(_WRITES_OUTSIDE)
             if flags & OUTER and value not in (len, isinstance):
                 result |= OUTER
             return Data(result)
@@ -691,12 +749,15 @@ class Calling:
     def given(self, arguments: list[Value], keywords: dict[str, Value]) -> int:
         """The flags of all arguments together. Functions among them are called with data, whenever that is."""
         found = 0
+        callbacks: list[Value] = []
         for value in (*arguments, *keywords.values()):
             for each in alternatives(value):
                 if self._is_callback(each):
-                    found |= self._called_back(each)
+                    callbacks.append(each)
                 else:
                     found |= self.flags(each) & ~CERTAIN
+        for each in callbacks:
+            found |= self._called_back(each, found)
         return found
 
     def _is_callback(self, value: Value) -> bool:
@@ -706,39 +767,34 @@ class Calling:
             return callable(value.value) and not is_atom(value.value) and not isinstance(value.value, np.ufunc)
         return False
 
-    def _called_back(self, value: Value) -> int:
+    def _called_back(self, value: Value, flags: int) -> int:
+        """The flags of what a function returns that is called with any data of these flags, however often."""
         target = value.value if isinstance(value, Known) else None
-        if target is not None and (libraries.is_numpys(target) or libraries.result_of_builtin(target, 0) is not None):
+        if target is not None and not flags & OUTER and libraries.is_plain(target):
             return ARRAY
-        node = value.node if isinstance(value, Function) else None
-        if isinstance(target, types.FunctionType):
-            count = target.__code__.co_argcount - len(target.__defaults__ or ())
-        elif node is not None:
-            count = len(node.args.args) + len(node.args.posonlyargs) - len(node.args.defaults)
-        else:
+        if not isinstance(target, types.FunctionType) and not isinstance(value, Function):
             raise NotProvedError("a method is handed on to something that is not known")
-        return self.flags(self.call(value, [Data(ARRAY | HOLDER)] * count, {})) | ARRAY
+        found = 0
+        for _ in range(3):  # what it has returned it may get
+            given = Data(found | flags | ARRAY | HOLDER)
+            found |= self.flags(self.call(value, [given], {}, is_open=True)) & ~CERTAIN
+        return found | ARRAY
 
-    def _call_numpys(self, value: Any, arguments: list[Value], keywords: dict[str, Value]) -> Value:
-        name = str(getattr(value, "__name__", ""))
+    def _call_numpys(self, value: Any, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool) -> Value:
         flags = self.given(arguments, keywords)
-        written: list[Value] = []
-        if isinstance(value, np.ufunc):
-            written += arguments[value.nin :]
-        elif name in libraries.WRITES_TO_FIRST:
-            written += arguments[:1]
-        elif name not in ("where", "clip", "interp", "select", "einsum", "searchsorted"):
-            written += arguments[2:]
-        elif name == "clip":
-            written += arguments[3:]
-        if any(each in keywords for each in ("overwrite_input", "copy", "overwrite_x", "**")):
-            written += [*arguments, *keywords.values()]
-        if "out" in keywords:
-            written.append(keywords["out"])
+        for each in (*arguments, *keywords.values()):
+            if any(
+                isinstance(one, Known) and one.value in ("O", "object")
+                for one in alternatives(each)
+                if isinstance(one, Known) and type(one.value) is str
+            ):
+                raise NotProvedError("it makes an array of objects")
+        # What it may write to: everything where it is not known which argument is which.
+        written = [*arguments, *keywords.values()] if is_open else libraries.written(value, arguments, keywords)
         for each in written:
             if not self._is_callback(each) and self.flags(each) & OUTER:
                 raise NotProvedError(_WRITES_OUTSIDE)
-        if isinstance(value, np.ufunc) and ("out" in keywords or len(arguments) > value.nin):
+        if isinstance(value, np.ufunc) and (is_open or "out" in keywords or len(arguments) > value.nin):
             return Data(flags)
         return Data(libraries.result_of_numpys(value, flags))
 
@@ -761,7 +817,11 @@ class Calling:
         )
         if result is not None:
             return Data(result)
-        if issubclass(kind, BaseException) and (kind.__init__ in _C_INITS or kind.__module__.startswith("numpy")):
+        if issubclass(kind, BaseException):
+            if not _is_plain_error(kind):
+                raise NotProvedError(f"{kind.__name__} is an error with functions of its own")
+            for each in (*arguments, *keywords.values()):
+                self.check_returned(each, "it puts something into an error in which arrays cannot be replaced")
             return Data(self.given(arguments, keywords) & ~CERTAIN | HOLDER)
         if kind is object:
             return Data(HOLDER)
@@ -776,7 +836,7 @@ class Calling:
         if kind is contextlib.suppress:
             return Data(HOLDER)
         names = getattr(kind, "_fields", None)
-        if issubclass(kind, tuple) and names and not is_open and kind.__init__ is object.__init__:
+        if names and not is_open and kind.__bases__ == (tuple,) and vars(kind).keys() <= {*_OF_NAMED_TUPLES, *names}:
             found = dict(zip(names, arguments, strict=False)) | keywords
             defaults = getattr(kind, "_field_defaults", {})
             if all(name in found or name in defaults for name in names):
@@ -793,8 +853,12 @@ class Calling:
             return made
         raise NotProvedError(f"it makes an object of {kind.__module__}.{kind.__qualname__}")
 
-    def _call_method(self, method: Attribute, arguments: list[Value], keywords: dict[str, Value]) -> Value:
+    def _call_method(
+        self, method: Attribute, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool = False
+    ) -> Value:
         name, of = method.name, method.of
+        if is_open and not isinstance(of, Data):
+            raise NotProvedError(f"it calls {name} with arguments that are not known")
         if isinstance(of, Keywords):
             return self._call_method_of_keywords(of, name, arguments)
         if isinstance(of, Made):
@@ -819,10 +883,9 @@ class Calling:
             for each in (*arguments, *keywords.values()):
                 if isinstance(of, Data) and not self._is_callback(each):
                     self._only_data(of, each)
-        if name == "view" and any(isinstance(each, Known) and each.value is np.ndarray for each in arguments):
-            given |= 0
-        for each in (*arguments[1:], *([keywords["out"]] if "out" in keywords else ())):
-            if not self._is_callback(each) and self.flags(each) & OUTER and flags & (ARRAY | IS_ARRAY):
+        written = arguments if is_open else arguments[1:] if name != "get" else []
+        for each in (*written, *[keywords[each] for each in ("out", "**") if each in keywords]):
+            if not self._is_callback(each) and self.flags(each) & OUTER:
                 raise NotProvedError(_WRITES_OUTSIDE)
         if flags & IS_ARRAY and name in libraries.ARRAY_METHODS:
             return Data(flags | (given & ~CERTAIN))
@@ -883,10 +946,12 @@ class Calling:
             if name == "copy":
                 return of
         if record.kind is set and name == "add" and len(arguments) == 1:
+            self.check_key(arguments[0])
             self._add(record, arguments[0])
             return Known(None)
         if record.kind is dict:
-            if name in ("get", "pop", "setdefault"):
+            if name in ("get", "pop", "setdefault") and arguments:
+                self.check_key(arguments[0])
                 for each in arguments[1:]:
                     self.put(of, arguments[0], each)
                 return join(record.items, Known(None), *arguments[1:])
@@ -929,9 +994,28 @@ _CACHED: Any = type(functools.lru_cache(lambda: None))
 _TEXT_METHODS = frozenset(("lower", "upper", "startswith", "endswith", "removesuffix", "removeprefix", "strip"))
 _PLAIN = frozenset((str, bytes, tuple, list, dict, set, frozenset, range))
 _OF_C = frozenset(("builtins", "itertools"))
-_C_INITS = frozenset(
-    each.__init__ for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, BaseException)
-)
+#: What classes of `typing.NamedTuple` and `collections.namedtuple` have.
+_OF_NAMED_TUPLES = frozenset(
+    (
+        "__new__", "_make", "_replace", "_asdict", "__repr__", "__getnewargs__", "__slots__", "__doc__", "__module__",
+        "__match_args__", "__annotations__", "__orig_bases__", "_fields", "_field_defaults", "__replace__",
+        "__firstlineno__", "__static_attributes__", "__annotate__", "__annotate_func__", "__annotations_cache__",
+    )
+)  # fmt: skip
+_BY_IDENTITY = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, np.ufunc)
+
+
+def _is_plain_error(kind: type) -> bool:
+    """Whether nothing but code in C, or of NumPy, runs where such an error is made, shown or used."""
+    return all(
+        each.__module__ == "builtins"
+        or each.__module__.startswith("numpy")
+        or not any(hasattr(type(one), "__get__") and name not in _OF_ANY_CLASS for name, one in vars(each).items())
+        for each in kind.__mro__
+    )
+
+
+_OF_ANY_CLASS = frozenset(("__weakref__", "__dict__", "__doc__", "__module__"))
 #: Modules of Python's that look at callers, keep what they get, or start something.
 _NOT_FOLLOWED = frozenset(
     [
@@ -1035,10 +1119,30 @@ def _types_of(value: Value, calling: Calling) -> tuple[type, ...] | None:
     return None
 
 
+def _check_asked(value: Value, kinds: tuple[type, ...]) -> None:
+    """Classes answer by code of their own, or by methods, which arrays and numbers of ours have alike."""
+    for kind in kinds:
+        if type(kind) not in (type, ABCMeta) or not _ABC_HOOK(kind):
+            raise NotProvedError(f"{kind.__name__} answers isinstance itself")
+        if kind in _CLASSES_OF_BOTH and isinstance(value, Data) and value.flags & ARRAY and not value.flags & IS_ARRAY:
+            raise NotProvedError(f"it asks whether a number is {kind.__name__}")
+
+
+def _ABC_HOOK(kind: type) -> bool:
+    found = _static(kind, "__subclasshook__")
+    return found is vars(object)["__subclasshook__"] or kind.__module__ in ("collections.abc", "numbers", "os")
+
+
+_CLASSES_OF_BOTH = frozenset((Collection, Container, Hashable, Iterable, Reversible, SizedABC))
+_NAMES_OF_BOTH = frozenset(("__contains__", "__hash__", "__iter__", "__len__", "__setitem__", *StandIn.__slots__))
+
+
 def _isinstance(calling: Calling, arguments: list[Value], *_: Any) -> Value:
     kinds = _classes(arguments[1]) if len(arguments) == 2 else None
     if kinds is None:
         raise NotProvedError("isinstance asks for something that is not known")
+    for each in alternatives(arguments[0]):
+        _check_asked(each, kinds)
     found: set[bool | None] = set()
     for each in alternatives(arguments[0]):
         types_of = _types_of(each, calling)
@@ -1059,6 +1163,8 @@ def _hasattr(calling: Calling, arguments: list[Value], *_: Any) -> Value:
 
 
 def _has(calling: Calling, value: Value, name: str) -> bool | None:
+    if name in _NAMES_OF_BOTH and isinstance(value, Data) and value.flags & ARRAY:
+        raise NotProvedError(f"it asks for {name}, which arrays and numbers of ours have alike")
     if isinstance(value, Known):
         if isinstance(value.value, types.ModuleType) and not hasattr(value.value, "__getattr__"):
             return calling.guards.name(vars(value.value), name) is not MISSING
@@ -1133,12 +1239,12 @@ def _len(calling: Calling, arguments: list[Value], *_: Any) -> Value:
     value = arguments[0] if arguments else Data()
     if isinstance(value, Tuple | Keywords):
         return Known(len(value.items))
-    if isinstance(value, Known) and isinstance(value.value, tuple | str):
+    if isinstance(value, Known) and type(value.value) in (tuple, str):
         return Known(len(value.value))
-    if isinstance(value, Known) and (value.value is None or isinstance(value.value, NUMBERS)):
+    if isinstance(value, Known) and (value.value is None or type(value.value) in NUMBERS):
         raise RaisesError
     for each in alternatives(value):
-        if isinstance(each, Known) and not isinstance(each.value, (*Sized, *NUMBERS, type(None))):
+        if isinstance(each, Known) and type(each.value) not in (*Sized, *NUMBERS, type(None)):
             raise NotProvedError("it asks for a length that is not known")
         if isinstance(each, Made) and calling.records[each.site].kind not in (list, dict, set):
             raise NotProvedError("it asks for a length that is not known")
@@ -1151,6 +1257,8 @@ Sized = (list, dict, set, frozenset, np.ndarray, str, bytes, tuple, range)
 def _iterating(kind: type) -> Any:
     def iterated(calling: Calling, arguments: list[Value], keywords: dict[str, Value], body: Any, node: Any) -> Value:
         site = (id(node), kind)
+        if kind is zip and any(isinstance(each, ast.Starred) for each in getattr(node, "args", ())):
+            return calling.made(site, zip, Data(calling.given([*map(calling.element, arguments)], keywords)))
         if kind is zip:
             return calling.made(site, zip, Tuple(tuple(map(calling.element, arguments))))
         if kind is enumerate:
@@ -1159,8 +1267,9 @@ def _iterating(kind: type) -> Any:
             return calling.made(site, zip, calling.call(arguments[0], [*map(calling.element, arguments[1:])], {}))
         if kind is tuple and arguments and isinstance(arguments[0], Tuple):
             return arguments[0]
-        if "key" in keywords:
-            calling.given([keywords["key"]], {})
+        if kind is sorted:
+            # Elements, or what the key gives for them, are compared.
+            calling.given([calling.element(each) for each in arguments[:1]], keywords)
         made = list if kind in (list, sorted, tuple) else zip
         item = calling.element(arguments[0]) if arguments else None
         if kind is tuple:
@@ -1194,8 +1303,10 @@ def _dict(calling: Calling, arguments: list[Value], keywords: dict[str, Value], 
 
 def _warn(calling: Calling, arguments: list[Value], keywords: dict[str, Value], *_: Any) -> Value:
     """What waits is computed before that, in a deferred call."""
-    for each in arguments[:1]:
-        calling.flags(each)
+    for each in (*arguments, *keywords.values()):
+        if not all(isinstance(one, Known) and isinstance(one.value, type) for one in alternatives(each)):
+            if calling.flags(each) & (ARRAY | HOLDER):
+                raise NotProvedError("it warns with an object that may hold an array")
     return Known(None)
 
 

@@ -434,14 +434,17 @@ class _Body:
         for each in (node.exc, node.cause):
             if each is not None:
                 raised = self.value(each)
+                for one in alternatives(raised):
+                    if isinstance(one, Known) and isinstance(one.value, type):
+                        self.evaluation.call(one, [], {})
                 if any(isinstance(one, Made) for one in alternatives(raised)):
                     self.evaluation.check_returned(raised, "it raises an error that holds an array")
         return False
 
     def _assert(self, node: ast.Assert) -> None:
-        self.value(node.test)
+        self.evaluation.truth(self.value(node.test))
         if node.msg is not None:
-            self.value(node.msg)
+            self.evaluation.check_returned(self.value(node.msg), "an error holds an array")
 
     def _delete(self, node: ast.Delete) -> None:
         for each in node.targets:
@@ -726,6 +729,8 @@ class _Body:
             for each in node.elts
         ]
         kind = list if isinstance(node, ast.List) else set
+        for each in items if kind is set else ():
+            self.evaluation.check_key(each)
         return self.evaluation.made(id(node), kind, join(*items) if items else None)
 
     _e_set = _e_list
@@ -752,7 +757,7 @@ class _Body:
     def _formatted(self, value: Value) -> None:
         """A value becomes text: those of classes of Python's may do anything then."""
         for each in alternatives(value):
-            if isinstance(each, Known) and isinstance(each.value, type | types.FunctionType | types.ModuleType):
+            if isinstance(each, Known) and (type(each.value) is type or isinstance(each.value, types.FunctionType)):
                 continue
             if not (isinstance(each, Known) and callable(each.value) and type(each.value).__module__ == "numpy"):
                 self.evaluation.flags(each)
@@ -794,7 +799,7 @@ class _Body:
         if isinstance(node.op, ast.Not):
             truth = self.evaluation.truth(value)
             return Data(IS_NUMBER) if truth is None else Known(not truth)
-        if isinstance(value, Known) and isinstance(value.value, int | float | complex):
+        if isinstance(value, Known) and type(value.value) in (int, float, complex):
             for kind, function in ((ast.USub, operator.neg), (ast.UAdd, operator.pos)):
                 if isinstance(node.op, kind):
                     return Known(function(value.value))
@@ -807,15 +812,14 @@ class _Body:
         if isinstance(one, Known) and isinstance(other, Known):
             function = _OPERATORS.get(type(op))
             small = all(
-                isinstance(each.value, bool | float | complex)
-                or (isinstance(each.value, int) and abs(each.value) < 2**63)
+                type(each.value) in (bool, float, complex) or (type(each.value) is int and abs(each.value) < 2**63)
                 for each in (one, other)
             )
             classes = (type, types.UnionType, types.NoneType)
             if isinstance(op, ast.BitOr) and isinstance(one.value, classes) and isinstance(other.value, classes):
                 union: Any = operator.or_(one.value, other.value)
                 return Known(union)
-            texts = isinstance(one.value, str) and isinstance(other.value, str) and isinstance(op, ast.Add)
+            texts = type(one.value) is str and type(other.value) is str and isinstance(op, ast.Add)
             if function is not None and (small or texts):
                 try:
                     return Known(function(one.value, other.value))
@@ -823,10 +827,11 @@ class _Body:
                     raise RaisesError from None
         if isinstance(one, Tuple) and isinstance(other, Tuple) and isinstance(op, ast.Add):
             return Tuple((*one.items, *other.items))
-        flags = self.evaluation.flags(one) | self.evaluation.flags(other)
-        certain = self.evaluation.flags(one) & self.evaluation.flags(other) & IS_NUMBER
-        # An array without axes becomes a number.
-        return Data((flags & ~(OUTER | IS_ARRAY | IS_NUMBER)) | certain)
+        mine, theirs = self.evaluation.flags(one), self.evaluation.flags(other)
+        flags, certain = mine | theirs, mine & theirs & IS_NUMBER
+        # An array without axes becomes a number. Lists may be joined, with what is in them.
+        is_new = flags & IS_ARRAY or certain
+        return Data((flags & ~(IS_ARRAY | IS_NUMBER | (OUTER if is_new else 0))) | certain)
 
     def _e_compare(self, node: ast.Compare) -> Value:
         left = self.value(node.left)
@@ -869,8 +874,6 @@ class _Body:
     def _looked_for(self, item: Value, container: Value) -> None:
         self._flags_compared(item)
         for each in alternatives(container):
-            if isinstance(each, Known) and isinstance(each.value, dict | list | tuple | set | frozenset):
-                continue  # keys that were there: compared with data, by themselves
             if not isinstance(each, Keywords):
                 self._flags_compared(self.evaluation.element(each))
 
@@ -890,11 +893,11 @@ class _Body:
                 if not all(isinstance(each, Known) and is_atom(each.value) for each in right.items):
                     return None
                 contents: Any = [each.value for each in right.items]  # type: ignore[attr-defined]
-            elif isinstance(right.value, dict | list | tuple | set | frozenset):
+            elif type(right.value) in (dict, list, tuple, set, frozenset):
                 contents = right.value
                 if not all(map(is_atom, self.evaluation.guards.contents(contents)[: len(contents)])):
                     return None
-            elif isinstance(right.value, str):
+            elif type(right.value) is str:
                 contents = right.value
             else:
                 return None
@@ -1014,7 +1017,7 @@ class _Body:
                 is_first = each is node.generators[0]
                 self._store(each.target, first if is_first else self.evaluation.element(self.value(each.iter)))
                 for test in each.ifs:
-                    self.value(test)
+                    self.evaluation.truth(self.value(test))
                     self._narrow(test, True)
             return [self.value(each) for each in parts]
         finally:
@@ -1027,6 +1030,7 @@ class _Body:
 
     def _e_setcomp(self, node: ast.SetComp) -> Value:
         (item,) = self._comprehension(node, [node.elt])
+        self.evaluation.check_key(item)
         return self.evaluation.made(id(node), set, item)
 
     def _e_generatorexp(self, node: ast.GeneratorExp) -> Value:

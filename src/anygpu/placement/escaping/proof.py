@@ -76,6 +76,8 @@ def _kind(given: Any) -> tuple[Any, ...]:
     kind = type(given)
     if kind in (bool, str, type(None)):
         return (kind, given)
+    if isinstance(given, type):
+        return (kind, _Same(given)) if is_atom(given) else (kind, None, None)
     if kind in (int, float, complex):
         return (_ANY_NUMBER,)
     if is_atom(given):

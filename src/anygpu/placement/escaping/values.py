@@ -7,7 +7,6 @@ of Python when it is used, and none of their methods keeps what it is given anyw
 from __future__ import annotations
 
 import datetime
-import enum
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -191,13 +190,23 @@ class Record:
 
 def is_atom(value: Any) -> bool:
     """Whether an object never changes, and leads to no other."""
-    if isinstance(value, (*NUMBERS, str, bytes, np.generic, np.dtype, type(None), type(Ellipsis), slice, range)):
-        return not (isinstance(value, np.void | np.object_))
+    # Classes derived from these may do anything where they are used.
+    if type(value) in _ATOMS or isinstance(value, np.dtype):
+        return True
     if isinstance(value, type):
-        return value in CLOSED or issubclass(value, np.generic)
+        return value is not type and (value in CLOSED or (issubclass(value, np.generic) and _is_numpys(value)))
+    if isinstance(value, np.generic):
+        return _is_numpys(type(value)) and not isinstance(value, np.void | np.object_)
     if type(value) in (tuple, frozenset):
         return all(map(is_atom, value))
-    return isinstance(value, np.finfo | np.iinfo | enum.Enum | types.UnionType | types.GenericAlias)
+    return isinstance(value, np.finfo | np.iinfo | types.UnionType | types.GenericAlias)
+
+
+_ATOMS = frozenset((*NUMBERS, str, bytes, type(None), type(Ellipsis), slice, range))
+
+
+def _is_numpys(kind: type) -> bool:
+    return kind.__module__ == "numpy"
 
 
 def is_outer_array(value: Any) -> bool:
