@@ -539,6 +539,8 @@ class Calling:
         if isinstance(value, Tuple):
             if name in value.names:
                 return value.items[value.names.index(name)]
+            if not value.names and not hasattr(tuple, name):
+                raise RaisesError
             if name not in ("index", "count"):
                 raise NotProvedError(f"the attribute {name} of a tuple is not known")
             return Attribute(Data(self.flags(value)), name)
@@ -805,7 +807,8 @@ class Calling:
                 raise NotProvedError(f"{value.__name__} keeps what it is given")
         result = self.call_python(value.__wrapped__, arguments, keywords)
         for each in alternatives(result):
-            if not isinstance(each, Known | Data):
+            is_plain = isinstance(each, Tuple) and all(isinstance(one, Known) for one in each.items)
+            if not is_plain and not isinstance(each, Known | Data):
                 raise NotProvedError(f"{value.__name__} keeps what it returns")
         return join(*[Data(each.flags | OUTER) if isinstance(each, Data) else each for each in alternatives(result)])
 
@@ -1122,13 +1125,14 @@ def _types_of(value: Value, calling: Calling) -> tuple[type, ...] | None:
 def _check_asked(value: Value, kinds: tuple[type, ...]) -> None:
     """Classes answer by code of their own, or by methods, which arrays and numbers of ours have alike."""
     for kind in kinds:
-        if type(kind) not in (type, ABCMeta) or not _ABC_HOOK(kind):
+        is_plain = type(kind) in (type, ABCMeta) or type(kind).__module__ == "numpy"
+        if not is_plain or not _answers_plainly(kind):
             raise NotProvedError(f"{kind.__name__} answers isinstance itself")
         if kind in _CLASSES_OF_BOTH and isinstance(value, Data) and value.flags & ARRAY and not value.flags & IS_ARRAY:
             raise NotProvedError(f"it asks whether a number is {kind.__name__}")
 
 
-def _ABC_HOOK(kind: type) -> bool:
+def _answers_plainly(kind: type) -> bool:
     found = _static(kind, "__subclasshook__")
     return found is vars(object)["__subclasshook__"] or kind.__module__ in ("collections.abc", "numbers", "os")
 

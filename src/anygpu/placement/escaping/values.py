@@ -7,6 +7,7 @@ of Python when it is used, and none of their methods keeps what it is given anyw
 from __future__ import annotations
 
 import datetime
+import enum
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -199,6 +200,8 @@ def is_atom(value: Any) -> bool:
         return _is_numpys(type(value)) and not isinstance(value, np.void | np.object_)
     if type(value) in (tuple, frozenset):
         return all(map(is_atom, value))
+    if isinstance(value, enum.Enum):
+        return _is_numpys(type(value))
     return isinstance(value, np.finfo | np.iinfo | types.UnionType | types.GenericAlias)
 
 
