@@ -151,7 +151,12 @@ def _html_of(value: Any) -> str | None:
     return html
 
 
+def _cannot_trace(site: Any, why: str) -> None:
+    importlib.import_module("anygpu.placement.automatic").defer_if_proved(site, why)
+
+
 events.html_of = _html_of
+events.cannot_trace = _cannot_trace
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -26,7 +26,7 @@ from anygpu.placement.escaping.proof import Proof, kinds_of
 from anygpu.placement.options import Options
 from anygpu.placement.segments import Segments
 
-_HEAD = '''
+_HEAD = """
 import contextlib, functools, itertools, operator, typing, warnings
 import numpy as np
 
@@ -200,7 +200,7 @@ def values(x):
 
 
 vary = lambda x, k=3: x * k
-'''
+"""
 
 #: Ways: {a}, {b} are arrays of the call, {o} one from outside, {n} a new variable that is an array of the call then.
 _WAYS = """

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import math
-import os
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ import numpy as np
 from anygpu.agreement.analysis import Flag
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
+from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
@@ -53,7 +53,6 @@ from anygpu.placement.native_calls import (
 )
 from anygpu.placement.native_marks import mark_native, mark_tried, unmark_tried
 from anygpu.placement.native_site import NativeSite
-from anygpu.placement.options import DEVICE
 from anygpu.placement.signature import signature
 from anygpu.placement.switching import yielding
 from anygpu.placement.trust import Sample, Trust, code_of, loud, modes_now, number_kinds, sample_of
@@ -64,8 +63,6 @@ _TRACE_SECONDS, _MOST_AT_FIRST, _TRACE_SHARE = 0.02, 0.06, 0.05
 #: Native code gets real calls where it takes at most so many times NumPy's time beside them: these have the processors
 #: to themselves, and decide.
 WORTH_TRYING = 1.5
-#: Calls that take less are not deferred by themselves.
-LEAST_TO_DEFER = 100e-6
 #: Runs of native code in a trial, of which the best counts, and seconds that they may take in any case.
 _MOST_RUNS, _SHORT_RUNS = 8, 2e-3
 
@@ -91,10 +88,8 @@ class NativeTrial:
         if not site.is_marked and not allowance.affords_one():
             site.look_again(1.5)
             return on_numpy(site, call)
-        # Until the trial has ended, other calls run as they are.
-        site.look_again(math.inf)
+        site.wait()
         site.tries += 1
-        site.is_tried = True
         seconds = None if site.is_marked else _trace_seconds(site.seconds)
         begun = _clock()
         traced, heard = _traced(site, call, seconds)
@@ -145,19 +140,11 @@ def _traced(site: NativeSite, call: Called, seconds: float | None) -> tuple[Trac
             site.look_again(2.0)
         else:
             stay(site, why)
-            if not known.options.deferred and may_defer(site):
-                from anygpu.placement.automatic import defer_if_proved  # most functions can be traced
-
-                defer_if_proved(site, call, f"it cannot be traced: {traced.reason.rstrip('.')}.")
+            events.cannot_trace(site, f"it cannot be traced: {traced.reason.rstrip('.')}.")
         return None, frozenset()
     if traced.by_value:
         _move(site, known, traced.by_value, call)
     return traced, frozenset(Flag(kind, "a constant", None) for kind in heard)
-
-
-def may_defer(site: NativeSite) -> bool:
-    """Whether calls take long enough for that: an array that waits takes some microseconds for each operation."""
-    return type(site) is NativeSite and site.least >= LEAST_TO_DEFER and not os.environ.get(DEVICE)
 
 
 def _listening(heard: set[str], tracing: Callable[[], Traced | NotTraceable]) -> Traced | NotTraceable:

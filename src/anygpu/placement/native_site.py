@@ -42,6 +42,7 @@ class NativeSite:
         "paid",
         "seconds",
         "skip_planning",
+        "trial",
         "tries",
     )
 
@@ -55,6 +56,8 @@ class NativeSite:
         self.note = note
         #: What runs the next call in place of NumPy: native code, or a trial of it.
         self.direct: Callable[..., Any] | None = None
+        #: What is tried next where native code is not.
+        self.trial: Callable[..., Any] | None = None
         self.skip_planning = sys.maxsize
         #: Of calls on NumPy: how many, what they took together, and the quickest of them.
         self.calls, self.seconds, self.least = 0, 0.0, math.inf
@@ -103,13 +106,22 @@ class NativeSite:
         elif self.direct is None:
             from anygpu.placement.native import NativeTrial
 
-            self.direct, self.skip_planning = NativeTrial(self), 0
+            self.direct, self.skip_planning = self.trial or NativeTrial(self), 0
 
     def look_again(self, after: float) -> None:
         """Calls run on NumPy, until they have taken so many times as long as so far."""
         self._next_look, self.is_tried = after * self.seconds, False
         # In this order: a call on another thread that finds nothing to run it is not planned instead.
         self.skip_planning, self.direct = sys.maxsize, None
+
+    def try_later(self, trial: Callable[..., Any], seconds: float) -> None:
+        """Have the next call after so many seconds of calls run by a trial of something else than native code."""
+        self.trial, self._next_look = trial, seconds
+
+    def wait(self) -> None:
+        """Until a trial has ended, calls run as they are."""
+        self.look_again(math.inf)
+        self.is_tried = True
 
     @property
     def is_settled(self) -> bool:

@@ -26,6 +26,7 @@ from anygpu.placement.escaping.values import (
     Keywords,
     Known,
     Made,
+    NoTimeError,
     NotProvedError,
     RaisesError,
     Tuple,
@@ -236,7 +237,9 @@ class Evaluation(Calling):
                 self._recursive.add(key)
         else:
             self._calls += 1
-            if self._calls > _MOST_CALLS or len(self._running) > _MOST_DEEP or time.thread_time() > self._until:
+            if time.thread_time() > self._until:
+                raise NoTimeError("it calls too many functions")
+            if self._calls > _MOST_CALLS or len(self._running) > _MOST_DEEP:
                 raise NotProvedError("it calls too many functions")
             self._memo[key] = self._results.get(key)
             self._running.append(key)

@@ -35,6 +35,11 @@ class Guards:
         """A function that is followed."""
         self._functions[function] = (function.__code__, function.__defaults__, function.__kwdefaults__)
 
+    @property
+    def files(self) -> frozenset[str]:
+        """The files of the functions that are followed."""
+        return frozenset(each.__code__.co_filename for each in self._functions)
+
     def contents(self, container: Any) -> tuple[Any, ...]:
         """The elements of a list, set or tuple, or the keys and values of a dict."""
         found = _elements(container)

@@ -77,7 +77,7 @@ _NUMPYS: dict[Any, str] = {
     if hasattr(module, name)
 }
 #: Functions that write to their first argument.
-_WRITE_TO_FIRST = frozenset("copyto put place putmask fill_diagonal put_along_axis shuffle at".split())
+_WRITE_TO_FIRST = frozenset(["copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis", "shuffle", "at"])
 #: Functions that may write over their first argument, and after how many arguments it is said that they do not.
 _OVERWRITE = {
     "nan_to_num": 1, "median": 3, "nanmedian": 3, "percentile": 4, "nanpercentile": 4, "quantile": 4, "nanquantile": 4,
@@ -86,9 +86,7 @@ _SAY_SO = ("copy", "overwrite_input", "overwrite_x", "**")
 #: Where functions in C, which have no signature, take `out`.
 _OUT_IN_C = {"concatenate": 2, "concat": 2, "dot": 2}
 _NO_OUT_IN_C = frozenset(
-    """arange array asarray asanyarray ascontiguousarray asfortranarray bincount can_cast copyto empty empty_like inner
-    lexsort may_share_memory min_scalar_type packbits promote_types putmask ravel_multi_index result_type shares_memory
-    unpackbits unravel_index vdot where zeros""".split()
+    ["arange", "array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "bincount", "can_cast", "copyto", "empty", "empty_like", "inner", "lexsort", "may_share_memory", "min_scalar_type", "packbits", "promote_types", "putmask", "ravel_multi_index", "result_type", "shares_memory", "unpackbits", "unravel_index", "vdot", "where", "zeros"]
 )
 
 

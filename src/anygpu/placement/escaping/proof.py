@@ -17,14 +17,12 @@ from anygpu.placement.escaping.values import (
     IS_NUMBER,
     Data,
     Known,
+    NoTimeError,
     NotProvedError,
     RaisesError,
     Value,
     is_atom,
 )
-
-#: Seconds of the processor that an evaluation may take: it runs beside the calls.
-_MOST_SECONDS = 2.0
 
 
 class Proof:
@@ -32,23 +30,29 @@ class Proof:
     its arguments is written to only through them. It is for arguments of some kinds, as long as names mean the same.
     """
 
-    def __init__(self, function: Callable[..., Any], kinds: Kinds) -> None:
+    def __init__(self, function: Callable[..., Any], kinds: Kinds, seconds: float = 2.0) -> None:
+        """Evaluate a call of such arguments, which may take so many seconds of the processor."""
         self._kinds = kinds
+        #: Whether it was not found out because that takes longer; and the files of all sources that were read.
+        self.had_no_time = False
+        self.files: frozenset[str] = frozenset()
         self.why_not: str | None = None
         self._guards: Guards | None = None
+        evaluation = Evaluation(seconds)
         try:
             given = [_value(each) for each in kinds.arguments]
             named = {name: _value(each) for name, each in kinds.keywords}
-            evaluation = Evaluation(_MOST_SECONDS)
             result = evaluation.evaluate(Known(function), given, named)
             evaluation.check_returned(result, "it returns an object in which arrays cannot be replaced")
             self._guards = evaluation.guards
         except NotProvedError as error:
+            self.had_no_time = isinstance(error, NoTimeError)
             self.why_not = f"{error} ({error.place})" if error.place else str(error)
         except RaisesError:
             self.why_not = "it only raises an error"
         except RecursionError:
             self.why_not = "its functions are too deep"
+        self.files = evaluation.guards.files
 
     def holds(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         """Whether it holds for a call with these arguments."""

@@ -46,6 +46,10 @@ class TypeAskedError(NotProvedError):
     """The type of an array is asked for."""
 
 
+class NoTimeError(NotProvedError):
+    """It would take longer than is left."""
+
+
 class RaisesError(Exception):
     """What is evaluated raises an error, so that nothing comes of it."""
 
