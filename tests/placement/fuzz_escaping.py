@@ -1,8 +1,8 @@
-"""`python -m tests.placement.fuzz_escaping --count 3000 --seed 1`: random functions that keep arrays, or write to memory.
+"""`python -m tests.placement.fuzz_escaping --count 3000 --seed 1`: random functions that keep arrays or write outside.
 
 Each is made of ways to do so, and of ways that look alike and do not. Where a proof accepts one, it is called on NumPy
-and deferred: no array that stood for NumPy's may be left anywhere, no memory from outside may be written to, and what it
-returns or raises is the same.
+and deferred: no array that stood for NumPy's may be left anywhere, no memory from outside may be written to, and what
+it returns or raises is the same.
 """
 
 from __future__ import annotations
@@ -532,10 +532,9 @@ def why_wrong(text: str) -> str | None:
         return "it writes to what is outside"
     gc.collect()
     run = _Run(Segments("fuzzed", function, Options()), function, trusts=True)
-    found = _outcome(lambda *given: run(given, {}))
+    found = _outcome(lambda *given, run=run: run(given, {}))
     if run.escaped is not None:
         return run.escaped
-    del run
     gc.collect()
     if any(type(each) is StandIn for each in gc.get_objects()):
         return "an array that stands for NumPy's is left"

@@ -1,9 +1,9 @@
 """Deferred calls that nobody has asked for: of functions that cannot be traced, and are proved to leave nothing behind.
 
 When a trace has failed and calls have taken long enough, the call is evaluated without values in the background (see
-`escaping`). Where that proves that no array of a call outlives it but in what it returns, that no type is asked for, and
-that nobody else writes to the memory of arguments, the next calls are deferred, under the rules of `deferred`: they go
-back where that is no gain.
+`escaping`). Where that proves that no array of a call outlives it but in what it returns, that no type is asked for,
+and that nobody else writes to the memory of arguments, the next calls are deferred, under the rules of `deferred`: they
+go back where that is no gain.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_OTHERS = 16
 
 
 def defer_if_proved(site: NativeSite, why: str) -> None:
-    """Have it found out whether calls of a function that cannot be traced can be deferred, once they have taken long."""
+    """Once calls of a function that cannot be traced have taken long, find out whether they can be deferred."""
     if type(site) is NativeSite and not site.known.options.deferred and not os.environ.get(DEVICE):
         site.try_later(ProofTrial(site, why), BEFORE_PROOF)
 

@@ -6,9 +6,9 @@ That a call *was* proved is not kept: a proof is about the objects of one proces
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -53,10 +53,10 @@ def _key(site: NativeSite) -> bytes | None:
 
 
 def _facts(file: str) -> tuple[int, int]:
-    found = os.stat(file)
+    found = Path(file).stat()
     return found.st_size, found.st_mtime_ns
 
 
 @cache
 def _kept(folder: str) -> DiskCache:
-    return DiskCache(os.path.join(folder, "proofs"), f"{__version__} {np.__version__}")
+    return DiskCache(Path(folder) / "proofs", f"{__version__} {np.__version__}")

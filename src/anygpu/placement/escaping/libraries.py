@@ -32,23 +32,24 @@ _GIVE_HOLDERS = _builtins("dict set frozenset reversed iter next filter")
 _OF_NUMPY = """
 abs absolute all allclose alltrue amax amin angle any append apply_along_axis apply_over_axes arange argmax argmin
 argpartition argsort argwhere around array array_equal array_equiv array_split asanyarray asarray asarray_chkfinite
-ascontiguousarray asfortranarray atleast_1d atleast_2d atleast_3d average bartlett bincount blackman block broadcast_arrays
-broadcast_shapes broadcast_to can_cast choose clip column_stack common_type compress concat concatenate convolve copy
-copyto corrcoef correlate count_nonzero cov cross cumprod cumsum cumulative_prod cumulative_sum delete diag diag_indices
-diag_indices_from diagflat diagonal diff digitize dot dsplit dstack ediff1d einsum einsum_path empty empty_like
-expand_dims extract eye fill_diagonal fix flatnonzero flip fliplr flipud fromfunction full full_like geomspace geterr
-gradient hamming hanning histogram histogram2d histogram_bin_edges histogramdd hsplit hstack i0 identity imag in1d
-indices inner insert interp intersect1d isclose iscomplex iscomplexobj isdtype isfortran isin isneginf isposinf isreal
-isrealobj isscalar issubdtype iterable ix_ kaiser kron lexsort linspace logspace mask_indices matrix_transpose max
-max_scalar_type may_share_memory mean median meshgrid min min_scalar_type mintypecode moveaxis nan_to_num nanargmax
-nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar
-ndim nonzero ones ones_like outer packbits pad partition percentile permute_dims piecewise place poly polyadd polyder
-polydiv polyfit polyint polymul polysub polyval prod promote_types ptp put put_along_axis putmask quantile ravel
-ravel_multi_index real real_if_close repeat reshape resize result_type roll rollaxis roots rot90 round searchsorted
-select setdiff1d seterr setxor1d shape shares_memory sinc size sort sort_complex split squeeze stack std sum swapaxes
-take take_along_axis tensordot tile trace transpose trapezoid trapz tri tril tril_indices tril_indices_from trim_zeros
-triu triu_indices triu_indices_from union1d unique unique_all unique_counts unique_inverse unique_values unpackbits
-unravel_index unstack unwrap vander var vdot vsplit vstack where zeros zeros_like
+ascontiguousarray asfortranarray atleast_1d atleast_2d atleast_3d average bartlett bincount blackman block
+broadcast_arrays broadcast_shapes broadcast_to can_cast choose clip column_stack common_type compress concat
+concatenate convolve copy copyto corrcoef correlate count_nonzero cov cross cumprod cumsum cumulative_prod
+cumulative_sum delete diag diag_indices diag_indices_from diagflat diagonal diff digitize dot dsplit dstack ediff1d
+einsum einsum_path empty empty_like expand_dims extract eye fill_diagonal fix flatnonzero flip fliplr flipud
+fromfunction full full_like geomspace geterr gradient hamming hanning histogram histogram2d histogram_bin_edges
+histogramdd hsplit hstack i0 identity imag in1d indices inner insert interp intersect1d isclose iscomplex iscomplexobj
+isdtype isfortran isin isneginf isposinf isreal isrealobj isscalar issubdtype iterable ix_ kaiser kron lexsort
+linspace logspace mask_indices matrix_transpose max max_scalar_type may_share_memory mean median meshgrid min
+min_scalar_type mintypecode moveaxis nan_to_num nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmedian
+nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar ndim nonzero ones ones_like outer packbits pad partition
+percentile permute_dims piecewise place poly polyadd polyder polydiv polyfit polyint polymul polysub polyval prod
+promote_types ptp put put_along_axis putmask quantile ravel ravel_multi_index real real_if_close repeat reshape resize
+result_type roll rollaxis roots rot90 round searchsorted select setdiff1d seterr setxor1d shape shares_memory sinc
+size sort sort_complex split squeeze stack std sum swapaxes take take_along_axis tensordot tile trace transpose
+trapezoid trapz tri tril tril_indices tril_indices_from trim_zeros triu triu_indices triu_indices_from union1d unique
+unique_all unique_counts unique_inverse unique_values unpackbits unravel_index unstack unwrap vander var vdot vsplit
+vstack where zeros zeros_like
 """
 _OF_LINALG = """
 cholesky cond cross det diagonal eig eigh eigvals eigvalsh inv lstsq matmul matrix_norm matrix_power matrix_rank
@@ -86,7 +87,34 @@ _SAY_SO = ("copy", "overwrite_input", "overwrite_x", "**")
 #: Where functions in C, which have no signature, take `out`.
 _OUT_IN_C = {"concatenate": 2, "concat": 2, "dot": 2}
 _NO_OUT_IN_C = frozenset(
-    ["arange", "array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "bincount", "can_cast", "copyto", "empty", "empty_like", "inner", "lexsort", "may_share_memory", "min_scalar_type", "packbits", "promote_types", "putmask", "ravel_multi_index", "result_type", "shares_memory", "unpackbits", "unravel_index", "vdot", "where", "zeros"]
+    [
+        "arange",
+        "array",
+        "asarray",
+        "asanyarray",
+        "ascontiguousarray",
+        "asfortranarray",
+        "bincount",
+        "can_cast",
+        "copyto",
+        "empty",
+        "empty_like",
+        "inner",
+        "lexsort",
+        "may_share_memory",
+        "min_scalar_type",
+        "packbits",
+        "promote_types",
+        "putmask",
+        "ravel_multi_index",
+        "result_type",
+        "shares_memory",
+        "unpackbits",
+        "unravel_index",
+        "vdot",
+        "where",
+        "zeros",
+    ]
 )
 
 
