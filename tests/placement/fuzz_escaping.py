@@ -439,7 +439,24 @@ WAYS, BLOCKS, RETURNS = _lines(_WAYS), _lines(_BLOCKS), _lines(_RETURNS)
 _SIZE = 6
 
 
-def source(chosen: random.Random, ways: int = 3) -> str:
+def with_body(lines: list[str], returned: str) -> str:
+    """The text of a function `function(x, y)` with these lines."""
+    body = "\n    ".join([*lines, f"return {returned}"])
+    return f"{_HEAD}\nTUPLE = ()\n\n\ndef function(x, y):\n    {body}\n"
+
+
+def each_alone() -> Iterator[str]:
+    """A function for each way, each block and each thing that is returned."""
+    names = {"a": "x", "b": "y", "o": "O1", "n": "v"}
+    for way in WAYS:
+        yield with_body([way.format(**names)], "v")
+    for block in BLOCKS:
+        yield with_body(block.format(**names, way="v = x * 2", way_inner="w = u").splitlines(), "v")
+    for returned in RETURNS:
+        yield with_body([], returned.format(**names))
+
+
+def source(chosen: random.Random, ways: int = 4) -> str:
     """The text of a function `function(x, y)` that does some of these."""
     arrays = ["x", "y"]
     lines: list[str] = []
@@ -458,8 +475,7 @@ def source(chosen: random.Random, ways: int = 3) -> str:
             arrays.append(f"v{number}")
     names = {"a": chosen.choice(arrays), "b": chosen.choice(arrays), "o": "O1", "n": "v"}
     returned = chosen.choice(RETURNS if chosen.random() < 0.5 else RETURNS[:5]).format(**names)
-    body = "\n    ".join([*lines, f"return {returned}"])
-    return f"{_HEAD}\nTUPLE = ()\n\n\ndef function(x, y):\n    {body}\n"
+    return with_body(lines, returned)
 
 
 _texts = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import sys
 import traceback
 import warnings
@@ -14,10 +15,11 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.deferred.standing_in import StandIn
-from anygpu.placement import automatic, deferred
+from anygpu.placement import automatic, deferred, kept_refusals
 from anygpu.placement.deferred import Deferred
 from anygpu.placement.escaping.proof import Proof, kinds_of
 from anygpu.placement.native_calls import background
+from tests.placement import fuzz_escaping
 
 N = 5000
 _LIST: list[Any] = []
@@ -368,6 +370,17 @@ def test_source_that_says_something_else_proves_nothing() -> None:
     assert "no source" in str(_proof(space["function"], np.ones(N)).why_not)
 
 
+def test_what_is_proved_of_random_functions_is_true() -> None:
+    chosen = random.Random(5)
+    texts = [*fuzz_escaping.each_alone(), *(fuzz_escaping.source(chosen) for _ in range(60))]
+    with fuzz_escaping.recorded():
+        found = [(fuzz_escaping.why_wrong(text), text) for text in texts]
+    wrong = [f"{why}\n{text[text.index('def function') :]}" for why, text in found if why]
+    assert not wrong
+    assert sum(why is None for why, _ in found) > 50, "proved"
+    assert sum(why == "" for why, _ in found) > 100, "not proved"
+
+
 # -- calls
 
 
@@ -492,3 +505,80 @@ def test_proved_functions_need_no_copies_of_their_arguments() -> None:
     proof = _proof(_containers, np.ones(N))
     made: Any = Deferred(_containers, ag.offload(_containers).options, lambda: None, proof)  # type: ignore[arg-type, return-value]
     assert made._proof.holds((np.ones(N),), {})
+
+
+# -- that it does no harm
+
+
+@pytest.mark.usefixtures("_always")
+def test_nothing_is_evaluated_before_calls_have_taken_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    class Asked(Proof):
+        def __init__(self, function: Any, kinds: Any, seconds: float = 2.0) -> None:
+            asked.append(seconds)
+            super().__init__(function, kinds, seconds)
+
+    monkeypatch.setattr(automatic, "Proof", Asked)
+    monkeypatch.setattr(automatic, "BEFORE_PROOF", 1.0)
+    monkeypatch.setattr(automatic, "SHARE", 0.035)
+
+    def computes(x: Any) -> Any:
+        return x * 2 if x.sum() > 0 else x
+
+    x = np.ones(N)
+    ours = ag.offload(computes)
+    ours.prepare(x)
+    (site,) = ours._known.native.values()
+    for _ in range(5):
+        ours(x)
+        background.settle(60)
+    assert not asked
+    site.seconds = 2.0
+    for _ in range(3):
+        ours(x)
+        background.settle(60)
+    assert len(asked) == 1
+    assert 0.07 <= asked[0] < 0.08
+
+
+@pytest.mark.usefixtures("_always")
+def test_a_refusal_is_kept_for_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keeps(x: Any) -> Any:
+        _LIST.append(x * 2)
+        return x if x.sum() > 0 else -x
+
+    x = np.ones(N)
+
+    def reason() -> str:
+        ours = ag.offload(keeps)
+        ours.prepare(x)
+        for _ in range(3):
+            ours(x)
+            background.settle(60)
+        receipt = ag.last_receipt()
+        assert receipt is not None
+        _LIST.clear()
+        return receipt.reason
+
+    expected = reason()
+    assert "not by itself, because it writes to memory" in expected
+    monkeypatch.setattr(automatic, "Proof", None)  # it would raise
+    assert reason() == expected
+    monkeypatch.setattr(kept_refusals, "_facts", lambda file: (0, 0))
+    assert "object is not callable" in reason(), "other sources are read again"
+
+
+def test_without_native_code_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_NATIVE", "off")
+    monkeypatch.setattr(automatic, "BEFORE_PROOF", 0.0)
+    monkeypatch.setattr(automatic, "Proof", None)
+    monkeypatch.setattr(automatic.ProofTrial, "__call__", None)
+
+    def computes(x: Any) -> Any:
+        return x * 2 if x.sum() > 0 else x
+
+    ours = ag.offload(computes)
+    for _ in range(50):
+        ours(np.ones(200_000))
+    background.settle(60)
