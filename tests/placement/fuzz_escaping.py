@@ -179,6 +179,15 @@ def default_named(x, *, into=O1):
     return x + 1
 
 
+def same(v):
+    return v
+
+
+@contextlib.contextmanager
+def bound(v):
+    yield v
+
+
 def twice(x):
     return (x, x * 2)
 
@@ -431,6 +440,215 @@ Even({a} * 2)
 """
 
 
+#: Expressions that give the object {e} itself.
+_SAME = """
+[{e}][0]
+({e},)[0]
+{{"k": {e}}}["k"]
+list(({e},))[0]
+tuple([{e}])[0]
+([{e}] + [])[0]
+([{e}] * 2)[1]
+((1,) + ({e},))[1]
+[*[{e}]][0]
+[[{e}]][0][0]
+[1, {e}][-1:][0]
+next(iter([{e}]))
+(lambda v: v)({e})
+(lambda *v: v[0])({e})
+(lambda *v: v)(*[{e}])[0]
+(lambda **v: v["k"])(k={e})
+(lambda **v: v)(**{{"k": {e}}})["k"]
+(lambda v={e}: v)()
+(lambda *, v={e}: v)()
+(lambda: {e})()
+same({e})
+same(v={e})
+same(*({e},))
+same(**dict(v={e}))
+through(same)({e})
+functools.partial(same)({e})
+Holder({e}).x
+Holder([{e}]).x[0]
+getattr(Holder({e}), "x")
+Pair({e}, 1).one
+Pair(other=1, one={e})[0]
+({e} if x.sum() > -1e9 else x)
+(x if x.sum() < -1e9 else {e})
+(None or {e})
+(1 and {e})
+[v for v in [{e}]][0]
+[w for v in [[{e}]] for w in v][0]
+{{k: v for k, v in [("k", {e})]}}["k"]
+next(v for v in [{e}])
+dict(k={e}).get("k")
+dict([("k", {e})])["k"]
+{{**dict(k={e})}}["k"]
+list(dict(k={e}).values())[0]
+list(dict(k={e}).items())[0][1]
+{{}}.setdefault("k", {e})
+[{e}].pop()
+{{"k": {e}}}.pop("k")
+[{e}].copy()[0]
+sorted([{e}], key=len)[0]
+list(zip([{e}], [1]))[0][0]
+list(zip(*[[{e}]]))[0][0]
+list(enumerate([{e}]))[0][1]
+list(map(same, [{e}]))[0]
+list(map(lambda v, w: w, [1], [{e}]))[0]
+list(filter(lambda v: True, [{e}]))[0]
+list(reversed([{e}]))[0]
+max([{e}], key=lambda v: 1)
+functools.reduce(lambda v, w: w, [1, {e}])
+functools.reduce(lambda v, w: v, [1], {e})
+[*itertools.chain([1], [{e}])][1]
+[*itertools.repeat({e}, 2)][1]
+[*itertools.zip_longest([{e}], [])][0][0]
+operator.getitem([{e}], 0)
+sum([[{e}]], [])[0]
+[*values({e})][0]
+(w := {e})
+"""
+#: Expressions that give the memory of the array {e}.
+_VIEWS = """
+np.asarray({e})
+np.asanyarray({e})
+np.ascontiguousarray({e})
+np.asarray_chkfinite({e})
+np.real_if_close({e})
+{e}[:]
+{e}[::-1]
+{e}[...]
+{e}[None][0]
+{e}.view()
+{e}.reshape(-1)
+{e}.T
+{e}.ravel()
+{e}.squeeze()
+{e}.swapaxes(0, 0)
+{e}.astype(float, copy=False)
+{e}.real
+np.ravel({e})
+np.real({e})
+np.squeeze({e})
+np.transpose({e})
+np.reshape({e}, (6,))
+np.atleast_1d({e})
+np.atleast_1d({e}, x)[0]
+np.broadcast_arrays({e}, x)[0]
+np.split({e}, 1)[0]
+np.array_split({e}, 1)[0]
+np.flip({e})
+np.diagonal(np.atleast_2d({e}).T)
+np.einsum("i->i", {e})
+np.trim_zeros({e})
+np.expand_dims({e}, 0)[0]
+np.rot90(np.atleast_2d({e}), 2)[0]
+np.meshgrid({e}, copy=False)[0]
+np.moveaxis({e}, 0, 0)
+np.nan_to_num({e}, copy=False)
+np.nan_to_num({e}, False)
+np.lib.stride_tricks.as_strided({e})
+np.array({e}, copy=None)
+[row for row in {e}.reshape(1, 6)][0]
+next(iter({e}[None]))
+operator.getitem({e}, slice(None))
+"""
+#: Statements after which the last expression is the object {e}.
+_STATEMENTS = r"""
+h{k} = Holder()\nh{k}.x = {e} -> h{k}.x
+h{k} = Holder()\nsetattr(h{k}, "x", {e}) -> h{k}.x
+l{k} = []\nl{k}.append({e}) -> l{k}[0]
+l{k} = [0]\nl{k}[0] = {e} -> l{k}[0]
+l{k} = [1]\nl{k} += [{e}] -> l{k}[1]
+l{k} = []\nl{k}.extend(({e},)) -> l{k}[0]
+l{k} = []\nl{k}.insert(0, {e}) -> l{k}[0]
+l{k} = []\nm{k} = l{k}\nm{k}.append({e}) -> l{k}[0]
+l{k} = []\nm{k} = [l{k}] + []\nm{k}[0].append({e}) -> l{k}[0]
+l{k} = []\nm{k} = (l{k},)\nm{k}[0].append({e}) -> l{k}[0]
+l{k} = [[]]\nl{k}[0].append({e}) -> l{k}[0][0]
+l{k} = [] + []\nl{k}.append({e}) -> l{k}[0]
+d{k} = {{}}\nd{k}["k"] = {e} -> d{k}["k"]
+d{k} = {{}}\nd{k}.update(k={e}) -> d{k}["k"]
+d{k} = dict(k=1)\nd{k}["k"] = {e} -> (lambda **q: q["k"])(**d{k})
+a{k}, *b{k} = [1, {e}] -> b{k}[0]
+(a{k}, (b{k}, c{k})) = (1, ({e}, 2)) -> b{k}
+a{k} = b{k} = {e} -> b{k}
+for v{k} in [{e}]:\n    pass -> v{k}
+for _, v{k} in enumerate(({e},)):\n    break -> v{k}
+i{k} = 0\nv{k} = None\nwhile i{k} < 2:\n    v{k}, i{k} = ({e}, i{k} + 1) -> v{k}
+with bound({e}) as v{k}:\n    pass -> v{k}
+def g{k}():\n    return {e}\n -> g{k}()
+def g{k}():\n    yield {e}\n -> next(g{k}())
+def g{k}(v={e}):\n    return v\n -> g{k}()
+def g{k}(*v, **w):\n    return v[0]\n -> g{k}({e}, 1, k=2)
+c{k} = None\ndef g{k}():\n    nonlocal c{k}\n    c{k} = {e}\ng{k}() -> c{k}
+c{k} = []\ndef g{k}():\n    c{k}.append({e})\ng{k}() -> c{k}[0]
+try:\n    raise Even({e})\nexcept Even as err:\n    v{k} = err.args[0] -> v{k}
+try:\n    v{k} = {e}\nfinally:\n    pass -> v{k}
+if x.sum() > 0:\n    v{k} = {e}\nelse:\n    v{k} = x -> v{k}
+v{k} = x\nif x.sum() > 0:\n    v{k} = {e} -> v{k}
+@through\ndef g{k}():\n    return {e}\n -> g{k}()
+"""
+#: Writes to the memory of the array v.
+_WRITES = """
+v += 1
+v **= 2
+v[0] = 9.0
+v[...] = 1
+v[1:3][:] = 5
+v.fill(2)
+v.sort()
+v.partition(2)
+v.put(0, 3)
+v.flat[0] = 1
+v.real[0] = 1
+v.byteswap(True)
+v.cumsum(out=v)
+v.cumsum(0, None, v)
+v.clip(0, 1, v)
+np.add(x, 1, out=v)
+np.add(x, 1, v)
+np.negative(x, v)
+np.negative(x, out=(v,))
+np.copyto(v, 3.0)
+np.put(v, 0, 3)
+np.place(v, x > 0, 1)
+np.putmask(v, x > 0, 1)
+np.cumsum(x, 0, None, v)
+np.clip(x, 0, 1, out=v)
+np.multiply.at(v, [0], 3)
+np.add.accumulate(x, 0, None, v)
+np.add.reduce(x.reshape(1, 6), 0, None, v)
+np.einsum("i->i", x, out=v)
+np.dot(np.eye(6), x, v)
+np.matmul(np.eye(6), x, v)
+np.take(x, [0, 1, 2, 3, 4, 5], out=v)
+np.fill_diagonal(v.reshape(2, 3), 1)
+np.random.shuffle(v)
+np.nan_to_num(v, copy=False)
+np.median(v, overwrite_input=True)
+for v[0] in [3.0]: pass
+v[:], w = 1, 2
+(lambda: v.fill(3))()
+(lambda u: u.__setitem__(0, 3))(v)
+[u.fill(4) for u in [v]]
+operator.setitem(v, 0, 1)
+operator.iadd(v, 1)
+functools.partial(np.copyto, v)(1.0)
+list(map(np.ndarray.sort, [v]))
+np.apply_along_axis(zeroes, 0, v)
+v.setflags(write=False)
+v.shape = (2, 3)
+"""
+#: Ways to keep an array in the object v: by its kind.
+_KEEPS = {
+    "LIST": "v.append(x * 2)|v += [x * 2]|v[len(v) :] = [x * 2]|v.extend([x])|v.insert(0, x * 2)|v *= 2; v.append(x)",
+    "NAMED": "v['k'] = x * 2|v.update(k=x * 2)|v.setdefault('k', x * 2)|v |= {'k': x * 2}",
+    "HOLDER": "v.kept = x * 2|v.keep(x * 2)|setattr(v, 'kept', x * 2)|vars(v)['k'] = x|v.x = x * 2",
+}
+
+
 def _lines(text: str) -> list[str]:
     return [each.replace("\\n", "\n") for each in text.strip().splitlines()]
 
@@ -476,6 +694,36 @@ def source(chosen: random.Random, ways: int = 4) -> str:
     names = {"a": chosen.choice(arrays), "b": chosen.choice(arrays), "o": "O1", "n": "v"}
     returned = chosen.choice(RETURNS if chosen.random() < 0.5 else RETURNS[:5]).format(**names)
     return with_body(lines, returned)
+
+
+SAME, VIEWS, STATEMENTS, WRITES = _lines(_SAME), _lines(_VIEWS), _lines(_STATEMENTS), _lines(_WRITES)
+
+
+def aliased(chosen: random.Random) -> str:
+    """The text of a function that comes to an array or a container by detours, and writes to it or keeps it."""
+    is_outer = chosen.random() < 0.5
+    is_array = chosen.random() < 0.7
+    if is_array:
+        outer = ["O1", "O2", "HOLDER.x", "ARRAYS[0]", "TEXTS['a']", "Holder.table"]
+        inner = ["x", "y", "(x * 2)", "np.zeros(6)", "x[::-1]", "np.where(x > 2, x, y)"]
+        held, ends = chosen.choice(outer if is_outer else inner), WRITES
+    else:
+        name = chosen.choice(list(_KEEPS))
+        own = {"LIST": "[x]", "NAMED": "{'a': x}", "HOLDER": "Holder(x)"}
+        held, ends = name if is_outer else own[name], _KEEPS[name].split("|")
+    lines: list[str] = []
+    for number in range(chosen.randint(0, 4)):
+        how = chosen.random()
+        if how < 0.4:
+            before, _, after = chosen.choice(STATEMENTS).partition(" -> ")
+            lines += before.format(e=held, k=number).splitlines()
+            held = after.format(e=held, k=number)
+        else:
+            held = chosen.choice(VIEWS if is_array and how < 0.65 else SAME).format(e=held)
+    lines.append(f"v = {held}")
+    if chosen.random() < 0.9:
+        lines.append(chosen.choice(ends))
+    return with_body(lines, chosen.choice(["x", "v", "(v, y)", "[v]", "x * 2", "None", "{'v': v}"]))
 
 
 _texts = 0
@@ -583,7 +831,7 @@ def main() -> int:
     counts: Counter[str] = Counter()
     with recorded():
         for number in range(given.count):
-            text = source(chosen)
+            text = source(chosen) if number % 2 else aliased(chosen)
             why = why_wrong(text)
             counts["not proved" if why == "" else "proved" if why is None else "wrong"] += 1
             if why:
