@@ -156,6 +156,8 @@ def test_a_wrong_setting_does_not_fail_a_call(
     monkeypatch.setenv("ANYGPU_HISTORY", "maybe")
     planner = Planner(known=SlowedRegistry("opencl:0"), history=planning._users_history)
     function: Offloaded[..., Any] = Offloaded(chain, options(), lambda: planner)
+    planner.add_seconds(100.0)
+    planner.wake()
     went(planner, function, 20)
     planner.recall.save()
     assert [record.message for record in caplog.records if record.name == "anygpu.history"] == [

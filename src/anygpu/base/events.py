@@ -12,7 +12,7 @@ from typing import Any, ParamSpec
 P = ParamSpec("P")
 
 
-class Event(list[Callable[P, object]]):
+class Event(list[Callable[P, Any]]):
     """Functions to be called when it happens: `append` one to subscribe, `remove` it to unsubscribe."""
 
     __slots__ = ()
@@ -34,6 +34,8 @@ array_work: Event[[Any]] = Event()
 programs: Event[[Any]] = Event()
 #: A worker was opened, lost or replaced (`anygpu.device_arrays.worker_events.WorkerEvent`).
 workers: Event[[Any]] = Event()
+#: The served metrics are asked for: subscribers return families of their own (`base.metric_families.Family`).
+scrapes: Event[[]] = Event()
 
 
 def _not_provided(*given: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -49,10 +49,6 @@ def histogram_samples(
         yield Sample(count, {**labels, "le": bound}, "_bucket")
     yield Sample(total, labels, "_sum")
     yield Sample(up_to[-1], labels, "_count")
-
-
-#: What the endpoints of this process show beside their own families. Empty unless the process is observed.
-sources: list[Callable[[], Iterable[Family]]] = []
 
 
 def to_text(families: Iterable[Family]) -> str:

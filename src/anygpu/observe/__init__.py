@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from anygpu.base import events
-from anygpu.base.metric_families import Family, sources, to_text
+from anygpu.base.metric_families import Family, to_text
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.fallback_warnings import host_operations as host_operations
 from anygpu.notes import Origin, Seen
@@ -56,8 +56,8 @@ def start(*, on_anomaly: Callable[[Anomaly], object] | None = None, advice: bool
         if _current is None:
             _told = on_anomaly
             events.calls.append(_begin())
-            if _server_families not in sources:
-                sources.append(_server_families)
+            if _server_families not in events.scrapes:
+                events.scrapes.append(_server_families)
         if advice and _advisor is None:
             from anygpu.observe.advising.advisor import Advisor
 
@@ -71,8 +71,8 @@ def stop() -> None:
     with _starting:
         if _current is not None:
             events.calls.remove(_current)
-            if _server_families in sources:
-                sources.remove(_server_families)
+            if _server_families in events.scrapes:
+                events.scrapes.remove(_server_families)
         if _advisor is not None:
             _advisor.stop()
         sampler, answering = _sampler, _answering

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from anygpu import _version
-from anygpu.base.metric_families import sources
+from anygpu.base import events
 from anygpu.base.printable import encode_json
 from anygpu.runtime.health import Health
 from anygpu.serving.limits import (
@@ -275,7 +275,7 @@ class Application:
                 if parts == ["metrics"] and method == "GET":
                     access.check_metrics()
                     # Thousands of series take a while; other requests go on meanwhile.
-                    extra, body = _TEXT, await asyncio.to_thread(self._metrics) if sources else self._metrics()
+                    extra, body = _TEXT, await asyncio.to_thread(self._metrics) if events.scrapes else self._metrics()
                 else:
                     status, body = self._described(method, parts, access)
         except Refusal as refusal:

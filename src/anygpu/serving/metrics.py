@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
 
-from anygpu.base.metric_families import Family, Sample, histogram_samples, single, sources, to_text
+from anygpu.base import events
+from anygpu.base.metric_families import Family, Sample, histogram_samples, single, to_text
 from anygpu.runtime.health import Health
 from anygpu.runtime.metrics import runtime_families
 
@@ -71,7 +72,7 @@ class Metrics:
     def to_text(self, health: Health, held_bytes: int, *, ready: bool) -> str:
         """Metrics of the server and its runtime, and of the calls of the whole process if it is observed."""
         families = [*self._families(held_bytes, ready), *runtime_families(health)]
-        return to_text([*families, *(each for source in sources for each in source())])
+        return to_text([*families, *(each for scrape in events.scrapes for each in scrape())])
 
     def _families(self, held_bytes: int, ready: bool) -> Iterator[Family]:
         yield Family(
