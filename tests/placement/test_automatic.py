@@ -391,6 +391,7 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(automatic, "LEAST_TO_DEFER", 0.0)
     monkeypatch.setattr(automatic, "BEFORE_PROOF", 0.0)
     monkeypatch.setattr(automatic, "SHARE", 1e9)
+    monkeypatch.setattr(automatic, "MOST_TO_LOOK", 1e9)
     monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 0.0)
     monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
     monkeypatch.setattr(deferred, "PLAIN_EVERY", 1000)

@@ -28,6 +28,8 @@ LEAST_TO_DEFER = 100e-6
 #: processor; and what it may take at most. One that has no more time is tried again when calls have taken four times as
 #: long: all of them together take less than a twentieth.
 BEFORE_PROOF, SHARE, MOST_SECONDS = 1.0, 0.035, 2.0
+#: The share of a call that it may take to look whether names still mean the same.
+MOST_TO_LOOK = 0.02
 #: Where a proof was for other arguments, or a name means something else: calls until another one is tried.
 _MOST_OTHERS = 16
 
@@ -69,14 +71,16 @@ class ProofTrial:
                     if why_not is None:
                         deferred = Deferred(function, site.known.options, default_planner, proof)
                         why_not = deferred.why_plain
+                        if proof.seconds > MOST_TO_LOOK * site.least:
+                            why_not = "it depends on too many names, which are looked at before each call"
                 except Exception as error:  # noqa: BLE001 - nothing may be raised here: what is not understood is not proved
                     why_not = f"{type(error).__name__}: {error}"
                 else:
                     if proof.had_no_time and seconds < MOST_SECONDS:
                         site.look_again(4.0)
                         return
-                    if why_not is not None:
-                        keep_refusal(site, why_not, proof.files)
+                    if proof.why_not is not None:
+                        keep_refusal(site, proof.why_not, proof.files)
         if deferred is None or why_not is not None:
             why_not = str(why_not).rstrip(".")
             site.stay(f"{self._why} With offload(deferred=True) it can run as it is; not by itself, because {why_not}.")

