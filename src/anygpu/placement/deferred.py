@@ -202,7 +202,7 @@ class Deferred(Offloaded[P, R]):
         return explain_deferred(self._task, self._sites.get(key), self._segments, self._last)
 
     def run_deferred(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """What the function returns, for a call that the proof holds for; inside of a deferred call it runs as it is."""
+        """What the function returns, where the proof holds; inside of a deferred call it runs as it is."""
         if _active.get() is not None:
             return self._function(*arguments, **keywords)
         if key in self._back:
