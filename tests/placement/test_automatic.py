@@ -388,6 +388,7 @@ def test_what_is_proved_of_random_functions_is_true() -> None:
 def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Functions are deferred however small they are, and stay so; NumPy runs their segments."""
     monkeypatch.setenv("ANYGPU_NATIVE", "on")
+    monkeypatch.setenv("ANYGPU_DEFER", "proved")
     monkeypatch.setattr(automatic, "LEAST_TO_DEFER", 0.0)
     monkeypatch.setattr(automatic, "BEFORE_PROOF", 0.0)
     monkeypatch.setattr(automatic, "SHARE", 1e9)
@@ -583,3 +584,18 @@ def test_without_native_code_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatc
     for _ in range(50):
         ours(np.ones(200_000))
     background.settle(60)
+
+
+def test_it_is_an_experiment_that_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_NATIVE", "on")
+    monkeypatch.delenv("ANYGPU_DEFER", raising=False)
+    monkeypatch.setattr(automatic, "defer_if_proved", lambda *given: pytest.fail("nobody asked for it"))
+
+    @ag.offload
+    def halved(x: Any) -> Any:
+        while x.max() > 1:
+            x = x / 2
+        return x
+
+    halved.prepare(np.arange(9.0))
+    assert "it cannot be traced" in ag.last_receipt().reason  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Deferred calls that nobody has asked for: of functions that cannot be traced, and are proved to leave nothing behind.
+"""With `ANYGPU_DEFER=proved`, functions that cannot be traced are deferred if they are proved to leave nothing behind.
 
 When a trace has failed and calls have taken long enough, the call is evaluated without values in the background (see
 `escaping`). Where that proves that no array of a call outlives it but in what it returns, that no type is asked for,

@@ -264,8 +264,8 @@ def _deferral(function: Callable[..., Any], sample: _Sample) -> str:
 
     why_not = Proof(function, kinds_of(tuple(sample.arguments), sample.keywords)).why_not
     if why_not is None:
-        return "Offloaded, its calls are deferred: the function itself runs, and its arrays wait."
-    return f"With offload(deferred=True) it can run as it is; not by itself, because {why_not.rstrip('.')}."
+        return "With offload(deferred=True) it can run as it is: no array of a call outlives it."
+    return f"With offload(deferred=True) it can run as it is; whether an array outlives a call: {why_not.rstrip('.')}."
 
 
 def _estimates(plan: Plan) -> list[Estimate]:
