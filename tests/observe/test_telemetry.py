@@ -158,7 +158,8 @@ def check_spans(there: Collected, seen: list[Any], own: Any) -> None:
         else:
             assert span.status.code == 0
             assert "anygpu.run" in {each.name for each in inside}
-            assert request.start_time_unix_nano <= span.start_time_unix_nano
+            # Theirs is of another clock than receipts', which is read at another moment.
+            assert request.start_time_unix_nano <= span.start_time_unix_nano + 1_000_000
         assert attributes(span)["anygpu.device"] == "numpy"
         assert attributes(span)["code.function.name"] == span.name
     phases = sum(

@@ -370,6 +370,8 @@ class Recorder:
             return True
         if root._is_argument or root._is_exposed or root._layout.is_number or not root._value.flags.forc:
             return False
+        if not (root._value.flags.writeable and (array._value is None or array._value.flags.writeable)):
+            return False  # NumPy raises its error
         if root._segment is not self.segment and not self._is_safe(root):
             return False
         # A copy that is written to takes its place: what is computed never changes what went in.
