@@ -392,7 +392,7 @@ class _Run:
 
     def reason(self, back: str | None) -> str:
         segments = len(self._recorder.ended)
-        text = f"deferred: {segments} segments, {self.native} of them native code"
+        text = f"deferred: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
         return f"{text}; the next calls are plain, because {back}." if back else f"{text}."
 
     def how(self) -> str | None:
