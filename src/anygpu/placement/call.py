@@ -87,7 +87,7 @@ class Call:
 
     def given(self) -> CallInputs | None:
         """What the program takes for this call; `None` when it is not the program of this call."""
-        traced = self.site.traced
+        traced = self.site.programs.current
         if traced is None:
             return None
         if self._given is None or self._given[0] is not traced:
@@ -106,7 +106,7 @@ class Call:
     def find_program(self) -> bool:
         """Whether one of the programs that are known is that of this call; the call site uses it then."""
         site = self.site
-        for traced in site.programs:
+        for traced in site.programs.known:
             given = traced.inputs(self.function, self.arguments, self.keywords)
             if given is not None:
                 site.use_program(traced)
@@ -122,14 +122,14 @@ class Call:
         site = self.site
         precision = site.options.precision
         by_value = frozenset({float, int} - self.known.lifted)
-        changed, before = None, site.traced
+        changed, before = None, site.programs.current
         if before is not None:
             changed = before.changed(self.function, self.arguments, self.keywords)
         with Executing():
             traced = trace(
                 self.function, self.arguments, self.keywords, precision=precision, by_value=by_value, seconds=seconds
             )
-        if isinstance(traced, Traced) and changed is not None and site.recordings >= MOST_RECORDINGS:
+        if isinstance(traced, Traced) and changed is not None and site.programs.tracings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")
         if isinstance(traced, NotTraceable) and traced.error is not None and (raises or site.chooser.baseline is None):
             raise traced.error
@@ -154,7 +154,7 @@ class Call:
         return site
 
     def consider(self) -> None:
-        self.site.consider(self.planner, resident=self.resident() if self.site.has_anygpu_arrays else None)
+        self.site.candidates.consider(self.planner, resident=self.resident() if self.site.has_anygpu_arrays else None)
 
     def rebuild(self, traced: Traced, results: Sequence[Any], given: CallInputs) -> Any:
         """What the function returns, made of what its program gave for this call."""

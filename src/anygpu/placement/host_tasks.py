@@ -29,8 +29,8 @@ def run_on_host(call: Call) -> tuple[Any, Note | Repeated | Receipt]:
         site = native_site(call)
         if site is None:
             begin = _clock()
-            value = call.site.run_on_host(call.function, call.arguments, call.keywords)
-            return value, (call.site.note, begin, begin, _clock())
+            value = call.site.host.run_on_host(call.function, call.arguments, call.keywords)
+            return value, (call.site.host.note, begin, begin, _clock())
         return _run(site, call)
     finally:
         of_task.reset(token)

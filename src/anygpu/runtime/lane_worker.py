@@ -89,14 +89,14 @@ class LaneWorker:
 
     def can_stop(self, job: Job) -> bool:
         """Whether the task runs in pieces, between which it can be stopped."""
-        facts = job.call.site.predictions.get(job.choice.candidate) if job.choice is not None else None
+        facts = job.call.site.candidates.predictions.get(job.choice.candidate) if job.choice is not None else None
         return facts is not None and isinstance(facts.way, Chunked)
 
     def kill(self, job: Job) -> None:
         """Kill the worker that runs the task."""
         if job.choice is None:
             return
-        facts = job.call.site.predictions.get(job.choice.candidate)
+        facts = job.call.site.candidates.predictions.get(job.choice.candidate)
         for device in facts.way.devices if facts is not None else (job.choice.candidate,):
             self._planner.places.kill(device)
 
@@ -196,7 +196,7 @@ class LaneWorker:
 
     def run_alone(self, lane: Lane, job: Job) -> None:
         call, site, planner = job.call, job.call.site, self._planner
-        if lane.name == "numpy" and (site.skip_planning > 0 or call.deferred is not None) and job.forced is None:
+        if lane.name == "numpy" and (site.host.skip_planning > 0 or call.deferred is not None) and job.forced is None:
             if self.begin(job, _AT_HOME, _STARTED_AT_HOME):
                 self._run_settled(job)
             del job, call  # as below
@@ -212,7 +212,7 @@ class LaneWorker:
                 self._opaque.run(job)
                 return
             with timer.phase("plan"):
-                planner.add_seconds(site.flush_timings(planner))
+                site.host.flush_timings(planner)
                 if job.forced is None:
                     # Captured values may have changed since another such task has run.
                     trace_and_predict(call, timer)
@@ -283,7 +283,7 @@ class LaneWorker:
             del job, call
             return
         end = clock()
-        site.ran_on_host(end - begin)
+        site.host.ran_on_host(end - begin)
         waited = max(0.0, self._clock() - job.submitted - (end - begin))
         self.deliver(job, value, lambda: queued_receipt(made(note), waited), end - begin)
 
@@ -468,7 +468,11 @@ class LaneWorker:
         for number, (job, value) in enumerate(zip(jobs, made.values, strict=True)):
             way.pause()
             inputs = planned.rows[number]
-            is_new = not is_finite(flatten(value)[0]) if not made.finite and site.may_warn(planned.traced) else False
+            is_new = (
+                not is_finite(flatten(value)[0])
+                if not made.finite and site.programs.may_warn(planned.traced)
+                else False
+            )
             if is_new and (trust.flags or trust.is_usual(inputs)):
                 is_new = False
             kinds = number_kinds(planned.traced, inputs)
@@ -502,7 +506,7 @@ class LaneWorker:
             self.fail(job, error)
             del job
         else:
-            if job.call.site.traced is not None:
+            if job.call.site.programs.current is not None:
                 learn_from(job.call, value)
             self.deliver(job, value, receipt, self._planner.clock() - begin)
 

@@ -456,7 +456,7 @@ def _calls(
     site = CallSite(f"task {kind}", options, None, has_anygpu_arrays=False)
     site.add_program(traced)
     expected = predict(traced.program, planner.calibration(planner.numpy))
-    site.adopt(
+    site.candidates.adopt(
         {
             name: Prediction(
                 way=SingleDevice(name),
@@ -472,7 +472,7 @@ def _calls(
             if name != "numpy"
         }
     )
-    site.end_calibrating()
+    site.candidates.end_calibrating()
     overhead = scenario.call_seconds + scenario.driver_launch + 2 * scenario.network.latency
     for name in devices:
         if name != "numpy":
