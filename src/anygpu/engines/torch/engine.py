@@ -19,8 +19,7 @@ from anygpu.engines.torch.memory import Meter, is_out_of_memory, meter_for
 from anygpu.errors import AnyGPUError, CannotCompile, DevicePoisoned, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
-from anygpu.hardware.device import Device, Unavailable, reasons_for, unknown_facts
-from anygpu.hardware.verification import VerifiedType
+from anygpu.hardware.device import Device, Unavailable, VerifiedType, reasons_for, unknown_facts
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 

@@ -15,8 +15,7 @@ from anygpu.engines.webgpu.device import classify, destroy, find_types_fast, ope
 from anygpu.engines.webgpu.driver import WebGPUDriver
 from anygpu.engines.webgpu.probe import VulkanFacts, describe, one_per_card, seen_through, why_nothing
 from anygpu.errors import AnyGPUError, DeviceUnavailable
-from anygpu.hardware.device import Device, Unavailable, unknown_facts
-from anygpu.hardware.verification import VerifiedType
+from anygpu.hardware.device import Device, Unavailable, VerifiedType, unknown_facts
 
 _WGSL_TYPES = {"float32": "f32", "int32": "i32", "float16": "f16", "float64": "f64", "int64": "i64"}
 _FEATURE_OF_TYPE = {"float16": "shader-f16", "float64": "shader-f64", "int64": "shader-int64"}
