@@ -610,6 +610,18 @@ def many_functions():
     return function
 
 
+@world()
+def given_back():
+    def function(x):
+        y, z = np.require(x), np.require(x * 2, float, "W")
+        y[0] = 5
+        f = np.asfortranarray(np.asarray_chkfinite(x))
+        f[1] = 4
+        return y, z, f, x, np.require(x, np.float32), np.asfortranarray(z.reshape(2, 3))
+
+    return function
+
+
 # -- what values, options and filters decide
 
 
