@@ -3,6 +3,7 @@
 As the corpus; these are only run as deferred calls.
 """
 
+import collections
 import collections.abc
 import contextlib
 import copy
@@ -606,6 +607,36 @@ def many_functions():
             m.repeat(2, 0), m.trace(), m.diagonal(), m[:, None].squeeze(1), m.clip(0), m.clip(max=1), m.imag,
             np.average(y, weights=np.abs(x) + 1), np.lexsort((y, x)), np.maximum(y, x, out=y.copy()),
         )  # fmt: skip
+
+    return function
+
+
+class Point(tuple):
+    """A tuple with attributes."""
+
+
+class Watched(list):
+    """A list that counts what is done to it."""
+
+    count = 0
+
+    def __setitem__(self, index, value):
+        self.count += 1
+        list.__setitem__(self, index, value)
+
+    def __iter__(self):
+        self.count += 10
+        return list.__iter__(self)
+
+
+@world()
+def containers_of_its_own():
+    def function(x):
+        point, watched, once = Point((x * 2, (x + 1,))), Watched([x * 3, 1]), (x * 4, 1)
+        point.tag = "a"
+        order = collections.OrderedDict([(x.max() * 1, x), ("a", once), ("b", x * 5)])
+        order.move_to_end("a", last=False)
+        return point, watched, once, [once, once, {"point": point}], order, list(order)
 
     return function
 
