@@ -92,7 +92,8 @@ def _converter(theirs: Callable[..., Any]) -> Callable[..., Any]:
                 return a
             if order in (None, "K") and not a._layout.is_number and dtype in calls.PLAIN_TYPES:
                 return a._recorder.record(calls.astype_op(np.dtype(dtype)), (a,))
-        return theirs(_real(a), dtype, order, **options)
+        real = _real(a)
+        return _viewed(theirs(real, dtype, order, **options), real)
 
     return convert
 
@@ -137,7 +138,8 @@ def _ascontiguousarray(*given: Any, **options: Any) -> Any:
         keeps = array._recorder.is_open and array._layout.shape and _keeps(array, options.get("dtype"), "C")
         if keeps and _is_called_in_python(2):
             return array
-        return _theirs["ascontiguousarray"](_real(array), **options)
+        real = _real(array)
+        return _viewed(_theirs["ascontiguousarray"](real, **options), real)
     return _theirs["ascontiguousarray"](*given, **options)
 
 
@@ -148,11 +150,23 @@ def _of_real(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def convert(*given: Any, **options: Any) -> Any:
         if not given or type(given[0]) is not StandIn:
             return theirs(*given, **options)
-        ours, real = given[0], _real(given[0])
+        ours = given[0]
+        keeps = ours._recorder.is_open and _is_called_in_python(2)
+        real = _real(ours)
         result = theirs(real, *given[1:], **options)
+        if not keeps:
+            return _viewed(result, real)
         return ours if result is real else ours._recorder.stand_in(result)
 
     return convert
+
+
+def _viewed(result: Any, real: Any) -> Any:
+    """What `asarray` gave, for code that has one of ours: that it is no copy shows only in its base.
+
+    SciPy lets LAPACK write over what is neither what it was given nor a view.
+    """
+    return real.view() if result is real and type(real) is np.ndarray else result
 
 
 _theirs: dict[str, Callable[..., Any]] = {
