@@ -648,7 +648,9 @@ def given_back():
         y[0] = 5
         f = np.asfortranarray(np.asarray_chkfinite(x))
         f[1] = 4
-        return y, z, f, x, np.require(x, np.float32), np.asfortranarray(z.reshape(2, 3))
+        g = np.array(x, copy=None)
+        g[2], np.array(z, copy=False)[3] = 3, 2
+        return y, z, f, g, x, np.require(x, np.float32), np.asfortranarray(z.reshape(2, 3))
 
     return function
 
@@ -744,6 +746,20 @@ def lines_of_warnings():
         y[:] = z
         first = float(y[:1])
         return y, first, int(x[:1]), np.add(y, 1, out=y), x[:1].item()
+
+    return function
+
+
+@world()
+def warnings_that_are_shown_once():
+    def function(x):
+        found = []
+        for _ in range(3):
+            with np.errstate(invalid="warn"):
+                found.append(np.sqrt(x - 9) + 1)
+            with np.errstate(divide="ignore"):
+                found.append(1 / (x - x))
+        return found
 
     return function
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dis
 import functools
 import sys
+import sysconfig
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -117,10 +118,17 @@ def _array_of_ours(
         if order in (None, "K") and _type_is(array, dtype) and _is_called_in_python():
             return array._recorder.record(calls.COPIED_AS_IT_LIES, (array,), 4)
         return None
-    # Whoever else wants a copy only if it is needed is about to give the array to C.
-    if (copy is None or copy is _IF_NEEDED) and _is_asarray(sys._getframe(2)) and _keeps(array, dtype, order):
-        return array
-    return None
+    if not (copy is None or copy is False or copy is _IF_NEEDED) or not _keeps(array, dtype, order):
+        return None
+    # A library that wants a copy only if it is needed is about to give the array to C.
+    frame = sys._getframe(2)
+    return array if _is_asarray(frame) or (not _is_library(frame.f_code) and _is_called_in_python()) else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_library(code: CodeType) -> bool:
+    """Whether code is of an installed library."""
+    return "site-packages" in code.co_filename or code.co_filename.startswith(sysconfig.get_path("stdlib"))
 
 
 _IF_NEEDED: Any = getattr(getattr(np, "_CopyMode", None), "IF_NEEDED", None)
