@@ -18,7 +18,7 @@ import numpy as np
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import entry_of
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.errors import InvalidOption
 from anygpu.fleet import actor_messages
 from anygpu.fleet.actor_messages import Ask, Bytes, Part, Pulse, Reply

@@ -11,7 +11,7 @@ import msgspec
 
 from anygpu._version import __version__
 from anygpu.engines.catalogue import every_engine
-from anygpu.engines.distributions import version_of
+from anygpu.engines.disk_cache import version_of
 from anygpu.hardware.device import Device, Unavailable, node_of
 from anygpu.hardware.diagnosis_context import together
 from anygpu.plan.calibration import Calibration

@@ -9,9 +9,8 @@ from functools import cache
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program
-from anygpu.testing.cases import conformance_programs
+from anygpu.testing.cases import ConformanceProgram, conformance_programs
 from anygpu.testing.conformance import conformance_difference
-from anygpu.testing.conformance_program import ConformanceProgram
 from anygpu.verify.cases import Case, Check, Comparison, ProgramCase
 from anygpu.verify.subject import Subject
 

@@ -11,7 +11,7 @@ import numpy as np
 from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import DType
-from anygpu.testing.conformance_program import REFERENCE_DTYPES, tame, values
+from anygpu.testing.cases import REFERENCE_DTYPES, tame, values
 from anygpu.verify.cases import ActCase, Case, Check, Tried, judged
 from anygpu.verify.subject import Subject
 
