@@ -58,7 +58,7 @@ def same(x):
 INSTANCE = Plain(3.0)
 """
 
-CASES = '''
+CASES = """
 # -- a conditional expression whose other branch raises
 def function(x, y):
     try:
@@ -1892,7 +1892,7 @@ def function(x, y):
 import scipy.interpolate
 def function(x, y):
     return scipy.interpolate.CubicSpline(np.arange(SIZE), x)
-'''
+"""
 
 
 def cases() -> dict[str, str]:

@@ -21,7 +21,7 @@ from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
-from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable
+from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
 from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, publish, publish_failure
 from anygpu.notes import last as last_receipt
