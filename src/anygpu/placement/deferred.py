@@ -316,7 +316,8 @@ def _may_be_ours(error: BaseException, function: Callable[..., Any]) -> bool:
         last = last.tb_next
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     is_own = last is not None and code is not None and last.tb_frame.f_code.co_filename == code.co_filename
-    return isinstance(error, TypeError | ValueError | AttributeError) and not (is_own and "StandIn" not in str(error))
+    kinds = TypeError | ValueError | AttributeError | SystemError  # the last of code in C that got no buffer
+    return isinstance(error, kinds) and not (is_own and "StandIn" not in str(error))
 
 
 class _Run:

@@ -141,14 +141,32 @@ def _ascontiguousarray(*given: Any, **options: Any) -> Any:
     return _theirs["ascontiguousarray"](*given, **options)
 
 
+def _of_real(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """For those that give an array back in some cases, and would give a view of ours."""
+
+    @functools.wraps(theirs)
+    def convert(*given: Any, **options: Any) -> Any:
+        if not given or type(given[0]) is not StandIn:
+            return theirs(*given, **options)
+        ours, real = given[0], _real(given[0])
+        result = theirs(real, *given[1:], **options)
+        return ours if result is real else ours._recorder.stand_in(result)
+
+    return convert
+
+
 _theirs: dict[str, Callable[..., Any]] = {
-    name: getattr(np, name) for name in ("asarray", "asanyarray", "array", "ascontiguousarray")
-}
+    name: getattr(np, name)
+    for name in (
+        "asarray", "asanyarray", "array", "ascontiguousarray", "asfortranarray", "asarray_chkfinite", "require",
+    )
+}  # fmt: skip
 _ours: dict[str, Callable[..., Any]] = {
     "asarray": _converter(np.asarray),
     "asanyarray": _converter(np.asanyarray),
     "array": _array,
     "ascontiguousarray": _ascontiguousarray,
+    **{name: _of_real(_theirs[name]) for name in ("asfortranarray", "asarray_chkfinite", "require")},
 }
 
 
