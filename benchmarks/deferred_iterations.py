@@ -394,7 +394,7 @@ def main() -> int:
     from anygpu.placement import deferred
 
     # Functions stay deferred, however small they are.
-    deferred.LEAST_PER_OPERATION, deferred.LEAST_GAIN = 0.0, 1e9
+    deferred.LEAST_PER_OPERATION, deferred.LEAST_GAIN, deferred.TRACES_TOO = 0.0, 1e9, False
     wrong = 0
     for name in given.only or FUNCTIONS:
         begin = time.perf_counter()
