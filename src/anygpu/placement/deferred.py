@@ -29,7 +29,7 @@ from anygpu.notes import Failure, HostNote, Note, listeners, publish
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing
 from anygpu.placement.known import has_own_array
-from anygpu.placement.native_site import LEAST_FOR_NATIVE, NativeSite
+from anygpu.placement.native_site import NativeSite
 from anygpu.placement.offload import Offloaded, Result
 from anygpu.placement.options import DEVICE, Options
 from anygpu.placement.own_code import Reach, why_not_deferred
@@ -57,6 +57,8 @@ CALLS_BEFORE_JUDGING, CALLS_BEFORE_COMPARING = 3, 6
 MOST_LOST, MOST_LOST_IN_TRIALS = 0.2, 1.0
 #: After so many plain calls of a function that has gone back, it is looked whether its arguments are of a new kind.
 _LOOK_EVERY = 64
+#: The same in seconds of calls, as long as native code may still be tried.
+_LOOK_AFTER = 0.02
 #: Calls of which the quickest counts, where they were faster before.
 _RECENT = 24
 #: One call of so many is a plain one, to know what these take.
@@ -96,8 +98,6 @@ class DeferredSite:
         #: That nobody else writes to the memory of arguments, if that was proved; and whether it is being.
         self.proof: Proof | None = None
         self.is_being_proved = self.was_tried_to_prove = False
-        #: What deferred calls took more than plain ones.
-        self.lost = 0.0
         self.begin_anew()
         #: How many of them count: more once it was faster, when a slow one says more about the machine.
         self.kept = 4
@@ -106,6 +106,8 @@ class DeferredSite:
 
     def begin_anew(self) -> None:
         """Deferred calls are others from now on."""
+        #: What deferred calls took more than plain ones.
+        self.lost = 0.0
         #: Of the last deferred calls; and the least that one took beside its segments and the copies of arguments.
         self.recent: list[float] = []
         self.beside = math.inf
@@ -127,8 +129,8 @@ class DeferredSite:
         self.calls += 1
         self.seconds += seconds
         self.operations = max(self.operations, run.operations)
-        self.recent = [*self.recent[-self.kept :], seconds]
-        self.lost += min(self.recent[-4:]) - self.plain  # a slow one among them is the machine's
+        self.recent = recent = [*self.recent[-self.kept :], seconds]
+        self.lost += min(recent[-4:]) - self.plain  # a slow one among them is the machine's
         can_do_without_copies = self.is_being_proved or not self.was_tried_to_prove
         self.beside = min(self.beside, seconds - run.computing - (run.copying if can_do_without_copies else 0.0))
         if self.calls >= 2 and self.plain < LEAST_PER_OPERATION * self.operations:
@@ -143,8 +145,9 @@ class DeferredSite:
         is_tried = is_tried or self.is_being_proved
         most_lost = MOST_LOST_IN_TRIALS if is_tried or segments.are_tried else MOST_LOST
         is_known = (is_settled and not is_tried) or self.lost > most_lost
-        if self.calls >= CALLS_BEFORE_COMPARING and is_known and min(self.recent) > most:
-            took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
+        is_enough = self.calls >= CALLS_BEFORE_COMPARING and len(recent) > CALLS_BEFORE_JUDGING
+        if is_enough and is_known and min(recent) > most:
+            took = f"{readable_seconds(min(recent))}, and plain ones {readable_seconds(self.plain)}"
             return f"deferred calls are not faster: they take {took}"
         if is_settled and seconds <= most:
             self.kept = _RECENT
@@ -213,13 +216,16 @@ class Deferred(Offloaded[P, R]):
         return value
 
     def _settle(self, key: Hashable) -> None:
-        """Make the next calls without a look at their arguments: where native code runs none of them, bare ones."""
+        """Make the next calls without a look at their arguments; where nothing but NumPy runs them yet, bare ones."""
         self._left, self._bare, self._short = _LOOK_EVERY, None, None
         site = self._known.native.get(key)
-        if site is None:
+        if site is None or site.direct is not None or site.calls < 2:
             return
-        is_short = site.calls >= _LOOK_EVERY and site.seconds < LEAST_FOR_NATIVE * site.calls
-        if site.is_settled or is_short:
+        if not site.is_settled:
+            # Native code may be tried later: what it is told now is what these calls will have taken.
+            self._left = min(_LOOK_EVERY, int(_LOOK_AFTER / site.least))
+            site.ran_elsewhere(self._left * site.least, self._left)
+        if site.direct is None:
             self._bare = site.note
             if site.least < _SHORT:
                 self._short = (site.note, 0.0, 0.0, site.least)
@@ -243,7 +249,8 @@ class Deferred(Offloaded[P, R]):
         if site is None or whole is None or whole.direct is None:
             return False
         note = getattr(whole.direct, "note", None)
-        if note is not None and site.recent and note.predicted > min(site.recent):
+        recent = site.recent  # read once: another thread may replace it
+        if note is not None and recent and note.predicted > min(recent):
             whole.stay("deferred calls are faster than native code for the whole function.")
             return False
         return True
@@ -358,6 +365,7 @@ class Deferred(Offloaded[P, R]):
 
         def use(proof: Proof | None) -> None:
             if proof is not None and proof.seconds < _COPYING_SHARE * site.plain:
+                # What was recorded with copies does not come again.
                 self._segments = Segments(self._task, self._function, self.options)
                 site.proof = proof
                 site.begin_anew()

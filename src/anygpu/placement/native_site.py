@@ -89,9 +89,9 @@ class NativeSite:
         if self.seconds >= self._next_look:
             self._look()
 
-    def ran_elsewhere(self, seconds: float) -> None:
-        """A call ran neither on NumPy nor as native code, and took so long."""
-        self.calls += 1
+    def ran_elsewhere(self, seconds: float, calls: int = 1) -> None:
+        """Calls took so long of which nothing says what one takes NumPy."""
+        self.calls += calls
         self.seconds += seconds
         if self.seconds >= self._next_look:
             self._look()
