@@ -63,6 +63,8 @@ _LOOK_AFTER = 0.02
 _RECENT = 24
 #: One call of so many is a plain one, to know what these take.
 PLAIN_EVERY = 24
+#: Plain calls that tell what native code for the whole function has to beat.
+_PLAIN_BEFORE_NATIVE = 4
 #: Whether functions are traced as well: native code for the whole of one is faster than for its segments.
 TRACES_TOO = True
 #: Calls that take longer, and so long together, are proved to be alone with their arguments where copies of these take
@@ -76,6 +78,8 @@ _MOST_ERRORS = 3
 _MOST_SITES = 256
 
 _clock = time.perf_counter
+_last = last_receipt.get
+_listening = listeners.get
 _active: ContextVar[Recorder | None] = ContextVar("the deferred call that runs", default=None)
 
 
@@ -187,15 +191,17 @@ class Deferred(Offloaded[P, R]):
         self._reach: Reach | None = None
 
     def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
-        if self._left > 0:
-            self._left -= 1
+        # What is done for calls that have gone back is done for the shortest functions too: so it is written out.
+        left = self._left
+        if left > 0:
+            self._left = left - 1
             bare = self._bare
-            if bare is None or events.calls or executing.asked or listeners.get():
+            if bare is None or events.calls or executing.asked or _listening():
                 return super().__call__(*arguments, **keywords)
             short = self._short
             if short is not None:
                 value: R = self._function(*arguments, **keywords)
-                if last_receipt.get() is not short:
+                if _last() is not short:
                     last_receipt.set(short)
                 return value
             begin = _clock()
@@ -246,7 +252,7 @@ class Deferred(Offloaded[P, R]):
         """Whether native code for the whole function, or a trial of it, runs the next call of a kind."""
         site = self._sites.get(key)
         whole = None if site is None else self._whole(key)
-        if site is None or whole is None or whole.direct is None:
+        if site is None or whole is None or whole.direct is None or site.plain_calls < _PLAIN_BEFORE_NATIVE:
             return False
         note = getattr(whole.direct, "note", None)
         recent = site.recent  # read once: another thread may replace it
@@ -306,7 +312,8 @@ class Deferred(Offloaded[P, R]):
         site = self._site(key)
         begin = _clock()
         whole = self._whole(key)
-        if site.is_next_plain():
+        is_next_whole = whole is not None and whole.direct is not None
+        if site.is_next_plain() or (is_next_whole and site.plain_calls < _PLAIN_BEFORE_NATIVE):
             value, receipt = self._plain(site, arguments, keywords, begin)
             if whole is not None:
                 whole.ran_on_host(_clock() - begin)
