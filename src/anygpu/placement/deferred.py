@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from anygpu.array.deferred.conversions import converting
+from anygpu.array.deferred.conversions import are_held, converting
 from anygpu.array.deferred.layouts import can_stand_for
 from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
@@ -27,7 +27,7 @@ from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
 from anygpu.notes import Failure, HostNote, Note, listeners, publish
 from anygpu.notes import last as last_receipt
-from anygpu.placement import executing
+from anygpu.placement import executing, loading
 from anygpu.placement.known import has_own_array
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.offload import Offloaded, Result
@@ -313,7 +313,8 @@ class Deferred(Offloaded[P, R]):
         begin = _clock()
         whole = self._whole(key)
         is_next_whole = whole is not None and whole.direct is not None
-        if site.is_next_plain() or (is_next_whole and site.plain_calls < _PLAIN_BEFORE_NATIVE):
+        is_next_plain = site.is_next_plain() or (is_next_whole and site.plain_calls < _PLAIN_BEFORE_NATIVE)
+        if is_next_plain or (loading.native.is_under_way() and not are_held()):
             value, receipt = self._plain(site, arguments, keywords, begin)
             if whole is not None:
                 whole.ran_on_host(_clock() - begin)
