@@ -80,7 +80,8 @@ def measured(case: Case) -> dict[str, Any]:
     vars(allowance).update(vars(Allowance()))  # for each function, as in a process of its own
     calls, took = _settled(ours, arguments, keywords)
     receipt = ag.last_receipt()
-    plain, deferred = [], []
+    plain: list[float] = []
+    deferred: list[float] = []
     begin = time.perf_counter()
     while len(plain) < MOST_TURNS:
         # What one returns is gone before the other begins: memory that was just freed is the fastest there is.

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.engines.cpu.executable import CpuExecutable
+from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.errors import DeviceFallback, InvalidOption, MissingExtra, ResultMismatch
 from anygpu.placement import gain_without_llvm, native, native_calls, native_site
 from anygpu.plan.choosing import DeviceChooser

@@ -25,7 +25,7 @@ from anygpu.array.deferred.standing_in import StandIn
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
-from anygpu.notes import Failure, HostNote, Note, listeners, publish
+from anygpu.notes import Failure, HostNote, Note, listeners, publish, publish_failure
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.known import has_own_array
@@ -39,6 +39,7 @@ from anygpu.placement.unwrapping import replace_everywhere, replace_in_frames, u
 from anygpu.receipts import Phases, Receipt, deferred_receipt
 
 if TYPE_CHECKING:
+    from anygpu.placement.call import Call
     from anygpu.placement.escaping.proof import Proof
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
@@ -225,7 +226,7 @@ class Deferred(Offloaded[P, R]):
         """Make the next calls without a look at their arguments; where nothing but NumPy runs them yet, bare ones."""
         self._left, self._bare, self._short = _LOOK_EVERY, None, None
         site = self._known.native.get(key)
-        if site is None or site.direct is not None or site.calls < 2:
+        if site is None or site.direct is not None or not site.least < math.inf:
             return
         if not site.is_settled:
             # Native code may be tried later: what it is told now is what these calls will have taken.
@@ -260,6 +261,12 @@ class Deferred(Offloaded[P, R]):
             whole.stay("deferred calls are faster than native code for the whole function.")
             return False
         return True
+
+    def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+        """The call as a task: it runs on the processor."""
+        call = super().call(arguments, keywords)
+        call.deferred = self
+        return call
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """Call the function, and return the value with its receipt."""
@@ -325,7 +332,8 @@ class Deferred(Offloaded[P, R]):
             value = run(arguments, keywords)
         except BaseException as error:
             if events.calls:
-                events.calls.tell(Failure(self._task, "numpy", type(error).__name__, begin, _clock()), None)
+                failure = Failure(self._task, "numpy", type(error).__name__, begin, _clock())
+                publish_failure(failure, self._function)
             self._errors += 1
             if _may_be_ours(error, self._function):
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")
