@@ -243,7 +243,12 @@ class Deferred(Offloaded[P, R]):
             if events.calls:
                 events.calls.tell(Failure(self._task, "numpy", type(error).__name__, begin, _clock()), None)
             self._errors += 1
-            if _may_be_ours(error, self._function):
+            is_ours = _may_be_ours(error, self._function)
+            if self._proof is not None:
+                name_numpys_class(error)
+            elif isinstance(error, TypeError) and "StandIn" in str(error):
+                error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
+            if is_ours:
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")
             elif self._errors >= _MOST_ERRORS:
                 self._go_back(None, f"{self._errors} of them have raised.")
@@ -311,6 +316,13 @@ def _may_be_ours(error: BaseException, function: Callable[..., Any]) -> bool:
     return isinstance(error, TypeError | ValueError | AttributeError) and not (is_own and "StandIn" not in str(error))
 
 
+def name_numpys_class(error: BaseException) -> None:
+    """Python names the class of what cannot be called, iterated over or joined: as NumPy's, where nobody asked for ours."""
+    error.args = tuple(
+        [each.replace("StandIn", "numpy.ndarray") if isinstance(each, str) else each for each in error.args]
+    )
+
+
 class _Run:
     """One deferred call."""
 
@@ -365,8 +377,6 @@ class _Run:
             replace_everywhere(alive)  # those that are held by more than the frames of the traceback
         error.args = tuple(map(unwrapped, error.args))
         replace_in_frames(error)
-        if isinstance(error, TypeError) and "StandIn" in str(error):
-            error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
 
     def _look_for_escapes(self) -> None:
         alive = self._recorder.close()
