@@ -159,12 +159,12 @@ def called(seed: int, planner: Planner, wrong: Wrong) -> str:
         offloaded: Offloaded[..., Any] = Offloaded(function, options(), lambda: planner)
         call = offloaded.call((x,), {})
         call.record()
-        if call.site.traced is None:
+        if call.site.programs.current is None:
             return "not recorded"
         call.consider()
         state = call.site
         state.chooser.measured("numpy", 1.0)
-        state.end_calibrating()
+        state.candidates.end_calibrating()
         if not explore._is_ordinary(call, expected):
             return "not recorded"
         wrong.rng = random.Random(seed)

@@ -197,7 +197,7 @@ def submitted(places: WrongRegistry, rounds: int) -> tuple[list[ag.Receipt], Pla
         state = call.site
         state.chooser.measured("numpy", 100.0)
         assert explore._is_ordinary(call, small(x))
-        state.end_calibrating()
+        state.candidates.end_calibrating()
         sample = explore._sample(call, small(x))
         assert sample is not None
         explore._try_out(planner, state, small, "opencl:0", sample)

@@ -20,12 +20,12 @@ def moved(
     call = offloaded.call(arguments, {})
     state = call.site
     call.record()
-    assert state.traced is not None, state.not_recorded
+    assert state.programs.current is not None, state.programs.refusal
     call.consider()
     value = function(*arguments)
     state.chooser.measured("numpy", 1.0)
-    assert explore._is_ordinary(call, value), state.not_recorded
-    state.end_calibrating()
+    assert explore._is_ordinary(call, value), state.programs.refusal
+    state.candidates.end_calibrating()
     sample = explore._sample(call, value)
     assert sample is not None
     explore._try_out(planner, state, function, device, sample)

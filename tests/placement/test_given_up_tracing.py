@@ -81,7 +81,7 @@ def test_before_what_was_measured_is_used(interrupted: Interrupted) -> None:
     interrupted.give_up()
     assert explore._sample(call, halves(X)) is None
     explore._start_trial(call, DEVICE, halves(X))
-    interrupted.site.consider(interrupted.planner)
-    interrupted.site.consider_parts(interrupted.planner)
-    assert interrupted.site.considering == 0.0
-    assert not interrupted.site.predictions
+    interrupted.site.candidates.consider(interrupted.planner)
+    interrupted.site.candidates.consider_parts(interrupted.planner)
+    assert interrupted.site.candidates.considering == 0.0
+    assert not interrupted.site.candidates.predictions

@@ -96,7 +96,7 @@ def _automatic(entry: EngineEntry) -> EngineEntry:
 def _learn(call: Call, value: Any = None, *, checks: str | None = None) -> None:
     """After a call on NumPy: what a trial would learn beside whether the device is right."""
     explore.explore(call, value, checks=checks)
-    if value is not None and call.site.traced is not None and not call.site.has_anygpu_arrays:
+    if value is not None and call.site.programs.current is not None and not call.site.has_anygpu_arrays:
         sample = explore._sample(call, value)
         if sample is not None:  # else another thread has given tracing up
             learn_flags(call.site.trust, sample)

@@ -45,7 +45,7 @@ def pin(
         is_news = planner.disagreed(found, code_of(function))
     if is_news:
         keep(found)
-        site.warn_later(tell(found, function))
+        site.trust.warn_later(tell(found, function))
     return found
 
 
@@ -62,7 +62,7 @@ def judge_returned(
 
 def hear_numpy(call: Call) -> None:
     """Run the call on NumPy as well, so that it warns or raises; the result of the device that was asked for stays."""
-    value = call.site.run_on_host(call.function, call.arguments, call.keywords)
+    value = call.site.host.run_on_host(call.function, call.arguments, call.keywords)
     call.site.trust.heard = Filters.now()
     learn_from(call, value)
 
@@ -82,7 +82,7 @@ def check_now(call: Call, name: str, results: Sequence[Any], given: Sequence[Any
     """Compare this very result with NumPy's. Why NumPy's has to be returned, or `None`."""
     site, traced = call.site, call.traced
     arrays = [np.asarray(each) for each in given]
-    expected = None if site.has_anygpu_arrays else site.run_on_host(call.function, call.arguments, call.keywords)
+    expected = None if site.has_anygpu_arrays else site.host.run_on_host(call.function, call.arguments, call.keywords)
     sample = Sample(traced, arrays, traced.without_arguments(expected), site.has_anygpu_arrays)
     judgement = compared(sample, results)
     if judgement.verdict == "agree":

@@ -25,7 +25,7 @@ from anygpu.array.deferred.standing_in import StandIn
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
-from anygpu.notes import Failure, HostNote, listeners, publish
+from anygpu.notes import Failure, HostNote, listeners, publish, publish_failure
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing
 from anygpu.placement.native_site import LEAST_FOR_NATIVE
@@ -38,6 +38,7 @@ from anygpu.placement.unwrapping import replace_everywhere, replace_in_frames, u
 from anygpu.receipts import Phases, Receipt, deferred_receipt
 
 if TYPE_CHECKING:
+    from anygpu.placement.call import Call
     from anygpu.placement.escaping.proof import Proof
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
@@ -184,6 +185,12 @@ class Deferred(Offloaded[P, R]):
         is_short = site.calls >= _LOOK_EVERY and site.seconds < LEAST_FOR_NATIVE * site.calls
         return site.note if site.is_settled or is_short else None
 
+    def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+        """The call as a task: it runs on the processor."""
+        call = super().call(arguments, keywords)
+        call.deferred = self
+        return call
+
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """Call the function, and return the value with its receipt."""
         key = signature(arguments, keywords, self._known.lifted)
@@ -241,7 +248,8 @@ class Deferred(Offloaded[P, R]):
             value = run(arguments, keywords)
         except BaseException as error:
             if events.calls:
-                events.calls.tell(Failure(self._task, "numpy", type(error).__name__, begin, _clock()), None)
+                failure = Failure(self._task, "numpy", type(error).__name__, begin, _clock())
+                publish_failure(failure, self._function)
             self._errors += 1
             is_ours = _may_be_ours(error, self._function)
             if self._proof is not None:

@@ -47,7 +47,7 @@ def run_on_device(
 ) -> tuple[Any, Receipt] | Instead:
     """Run the program as it was decided for that device. Raises what the device does."""
     site, planner, name = call.site, call.planner, choice.candidate
-    values, prediction = call.given(), site.predictions.get(name)
+    values, prediction = call.given(), site.candidates.predictions.get(name)
     if values is None or prediction is None:  # another thread has traced it anew, or given that up
         return Instead(choice.sentence, on_numpy=True)
     traced, way = call.traced, prediction.way
@@ -58,7 +58,7 @@ def run_on_device(
     instead = _why_not_there(call, name, way, values, [worker.generation for worker in workers], modes)
     if instead is not None:
         return instead
-    predicted = site.estimate(name)
+    predicted = site.chooser.estimate(name)
     begin, disturbed = planner.clock(), planner.pace.exploring
     conditions = planner.watch.begin(begin)
     given, ran = _execute(call, name, way, values, workers, predicted)
@@ -115,7 +115,7 @@ def _why_not_there(
         return Instead(found)
     if chooser.checked and not trust.agreed(call.traced.program.key, name, way, generations):
         with call.planner.lock:
-            site.distrust(name)
+            site.chooser.distrust(name)
         return Instead(f"{name} has not been compared with NumPy since it was opened or the function was traced.")
     if site.has_anygpu_arrays or chooser.baseline != "numpy":
         return None
@@ -206,7 +206,7 @@ def _needs_numpys_word(call: Call, results: Sequence[Any], given: Sequence[Any])
     if site.chooser.baseline is None and loud(modes_now()) is not None:
         # What only NumPy honours may have happened on the way to a finite result.
         return any(op.may_raise_flags for op, _ in call.traced.program.nodes)
-    if not site.may_warn(call.traced) or is_finite(results):
+    if not site.programs.may_warn(call.traced) or is_finite(results):
         return False
     trust = site.trust
     if trust.flags:

@@ -19,18 +19,18 @@ from anygpu.workers.thread import ThreadWorker
 def explain(call: Call, native: NativeSite | None = None) -> Plan:
     """The plan of the next such call; `native` is what is known of its native code."""
     site = call.site
-    if not site.recorded:
+    if not site.programs.is_tried:
         call.record(raises=True)
         site = call.site
     require_what_was_asked_for(call)
-    if site.traced is not None:
+    if site.programs.current is not None:
         if not site.options.preference.on:
             # Whoever asks wants to know of every device, also of those that are used only when they are named.
             call.planner.machine()
         call.consider()
     choice = choose(call)
     with call.planner.lock:
-        plan = site.plan(choice.sentence, choice.candidate)
+        plan = site.candidates.plan(choice.sentence, choice.candidate)
     if site.options.allows_native and not site.has_anygpu_arrays and site.chooser.current == "numpy":
         plan = _with_native(call, plan, native)
     return msgspec.structs.replace(plan, nests=_listing(call, plan.chosen))
@@ -60,7 +60,7 @@ def _with_native(call: Call, plan: Plan, native: NativeSite | None) -> Plan:
 
 def _predicted(call: Call) -> Candidate | None:
     """What native code is predicted to take; `None` where there would be none."""
-    planner, traced = call.planner, call.site.traced
+    planner, traced = call.planner, call.site.programs.current
     if traced is None or why_cpu_is_numpy() is not None:
         return None
     found = [each for each in planner.places.of_engines((CPU,)) if isinstance(each, Device) and each.verified]
@@ -80,7 +80,7 @@ def _predicted(call: Call) -> Candidate | None:
 
 def _listing(call: Call, name: str) -> str | None:
     """What the chosen device makes of the program, where that is `cpu`."""
-    traced, prediction = call.site.traced, call.site.predictions.get(name)
+    traced, prediction = call.site.programs.current, call.site.candidates.predictions.get(name)
     if name != CPU or traced is None or (prediction is not None and not isinstance(prediction.way, SingleDevice)):
         return None
     worker = call.planner.worker(name, call.site.options)

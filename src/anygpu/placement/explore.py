@@ -44,7 +44,7 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
     if site.options.names_only_numpy:
         _skip_planning(call)
         return
-    if site.traced is None or not site.evaluated:
+    if site.programs.current is None or not site.candidates.evaluated:
         planner.wake(pays=_foreseen(call))
         _skip_planning(call)
         return
@@ -56,24 +56,24 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
         return
     planner.recall.begin(site, call.function, call.key)
     planner.pace.earlier = planner.recall.earlier_seconds
-    if site.corrected != planner.corrections.version:
+    if site.candidates.corrected != planner.corrections.version:
         # Other programs took much more or less than was predicted for them.
-        site.consider(planner)
+        site.candidates.consider(planner)
     with planner.lock:
         remembered = chooser.to_open()
     if remembered is not None:
         _start_trial(call, remembered, value)
         return
-    if site.calibrating:
+    if site.candidates.calibrating:
         _skip_while_calibrating(site)
         return
     with planner.lock:
         name = site.next_trial()
     if name is not None:
         _start_trial(call, name, value)
-    elif not site.calibrated and not chooser.trying and _affords_calibration(planner, site):
+    elif not site.candidates.calibrated and not chooser.trying and _affords_calibration(planner, site):
         # After trials, which take less, and tell more of these calls.
-        if site.begin_calibrating():
+        if site.candidates.begin_calibrating():
             planner.background.submit(partial(_calibrate, planner, site))
         _skip_while_calibrating(site)
 
@@ -103,7 +103,9 @@ def _begin_check(call: Call, value: Any, name: str) -> None:
 
 def _skip_while_calibrating(site: CallSite) -> None:
     if site.chooser.baseline == "numpy":
-        site.skip_planning_for(site.calls_for_planning, "other devices are being calibrated in the background.")
+        site.host.skip_planning_for(
+            site.host.calls_for_planning, "other devices are being calibrated in the background."
+        )
 
 
 def _foreseen(call: Call) -> bool:
@@ -135,14 +137,14 @@ def _is_ordinary(call: Call, value: Any) -> bool:
 
 def _start_trial(call: Call, name: str, value: Any) -> None:
     planner, site, chooser = call.planner, call.site, call.site.chooser
-    traced, facts = site.traced, site.predictions.get(name)
+    traced, facts = site.programs.current, site.candidates.predictions.get(name)
     if traced is None or facts is None:  # another thread has given it up
         return
     if name not in chooser.remembered and chooser.baseline is not None:
         exploring = facts.once + _RUNS * facts.seconds
         if missing := planner.pace.missing(exploring, planner.seconds):
             with planner.lock:
-                site.rest(site.calls_in(missing) + 1)
+                site.host.rest(site.host.calls_in(missing) + 1)
             return
     bytes_in = sum(spec.nbytes for spec in traced.program.inputs)
     bytes_out = sum(spec.nbytes for spec in traced.program.results)
@@ -151,7 +153,7 @@ def _start_trial(call: Call, name: str, value: Any) -> None:
         cost += planner.reading(chooser.baseline, bytes_in)
     if chooser.baseline is not None and not chooser.affords(cost):
         with planner.lock:
-            site.rest(chooser.calls_until_affordable(cost))
+            site.host.rest(chooser.calls_until_affordable(cost))
         return
     begin = planner.clock()
     sample = _sample(call, value)
@@ -176,25 +178,27 @@ def _sample(call: Call, value: Any) -> Sample | None:
 def _skip_planning(call: Call) -> None:
     """How many calls may go by before recording could be affordable, or devices be known; and why they stay."""
     site, chooser, planner = call.site, call.site.chooser, call.planner
-    if chooser.baseline != "numpy" or (site.has_anygpu_arrays and site.traced is None):
+    if chooser.baseline != "numpy" or (site.has_anygpu_arrays and site.programs.current is None):
         # Before it is recorded, a function of anygpu's own arrays may write to them.
         return
     why = chooser.pinned or why_not_elsewhere(planner, site)
     if (
         chooser.pinned is not None
         or site.options.names_only_numpy
-        or site.not_recorded is not None
+        or site.programs.refusal is not None
         or (chooser.estimate("numpy") or 0.0) <= planner.floor
         or (not planner.awake and planner.has_nowhere_to_look)
     ):
-        site.skip_planning_for(MOST_SHORT, why)
-    elif not planner.awake and (site.traced is not None or not planner.ready_to_record):
-        site.skip_planning_for(max(site.calls_for_planning, site.calls_in(planner.until_worth_looking)), why)
+        site.host.skip_planning_for(MOST_SHORT, why)
+    elif not planner.awake and (site.programs.current is not None or not planner.ready_to_record):
+        site.host.skip_planning_for(
+            max(site.host.calls_for_planning, site.host.calls_in(planner.until_worth_looking)), why
+        )
     else:
-        seconds = site.recording if site.traced is None else site.considering
+        seconds = site.programs.seconds if site.programs.current is None else site.candidates.considering
         if not chooser.affords(seconds):
             calls = min(MOST_SKIPPED, chooser.calls_until_affordable(seconds))
-            site.skip_planning_for(max(calls, site.calls_for_planning), why)
+            site.host.skip_planning_for(max(calls, site.host.calls_for_planning), why)
 
 
 def why_not_elsewhere(planner: Planner, site: CallSite) -> str:
@@ -203,8 +207,8 @@ def why_not_elsewhere(planner: Planner, site: CallSite) -> str:
     takes = readable_seconds(seconds)
     if site.options.names_only_numpy:
         return site.options.cpu_is_numpy or "numpy is the only device allowed."
-    if site.not_recorded is not None:
-        return site.why_not_recorded
+    if site.programs.refusal is not None:
+        return site.programs.why_none
     if seconds <= planner.floor:
         return f"numpy takes {takes} per call, and no device responds in less than {readable_seconds(planner.floor)}."
     if planner.awake:
@@ -221,11 +225,13 @@ def _to_calibrate(planner: Planner, site: CallSite) -> list[Device]:
     """The devices of a call site that have not been calibrated, the most promising first."""
     if (budget := default_budget()) is not None and budget < _CALIBRATION_BYTES:
         return []
-    if set(site.predictions) <= {site.chooser.baseline}:  # there is nothing to compare it with
+    if set(site.candidates.predictions) <= {site.chooser.baseline}:  # there is nothing to compare it with
         return []
     machine = planner.machine_for(site.options, site.chooser.baseline)
     # NumPy last: calls measure it anyway, and it can only be calibrated in this process.
-    order = sorted(site.predictions, key=lambda each: (each == "numpy", site.predictions[each].seconds))
+    order = sorted(
+        site.candidates.predictions, key=lambda each: (each == "numpy", site.candidates.predictions[each].seconds)
+    )
     found = [machine.device(name) for name in order]
     return [
         each
@@ -252,13 +258,13 @@ def _calibrate(planner: Planner, site: CallSite) -> None:
             if _affords(planner, device):
                 with planner.pace:
                     planner.calibrate(device)
-        site.consider(planner)
-        site.consider_parts(planner)
+        site.candidates.consider(planner)
+        site.candidates.consider_parts(planner)
     except AnyGPUError:
         # A device that cannot be calibrated is found out by its trial.
         pass
     finally:
-        site.end_calibrating()
+        site.candidates.end_calibrating()
 
 
 def _try_out(
@@ -273,7 +279,7 @@ def _try_out(
     An explorer runs it first, and the worker that serves callers only if that looked good.
     """
     chooser = site.chooser
-    facts = site.predictions.get(name)
+    facts = site.candidates.predictions.get(name)
     if facts is None:
         return
     program, devices = sample.traced.program, facts.way.devices
@@ -396,7 +402,7 @@ def _agrees(
 
 def _check_again(planner: Planner, site: CallSite, function: Callable[..., Any], name: str, sample: Sample) -> bool:
     """A sample: the device computes what a call has just computed on NumPy. Whether it is the same."""
-    facts = site.predictions.get(name)
+    facts = site.candidates.predictions.get(name)
     if facts is None or planner.background.closed:
         return False
     try:

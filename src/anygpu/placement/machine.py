@@ -69,8 +69,8 @@ class MachineLook(ABC):
         self._unprobed: deque[str] | None = None
         #: What was found so far by probing one engine after the other.
         self._found: list[Device | Unavailable] = []
-        #: Call sites that have looked at it.
-        self._sites: WeakSet[Candidates] = WeakSet()
+        #: The candidates of call sites that have looked at it.
+        self._candidates: WeakSet[Candidates] = WeakSet()
         #: Whether somebody has asked for a look, and whether one is being taken.
         self._looking = self._ready = False
         self._is_probing = False
@@ -109,7 +109,7 @@ class MachineLook(ABC):
             if self._unprobed is not None:
                 self._unprobed.clear()
             if was_partial:
-                self._tell_sites()
+                self._tell_candidates()
         return found
 
     def device(self, identity: str) -> Device | None:
@@ -157,17 +157,17 @@ class MachineLook(ABC):
         """Devices have come or gone: calls look at them anew."""
         with self.lock:
             self._machine = None
-            self._tell_sites()
+            self._tell_candidates()
 
-    def _tell_sites(self) -> None:
+    def _tell_candidates(self) -> None:
         """Other devices are known now: call sites consider them when they next plan a call."""
         with self.lock:
-            for site in list(self._sites):
-                site.devices_changed()
+            for candidates in list(self._candidates):
+                candidates.devices_changed()
 
-    def considered(self, site: Candidates) -> None:
-        """A call site has looked at the devices that there are now."""
-        self._sites.add(site)
+    def considered(self, candidates: Candidates) -> None:
+        """Tell the candidates of a call site when devices come or go: it has looked at those that there are now."""
+        self._candidates.add(candidates)
 
     def add_seconds(self, seconds: float) -> None:
         """Calls have taken so long. Any thread may say so, with or without the lock."""
@@ -244,7 +244,7 @@ class MachineLook(ABC):
             self._found += [each for each in found if each.engine in engines]
             if not self._is_complete:
                 self._machine = None
-                self._tell_sites()
+                self._tell_candidates()
         self._machine_so_far()
 
     def _probe_next_later(self) -> None:

@@ -21,9 +21,9 @@ from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
-from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable
+from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, publish
+from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, publish, publish_failure
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
@@ -401,7 +401,8 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
                 value = site.call_on_host(call.function, call.arguments, call.keywords)  # type: ignore[attr-defined]
     except BaseException as error:
         if events.calls:
-            events.calls.tell(Failure(note.task, "numpy", type(error).__name__, call.begin, _clock()), None)
+            failure = Failure(note.task, "numpy", type(error).__name__, call.begin, _clock())
+            publish_failure(failure, call.function)
         raise
     end = _clock()
     site.add(end - ready)

@@ -10,7 +10,7 @@ import msgspec
 from anygpu.codegen.nests.inspection import work_of
 from anygpu.codegen.nests.schedule import nests
 from anygpu.codegen.nests.steps import Nest
-from anygpu.engines.cpu.executable import executable
+from anygpu.engines.cpu.engine import executable
 from anygpu.errors import CannotCompile, MissingExtra
 from anygpu.plan.calibration import Calibration, NativeSpeed, assumed_speed
 from anygpu.plan.microbenchmarks import Trial, native_trials, values

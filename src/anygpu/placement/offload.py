@@ -25,7 +25,7 @@ from anygpu.placement.signature import BUILTIN, OwnArray, signature, way_of
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
-    from anygpu.placement.call_site import CallSite
+    from anygpu.placement.call_site import HostCalls
     from anygpu.placement.native_site import NativeSite
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
@@ -175,11 +175,10 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
         key = tuple(parts)
-        site: CallSite | NumpySite | NativeSite | None = known.native.get(key)
+        site: HostCalls | NumpySite | NativeSite | None = known.native.get(key)
         if site is None and (not self._may_be_native or key in known.planned or has_own_array(key)):
-            site = known.sites.get(key)
-            if site is None:
-                site = known.new.get(key)
+            planned = known.sites.get(key)
+            site = known.new.get(key) if planned is None else planned.host
         if site is None:
             site = self._first_site(key)
         function: Callable[..., R] = self._function

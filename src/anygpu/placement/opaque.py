@@ -35,7 +35,7 @@ def explain_opaque(call: Call) -> Plan:
     """The plan of an opaque task, which only history speaks for."""
     _consider(call)
     choice, short = _choose(call)
-    plan = call.site.plan(choice.sentence, choice.candidate)
+    plan = call.site.candidates.plan(choice.sentence, choice.candidate)
     if not short:
         return plan
     return msgspec.structs.replace(
@@ -241,7 +241,7 @@ def _no_memory(call: Call, short: Short) -> OutOfMemory:
 
 def _consider(call: Call) -> None:
     site = call.site
-    if site.evaluated:
+    if site.candidates.evaluated:
         return
     engine = site.options.engine
     machine = call.planner.machine()
@@ -252,7 +252,7 @@ def _consider(call: Call) -> None:
         # The function takes that library's arrays, so there is nowhere to fall back to.
         reasons = [f"{each.reason} {each.fix or ''}".strip() for each in machine.unavailable if each.engine == engine]
         raise DeviceUnavailable(f'engine="{engine}"', reasons or [each.sentence for each in refused])
-    site.consider_engine(able, refused)
+    site.candidates.consider_engine(able, refused)
 
 
 def _offer_another(call: Call) -> None:

@@ -13,7 +13,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anygpu.array.core.structure import flatten
-from anygpu.history.keys import function_hash, signature_hash
+from anygpu.history.records import function_hash, signature_hash
 from anygpu.placement.learnt_memory import predicted_peak
 
 if TYPE_CHECKING:

@@ -62,18 +62,18 @@ def place(
         if known.options.engine is not None:
             outcome = place_opaque(call, timer)
         else:
-            warning = call.site.take_warning()
+            warning = call.site.trust.take_warning()
             if warning is not None:
                 raise warning
             with timer.phase("plan"):
-                planner.add_seconds(call.site.flush_timings(planner))
+                call.site.host.flush_timings(planner)
                 trace_and_predict(call, timer)
                 choice = choose(call)
                 if choice.checks is not None:
-                    call.site.begin_sample(choice.checks)
+                    call.site.chooser.begin_sample(choice.checks)
             outcome = run_with_retries(call, choice, timer)
             if outcome[1].device == "numpy":
-                call.site.planned(outcome[1].phases.plan + outcome[1].phases.other)
+                call.site.host.planned(outcome[1].phases.plan + outcome[1].phases.other)
     except BaseException as error:
         if events.calls:
             device = getattr(error, "device", None) or "numpy"
@@ -82,7 +82,7 @@ def place(
             )
         raise
     if call.site.chooser.baseline is None and known.options.engine is None:
-        call.site.go_direct(direct_calls(call, outcome[1]))
+        call.site.host.go_direct(direct_calls(call, outcome[1]))
     publish(outcome[1], (function, arguments, keywords, outcome[0]))
     return outcome
 
@@ -93,24 +93,24 @@ def place(
 def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
     """Record and consider, as far as that is worth its time now."""
     planner, site, chooser = call.planner, call.site, call.site.chooser
-    if site.fallback_reason is not None or (site.options.names_only_numpy and chooser.baseline == "numpy"):
+    if site.candidates.fallback_reason is not None or (site.options.names_only_numpy and chooser.baseline == "numpy"):
         return
-    changed = site.traced is not None and call.given() is None and not call.find_program()
-    seconds = 0.0 if site.recorded else _seconds_for_recording(call)
-    if changed or seconds is None or seconds >= site.recording:
+    changed = site.programs.current is not None and call.given() is None and not call.find_program()
+    seconds = 0.0 if site.programs.is_tried else _seconds_for_recording(call)
+    if changed or seconds is None or seconds >= site.programs.seconds:
         begin = planner.clock()
         with timer.phase("trace"):
             call.record(None if changed else seconds)
         site, chooser = call.site, call.site.chooser  # recording may have given the call one of its own
         if chooser.baseline is not None:
             chooser.spend(planner.clock() - begin)
-    if site.evaluated:
+    if site.candidates.evaluated:
         return
     if chooser.baseline is None:
         require_what_was_asked_for(call)
-    if site.traced is None or site.fallback_reason is not None:
+    if site.programs.current is None or site.candidates.fallback_reason is not None:
         return
-    if chooser.baseline == "numpy" and not (planner.awake and chooser.affords(site.considering)):
+    if chooser.baseline == "numpy" and not (planner.awake and chooser.affords(site.candidates.considering)):
         return
     begin = planner.clock()
     call.consider()
@@ -144,27 +144,32 @@ def require_what_was_asked_for(call: Call) -> None:
         # Refusals of devices come first; what comes after them is not there, with what to do about it.
         others = missing.refusals[len(call.planner.machine_for(options).devices) :]
         _settle_for_numpy(site, missing, missing=others[0] if others else "")
-        site.wait_for_device()
-        call.planner.considered(site)
-    elif site.not_recorded is not None:
-        error = NotRecordable(site.task, site.not_recorded)
+        call.planner.considered(site.candidates)
+    elif site.programs.refusal is not None:
+        error = NotRecordable(site.task, site.programs.refusal)
         _settle_for_numpy(site, error, error.sentence)
 
 
 def _require_that_it_can(call: Call) -> None:
     """Before any work: can one of the devices that were asked for do all of it?"""
     site = call.site
-    if not site.predictions:
-        refused = site.refused[0]
+    if not site.candidates.predictions:
+        refused = site.candidates.refused[0]
         error = DeviceUnavailable(str(site.options.preference), [refused.sentence])
         _settle_for_numpy(site, error, refused.sentence)
-    elif site.options.fallback == "raise" and all(facts.lacks for facts in site.predictions.values()):
-        name, facts = next(iter(site.predictions.items()))
+    elif site.options.fallback == "raise" and all(facts.lacks for facts in site.candidates.predictions.values()):
+        name, facts = next(iter(site.candidates.predictions.items()))
         message = f"{name} cannot run the whole program."
         raise Unsupported("the whole program", name, instead=str(facts.lacks), message=message)
 
 
-def _settle_for_numpy(site: CallSite, why: AnyGPUError, sentence: str | None = None, missing: str = "") -> None:
+def _settle_for_numpy(
+    site: CallSite, why: AnyGPUError, sentence: str | None = None, missing: str | None = None
+) -> None:
+    """Have calls run on NumPy, with a warning if the options want one; raise `why` if they allow no fallback.
+
+    `missing` says what to do about a device that is not there.
+    """
     if site.options.fallback == "raise":
         raise why
     # An error lists every device; in a warning and in a receipt the first line says enough, with what is missing.
@@ -172,20 +177,28 @@ def _settle_for_numpy(site: CallSite, why: AnyGPUError, sentence: str | None = N
     if site.options.fallback == "warn":
         hint = f" {missing or 'Run `anygpu doctor` to see why.'}" if more else ""
         warn_fallback(f"{site.task} runs on NumPy instead: {first}{hint}", cause=(site.task, first))
-    site.fall_back(first)
+    site.candidates.fall_back(first, misses_device=missing is not None)
 
 
 def choose(call: Call, waiting: Mapping[str, float] | WaitingTimes | None = None) -> Choice:
     """Choose the candidate; `waiting` are the seconds until candidates are free, else the planner is asked."""
     site, planner = call.site, call.planner
-    if site.fallback_reason is not None:
-        return Choice("numpy", "only", f"nothing else can run it: {site.fallback_reason}")
+    if site.candidates.fallback_reason is not None:
+        return Choice("numpy", "only", f"nothing else can run it: {site.candidates.fallback_reason}")
     with planner.lock:
         pinned = planner.pinned.get(code_of(call.function)) if planner.pinned else None
         if pinned is not None and site.chooser.pinned is None:
             site.pin(pinned)
-        choice = site.choose(planner.waiting(), waiting)
-    if choice.candidate == "numpy" and choice.kind == "baseline" and site.traced is None and site.chooser.calls:
+        if waiting is None:
+            busy = planner.waiting()
+            waiting = site.candidates.waiting_times(busy) if busy else busy
+        choice = site.chooser.choose(waiting)
+    if (
+        choice.candidate == "numpy"
+        and choice.kind == "baseline"
+        and site.programs.current is None
+        and site.chooser.calls
+    ):
         return choice._replace(sentence=why_not_elsewhere(planner, site))
     if choice.candidate == "numpy" and (why := _why_cpu_is_numpy(planner, site.options)) is not None:
         return choice._replace(sentence=why)
@@ -247,11 +260,11 @@ def run_untraced(
 ) -> tuple[Any, Receipt]:
     """The user's own function on the user's own arrays. What it raises is the user's business."""
     site, planner = call.site, call.planner
-    predicted = site.estimate("numpy")
+    predicted = site.chooser.estimate("numpy")
     disturbed, conditions = planner.pace.exploring, planner.watch.begin(planner.clock())
     call.start()
     with timer.phase("run"):
-        value = site.run_on_host(call.function, call.arguments, call.keywords)
+        value = site.host.run_on_host(call.function, call.arguments, call.keywords)
     if site.chooser.baseline == "numpy":
         with timer.phase("plan"):
             took, busy = timer.seconds("run"), planner.watch.end(conditions, planner.clock())
@@ -267,9 +280,9 @@ def run_untraced(
 def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()) -> tuple[Any, Receipt]:
     """The value, and what happened; `attempts` are those that failed before."""
     site, name = call.site, choice.candidate
-    if name == "numpy" and site.uses_numpys_arrays:
+    if name == "numpy" and site.host.uses_numpys_arrays:
         return run_untraced(call, choice, timer, attempts)
-    if name == "numpy" or (site.traced is None and site.has_anygpu_arrays):
+    if name == "numpy" or (site.programs.current is None and site.has_anygpu_arrays):
         return _run_on_lazy_arrays(call, choice, timer, attempts)
     try:
         outcome = run_on_device(call, choice, timer, attempts)
@@ -311,11 +324,11 @@ def _run_on_lazy_arrays(
     with call.planner.lock:
         site.measured(choice.candidate, phases.run)
         call.planner.add_seconds(phases.run)
-    if call.cacheable and site.not_recorded is None:
+    if call.cacheable and site.programs.refusal is None:
         explore(call)
     reason = choice.sentence
-    if site.not_recorded is not None:
-        reason = f"its arguments are on that device, and it cannot be traced: {site.not_recorded}"
+    if site.programs.refusal is not None:
+        reason = f"its arguments are on that device, and it cannot be traced: {site.programs.refusal}"
     return value, Receipt(
         task=site.task,
         device=choice.candidate,

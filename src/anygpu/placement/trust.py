@@ -65,6 +65,17 @@ class Trust:
         self.hides_quietly = False
         #: The warning filters at the last call on NumPy.
         self.heard: Filters | None = None
+        #: A warning that a filter has made an error of, for the next call to raise.
+        self._pending_warning: Warning | None = None
+
+    def warn_later(self, warning: Warning | None) -> None:
+        """Have the next call raise a warning that was given in the background, and that a filter made an error of."""
+        self._pending_warning = warning
+
+    def take_warning(self) -> Warning | None:
+        """The warning that the next call has to raise; it is handed out once."""
+        warning, self._pending_warning = self._pending_warning, None
+        return warning
 
     def agree(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from anygpu.codegen.templates.butterflies import factors_of, smooth_length
+from anygpu.codegen.templates.fourier import factors_of, smooth_length
 from anygpu.program import primitives as p
 from anygpu.program.costs import OperationClass
 from anygpu.program.dtypes import ITEMSIZE, KIND

@@ -246,7 +246,7 @@ class Batches:
         self._watch = watch if watch is not None else DisturbanceWatch()
         #: Guards the statistics; never held while a program runs.
         self._lock = threading.Lock()
-        self._forget(site.traced)
+        self._forget(site.programs.current)
 
     def _forget(self, traced: Traced | None) -> None:
         self._traced = traced
@@ -283,7 +283,7 @@ class Batches:
         site = self._state()
         if site is None:
             return None
-        traced, facts = site.traced, site.predictions.get(device)
+        traced, facts = site.programs.current, site.candidates.predictions.get(device)
         if (
             traced is None
             or site.has_anygpu_arrays
