@@ -995,7 +995,7 @@ def function(x, y):
 # -- views by other ways that are written to
 def function(x, y):
     w = x * 2
-    for v in (x.reshape(-1), np.ravel(x), x.T, np.asarray(x), x.view(), np.atleast_1d(x), x[None][0], np.split(x, 1)[0]):
+    for v in (x.reshape(-1), np.ravel(x), x.T, np.asarray(x), x.view(), np.atleast_1d(x), np.split(x, 1)[0]):
         u = x + 1
         v[1] = u[2] + 1
         w = w + u + x

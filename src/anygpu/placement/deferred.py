@@ -81,9 +81,11 @@ BUILTIN[StandIn] = _describe
 class DeferredSite:
     """Calls of one function with one kind of arguments: what plain and what deferred calls take."""
 
-    def __init__(self) -> None:
-        self.calls = self.plain_calls = 0
-        self.plain = math.inf
+    def __init__(self, plain: float | None = None, most_lost: float | None = None) -> None:
+        """What a plain call takes, if that is known, and what deferred ones may take more than these together."""
+        self.calls = 0
+        self.plain_calls, self.plain = (0, math.inf) if plain is None else (1, plain)
+        self._most_lost = most_lost
         #: What deferred calls took more than plain ones.
         self.lost = 0.0
         #: Of the last deferred calls; and the least that one took beside its segments.
@@ -113,9 +115,13 @@ class DeferredSite:
             each = readable_seconds(self.plain / max(self.operations, 1))
             return f"its {self.operations} operations take numpy {each} each, which is too little to record them"
         most = LEAST_GAIN * self.plain
-        if self.calls >= CALLS_BEFORE_JUDGING and self.beside > most:
+        is_tight = self._most_lost is not None
+        if self.calls >= CALLS_BEFORE_JUDGING - is_tight and self.beside > most:
             took = f"{readable_seconds(self.beside)}, and a plain call {readable_seconds(self.plain)}"
             return f"what a deferred call does beside the operations that wait takes {took}"
+        if self._most_lost is not None and self.lost > self._most_lost and min(self.recent) > most:
+            took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
+            return f"deferred calls are not faster so far: they take {took}"
         # What native code might gain later is not worth more than that.
         is_settled = segments.are_settled
         is_known = is_settled or self.lost > (MOST_LOST_IN_TRIALS if segments.are_tried else MOST_LOST)
@@ -145,7 +151,7 @@ class Deferred(Offloaded[P, R]):
         self._sites: dict[Hashable, DeferredSite] = {}
         #: Why calls are plain ones; by kind of arguments, and for all of them.
         self._back: dict[Hashable, str] = {}
-        self._segments = Segments(self._task, function, options)
+        self._segments = Segments(self._task, function, options, at_once=proof is not None)
         self._last: Receipt | None = None
         #: Plain calls that are made without a look at their arguments; and deferred ones that raised an error.
         self._left = self._errors = 0
@@ -215,6 +221,15 @@ class Deferred(Offloaded[P, R]):
         if key in self._back:
             return super().__call__(*arguments, **keywords)
         return self._deferred(key, arguments, keywords)[0]
+
+    def begin(self, key: Hashable, plain: float, most_lost: float) -> None:
+        """Plain calls of this kind take so long, and deferred ones may take so much more until they are faster."""
+        self._sites[key] = DeferredSite(plain, most_lost)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether native code for a segment is being compiled and compared."""
+        return self._segments.are_tried
 
     @property
     def why_plain(self) -> str | None:
@@ -325,7 +340,7 @@ def _may_be_ours(error: BaseException, function: Callable[..., Any]) -> bool:
 
 
 def name_numpys_class(error: BaseException) -> None:
-    """Python names the class of what cannot be called, iterated over or joined: as NumPy's, where nobody asked for ours."""
+    """Python names the class of what cannot be called or joined: as NumPy's, where nobody has asked for ours."""
     error.args = tuple(
         [each.replace("StandIn", "numpy.ndarray") if isinstance(each, str) else each for each in error.args]
     )
