@@ -95,9 +95,11 @@ BUILTIN[StandIn] = _describe
 class DeferredSite:
     """Calls of one function with one kind of arguments: what plain and what deferred calls take."""
 
-    def __init__(self) -> None:
-        self.calls = self.plain_calls = 0
-        self.plain = math.inf
+    def __init__(self, plain: float | None = None, most_lost: float | None = None) -> None:
+        """What a plain call takes, if that is known, and what deferred ones may take more than these together."""
+        self.calls = 0
+        self.plain_calls, self.plain = (0, math.inf) if plain is None else (1, plain)
+        self._most_lost = most_lost
         #: What all calls took.
         self.seconds = 0.0
         #: That nobody else writes to the memory of arguments, if that was proved; and whether it is being.
@@ -142,9 +144,13 @@ class DeferredSite:
             each = readable_seconds(self.plain / max(self.operations, 1))
             return f"its {self.operations} operations take numpy {each} each, which is too little to record them"
         most = LEAST_GAIN * self.plain
-        if self.calls >= CALLS_BEFORE_JUDGING and self.beside > most:
+        is_tight = self._most_lost is not None
+        if self.calls >= CALLS_BEFORE_JUDGING - is_tight and self.beside > most:
             took = f"{readable_seconds(self.beside)}, and a plain call {readable_seconds(self.plain)}"
             return f"what a deferred call does beside the operations that wait takes {took}"
+        if self._most_lost is not None and self.lost > self._most_lost and min(self.recent) > most:
+            took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
+            return f"deferred calls are not faster so far: they take {took}"
         # What native code might gain later is not worth more than that.
         is_settled = segments.are_settled
         is_tried = is_tried or self.is_being_proved
@@ -177,7 +183,7 @@ class Deferred(Offloaded[P, R]):
         self._sites: dict[Hashable, DeferredSite] = {}
         #: Why calls are plain ones; by kind of arguments, and for all of them.
         self._back: dict[Hashable, str] = {}
-        self._segments = Segments(self._task, function, options)
+        self._segments = Segments(self._task, function, options, at_once=proof is not None)
         self._last: Receipt | None = None
         #: Plain calls that are made without a look at their arguments; and deferred ones that raised an error.
         self._left = self._errors = 0
@@ -295,6 +301,15 @@ class Deferred(Offloaded[P, R]):
             return super().__call__(*arguments, **keywords)
         return self._deferred(key, arguments, keywords)[0]
 
+    def begin(self, key: Hashable, plain: float, most_lost: float) -> None:
+        """Plain calls of this kind take so long, and deferred ones may take so much more until they are faster."""
+        self._sites[key] = DeferredSite(plain, most_lost)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether native code for a segment is being compiled and compared."""
+        return self._segments.are_tried
+
     @property
     def why_plain(self) -> str | None:
         """Why calls are plain ones, if there are such."""
@@ -335,7 +350,12 @@ class Deferred(Offloaded[P, R]):
                 failure = Failure(self._task, "numpy", type(error).__name__, begin, _clock())
                 publish_failure(failure, self._function)
             self._errors += 1
-            if _may_be_ours(error, self._function):
+            is_ours = _may_be_ours(error, self._function)
+            if self._proof is not None:
+                name_numpys_class(error)
+            elif isinstance(error, TypeError) and "StandIn" in str(error):
+                error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
+            if is_ours:
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")
             elif self._errors >= _MOST_ERRORS:
                 self._go_back(None, f"{self._errors} of them have raised.")
@@ -453,6 +473,13 @@ def _may_be_ours(error: BaseException, function: Callable[..., Any]) -> bool:
     return isinstance(error, kinds) and not (is_own and "StandIn" not in str(error))
 
 
+def name_numpys_class(error: BaseException) -> None:
+    """Python names the class of what cannot be called or joined: as NumPy's, where nobody has asked for ours."""
+    error.args = tuple(
+        [each.replace("StandIn", "numpy.ndarray") if isinstance(each, str) else each for each in error.args]
+    )
+
+
 class _Run:
     """One deferred call."""
 
@@ -507,8 +534,6 @@ class _Run:
             replace_everywhere(alive)  # those that are held by more than the frames of the traceback
         error.args = tuple(map(unwrapped, error.args))
         replace_in_frames(error)
-        if isinstance(error, TypeError) and "StandIn" in str(error):
-            error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
 
     def _look_for_escapes(self) -> None:
         alive = self._recorder.close()
