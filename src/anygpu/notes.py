@@ -127,6 +127,7 @@ def collect_receipts() -> Iterator[list[Receipt]]:
 
 
 def publish(note: Note | Receipt, given: Given | None = None) -> None:
+    """Make this the last receipt, and tell those who collect receipts or observe calls."""
     last.set(note)
     hearing = listeners.get()
     if hearing:
@@ -137,3 +138,9 @@ def publish(note: Note | Receipt, given: Given | None = None) -> None:
         events.calls.tell(note, None)
         if events.returned and given is not None:
             events.returned.tell(note, given, None)
+
+
+def publish_failure(task: str, error: BaseException, begin: float, device: str = "numpy") -> None:
+    """Tell those who observe calls that one has raised, which began at `begin`."""
+    if events.calls:
+        events.calls.tell(Failure(task, device, type(error).__name__, begin, time.perf_counter()), None)

@@ -25,7 +25,7 @@ from anygpu.array.deferred.standing_in import StandIn
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
-from anygpu.notes import Failure, HostNote, listeners, publish
+from anygpu.notes import HostNote, listeners, publish, publish_failure
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing
 from anygpu.placement.native_site import LEAST_FOR_NATIVE
@@ -240,8 +240,7 @@ class Deferred(Offloaded[P, R]):
         try:
             value = run(arguments, keywords)
         except BaseException as error:
-            if events.calls:
-                events.calls.tell(Failure(self._task, "numpy", type(error).__name__, begin, _clock()), None)
+            publish_failure(self._task, error, begin)
             self._errors += 1
             if _may_be_ours(error, self._function):
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")

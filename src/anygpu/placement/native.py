@@ -168,7 +168,7 @@ def _again_after_errors(site: NativeSite) -> Iterator[None]:
 def _move(site: NativeSite, known: Known, types: frozenset[type], call: Called) -> None:
     """The values of some numbers decide what is computed: from now on they are a part of keys."""
     known.on_value_dependence(types)
-    known.native.pop(site.key, None)
+    known.forget_native(site.key)
     site.key = signature(call.arguments, call.keywords, known.lifted)
     known.remember_native(site.key, site)
 

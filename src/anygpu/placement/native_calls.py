@@ -23,7 +23,7 @@ from anygpu.base.units import readable_seconds
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, publish
+from anygpu.notes import HostNote, NativeNote, Note, listeners, made, publish, publish_failure
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
@@ -400,8 +400,7 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
             else:
                 value = site.call_on_host(call.function, call.arguments, call.keywords)  # type: ignore[attr-defined]
     except BaseException as error:
-        if events.calls:
-            events.calls.tell(Failure(note.task, "numpy", type(error).__name__, call.begin, _clock()), None)
+        publish_failure(note.task, error, call.begin)
         raise
     end = _clock()
     site.add(end - ready)

@@ -15,7 +15,7 @@ from anygpu.base.interrupts import is_of_a_handler
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.fallback_warnings import warn_fallback
 from anygpu.hardware.device import CPU, DeviceKind
-from anygpu.notes import Failure, publish
+from anygpu.notes import publish, publish_failure
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import Instead, run_on_device
@@ -75,11 +75,7 @@ def place(
             if outcome[1].device == "numpy":
                 call.site.host.planned(outcome[1].phases.plan + outcome[1].phases.other)
     except BaseException as error:
-        if events.calls:
-            device = getattr(error, "device", None) or "numpy"
-            events.calls.tell(
-                Failure(call.site.task, str(device), type(error).__name__, began, time.perf_counter()), None
-            )
+        publish_failure(call.site.task, error, began, str(getattr(error, "device", None) or "numpy"))
         raise
     if call.site.chooser.baseline is None and known.options.engine is None:
         call.site.host.go_direct(direct_calls(call, outcome[1]))

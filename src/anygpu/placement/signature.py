@@ -60,10 +60,15 @@ def signature(
     parts: Parts = []
     for each in arguments:
         describe(each, parts, lifted)
+    describe_keywords(keywords, parts, lifted)
+    return tuple(parts)
+
+
+def describe_keywords(keywords: dict[str, Any], parts: Parts, lifted: frozenset[type]) -> None:
+    """Add the names of keyword arguments, and what tells their values apart."""
     for name, each in keywords.items():
         parts.append(name)
         describe(each, parts, lifted)
-    return tuple(parts)
 
 
 def describe(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
