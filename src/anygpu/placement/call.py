@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from anygpu.array.trace.traced import CallInputs, NotTraceable, Traced
@@ -46,7 +46,9 @@ class Call:
         self._known = known
         #: The signature of the call.
         self.key = key
-        self._given: tuple[Traced, CallInputs] | None = None
+        self._given: CallInputs | None = None
+        #: The program that `given` was read for, whatever other threads have made of the call site since.
+        self.traced: Traced
         self._form: RowsOfForm | None = None
         #: Seconds after which a worker that can be killed is.
         self.timeout = site.options.timeout
@@ -81,22 +83,16 @@ class Call:
         return found
 
     def given(self) -> CallInputs | None:
-        """What the program takes for this call; `None` when it is not the program of this call."""
+        """The inputs of the program for this call; `None` when it is not the program of this call."""
         traced = self.site.programs.current
         if traced is None:
             return None
-        if self._given is None or self._given[0] is not traced:
+        if self._given is None or self.traced is not traced:
             given = traced.inputs(self.function, self.arguments, self.keywords)
             if given is None:
                 return None
-            self._given = traced, given
-        return self._given[1]
-
-    @property
-    def traced(self) -> Traced:
-        """The program that `given` was read for, whatever other threads have made of the call site since."""
-        assert self._given is not None
-        return self._given[0]
+            self.traced, self._given = traced, given
+        return self._given
 
     def find_program(self) -> bool:
         """Whether one of the programs that are known is that of this call; the call site uses it then."""
@@ -105,7 +101,7 @@ class Call:
             given = traced.inputs(self.function, self.arguments, self.keywords)
             if given is not None:
                 site.use_program(traced)
-                self._given = traced, given
+                self.traced, self._given = traced, given
                 return True
         return False
 
@@ -150,10 +146,6 @@ class Call:
 
     def consider(self) -> None:
         self.site.candidates.consider(self.planner, resident=self.resident() if self.site.has_anygpu_arrays else None)
-
-    def rebuild(self, traced: Traced, results: Sequence[Any], given: CallInputs) -> Any:
-        """What the function returns, made of what its program gave for this call."""
-        return traced.rebuild(results, given)
 
 
 def call_of(

@@ -72,6 +72,8 @@ class Candidates:
         self.corrected = 0
         #: Whether calibrations and two devices at once have been looked at, and whether that is being done.
         self.calibrated = self.calibrating = False
+        #: Seconds of all calls that pay for the next calibration.
+        self.calibrate_after = 0.0
         #: Why calls run on NumPy, when nothing that was asked for can run them and the caller allows that.
         self.fallback_reason: str | None = None
         #: Whether that is because no such device is there.
@@ -169,6 +171,10 @@ class Candidates:
     def fall_back(self, reason: str, *, misses_device: bool = False) -> None:
         """Run calls on NumPy: nothing that was asked for can run them. A device that is missing may still come."""
         self.fallback_reason, self.misses_device = reason, misses_device
+
+    def wait_for_calibration(self, seconds: float) -> None:
+        """Do not look at calibrations again before all calls have taken so many seconds."""
+        self.calibrate_after = seconds
 
     def begin_calibrating(self) -> bool:
         """Whether the caller is to calibrate devices; no other caller does until `end_calibrating`."""

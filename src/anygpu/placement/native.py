@@ -35,7 +35,6 @@ from anygpu.engines.cpu.executable import CpuExecutable, executable
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
 from anygpu.history.hints import NATIVE, hints_path, mark_of
 from anygpu.placement import executing, loading
-from anygpu.placement.comparing import learn_flags, learn_silence
 from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
 from anygpu.placement.known import Known
 from anygpu.placement.native_calls import (
@@ -55,7 +54,17 @@ from anygpu.placement.native_marks import mark_native, mark_tried, unmark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
 from anygpu.placement.switching import yielding
-from anygpu.placement.trust import Sample, Trust, code_of, loud, modes_now, number_kinds, sample_of
+from anygpu.placement.trust import (
+    Sample,
+    Trust,
+    code_of,
+    learn_flags,
+    learn_silence,
+    loud,
+    modes_now,
+    number_kinds,
+    sample_of,
+)
 
 #: A trace is given up after so long, with a quarter of what calls have taken as long as that is little, or after such a
 #: share of it.

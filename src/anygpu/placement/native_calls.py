@@ -27,7 +27,6 @@ from anygpu.notes import HostNote, NativeNote, Note, listeners, made, publish, p
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
-from anygpu.placement.comparing import compared, learn_flags, learn_silence, may_hide, quiet_lines
 from anygpu.placement.known import PLAN
 from anygpu.placement.native_marks import mark_tried
 from anygpu.placement.native_site import NativeSite
@@ -38,14 +37,19 @@ from anygpu.placement.trust import (
     Sample,
     Trust,
     code_of,
+    compared,
     is_finite,
     is_shown,
+    learn_flags,
+    learn_silence,
     loud,
+    may_hide,
     may_warn,
     mode_token,
     modes_now,
     number_kinds,
     peculiarity,
+    quiet_lines,
     sample_of,
     warns,
 )

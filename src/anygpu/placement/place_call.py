@@ -13,12 +13,12 @@ from typing import Any
 from anygpu.base import events
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
-from anygpu.fallback_warnings import warn_fallback
-from anygpu.hardware.device import CPU, DeviceKind
+from anygpu.fallback_warnings import ran_on_host, warn_fallback
+from anygpu.hardware.device import CPU, DeviceKind, node_of
 from anygpu.notes import publish, publish_failure
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.device_call import Instead, run_on_device
+from anygpu.placement.device_call import DeviceRun, Instead, run_on_device
 from anygpu.placement.direct import direct_calls
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
@@ -33,8 +33,9 @@ from anygpu.placement.trust import (
 )
 from anygpu.placement.values import anygpu_arrays_in
 from anygpu.plan.choosing import Choice, WaitingTimes
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
+from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.workers.task_lifecycle import Fail, Requeue, Started
+from anygpu.workers.worker import Ran
 
 #: Calls with anygpu's own arrays on the host before recording is tried for them, and what it may take.
 _CALLS_BEFORE_RECORDING, _AT_FIRST = 2, 0.03
@@ -62,9 +63,8 @@ def place(
         if known.options.engine is not None:
             outcome = place_opaque(call, timer)
         else:
-            warning = call.site.trust.take_warning()
-            if warning is not None:
-                raise warning
+            if call.site.trust.pending_warning is not None:
+                call.site.trust.raise_pending_warning()
             with timer.phase("plan"):
                 call.site.host.flush_timings(planner)
                 trace_and_predict(call, timer)
@@ -89,7 +89,7 @@ def place(
 def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
     """Record and consider, as far as that is worth its time now."""
     planner, site, chooser = call.planner, call.site, call.site.chooser
-    if site.candidates.fallback_reason is not None or (site.options.names_only_numpy and chooser.baseline == "numpy"):
+    if site.candidates.fallback_reason is not None or (site.names_only_numpy and chooser.baseline == "numpy"):
         return
     changed = site.programs.current is not None and call.given() is None and not call.find_program()
     seconds = 0.0 if site.programs.is_tried else _seconds_for_recording(call)
@@ -281,7 +281,7 @@ def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attemp
     if name == "numpy" or (site.programs.current is None and site.has_anygpu_arrays):
         return _run_on_lazy_arrays(call, choice, timer, attempts)
     try:
-        outcome = run_on_device(call, choice, timer, attempts)
+        outcome = run_on_device(call, choice, call.given(), site.chooser.estimate(name))
     except AnyGPUError:
         raise
     except Exception as error:
@@ -289,7 +289,26 @@ def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attemp
         if site.chooser.baseline != "numpy" or site.has_anygpu_arrays or is_of_a_handler(error):
             raise
         outcome = Instead(f"{name} met a {type(error).__name__}, which NumPy raises with its own message.")
-    return outcome if not isinstance(outcome, Instead) else _run_instead(call, outcome, timer, attempts)
+    if isinstance(outcome, Instead):
+        return _run_instead(call, outcome, timer, attempts)
+    with timer.phase("plan"):
+        _learn(call, name, outcome)
+    unknown = dict(outcome.ran.unknown)
+    if outcome.predicted is None:
+        unknown["predicted_seconds"] = "there was no history of such calls"
+    return outcome.value, receipt_of(
+        outcome.ran,
+        _merge_phases(timer.finish(), outcome.ran.phases),
+        task=site.task,
+        device=name,
+        kind=outcome.prediction.kind,
+        reason=choice.sentence,
+        attempts=attempts,
+        predicted=outcome.predicted,
+        how=outcome.how,
+        program=outcome.program.key,
+        unknown=unknown,
+    )
 
 
 def _run_instead(call: Call, instead: Instead, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:
@@ -339,3 +358,82 @@ def _run_on_lazy_arrays(
 def _kind_of(call: Call, device: str) -> DeviceKind:
     """The kind of a device that has just been used, so it is known; the machine may never have been looked at."""
     return call.planner.places.find(device).facts.kind if device != "numpy" else "cpu"
+
+
+# -- after
+
+
+def _learn(call: Call, name: str, run: DeviceRun) -> None:
+    """Tell the call site and the planner how long a call took on a device, and look for what is worth a trial."""
+    site, planner = call.site, call.planner
+    with planner.lock:
+        # The first call there fills caches, which predictions for later ones know nothing of.
+        is_first = not site.has_run_at(name)
+        site.measured(name, run.took, run.ran.peak_bytes, disturbed=run.disturbed, busy=run.busy)
+        planner.add_seconds(run.took)
+        if not is_first:
+            is_rough = run.disturbed or run.busy
+            planner.learn(name, run.program.key, run.prediction, run.took, is_rough=is_rough)
+        has_news = call.cacheable and site.has_something_to_explore(planner)
+    if has_news:
+        explore(call)
+    # Once for each operation and line; the receipt has them each time.
+    for operation in run.ran.host_operations:
+        if site.first_time(operation) and site.options.fallback == "warn":
+            ran_on_host(operation)
+
+
+def receipt_of(
+    ran: Ran,
+    phases: Phases,
+    *,
+    task: str,
+    device: str,
+    kind: DeviceKind,
+    reason: str,
+    attempts: tuple[Attempt, ...],
+    predicted: float | None,
+    how: str | None,
+    program: str,
+    unknown: dict[str, str],
+) -> Receipt:
+    """The receipt of a program that ran on a worker; `attempts` are those that failed before."""
+    network = ran.network or NetworkUse()
+    return Receipt(
+        task=task,
+        device=device,
+        kind=kind,
+        reason=reason,
+        phases=phases,
+        attempts=(*attempts, Attempt(device=device, phases=phases)),
+        device_seconds=ran.device_seconds,
+        bytes_to_device=ran.bytes_to_device,
+        bytes_to_host=ran.bytes_to_host,
+        bytes_skipped=ran.bytes_skipped,
+        peak_bytes=ran.peak_bytes,
+        kernels=ran.kernels,
+        driver=ran.driver,
+        host_operations=ran.host_operations,
+        node=node_of(device),
+        network_bytes=network.bytes_sent + network.bytes_received,
+        asks=network.asks,
+        predicted_seconds=predicted,
+        how=how,
+        program=program,
+        unknown=unknown,
+    )
+
+
+def _merge_phases(mine: Phases, theirs: Phases) -> Phases:
+    """The caller's phases, with the device's taken out of the caller's `other`."""
+    named = theirs.compile + theirs.queue + theirs.write + theirs.run + theirs.read
+    return Phases(
+        trace=mine.trace,
+        plan=mine.plan,
+        compile=theirs.compile,
+        queue=mine.queue + theirs.queue,
+        write=theirs.write,
+        run=theirs.run,
+        read=theirs.read,
+        other=max(0.0, mine.other - named),
+    )

@@ -23,7 +23,6 @@ from anygpu.hardware.selection import matches_name, require
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.machine import MachineLook, numpy_device
-from anygpu.placement.mismatches import Mismatch
 from anygpu.placement.options import Options
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections
@@ -34,6 +33,7 @@ from anygpu.workers.worker import Worker
 if TYPE_CHECKING:
     from anygpu.history.history import CallHistory
     from anygpu.placement.candidates import Prediction
+    from anygpu.placement.mismatches import Mismatch
     from anygpu.placement.recall import Recall
 
 #: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
