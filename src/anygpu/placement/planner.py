@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -326,6 +325,8 @@ _making = threading.Lock()
 
 def _users_history() -> CallHistory:
     """That of the user. A wrong setting is no reason for a call to fail."""
+    import logging  # takes milliseconds to load, and most processes keep a history that can be opened
+
     from anygpu.history.history import History, open_history
 
     try:
