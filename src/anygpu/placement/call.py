@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from anygpu.array.trace.traced import CallInputs, NotTraceable, Traced
-from anygpu.array.trace.tracing import trace
 from anygpu.hardware.selection import matches_name
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.executing import Executing
 from anygpu.placement.known import Known, name_of
-from anygpu.placement.opaque_form import RowsOfForm, form_of
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, allows_numpy
 from anygpu.placement.signature import signature
 from anygpu.placement.values import anygpu_arrays_in, majority_device
+
+if TYPE_CHECKING:
+    from anygpu.array.trace.traced import CallInputs, Traced
+    from anygpu.placement.opaque_form import RowsOfForm
 
 #: A function that needs another program more often than this stays on NumPy.
 MOST_RECORDINGS = 12
@@ -59,8 +60,10 @@ class Call:
 
     @property
     def form(self) -> RowsOfForm:
-        """Of an opaque task: what it has in common with calls that have other rows, and its rows."""
+        """The form of an opaque task, which calls with other rows have too, and the rows of this one."""
         if self._form is None:
+            from anygpu.placement.opaque_form import form_of  # few calls are opaque tasks
+
             self._form = form_of(self, self._known.forms)
         return self._form
 
@@ -110,6 +113,9 @@ class Call:
 
         With `raises` an error of the function itself is raised. Otherwise it is raised where the function runs.
         """
+        from anygpu.array.trace.traced import NotTraceable, Traced
+        from anygpu.array.trace.tracing import trace  # most processes are over before they trace anything
+
         site = self.site
         precision = site.options.precision
         by_value = frozenset({float, int} - self._known.lifted)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from anygpu.array.trace.traced import Traced
 from anygpu.base import events
 from anygpu.notes import HostNote
 from anygpu.placement.candidates import Candidates
@@ -24,6 +23,7 @@ from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
 
 if TYPE_CHECKING:
+    from anygpu.array.trace.traced import Traced
     from anygpu.placement.direct import DirectCalls
 
 #: Programs of one function for one kind of arguments, for when something that decides changes back and forth.

@@ -22,7 +22,6 @@ from anygpu.plan.corrections import doubt_about
 from anygpu.plan.fusion_estimate import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, predict
-from anygpu.plan.splitting import split
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
 
@@ -232,6 +231,8 @@ class Candidates:
         baseline, traced = self._chooser.baseline, self._programs.current
         if baseline != "numpy" or self._has_anygpu_arrays or baseline not in self.predictions or traced is None:
             return
+        from anygpu.plan.splitting import split  # in the background
+
         machine = planner.machine_for(self._options)
         first = machine.device(baseline)
         if first is None:

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from anygpu.agreement.comparison import Difference
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
-from anygpu.array.trace.traced import CallInputs
 from anygpu.errors import Unsupported, name_of, text_of
 from anygpu.hardware.device import node_of
 from anygpu.placement.call import Call
@@ -47,6 +45,8 @@ from anygpu.program.graph import Program
 from anygpu.workers.worker import Ran, Worker
 
 if TYPE_CHECKING:
+    from anygpu.agreement.comparison import Difference
+    from anygpu.array.trace.traced import CallInputs
     from anygpu.placement.mismatches import Mismatch
 
 

@@ -86,4 +86,7 @@ def _trace_something() -> None:
 
     from anygpu.array.trace.tracing import trace
 
+    # What compares results with NumPy's likewise.
+    importlib.import_module("anygpu.agreement.analysis")
+    importlib.import_module("anygpu.agreement.comparison")
     trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anygpu.base import events
 from anygpu.base.interrupts import is_of_a_handler
@@ -19,14 +19,11 @@ from anygpu.notes import publish, publish_failure
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import DeviceRun, Instead, run_on_device
-from anygpu.placement.direct import direct_calls
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.known import Known
-from anygpu.placement.opaque import place_opaque
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, no_device
-from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
 from anygpu.placement.trust import (
     Filters,
     code_of,
@@ -34,8 +31,10 @@ from anygpu.placement.trust import (
 from anygpu.placement.values import anygpu_arrays_in
 from anygpu.plan.choosing import Choice, WaitingTimes
 from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
-from anygpu.workers.task_lifecycle import Fail, Requeue, Started
 from anygpu.workers.worker import Ran
+
+if TYPE_CHECKING:
+    from anygpu.placement.retry import LockedTask
 
 #: Calls with anygpu's own arrays on the host before recording is tried for them, and what it may take.
 _CALLS_BEFORE_RECORDING, _AT_FIRST = 2, 0.03
@@ -61,6 +60,8 @@ def place(
     # All in one function: calls may be nested, and each takes of the depth that Python allows.
     try:
         if known.options.engine is not None:
+            from anygpu.placement.opaque import place_opaque
+
             outcome = place_opaque(call, timer)
         else:
             if call.site.trust.pending_warning is not None:
@@ -78,6 +79,8 @@ def place(
         publish_failure(call.site.task, error, began, str(getattr(error, "device", None) or "numpy"))
         raise
     if call.site.chooser.baseline is None and known.options.engine is None:
+        from anygpu.placement.direct import direct_calls  # for calls that name their device
+
         call.site.host.go_direct(direct_calls(call, outcome[1]))
     publish(outcome[1], (function, arguments, keywords, outcome[0]))
     return outcome
@@ -237,6 +240,9 @@ def run_with_retries(
                 raise
             # The frames of the failed attempt hold its arrays; they must go before anything else is tried.
             failure = error.with_traceback(None)
+        from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
+        from anygpu.workers.task_lifecycle import Fail, Requeue, Started
+
         spent = Phases(other=planner.clock() - begin)
         attempts.append(Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure)))
         if life is None:
