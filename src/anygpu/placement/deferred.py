@@ -197,7 +197,7 @@ class Deferred(Offloaded[P, R]):
         key = signature(arguments, keywords, self._known.lifted)
         if None in self._back or key in self._back:
             return super().explain(*arguments, **keywords)
-        from anygpu.placement.explaining_deferred import explain_deferred
+        from anygpu.placement.explaining import explain_deferred
 
         return explain_deferred(self._task, self._sites.get(key), self._segments, self._last)
 

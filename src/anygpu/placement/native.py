@@ -50,7 +50,7 @@ from anygpu.placement.native_calls import (
     stay,
     stay_because_slow,
 )
-from anygpu.placement.native_marks import mark_native, mark_tried, unmark_tried
+from anygpu.placement.native_loading import mark_native, mark_tried, unmark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
 from anygpu.placement.switching import yielding
@@ -254,7 +254,7 @@ def _reported(site: NativeSite) -> Iterator[None]:
 
 def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced: Traced, error: MissingExtra) -> None:
     """Nothing compiles here: the receipt has the command that installs it, and a first warning the gain to expect."""
-    from anygpu.placement.gain_without_llvm import warn_once  # which no usual installation needs
+    from anygpu.placement.native_speed import warn_once  # which no usual installation needs
 
     site.stay(f"numpy runs it, because {error}")
     warn_once(site.note.task, function, traced.program, error)

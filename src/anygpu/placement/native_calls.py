@@ -28,7 +28,7 @@ from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
 from anygpu.placement.known import PLAN
-from anygpu.placement.native_marks import mark_tried
+from anygpu.placement.native_loading import mark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.switching import yielding
 from anygpu.placement.trust import (

@@ -18,8 +18,7 @@ from anygpu.hardware.device import Device
 from anygpu.hardware.selection import select
 from anygpu.placement.call import Call
 from anygpu.placement.executing import Executing
-from anygpu.placement.learnt_memory import Short, without_memory
-from anygpu.placement.opaque_form import EVERY, FIRST
+from anygpu.placement.opaque_form import EVERY, FIRST, Short, without_memory
 from anygpu.plan.choosing import Choice
 from anygpu.plan.plan import Plan, Refused
 from anygpu.receipts import Attempt, PhaseTimer, Receipt
