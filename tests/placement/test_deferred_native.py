@@ -152,7 +152,7 @@ def test_the_same_segment_on_another_line_warns_there_too() -> None:
 
 
 def test_results_that_differ_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anygpu.engines.cpu.executable import CpuExecutable
+    from anygpu.engines.cpu.engine import CpuExecutable
 
     right = CpuExecutable.checked
 

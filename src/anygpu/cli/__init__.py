@@ -11,15 +11,14 @@ from rich.status import Status
 
 import anygpu
 from anygpu import api
-from anygpu.cli.advise import advise
 from anygpu.cli.calibrate import calibrate
 from anygpu.cli.demo import demo
 from anygpu.cli.explain import explain
 from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
-from anygpu.cli.profile import profile
+from anygpu.cli.output import show_diagnosis, show_findings, show_inventory
+from anygpu.cli.scripts import advise, profile
 from anygpu.cli.serve import serve
-from anygpu.cli.show import show_diagnosis, show_findings, show_inventory
 from anygpu.cli.top import dashboard, run, top
 from anygpu.cli.verify import report, verify
 from anygpu.workers.discovery import discover
@@ -57,7 +56,7 @@ def devices(
     with _patience("Looking for devices"):
         inventory = discover(deep=deep, timeout=timeout)
     if usage:
-        from anygpu.cli.show import show_usage
+        from anygpu.cli.output import show_usage
         from anygpu.hardware.usage.reading import read_twice
 
         document = read_twice(inventory.devices, 0.5)

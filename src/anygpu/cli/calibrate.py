@@ -16,7 +16,7 @@ from rich.text import Text
 
 from anygpu import api
 from anygpu.base.units import readable_seconds
-from anygpu.cli.show import grid
+from anygpu.cli.output import grid
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device
 from anygpu.hardware.preference import prefer

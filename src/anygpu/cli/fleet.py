@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from anygpu.base.units import readable_seconds
-from anygpu.cli.show import grid, show_findings
+from anygpu.cli.output import grid, show_findings
 from anygpu.errors import InvalidOption
 
 if TYPE_CHECKING:

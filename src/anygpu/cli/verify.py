@@ -18,7 +18,7 @@ from rich.text import Text
 
 from anygpu.base.printable import encode_json, printable
 from anygpu.base.units import readable_seconds
-from anygpu.cli.output_files import check_output, numbered, write_new, write_output
+from anygpu.cli.output import check_output, numbered, write_new, write_output
 from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device, parse_device
 from anygpu.hardware.preference import prefer
@@ -286,7 +286,7 @@ def _verified(
 ) -> list[Record]:
     """Verify them, and write a record each to `file`, which may be the folder for names of our own."""
     from anygpu.verify.checks import all_checks, chosen
-    from anygpu.verify.verifying import verify_device
+    from anygpu.verify.running import verify_device
 
     checks = all_checks(programs) if number is None else all_checks(1, first=number)
     wanted = chosen(names, checks)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.errors import AnyGPUError, InvalidOption, MissingExtra
 from anygpu.fleet.cluster import Cluster
-from anygpu.fleet.driver_messages import Node
+from anygpu.fleet.device_actor import installed_versions, warnings_of
 from anygpu.fleet.machines import Machines
-from anygpu.fleet.prober import installed_versions, warnings_of
+from anygpu.fleet.messages import Node
 from anygpu.fleet.registry import FleetRegistry
 from anygpu.fleet.scaling import FleetHealth, Scaler, Scaling, bundle_of
 from anygpu.fleet.security import check_access
@@ -36,8 +36,8 @@ from anygpu.runtime.runtime import FOR_EVER, Runtime
 from anygpu.runtime.task_queue import Tenant
 
 if TYPE_CHECKING:
+    from anygpu.serving.limits import TokenMapping
     from anygpu.serving.server import Server
-    from anygpu.serving.tokens import TokenMapping
 
 
 # -- A fleet as the runtime of a server: requests become its tasks, with the devices that were named for them

@@ -14,8 +14,8 @@ import msgspec
 
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.fleet.cluster import Cluster
-from anygpu.fleet.driver_messages import Bundle, Node, Refusal
 from anygpu.fleet.machines import Machines
+from anygpu.fleet.messages import Bundle, Node, Refusal
 from anygpu.fleet.registry import FleetRegistry
 from anygpu.hardware.device import CPU, FLEET, node_of
 from anygpu.runtime.health import Health, LaneHealth

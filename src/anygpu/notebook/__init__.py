@@ -27,7 +27,7 @@ _DRAWN_BY = {
     "anygpu.runtime.runtime.Outcome": ("outcomes", "outcome_html"),
     "anygpu.store.report.Statistics": ("receipts", "store_html"),
     "anygpu.store.tensor.Tensor": ("outcomes", "tensor_html"),
-    "anygpu.streams.report.Streamed": ("outcomes", "streamed_html"),
+    "anygpu.streams.pipeline.Streamed": ("outcomes", "streamed_html"),
 }
 #: For lists, by the class of all their items.
 _LISTS_DRAWN_BY = {

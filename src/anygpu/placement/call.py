@@ -16,6 +16,7 @@ from anygpu.placement.values import anygpu_arrays_in, majority_device
 
 if TYPE_CHECKING:
     from anygpu.array.trace.traced import CallInputs, Traced
+    from anygpu.placement.deferred import Deferred
     from anygpu.placement.opaque_form import RowsOfForm
 
 #: A function that needs another program more often than this stays on NumPy.
@@ -44,13 +45,15 @@ class Call:
         #: Whether there can be another call like this one, so that learning is of use.
         self.cacheable = key is not None
         #: What is known of the function, with other arguments too.
-        self._known = known
+        self.known = known
         #: The signature of the call.
         self.key = key
         self._given: CallInputs | None = None
         #: The program that `given` was read for, whatever other threads have made of the call site since.
         self.traced: Traced
         self._form: RowsOfForm | None = None
+        #: What runs it on the processor, if its arrays are to wait.
+        self.deferred: Deferred[..., Any] | None = None
         #: Seconds after which a worker that can be killed is.
         self.timeout = site.options.timeout
         #: Called between pieces; what it raises ends the call there.
@@ -64,13 +67,13 @@ class Call:
         if self._form is None:
             from anygpu.placement.opaque_form import form_of  # few calls are opaque tasks
 
-            self._form = form_of(self, self._known.forms)
+            self._form = form_of(self, self.known.forms)
         return self._form
 
     def with_arguments(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         """A call of the same function with other arguments."""
-        key = signature(arguments, keywords, self._known.lifted)
-        return call_of(self.function, self._known, self.planner, key, arguments, keywords)
+        key = signature(arguments, keywords, self.known.lifted)
+        return call_of(self.function, self.known, self.planner, key, arguments, keywords)
 
     def start(self) -> None:
         """It begins to run now, or has begun before."""
@@ -118,7 +121,7 @@ class Call:
 
         site = self.site
         precision = site.options.precision
-        by_value = frozenset({float, int} - self._known.lifted)
+        by_value = frozenset({float, int} - self.known.lifted)
         changed, before = None, site.programs.current
         if before is not None:
             changed = before.changed(self.function, self.arguments, self.keywords)
@@ -132,7 +135,7 @@ class Call:
             raise traced.error
         if isinstance(traced, Traced):
             if traced.by_value:
-                self._known.on_value_dependence(traced.by_value)
+                self.known.on_value_dependence(traced.by_value)
                 site = self._for_these_values()
             site.add_program(traced)
             return
@@ -145,7 +148,7 @@ class Call:
     def _for_these_values(self) -> CallSite:
         """The program is for these numbers only: where others use the same call site, this call gets its own."""
         site = self.site
-        if self.cacheable and self.key != signature(self.arguments, self.keywords, self._known.lifted):
+        if self.cacheable and self.key != signature(self.arguments, self.keywords, self.known.lifted):
             site = CallSite(site.task, site.options, site.chooser.baseline, has_anygpu_arrays=site.has_anygpu_arrays)
             self.site, self.cacheable = site, False
         return site

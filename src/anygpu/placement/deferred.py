@@ -38,6 +38,7 @@ from anygpu.placement.unwrapping import replace_everywhere, replace_in_frames, u
 from anygpu.receipts import Phases, Receipt, deferred_receipt
 
 if TYPE_CHECKING:
+    from anygpu.placement.call import Call
     from anygpu.placement.escaping.proof import Proof
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
@@ -184,6 +185,12 @@ class Deferred(Offloaded[P, R]):
         is_short = site.calls >= _LOOK_EVERY and site.seconds < LEAST_FOR_NATIVE * site.calls
         return site.note if site.is_settled or is_short else None
 
+    def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+        """The call as a task: it runs on the processor."""
+        call = super().call(arguments, keywords)
+        call.deferred = self
+        return call
+
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """Call the function, and return the value with its receipt."""
         key = signature(arguments, keywords, self._known.lifted)
@@ -240,7 +247,7 @@ class Deferred(Offloaded[P, R]):
         try:
             value = run(arguments, keywords)
         except BaseException as error:
-            publish_failure(self._task, error, begin)
+            publish_failure(self._task, error, begin, self._function)
             self._errors += 1
             if _may_be_ours(error, self._function):
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")

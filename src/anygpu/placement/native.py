@@ -31,7 +31,7 @@ from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
-from anygpu.engines.cpu.executable import CpuExecutable, executable
+from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
 from anygpu.history.hints import NATIVE, hints_path, mark_of
 from anygpu.placement import executing, loading

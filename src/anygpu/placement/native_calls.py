@@ -21,7 +21,7 @@ from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
-from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable
+from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
 from anygpu.notes import HostNote, NativeNote, Note, listeners, made, publish, publish_failure
 from anygpu.notes import last as last_receipt
@@ -404,7 +404,7 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
             else:
                 value = site.call_on_host(call.function, call.arguments, call.keywords)  # type: ignore[attr-defined]
     except BaseException as error:
-        publish_failure(note.task, error, call.begin)
+        publish_failure(note.task, error, call.begin, call.function)
         raise
     end = _clock()
     site.add(end - ready)

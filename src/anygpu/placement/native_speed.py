@@ -12,8 +12,7 @@ import msgspec
 from anygpu.codegen.nests.inspection import work_of
 from anygpu.codegen.nests.schedule import nests
 from anygpu.codegen.nests.steps import Nest
-from anygpu.engines.cpu.engine import CpuEngine
-from anygpu.engines.cpu.executable import executable
+from anygpu.engines.cpu.engine import CpuEngine, executable
 from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.errors import CannotCompile, DeviceFallback, MissingExtra
 from anygpu.hardware.device import Device

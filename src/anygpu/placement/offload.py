@@ -179,7 +179,7 @@ class Offloaded(Calls, Generic[P, R]):
                     else:
                         value = function(*arguments, **keywords) if keywords else function(*arguments)
                 except BaseException as error:
-                    publish_failure(self._task, error, begin)
+                    publish_failure(self._task, error, begin, function)
                     raise
                 finally:
                     if token is not None:

@@ -76,7 +76,7 @@ def place(
             if outcome[1].device == "numpy":
                 call.site.host.planned(outcome[1].phases.plan + outcome[1].phases.other)
     except BaseException as error:
-        publish_failure(call.site.task, error, began, str(getattr(error, "device", None) or "numpy"))
+        publish_failure(call.site.task, error, began, function, str(getattr(error, "device", None) or "numpy"))
         raise
     if call.site.chooser.baseline is None and known.options.engine is None:
         from anygpu.placement.direct import direct_calls  # for calls that name their device

@@ -54,7 +54,7 @@ def convolution_factor(op: p.Primitive) -> float:
     if not isinstance(op, p.Fourier) or op.length < 2:
         return 1.0
     # A part of code generation: few programs transform anything.
-    from anygpu.codegen.templates.butterflies import factors_of, smooth_length
+    from anygpu.codegen.templates.fourier import factors_of, smooth_length
 
     if factors_of(op.length) is not None:
         return 1.0

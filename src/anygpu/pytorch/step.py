@@ -15,7 +15,7 @@ import torch
 from anygpu.base import events
 from anygpu.base.display import drawn
 from anygpu.base.units import bytes_from
-from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
 from anygpu.notes import Failure, publish
 from anygpu.pytorch import measuring

@@ -18,15 +18,17 @@ from anygpu.base import events
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceLost, Unsupported, name_of, text_of
 from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
+from anygpu.notes import made
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import hear_numpy, learn_from
+from anygpu.placement.host_tasks import run_on_host
 from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced, trace_and_predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.choosing import Choice
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, queued_receipt
 from anygpu.runtime.batches import Batch, Batched, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane
@@ -193,7 +195,7 @@ class LaneWorker:
 
     def run_alone(self, lane: Lane, job: Job) -> None:
         call, site, planner = job.call, job.call.site, self._planner
-        if lane.name == "numpy" and site.host.skip_planning > 0 and job.forced is None:
+        if lane.name == "numpy" and (site.host.skip_planning > 0 or call.deferred is not None) and job.forced is None:
             if self.begin(job, _AT_HOME, _STARTED_AT_HOME):
                 self._run_settled(job)
             del job, call  # as below
@@ -269,12 +271,12 @@ class LaneWorker:
         return not self.begin(job, choice, self._start(job.call.site, choice.candidate))
 
     def _run_settled(self, job: Job) -> None:
-        """Run a settled call on NumPy without planning, as `Offloaded` does."""
+        """Run a call on the processor without planning, as `Offloaded` does."""
         site, call, clock = job.call.site, job.call, self._planner.clock
         begin = clock()
         try:
             with job.modes.hold() if job.modes is not None else _NOTHING:
-                value = site.host.run_on_host(call.function, call.arguments, call.keywords)
+                value, note = run_on_host(call)
         except BaseException as error:  # noqa: BLE001
             self.fail(job, error)
             del job, call
@@ -282,12 +284,7 @@ class LaneWorker:
         end = clock()
         site.host.ran_on_host(end - begin)
         waited = max(0.0, self._clock() - job.submitted - (end - begin))
-        name, reason, predicted = site.host.note
-
-        def receipt() -> Receipt:
-            return numpy_receipt(name, reason, Phases(queue=waited, run=end - begin), predicted)
-
-        self.deliver(job, value, receipt, end - begin)
+        self.deliver(job, value, lambda: queued_receipt(made(note), waited), end - begin)
 
     def _limit(self, job: Job) -> None:
         call = job.call

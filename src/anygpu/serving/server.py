@@ -15,9 +15,8 @@ import numpy as np
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.runtime.runtime import Runtime
 from anygpu.serving.application import Application, ServingRuntime
-from anygpu.serving.limits import LOOPBACK_NAMES, Limits, limits_of
+from anygpu.serving.limits import LOOPBACK_NAMES, Limits, TokenMapping, limits_of, tokens_of
 from anygpu.serving.models import Model, models_of
-from anygpu.serving.tokens import TokenMapping, tokens_of
 
 if TYPE_CHECKING:
     from anygpu.serving.http import HttpServer

@@ -29,24 +29,33 @@ from anygpu.placement.place_call import receipt_of
 from anygpu.placement.planner import Planner, default
 from anygpu.progress import Progress, showing
 from anygpu.receipts import Phases
-from anygpu.streams.conflicts import check_apart, in_place
+from anygpu.streams.devices import Stream, recorded, stand_in
 from anygpu.streams.executor import ChunkExecutor, Finished
 from anygpu.streams.items import Items
-from anygpu.streams.pipeline import Channel, Stages, overlap
-from anygpu.streams.recording import Stream, recorded, stand_in
-from anygpu.streams.report import (
+from anygpu.streams.pipeline import (
     CHUNK_BYTES,
     IN_FLIGHT,
     LEAST_BYTES,
     MOST_IN_FLIGHT,
     NOT_PREDICTED,
     USABLE,
+    Channel,
     Clock,
     Seconds,
+    Stages,
     Streamed,
     bytes_of_a_step,
+    overlap,
 )
-from anygpu.streams.resuming import Record, digest_of, earlier_record, record_path_of, write_record
+from anygpu.streams.resuming import (
+    Record,
+    check_apart,
+    digest_of,
+    earlier_record,
+    in_place,
+    record_path_of,
+    write_record,
+)
 from anygpu.streams.sinks import Collected, Sink, ToFile, sink_of
 from anygpu.streams.sources import Source, is_one_tensor, shortened, source_of
 

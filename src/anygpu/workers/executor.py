@@ -11,7 +11,7 @@ import numpy as np
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import EngineEntry, load
-from anygpu.engines.host_types import dtype_name, numpy_dtype
+from anygpu.engines.host_arrays import dtype_name, numpy_dtype
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import (
     Borrows,

@@ -18,7 +18,7 @@ from anygpu.base.interrupts import TryAcquire
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import Lack, Memory, tuning_limit
 from anygpu.errors import (

@@ -156,15 +156,19 @@ _ours: dict[str, Callable[..., Any]] = {
 _recorder: ContextVar[Recorder | None] = ContextVar("the recorder of the deferred call that runs", default=None)
 
 
-def _compute_before(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _compute_before(theirs: Callable[..., Any], *, changes_filters: bool) -> Callable[..., Any]:
     """What waits may warn too: it is computed before, so that warnings come in their order and to whom they came."""
 
     @functools.wraps(theirs)
     def call(*given: Any, **options: Any) -> Any:
         recorder = _recorder.get()
-        if recorder is not None and recorder.is_open and recorder.thread == threading.get_ident():
-            recorder.compute("warnings are given or caught", 3)
-        return theirs(*given, **options)
+        if recorder is None or not recorder.is_open or recorder.thread != threading.get_ident():
+            return theirs(*given, **options)
+        recorder.compute("warnings are given or caught", 3)
+        result = theirs(*given, **options)
+        if changes_filters:
+            recorder.see_filters()
+        return result
 
     return call
 
@@ -178,7 +182,7 @@ _of_warnings: list[tuple[Any, str, Callable[..., Any]]] = [
     )
     if hasattr(holder, name)
 ]  # fmt: skip
-_after_computing = [_compute_before(theirs) for _, _, theirs in _of_warnings]
+_after_computing = [_compute_before(theirs, changes_filters=name != "_showwarnmsg") for _, name, theirs in _of_warnings]
 
 
 @contextmanager

@@ -11,12 +11,13 @@ import pyopencl as cl
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_engine import CompilingEngine
-from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.device import (
+    PLATFORM_NOT_FOUND,
     VARIABLE,
     HostSharing,
     Partition,
     can_be_cut,
+    classify,
     cut,
     describe,
     no_device,
@@ -28,8 +29,7 @@ from anygpu.engines.opencl.device import (
 from anygpu.engines.opencl.driver import OpenCLDriver
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.errors import AnyGPUError
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import VerifiedType
+from anygpu.hardware.device import Device, Unavailable, VerifiedType
 
 _C_TYPES = {"float32": "float", "int32": "int", "float16": "half", "float64": "double", "int64": "long"}
 _ENABLE = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
@@ -57,7 +57,7 @@ class OpenCLEngine(CompilingEngine):
         try:
             platforms = cl.get_platforms()
         except cl.Error as error:
-            if error.code == errors.PLATFORM_NOT_FOUND:
+            if error.code == PLATFORM_NOT_FOUND:
                 return [no_platform(str(error))]
             raise
         devices = [device for platform in platforms for device in _devices_of(platform)]
@@ -99,7 +99,7 @@ class OpenCLEngine(CompilingEngine):
         )
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
-        return errors.classify(error, device.id, device.limits.get("max-buffer-size"))
+        return classify(error, device.id, device.limits.get("max-buffer-size"))
 
     def close(self) -> None:
         self.close_sessions()
