@@ -25,7 +25,7 @@ from anygpu.array.deferred.standing_in import StandIn
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
-from anygpu.notes import Failure, HostNote, Note, listeners, publish, publish_failure
+from anygpu.notes import HostNote, Note, listeners, publish, publish_failure
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.known import has_own_array
@@ -289,7 +289,7 @@ class Deferred(Offloaded[P, R]):
         key = signature(arguments, keywords, self._known.lifted)
         if None in self._back or key in self._back:
             return super().explain(*arguments, **keywords)
-        from anygpu.placement.explaining_deferred import explain_deferred
+        from anygpu.placement.explaining import explain_deferred
 
         return explain_deferred(self._task, self._sites.get(key), self._segments, self._last)
 
@@ -346,9 +346,7 @@ class Deferred(Offloaded[P, R]):
         try:
             value = run(arguments, keywords)
         except BaseException as error:
-            if events.calls:
-                failure = Failure(self._task, "numpy", type(error).__name__, begin, _clock())
-                publish_failure(failure, self._function)
+            publish_failure(self._task, error, begin, self._function)
             self._errors += 1
             is_ours = _may_be_ours(error, self._function)
             if self._proof is not None:

@@ -23,13 +23,12 @@ from anygpu.base.units import readable_seconds
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, publish, publish_failure
+from anygpu.notes import HostNote, NativeNote, Note, listeners, made, publish, publish_failure
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
-from anygpu.placement.comparing import compared, learn_flags, learn_silence, may_hide, quiet_lines
 from anygpu.placement.known import PLAN
-from anygpu.placement.native_marks import mark_tried
+from anygpu.placement.native_loading import mark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.switching import yielding
 from anygpu.placement.trust import (
@@ -38,14 +37,19 @@ from anygpu.placement.trust import (
     Sample,
     Trust,
     code_of,
+    compared,
     is_finite,
     is_shown,
+    learn_flags,
+    learn_silence,
     loud,
+    may_hide,
     may_warn,
     mode_token,
     modes_now,
     number_kinds,
     peculiarity,
+    quiet_lines,
     sample_of,
     warns,
 )
@@ -402,9 +406,7 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
             else:
                 value = site.call_on_host(call.function, call.arguments, call.keywords)  # type: ignore[attr-defined]
     except BaseException as error:
-        if events.calls:
-            failure = Failure(note.task, "numpy", type(error).__name__, call.begin, _clock())
-            publish_failure(failure, call.function)
+        publish_failure(note.task, error, call.begin, call.function)
         raise
     end = _clock()
     site.add(end - ready)

@@ -20,10 +20,9 @@ from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
 from anygpu.notes import made
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.check import hear_numpy, learn_from
-from anygpu.placement.device_call import receipt_of
+from anygpu.placement.device_call import hear_numpy, learn_from
 from anygpu.placement.host_tasks import run_on_host
-from anygpu.placement.place_call import choose, run_at, run_untraced, trace_and_predict
+from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced, trace_and_predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
 from anygpu.placement.strategies import Chunked

@@ -118,7 +118,7 @@ class ProcessWorker:
         `there` is the device as the child knows it, if it has another name there.
         """
         self._device = device
-        self._generation = generation
+        self.generation = generation
         self._connection = ChildConnection(child, device.id, generation, memory_kind)
         self._overlap = Overlap(self._connection, device.id, memory_kind)
         self._next_handle = 1
@@ -162,10 +162,6 @@ class ProcessWorker:
     @property
     def isolation(self) -> Isolation:
         return "process"
-
-    @property
-    def generation(self) -> int:
-        return self._generation
 
     @property
     def alive(self) -> bool:
@@ -446,7 +442,7 @@ class ProcessWorker:
 
     def __repr__(self) -> str:
         state = f"process {self.process_id}" if self.alive else "dead"
-        return f"<worker of {self._device.id}, {state}, generation {self._generation}>"
+        return f"<worker of {self._device.id}, {state}, generation {self.generation}>"
 
 
 def _with_transfers(done: task_messages.RunDone, known: _Known, staged: Staged, fetched: bool) -> task_messages.RunDone:

@@ -345,7 +345,7 @@ class Driver:
         if launch.batch is None:
             site.measured(name, took, busy=disturbed)
             self.planner.add_seconds(took)
-            site.has_something_to_explore()
+            site.has_something_to_explore(self.planner)
         return self._next_launch(launch.work)
 
     # -- faults
