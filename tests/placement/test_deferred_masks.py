@@ -23,6 +23,7 @@ _SEEN: list[Any] = [None]
 def _usual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 0.0)
     monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
+    monkeypatch.setattr(deferred, "TRACES_TOO", False)
     monkeypatch.setattr(deferred, "PLAIN_EVERY", 100_000)
     monkeypatch.setenv("ANYGPU_NATIVE", "off")
     with warnings.catch_warnings():

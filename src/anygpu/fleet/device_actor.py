@@ -17,8 +17,8 @@ import numpy as np
 from anygpu._version import __version__
 from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import entry_of, every_engine
-from anygpu.engines.distributions import version_of
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.disk_cache import version_of
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.errors import InvalidOption
 from anygpu.fleet import messages
 from anygpu.fleet.messages import Ask, Bytes, Part, Pulse, Reply

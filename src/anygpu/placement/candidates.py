@@ -22,7 +22,6 @@ from anygpu.plan.corrections import doubt_about
 from anygpu.plan.fusion_estimate import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, predict
-from anygpu.plan.splitting import split
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
 
@@ -72,6 +71,8 @@ class Candidates:
         self.corrected = 0
         #: Whether calibrations and two devices at once have been looked at, and whether that is being done.
         self.calibrated = self.calibrating = False
+        #: Seconds of all calls that pay for the next calibration.
+        self.calibrate_after = 0.0
         #: Why calls run on NumPy, when nothing that was asked for can run them and the caller allows that.
         self.fallback_reason: str | None = None
         #: Whether that is because no such device is there.
@@ -170,6 +171,10 @@ class Candidates:
         """Run calls on NumPy: nothing that was asked for can run them. A device that is missing may still come."""
         self.fallback_reason, self.misses_device = reason, misses_device
 
+    def wait_for_calibration(self, seconds: float) -> None:
+        """Do not look at calibrations again before all calls have taken so many seconds."""
+        self.calibrate_after = seconds
+
     def begin_calibrating(self) -> bool:
         """Whether the caller is to calibrate devices; no other caller does until `end_calibrating`."""
         begun, self.calibrating = self.calibrating, True
@@ -226,6 +231,8 @@ class Candidates:
         baseline, traced = self._chooser.baseline, self._programs.current
         if baseline != "numpy" or self._has_anygpu_arrays or baseline not in self.predictions or traced is None:
             return
+        from anygpu.plan.splitting import split  # in the background
+
         machine = planner.machine_for(self._options)
         first = machine.device(baseline)
         if first is None:
@@ -380,5 +387,5 @@ class Candidates:
         if moving > phases.run:
             return f"transfers take {readable_seconds(moving)} of that."
         if not facts.calibrated:
-            return "it is not calibrated yet: run `anygpu calibrate` for a better prediction."
+            return "it is not calibrated yet: run `anygpu devices --calibrate` for a better prediction."
         return f"computing takes {readable_seconds(phases.run)} of that."

@@ -14,8 +14,6 @@ from weakref import WeakSet
 import msgspec
 import numpy as np
 
-from anygpu.array.trace.traced import Traced
-from anygpu.array.trace.tracing import trace
 from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import catalogue, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost
@@ -25,7 +23,6 @@ from anygpu.hardware.selection import matches_name, meant
 from anygpu.placement.background import Background
 from anygpu.placement.options import Options
 from anygpu.placement.pacing import LOOKING, Pace
-from anygpu.plan.fusion_estimate import structure_of
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker, default_budget
 
@@ -204,6 +201,10 @@ class MachineLook(ABC):
             self.background.submit(partial(self._look, pays=pays))
 
     def _look(self, *, pays: bool = False) -> None:
+        from anygpu.array.trace.traced import Traced
+        from anygpu.array.trace.tracing import trace
+        from anygpu.plan.fusion_estimate import structure_of
+
         # Recording loads modules when it first meets an operation: not in the time of a caller.
         traced = trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
         if isinstance(traced, Traced):

@@ -55,10 +55,13 @@ def unwrapped(value: Any, seen: dict[int, tuple[Any, Any]] | None = None) -> Any
     elif isinstance(value, set | frozenset):
         return _set(value)
     elif isinstance(value, np.ndarray) and value.dtype == object:
-        for number, each in enumerate(value.flat):
+        whole = value  # whoever has a part of it can reach all of it
+        while isinstance(whole.base, np.ndarray) and whole.base.dtype == object:
+            whole = whole.base
+        for number, each in enumerate(whole.flat):
             new = unwrapped(each, seen)
             if new is not each:
-                value.flat[number] = new
+                whole.flat[number] = new
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             each = getattr(value, field.name, None)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
-from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.pytorch.batches import all_have_rows, bounds, joined, leaves, mapped, part_of
 from anygpu.pytorch.measuring import Laps
 from anygpu.pytorch.undoing import Buffers, random_state, set_random_state

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from anygpu.engines.torch.memory import Meter, is_out_of_memory, meter_for
+from anygpu.engines.torch.engine import Meter, is_out_of_memory, meter_for
 from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.fallback_warnings import users_line
 from anygpu.pytorch.accumulation import Combining, found_by_values, known

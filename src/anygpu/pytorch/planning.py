@@ -19,7 +19,7 @@ import torch
 from anygpu.base.cache_folder import decoded
 from anygpu.base.disturbance import DisturbanceWatch, Reading
 from anygpu.base.units import readable_bytes
-from anygpu.engines.torch.memory import meter_for
+from anygpu.engines.torch.engine import meter_for
 from anygpu.pytorch.batches import tensors_of
 from anygpu.pytorch.checkpointing import candidates, select
 from anygpu.pytorch.footprint import CannotPredict, predict, predict_outputs

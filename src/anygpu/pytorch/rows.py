@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.errors import text_of
 from anygpu.pytorch.batches import all_have_rows, leaves, mapped, part_of, rows_at
 from anygpu.pytorch.checkpointing import is_compiled

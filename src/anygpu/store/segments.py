@@ -20,7 +20,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.errors import StoreError
 from anygpu.program.dtypes import ITEMSIZE, DType
 from anygpu.program.primitives import Spec

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.engines.protocol import ProgramEngine, tuning_limited_to
 from anygpu.errors import InvalidOption
 from anygpu.program import wire

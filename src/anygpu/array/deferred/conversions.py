@@ -27,7 +27,8 @@ from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
 
 _lock = threading.Lock()
-_running = 0
+#: Deferred calls that run, and imports that want NumPy's own functions.
+_running = _holding = 0
 
 
 def _type_is(array: StandIn, dtype: Any) -> bool:
@@ -232,8 +233,8 @@ def converting(recorder: Recorder | None = None) -> Iterator[None]:
     with _lock:
         _running += 1
         if _running == 1:
-            for name, each in _ours.items():
-                setattr(np, name, each)
+            if not _holding:
+                _put(_ours)
             for (holder, name, _), each in zip(_of_warnings, _after_computing, strict=True):
                 setattr(holder, name, each)
     token = _recorder.set(recorder)
@@ -244,7 +245,35 @@ def converting(recorder: Recorder | None = None) -> Iterator[None]:
         with _lock:
             _running -= 1
             if not _running:
-                for name, each in _theirs.items():
-                    setattr(np, name, each)
+                _put(_theirs)
                 for holder, name, each in _of_warnings:
                     setattr(holder, name, each)
+
+
+def _put(functions: dict[str, Callable[..., Any]]) -> None:
+    for name, each in functions.items():
+        setattr(np, name, each)
+
+
+@contextmanager
+def unconverted() -> Iterator[None]:
+    """Have NumPy's own functions in their place while modules are imported beside calls: some keep what they find.
+
+    A deferred call that runs meanwhile computes where it would have waited.
+    """
+    global _holding
+    with _lock:
+        _holding += 1
+        _put(_theirs)
+    try:
+        yield
+    finally:
+        with _lock:
+            _holding -= 1
+            if _running and not _holding:
+                _put(_ours)
+
+
+def are_held() -> bool:
+    """Whether NumPy's own functions are in their place, whatever runs."""
+    return _holding > 0

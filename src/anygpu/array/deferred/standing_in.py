@@ -285,19 +285,19 @@ class StandIn:
 
     def __bool__(self) -> bool:
         value = self._handed_out("its truth is needed")
-        return bool(value) if self._layout.is_number else self._here(bool, value)  # type: ignore[no-any-return]
+        return bool(value) if self._layout.is_number else self._here(bool, value)
 
     def __int__(self) -> int:
         value = self._handed_out("an int is needed")
-        return int(value) if self._layout.is_number else self._here(int, value)  # type: ignore[no-any-return]
+        return int(value) if self._layout.is_number else self._here(int, value)
 
     def __float__(self) -> float:
         value = self._handed_out("a float is needed")
-        return float(value) if self._layout.is_number else self._here(float, value)  # type: ignore[no-any-return]
+        return float(value) if self._layout.is_number else self._here(float, value)
 
     def __complex__(self) -> complex:
         value = self._handed_out("a complex number is needed")
-        return complex(value) if self._layout.is_number else self._here(complex, value)  # type: ignore[no-any-return]
+        return complex(value) if self._layout.is_number else self._here(complex, value)
 
     def __index__(self) -> int:
         return operator.index(self._handed_out("an index is needed"))
