@@ -64,8 +64,8 @@ _LOOK_AFTER = 0.02
 _RECENT = 24
 #: One call of so many is a plain one, to know what these take.
 PLAIN_EVERY = 24
-#: Plain calls that tell what native code for the whole function has to beat.
-_PLAIN_BEFORE_NATIVE = 4
+#: Plain calls that tell what native code for the whole function has to beat: in a row, where they are short.
+_PLAIN_BEFORE_NATIVE, _LONG = 10, 5e-3
 #: Whether functions are traced as well: native code for the whole of one is faster than for its segments.
 TRACES_TOO = True
 #: Calls that take longer, and so long together, are proved to be alone with their arguments where copies of these take
@@ -122,6 +122,11 @@ class DeferredSite:
     def is_next_plain(self) -> bool:
         """Whether the next call is to be a plain one, to know what it takes."""
         return self.plain_calls < 1 or self.calls >= PLAIN_EVERY * self.plain_calls
+
+    @property
+    def is_little_known(self) -> bool:
+        """Whether plain calls may take less than was seen."""
+        return self.plain_calls < _PLAIN_BEFORE_NATIVE and self.plain < _LONG
 
     def ran_plain(self, seconds: float) -> None:
         self.plain_calls += 1
@@ -259,7 +264,7 @@ class Deferred(Offloaded[P, R]):
         """Whether native code for the whole function, or a trial of it, runs the next call of a kind."""
         site = self._sites.get(key)
         whole = None if site is None else self._whole(key)
-        if site is None or whole is None or whole.direct is None or site.plain_calls < _PLAIN_BEFORE_NATIVE:
+        if site is None or whole is None or whole.direct is None or site.is_little_known:
             return False
         note = getattr(whole.direct, "note", None)
         recent = site.recent  # read once: another thread may replace it
@@ -335,7 +340,7 @@ class Deferred(Offloaded[P, R]):
         begin = _clock()
         whole = self._whole(key)
         is_next_whole = whole is not None and whole.direct is not None
-        is_next_plain = site.is_next_plain() or (is_next_whole and site.plain_calls < _PLAIN_BEFORE_NATIVE)
+        is_next_plain = site.is_next_plain() or (is_next_whole and site.is_little_known)
         if is_next_plain or (loading.native.is_under_way() and not are_held()):
             value, receipt = self._plain(site, arguments, keywords, begin)
             if whole is not None:
