@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from anygpu.receipts import Phases, Receipt, deferred_receipt
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
-    from anygpu.placement.escaping.proof import Proof
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
 
@@ -90,6 +89,17 @@ def _describe(value: Any, parts: list[Any], lifted: frozenset[type]) -> None:
 
 
 BUILTIN[StandIn] = _describe
+
+
+class Found(Protocol):
+    """What was found out about a function: why it is not deferred by itself, if so, and whether it holds for a call."""
+
+    why_not: str | None
+
+    @property
+    def seconds(self) -> float: ...
+
+    def holds(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool: ...
 
 
 class DeferredSite:
@@ -180,7 +190,7 @@ class Deferred(Offloaded[P, R]):
         function: Callable[P, R],
         options: Options,
         planner: Callable[[], Planner],
-        proof: Proof | None = None,
+        proof: Found | None = None,
     ) -> None:
         super().__init__(function, options, planner)
         #: That nothing else leads to the memory of arguments, where it was found out.
@@ -378,7 +388,12 @@ class Deferred(Offloaded[P, R]):
         if why is not None:
             self._go_back(None if run.escaped else key, f"{why}.")
         receipt = self._last = deferred_receipt(
-            self._task, run.reason(why), Phases(run=end - begin), run.seconds, run.how(), any_native=run.native > 0
+            self._task,
+            run.reason(why, by_itself=self._proof is not None),
+            Phases(run=end - begin),
+            run.seconds,
+            run.how(),
+            any_native=run.native > 0,
         )
         self._publish(receipt, arguments, keywords, value)
         return value, receipt
@@ -565,9 +580,11 @@ class _Run:
     def seconds(self) -> dict[str, float]:
         return {"segments": self.computing, "python": max(0.0, self.whole - self.computing)}
 
-    def reason(self, back: str | None) -> str:
+    def reason(self, back: str | None, *, by_itself: bool) -> str:
         segments = len(self._recorder.ended)
         text = f"deferred: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
+        if by_itself:
+            text += "; without being asked to, because its code can reach nothing but its arguments"
         return f"{text}; the next calls are plain, because {back}." if back else f"{text}."
 
     def how(self) -> str | None:
