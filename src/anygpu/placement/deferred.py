@@ -99,6 +99,7 @@ class DeferredSite:
         return self.plain_calls < 1 or self.calls >= PLAIN_EVERY * self.plain_calls
 
     def ran_plain(self, seconds: float) -> None:
+        """Count a plain call of the function, which took so long."""
         self.plain_calls += 1
         self.plain = min(self.plain, seconds)
 
@@ -158,6 +159,7 @@ class Deferred(Offloaded[P, R]):
         self._reach: Reach | None = None
 
     def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+        """Call the function with arrays that wait, or plainly where that is faster; its value."""
         if self._left > 0:
             self._left -= 1
             if self._bare is None or events.calls or executing.asked or listeners.get():
@@ -227,6 +229,7 @@ class Deferred(Offloaded[P, R]):
         self._note_of_new = self._note_of_new._replace(reason=f"its calls are plain ones: {why}")
 
     def _site(self, key: Hashable) -> DeferredSite:
+        """The site of calls with such arguments, which is made for the first."""
         found = self._sites.get(key)
         if found is None:
             if len(self._sites) >= _MOST_SITES:
@@ -235,6 +238,7 @@ class Deferred(Offloaded[P, R]):
         return found
 
     def _deferred(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
+        """Run one call with arrays that wait, or a plain one if its turn has come; its value and receipt."""
         site = self._site(key)
         begin = _clock()
         if site.is_next_plain():
@@ -280,6 +284,7 @@ class Deferred(Offloaded[P, R]):
         return value, receipt
 
     def _publish(self, receipt: Receipt, arguments: Any, keywords: Any, value: Any) -> None:
+        """Leave the receipt of a call, and tell those who listen."""
         if events.calls or listeners.get():
             publish(receipt, (self._function, arguments, keywords, value))
         else:
@@ -330,6 +335,7 @@ class _Run:
         self.escaped: str | None = None
 
     def _computed(self, script: Any) -> list[Any]:
+        """Run a segment, and add what it took; its results."""
         begin = _clock()
         try:
             results, is_native = self._segments.run(script)
@@ -375,6 +381,7 @@ class _Run:
             error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
 
     def _look_for_escapes(self) -> None:
+        """Find arrays that are still held after the call, and note why the call may not be deferred."""
         alive = self._recorder.close()
         if not alive:
             return
@@ -390,13 +397,16 @@ class _Run:
 
     @property
     def operations(self) -> int:
+        """Operations that waited, and those that ran at once."""
         return self._recorder.recorded + self._recorder.at_once
 
     @property
     def seconds(self) -> dict[str, float]:
+        """The seconds of segments and of Python between them."""
         return {"segments": self.computing, "python": max(0.0, self.whole - self.computing)}
 
     def reason(self, back: str | None) -> str:
+        """The sentence for the receipt; `back` is why the next calls are plain."""
         segments = len(self._recorder.ended)
         text = f"deferred: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
         return f"{text}; the next calls are plain, because {back}." if back else f"{text}."

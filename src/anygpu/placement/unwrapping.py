@@ -64,6 +64,7 @@ _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 
 def _tuple(value: tuple[Any, ...], seen: set[int]) -> tuple[Any, ...]:
+    """A tuple with its arrays unwrapped; itself where none was wrapped."""
     parts = [unwrapped(each, seen) for each in value]
     if all(new is each for new, each in zip(parts, value, strict=True)):
         return value
@@ -101,6 +102,7 @@ def replace_everywhere(arrays: Sequence[StandIn]) -> int:
 
 
 def _replace(holder: Any, array: StandIn, value: Any) -> None:
+    """Put a value in the place of an array that waits, wherever an object of the user's holds it."""
     kind = type(holder)
     if isinstance(holder, list | deque):
         for number, each in enumerate(holder):
@@ -134,6 +136,7 @@ def _replace(holder: Any, array: StandIn, value: Any) -> None:
 
 
 def _slot(slot: MemberDescriptorType, holder: Any) -> Any:
+    """The value of a slot, or `None` where it is not set."""
     try:
         return slot.__get__(holder)
     except AttributeError:
