@@ -139,6 +139,7 @@ class DeferredSite:
         return self.plain_calls < _PLAIN_BEFORE_NATIVE and self.plain < _LONG
 
     def ran_plain(self, seconds: float) -> None:
+        """Count a plain call of the function, which took so long."""
         self.plain_calls += 1
         self.seconds += seconds
         self.plain = min(self.plain, seconds)
@@ -336,6 +337,7 @@ class Deferred(Offloaded[P, R]):
         self._note_of_new = self._note_of_new._replace(reason=f"its calls are plain ones: {why}")
 
     def _site(self, key: Hashable) -> DeferredSite:
+        """The site of calls with such arguments, which is made for the first."""
         found = self._sites.get(key)
         if found is None:
             if len(self._sites) >= _MOST_SITES:
@@ -443,6 +445,7 @@ class Deferred(Offloaded[P, R]):
         return value, receipt
 
     def _publish(self, receipt: Receipt, arguments: Any, keywords: Any, value: Any) -> None:
+        """Leave the receipt of a call, and tell those who listen."""
         if events.calls or listeners.get():
             publish(receipt, (self._function, arguments, keywords, value))
         else:
@@ -511,6 +514,7 @@ class _Run:
         self.escaped: str | None = None
 
     def _computed(self, script: Any) -> list[Any]:
+        """Run a segment, and add what it took; its results."""
         begin = _clock()
         try:
             results, is_native = self._segments.run(script)
@@ -554,6 +558,7 @@ class _Run:
         replace_in_frames(error)
 
     def _look_for_escapes(self) -> None:
+        """Find arrays that are still held after the call, and note why the call may not be deferred."""
         alive = self._recorder.close()
         if not alive:
             return
@@ -574,10 +579,12 @@ class _Run:
 
     @property
     def operations(self) -> int:
+        """Operations that waited, and those that ran at once."""
         return self._recorder.recorded + self._recorder.at_once
 
     @property
     def seconds(self) -> dict[str, float]:
+        """The seconds of segments and of Python between them."""
         return {"segments": self.computing, "python": max(0.0, self.whole - self.computing)}
 
     def reason(self, back: str | None, *, by_itself: bool) -> str:
