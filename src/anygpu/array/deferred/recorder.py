@@ -146,7 +146,8 @@ class Recorder:
                 key.append(float)
                 numbers.append(each)
             elif type(each) is int:
-                key.append(int if 0 <= each <= FITS_ALL else (each,))
+                kind = int if 0 <= each <= FITS_ALL else number_key(each, operands)
+                key.append(int if kind is int else (each,))
                 numbers.append(each)
             elif type(each) is StandIn_ and each._layout.is_number and each._value is not None:
                 key.append(each._layout)
@@ -181,7 +182,7 @@ class Recorder:
                     is_waiting = True
                 elif layout.size > size:
                     size = layout.size
-            elif (layout := number_key(each)) is None:
+            elif (layout := number_key(each, operands)) is None:
                 if not (can_stand_for(each) or isinstance(each, np.generic)):
                     return self._at_once(op, operands, depth + 1)
                 layout = layout_of(each)
@@ -423,7 +424,9 @@ class Recorder:
         if op.writes and self.waits:
             self.compute(_WRITES, depth + 1)
         result = self._called(op, real, depth + 1)
-        key = tuple([number_key(each) or layout_of(each) for each in real]) if all(map(_has_layout, real)) else None
+        key = (
+            tuple([number_key(each, real) or layout_of(each) for each in real]) if all(map(_has_layout, real)) else None
+        )
         fact = op.facts.get(key) if key is not None else None
         if fact is None and key is not None:
             fact = op.learn(key, real, result)
