@@ -720,6 +720,35 @@ def test_receipts_of_a_function_that_went_back_say_why(monkeypatch: pytest.Monke
     assert receipt.reason.startswith("its calls are plain ones: ")
 
 
+# -- LAPACK, which writes over copies
+
+
+@pytest.mark.parametrize("check_finite", [True, False])
+def test_lapack_does_not_write_over_an_array_that_is_no_copy(check_finite: bool) -> None:
+    linalg = pytest.importorskip("scipy.linalg")
+
+    def fit(a: Any, b: Any) -> Any:
+        a, b = a * 2, b * 2
+        found = linalg.lstsq(a, b, check_finite=check_finite)[0]
+        return found, linalg.solve(a.T @ a, a.T @ b, check_finite=check_finite), a + 1, b + 1
+
+    ours = _deferred(fit)
+    x, y = _arrays(3)
+    a, b = x.reshape(-1, 3), y[: len(x) // 3]
+    for _ in range(4):
+        assert _same(ours(a, b), fit(a, b))
+    assert ours.why_plain is None
+
+
+def test_a_function_that_calls_lapack_itself_is_plain() -> None:
+    lapack = pytest.importorskip("scipy.linalg.lapack")
+
+    def solve(a: Any, b: Any) -> Any:
+        return lapack.dgesv(a, b)
+
+    assert "dgesv" in str(why_not_deferred(solve))
+
+
 _GAINS = {"low": 2.0, "high": 3.0}
 
 

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from anygpu.array.deferred.standing_in import StandIn
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
-from anygpu.notes import Failure, HostNote, Note, listeners, publish, publish_failure
+from anygpu.notes import HostNote, Note, listeners, publish, publish_failure
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.known import has_own_array
@@ -92,12 +92,25 @@ def _describe(value: Any, parts: list[Any], lifted: frozenset[type]) -> None:
 BUILTIN[StandIn] = _describe
 
 
+class Found(Protocol):
+    """What was found out about a function: why it is not deferred by itself, if so, and whether it holds for a call."""
+
+    why_not: str | None
+
+    @property
+    def seconds(self) -> float: ...
+
+    def holds(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool: ...
+
+
 class DeferredSite:
     """Calls of one function with one kind of arguments: what plain and what deferred calls take."""
 
-    def __init__(self) -> None:
-        self.calls = self.plain_calls = 0
-        self.plain = math.inf
+    def __init__(self, plain: float | None = None, most_lost: float | None = None) -> None:
+        """What a plain call takes, if that is known, and what deferred ones may take more than these together."""
+        self.calls = 0
+        self.plain_calls, self.plain = (0, math.inf) if plain is None else (1, plain)
+        self._most_lost = most_lost
         #: What all calls took.
         self.seconds = 0.0
         #: That nobody else writes to the memory of arguments, if that was proved; and whether it is being.
@@ -127,6 +140,7 @@ class DeferredSite:
         return self.plain_calls < _PLAIN_BEFORE_NATIVE and self.plain < _LONG
 
     def ran_plain(self, seconds: float) -> None:
+        """Count a plain call of the function, which took so long."""
         self.plain_calls += 1
         self.seconds += seconds
         self.plain = min(self.plain, seconds)
@@ -147,9 +161,13 @@ class DeferredSite:
             each = readable_seconds(self.plain / max(self.operations, 1))
             return f"its {self.operations} operations take numpy {each} each, which is too little to record them"
         most = LEAST_GAIN * self.plain
-        if self.calls >= CALLS_BEFORE_JUDGING and self.beside > most:
+        is_tight = self._most_lost is not None
+        if self.calls >= CALLS_BEFORE_JUDGING - is_tight and self.beside > most:
             took = f"{readable_seconds(self.beside)}, and a plain call {readable_seconds(self.plain)}"
             return f"what a deferred call does beside the operations that wait takes {took}"
+        if self._most_lost is not None and self.lost > self._most_lost and min(self.recent) > most:
+            took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
+            return f"deferred calls are not faster so far: they take {took}"
         # What native code might gain later is not worth more than that.
         is_settled = segments.are_settled
         is_tried = is_tried or self.is_being_proved
@@ -174,7 +192,7 @@ class Deferred(Offloaded[P, R]):
         function: Callable[P, R],
         options: Options,
         planner: Callable[[], Planner],
-        proof: Proof | None = None,
+        proof: Found | None = None,
     ) -> None:
         super().__init__(function, options, planner)
         #: That nothing else leads to the memory of arguments, where it was found out.
@@ -182,7 +200,7 @@ class Deferred(Offloaded[P, R]):
         self._sites: dict[Hashable, DeferredSite] = {}
         #: Why calls are plain ones; by kind of arguments, and for all of them.
         self._back: dict[Hashable, str] = {}
-        self._segments = Segments(self._task, function, options)
+        self._segments = Segments(self._task, function, options, at_once=proof is not None)
         self._last: Receipt | None = None
         #: Plain calls that are made without a look at their arguments; and deferred ones that raised an error.
         self._left = self._errors = 0
@@ -288,7 +306,7 @@ class Deferred(Offloaded[P, R]):
         key = signature(arguments, keywords, self._known.lifted)
         if None in self._back or key in self._back:
             return super().explain(*arguments, **keywords)
-        from anygpu.placement.explaining_deferred import explain_deferred
+        from anygpu.placement.explaining import explain_deferred
 
         return explain_deferred(self._task, self._sites.get(key), self._segments, self._last)
 
@@ -299,6 +317,15 @@ class Deferred(Offloaded[P, R]):
         if key in self._back:
             return super().__call__(*arguments, **keywords)
         return self._deferred(key, arguments, keywords)[0]
+
+    def begin(self, key: Hashable, plain: float, most_lost: float) -> None:
+        """Plain calls of this kind take so long, and deferred ones may take so much more until they are faster."""
+        self._sites[key] = DeferredSite(plain, most_lost)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether native code for a segment is being compiled and compared."""
+        return self._segments.are_tried
 
     @property
     def why_plain(self) -> str | None:
@@ -311,6 +338,7 @@ class Deferred(Offloaded[P, R]):
         self._note_of_new = self._note_of_new._replace(reason=f"its calls are plain ones: {why}")
 
     def _site(self, key: Hashable) -> DeferredSite:
+        """The site of calls with such arguments, which is made for the first."""
         found = self._sites.get(key)
         if found is None:
             if len(self._sites) >= _MOST_SITES:
@@ -336,11 +364,14 @@ class Deferred(Offloaded[P, R]):
         try:
             value = run(arguments, keywords)
         except BaseException as error:
-            if events.calls:
-                failure = Failure(self._task, "numpy", type(error).__name__, begin, _clock())
-                publish_failure(failure, self._function)
+            publish_failure(self._task, error, begin, self._function)
             self._errors += 1
-            if _may_be_ours(error, self._function):
+            is_ours = _may_be_ours(error, self._function)
+            if self._proof is not None:
+                name_numpys_class(error)
+            elif isinstance(error, TypeError) and "StandIn" in str(error):
+                error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
+            if is_ours:
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")
             elif self._errors >= _MOST_ERRORS:
                 self._go_back(None, f"{self._errors} of them have raised.")
@@ -360,7 +391,12 @@ class Deferred(Offloaded[P, R]):
         if why is not None:
             self._go_back(None if run.escaped else key, f"{why}.")
         receipt = self._last = deferred_receipt(
-            self._task, run.reason(why), Phases(run=end - begin), run.seconds, run.how(), any_native=run.native > 0
+            self._task,
+            run.reason(why, by_itself=self._proof is not None),
+            Phases(run=end - begin),
+            run.seconds,
+            run.how(),
+            any_native=run.native > 0,
         )
         self._publish(receipt, arguments, keywords, value)
         return value, receipt
@@ -410,6 +446,7 @@ class Deferred(Offloaded[P, R]):
         return value, receipt
 
     def _publish(self, receipt: Receipt, arguments: Any, keywords: Any, value: Any) -> None:
+        """Leave the receipt of a call, and tell those who listen."""
         if events.calls or listeners.get():
             publish(receipt, (self._function, arguments, keywords, value))
         else:
@@ -454,7 +491,15 @@ def _may_be_ours(error: BaseException, function: Callable[..., Any]) -> bool:
         last = last.tb_next
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     is_own = last is not None and code is not None and last.tb_frame.f_code.co_filename == code.co_filename
-    return isinstance(error, TypeError | ValueError | AttributeError) and not (is_own and "StandIn" not in str(error))
+    kinds = TypeError | ValueError | AttributeError | SystemError  # the last of code in C that got no buffer
+    return isinstance(error, kinds) and not (is_own and "StandIn" not in str(error))
+
+
+def name_numpys_class(error: BaseException) -> None:
+    """Python names the class of what cannot be called or joined: as NumPy's, where nobody has asked for ours."""
+    error.args = tuple(
+        [each.replace("StandIn", "numpy.ndarray") if isinstance(each, str) else each for each in error.args]
+    )
 
 
 class _Run:
@@ -470,6 +515,7 @@ class _Run:
         self.escaped: str | None = None
 
     def _computed(self, script: Any) -> list[Any]:
+        """Run a segment, and add what it took; its results."""
         begin = _clock()
         try:
             results, is_native = self._segments.run(script)
@@ -511,10 +557,9 @@ class _Run:
             replace_everywhere(alive)  # those that are held by more than the frames of the traceback
         error.args = tuple(map(unwrapped, error.args))
         replace_in_frames(error)
-        if isinstance(error, TypeError) and "StandIn" in str(error):
-            error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
 
     def _look_for_escapes(self) -> None:
+        """Find arrays that are still held after the call, and note why the call may not be deferred."""
         alive = self._recorder.close()
         if not alive:
             return
@@ -535,15 +580,19 @@ class _Run:
 
     @property
     def operations(self) -> int:
+        """Operations that waited, and those that ran at once."""
         return self._recorder.recorded + self._recorder.at_once
 
     @property
     def seconds(self) -> dict[str, float]:
+        """The seconds of segments and of Python between them."""
         return {"segments": self.computing, "python": max(0.0, self.whole - self.computing)}
 
-    def reason(self, back: str | None) -> str:
+    def reason(self, back: str | None, *, by_itself: bool) -> str:
         segments = len(self._recorder.ended)
         text = f"deferred: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
+        if by_itself:
+            text += "; without being asked to, because its code can reach nothing but its arguments"
         return f"{text}; the next calls are plain, because {back}." if back else f"{text}."
 
     def how(self) -> str | None:
