@@ -34,6 +34,7 @@ from anygpu.engines.numpy import lowering
 from anygpu.errors import ResultMismatch
 from anygpu.fallback_warnings import host_operations
 from anygpu.placement import explore
+from anygpu.placement.device_call import is_ordinary, sample_now
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
@@ -165,11 +166,11 @@ def called(seed: int, planner: Planner, wrong: Wrong) -> str:
         state = call.site
         state.chooser.measured("numpy", 1.0)
         state.candidates.end_calibrating()
-        if not explore._is_ordinary(call, expected):
+        if not is_ordinary(call, expected):
             return "not recorded"
         wrong.rng = random.Random(seed)
         before = wrong.spoilt
-        sample = explore._sample(call, expected)
+        sample = sample_now(call, expected)
         assert sample is not None
         explore._try_out(planner, state, function, DEVICE, sample)
         if wrong.spoilt == before:

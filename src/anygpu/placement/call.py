@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from anygpu.array.trace.traced import CallInputs, NotTraceable, Traced
-from anygpu.array.trace.tracing import trace
 from anygpu.hardware.selection import matches_name
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.executing import Executing
 from anygpu.placement.known import Known, name_of
-from anygpu.placement.opaque_form import RowsOfForm, form_of
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, allows_numpy
 from anygpu.placement.signature import signature
 from anygpu.placement.values import anygpu_arrays_in, majority_device
 
 if TYPE_CHECKING:
+    from anygpu.array.trace.traced import CallInputs, Traced
     from anygpu.placement.deferred import Deferred
+    from anygpu.placement.opaque_form import RowsOfForm
 
 #: A function that needs another program more often than this stays on NumPy.
 MOST_RECORDINGS = 12
@@ -49,7 +48,9 @@ class Call:
         self.known = known
         #: The signature of the call.
         self.key = key
-        self._given: tuple[Traced, CallInputs] | None = None
+        self._given: CallInputs | None = None
+        #: The program that `given` was read for, whatever other threads have made of the call site since.
+        self.traced: Traced
         self._form: RowsOfForm | None = None
         #: What runs it on the processor, if its arrays are to wait.
         self.deferred: Deferred[..., Any] | None = None
@@ -62,8 +63,10 @@ class Call:
 
     @property
     def form(self) -> RowsOfForm:
-        """Of an opaque task: what it has in common with calls that have other rows, and its rows."""
+        """The form of an opaque task, which calls with other rows have too, and the rows of this one."""
         if self._form is None:
+            from anygpu.placement.opaque_form import form_of  # few calls are opaque tasks
+
             self._form = form_of(self, self.known.forms)
         return self._form
 
@@ -86,22 +89,16 @@ class Call:
         return found
 
     def given(self) -> CallInputs | None:
-        """What the program takes for this call; `None` when it is not the program of this call."""
+        """The inputs of the program for this call; `None` when it is not the program of this call."""
         traced = self.site.programs.current
         if traced is None:
             return None
-        if self._given is None or self._given[0] is not traced:
+        if self._given is None or self.traced is not traced:
             given = traced.inputs(self.function, self.arguments, self.keywords)
             if given is None:
                 return None
-            self._given = traced, given
-        return self._given[1]
-
-    @property
-    def traced(self) -> Traced:
-        """The program that `given` was read for, whatever other threads have made of the call site since."""
-        assert self._given is not None
-        return self._given[0]
+            self.traced, self._given = traced, given
+        return self._given
 
     def find_program(self) -> bool:
         """Whether one of the programs that are known is that of this call; the call site uses it then."""
@@ -110,7 +107,7 @@ class Call:
             given = traced.inputs(self.function, self.arguments, self.keywords)
             if given is not None:
                 site.use_program(traced)
-                self._given = traced, given
+                self.traced, self._given = traced, given
                 return True
         return False
 
@@ -119,6 +116,9 @@ class Call:
 
         With `raises` an error of the function itself is raised. Otherwise it is raised where the function runs.
         """
+        from anygpu.array.trace.traced import NotTraceable, Traced
+        from anygpu.array.trace.tracing import trace  # most processes are over before they trace anything
+
         site = self.site
         precision = site.options.precision
         by_value = frozenset({float, int} - self.known.lifted)
@@ -154,11 +154,8 @@ class Call:
         return site
 
     def consider(self) -> None:
+        """Predict for every device what this call would take there."""
         self.site.candidates.consider(self.planner, resident=self.resident() if self.site.has_anygpu_arrays else None)
-
-    def rebuild(self, traced: Traced, results: Sequence[Any], given: CallInputs) -> Any:
-        """What the function returns, made of what its program gave for this call."""
-        return traced.rebuild(results, given)
 
 
 def call_of(

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from anygpu.array.trace.traced import Traced
 from anygpu.base import events
 from anygpu.notes import HostNote
 from anygpu.placement.candidates import Candidates
@@ -24,6 +23,7 @@ from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
 
 if TYPE_CHECKING:
+    from anygpu.array.trace.traced import Traced
     from anygpu.placement.direct import DirectCalls
 
 #: Programs of one function for one kind of arguments, for when something that decides changes back and forth.
@@ -255,8 +255,9 @@ class CallSite:
     def __init__(self, task: str, options: Options, baseline: str | None, *, has_anygpu_arrays: bool) -> None:
         self.task = task
         self.options = options
-        #: Whether anygpu's own arrays are among the arguments.
+        #: Whether anygpu's own arrays are among the arguments, and whether NumPy is all that was asked for.
         self.has_anygpu_arrays = has_anygpu_arrays
+        self.names_only_numpy = options.names_only_numpy
         self.chooser = DeviceChooser(baseline, checked=options.check != "off")
         self.programs = Programs()
         self.candidates = Candidates(task, options, self.chooser, self.programs, has_anygpu_arrays=has_anygpu_arrays)
@@ -289,6 +290,7 @@ class CallSite:
         self._forget_programs(seconds=seconds)
 
     def _forget_programs(self, refusal: str | None = None, seconds: float | None = None) -> None:
+        """Run calls on the baseline until the function is traced again, if it ever is."""
         self.candidates.look_again(calibrate=True)
         self.programs.forget(refusal, seconds)
         self.candidates.clear()
@@ -321,10 +323,11 @@ class CallSite:
             self.host.rest(0 if chooser.trying else chooser.next_look - chooser.calls)
         return name
 
-    def has_something_to_explore(self) -> bool:
+    def has_something_to_explore(self, planner: Planner) -> bool:
         """Whether anything is to be started in the background after a call on a device."""
         candidates = self.candidates
-        is_settled = self.programs.current is not None and candidates.evaluated and candidates.calibrated
+        waits = candidates.calibrated or planner.seconds < candidates.calibrate_after
+        is_settled = self.programs.current is not None and candidates.evaluated and waits
         return not is_settled or self.next_trial() is not None
 
     def first_time(self, operation: HostOperation) -> bool:

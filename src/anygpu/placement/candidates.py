@@ -22,7 +22,6 @@ from anygpu.plan.corrections import doubt_about
 from anygpu.plan.fusion_estimate import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, predict
-from anygpu.plan.splitting import split
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
 
@@ -72,6 +71,8 @@ class Candidates:
         self.corrected = 0
         #: Whether calibrations and two devices at once have been looked at, and whether that is being done.
         self.calibrated = self.calibrating = False
+        #: Seconds of all calls that pay for the next calibration.
+        self.calibrate_after = 0.0
         #: Why calls run on NumPy, when nothing that was asked for can run them and the caller allows that.
         self.fallback_reason: str | None = None
         #: Whether that is because no such device is there.
@@ -170,6 +171,10 @@ class Candidates:
         """Run calls on NumPy: nothing that was asked for can run them. A device that is missing may still come."""
         self.fallback_reason, self.misses_device = reason, misses_device
 
+    def wait_for_calibration(self, seconds: float) -> None:
+        """Do not look at calibrations again before all calls have taken so many seconds."""
+        self.calibrate_after = seconds
+
     def begin_calibrating(self) -> bool:
         """Whether the caller is to calibrate devices; no other caller does until `end_calibrating`."""
         begun, self.calibrating = self.calibrating, True
@@ -187,6 +192,7 @@ class Candidates:
         self.evaluated = bool(predictions) or self._chooser.baseline is not None
 
     def _judge(self, planner: Planner, device: Device, resident_bytes: int, lack: str | None) -> Prediction | Refused:
+        """The prediction for one device, or why it is refused; `lack` is what it cannot do of the program."""
         program, baseline = self.program, self._chooser.baseline
         is_baseline = device.id == baseline
         if not self._options.preference.on and not is_baseline and (why := why_only_when_named(device)) is not None:
@@ -219,6 +225,7 @@ class Candidates:
         return Prediction(way, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt)
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
+        """How to cut the program so that a piece needs at most `room` bytes; why it cannot be cut otherwise."""
         return chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
 
     def consider_parts(self, planner: Planner) -> None:
@@ -226,6 +233,8 @@ class Candidates:
         baseline, traced = self._chooser.baseline, self._programs.current
         if baseline != "numpy" or self._has_anygpu_arrays or baseline not in self.predictions or traced is None:
             return
+        from anygpu.plan.splitting import split  # in the background
+
         machine = planner.machine_for(self._options)
         first = machine.device(baseline)
         if first is None:
@@ -293,6 +302,7 @@ class Candidates:
                 self.evaluated = False
 
     def _tell_chooser(self) -> None:
+        """Give the chooser what is predicted for each candidate, and what copying a call takes."""
         facts = self.predictions.items()
         moved = sum(spec.nbytes for spec in (*self.program.inputs, *self.program.results))
         # Copied once by the caller; read four times in the background, to be compared.
@@ -360,6 +370,7 @@ class Candidates:
         )
 
     def _sentence(self, name: str, facts: Prediction, basis: Basis, seconds: float) -> str:
+        """Where the time of a candidate comes from, for `explain`"""
         disturbed = (track := self._chooser.tracks.get(name)) is not None and track.disturbed
         if basis == "measured":
             return f"earlier calls took {readable_seconds(seconds)}{', on a busy machine' if disturbed else ''}."
@@ -380,5 +391,5 @@ class Candidates:
         if moving > phases.run:
             return f"transfers take {readable_seconds(moving)} of that."
         if not facts.calibrated:
-            return "it is not calibrated yet: run `anygpu calibrate` for a better prediction."
+            return "it is not calibrated yet: run `anygpu devices --calibrate` for a better prediction."
         return f"computing takes {readable_seconds(phases.run)} of that."

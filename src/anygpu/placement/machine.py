@@ -14,8 +14,6 @@ from weakref import WeakSet
 import msgspec
 import numpy as np
 
-from anygpu.array.trace.traced import Traced
-from anygpu.array.trace.tracing import trace
 from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import catalogue, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost
@@ -25,7 +23,6 @@ from anygpu.hardware.selection import matches_name, meant
 from anygpu.placement.background import Background
 from anygpu.placement.options import Options
 from anygpu.placement.pacing import LOOKING, Pace
-from anygpu.plan.fusion_estimate import structure_of
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker, default_budget
 
@@ -37,15 +34,19 @@ _USABLE = 0.8
 
 
 class Machine(NamedTuple):
+    """The devices of a machine, and why others are unavailable."""
+
     devices: tuple[Device, ...]
     unavailable: tuple[Unavailable, ...]
     by_id: Mapping[str, Device]
 
     def device(self, identity: str) -> Device | None:
+        """The device with this id, if there is one."""
         return self.by_id.get(identity)
 
 
 def machine_of(devices: Iterable[Device], unavailable: Iterable[Unavailable]) -> Machine:
+    """A machine of these devices; of two with one id the first counts."""
     found = tuple(devices)
     return Machine(found, tuple(unavailable), {each.id: each for each in reversed(found)})
 
@@ -204,6 +205,11 @@ class MachineLook(ABC):
             self.background.submit(partial(self._look, pays=pays))
 
     def _look(self, *, pays: bool = False) -> None:
+        """In the background: load what traces and predicts, and probe for devices."""
+        from anygpu.array.trace.traced import Traced
+        from anygpu.array.trace.tracing import trace
+        from anygpu.plan.fusion_estimate import structure_of
+
         # Recording loads modules when it first meets an operation: not in the time of a caller.
         traced = trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
         if isinstance(traced, Traced):

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anygpu.base import events
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
-from anygpu.fallback_warnings import warn_fallback
-from anygpu.hardware.device import CPU, DeviceKind
-from anygpu.notes import Failure, publish
+from anygpu.fallback_warnings import ran_on_host, warn_fallback
+from anygpu.hardware.device import CPU, DeviceKind, node_of
+from anygpu.notes import publish, publish_failure
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.device_call import Instead, run_on_device
-from anygpu.placement.direct import direct_calls
+from anygpu.placement.device_call import DeviceRun, Instead, run_on_device
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.known import Known
-from anygpu.placement.opaque import place_opaque
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, no_device
-from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
 from anygpu.placement.trust import (
     Filters,
     code_of,
 )
 from anygpu.placement.values import anygpu_arrays_in
 from anygpu.plan.choosing import Choice, WaitingTimes
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
-from anygpu.workers.task_lifecycle import Fail, Requeue, Started
+from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
+from anygpu.workers.worker import Ran
+
+if TYPE_CHECKING:
+    from anygpu.placement.retry import LockedTask
 
 #: Calls with anygpu's own arrays on the host before recording is tried for them, and what it may take.
 _CALLS_BEFORE_RECORDING, _AT_FIRST = 2, 0.03
@@ -60,11 +60,12 @@ def place(
     # All in one function: calls may be nested, and each takes of the depth that Python allows.
     try:
         if known.options.engine is not None:
+            from anygpu.placement.opaque import place_opaque
+
             outcome = place_opaque(call, timer)
         else:
-            warning = call.site.trust.take_warning()
-            if warning is not None:
-                raise warning
+            if call.site.trust.pending_warning is not None:
+                call.site.trust.raise_pending_warning()
             with timer.phase("plan"):
                 call.site.host.flush_timings(planner)
                 trace_and_predict(call, timer)
@@ -75,13 +76,11 @@ def place(
             if outcome[1].device == "numpy":
                 call.site.host.planned(outcome[1].phases.plan + outcome[1].phases.other)
     except BaseException as error:
-        if events.calls:
-            device = getattr(error, "device", None) or "numpy"
-            events.calls.tell(
-                Failure(call.site.task, str(device), type(error).__name__, began, time.perf_counter()), None
-            )
+        publish_failure(call.site.task, error, began, function, str(getattr(error, "device", None) or "numpy"))
         raise
     if call.site.chooser.baseline is None and known.options.engine is None:
+        from anygpu.placement.direct import direct_calls  # for calls that name their device
+
         call.site.host.go_direct(direct_calls(call, outcome[1]))
     publish(outcome[1], (function, arguments, keywords, outcome[0]))
     return outcome
@@ -93,7 +92,7 @@ def place(
 def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
     """Record and consider, as far as that is worth its time now."""
     planner, site, chooser = call.planner, call.site, call.site.chooser
-    if site.candidates.fallback_reason is not None or (site.options.names_only_numpy and chooser.baseline == "numpy"):
+    if site.candidates.fallback_reason is not None or (site.names_only_numpy and chooser.baseline == "numpy"):
         return
     changed = site.programs.current is not None and call.given() is None and not call.find_program()
     seconds = 0.0 if site.programs.is_tried else _seconds_for_recording(call)
@@ -241,6 +240,9 @@ def run_with_retries(
                 raise
             # The frames of the failed attempt hold its arrays; they must go before anything else is tried.
             failure = error.with_traceback(None)
+        from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
+        from anygpu.workers.task_lifecycle import Fail, Requeue, Started
+
         spent = Phases(other=planner.clock() - begin)
         attempts.append(Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure)))
         if life is None:
@@ -285,7 +287,7 @@ def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attemp
     if name == "numpy" or (site.programs.current is None and site.has_anygpu_arrays):
         return _run_on_lazy_arrays(call, choice, timer, attempts)
     try:
-        outcome = run_on_device(call, choice, timer, attempts)
+        outcome = run_on_device(call, choice, call.given(), site.chooser.estimate(name))
     except AnyGPUError:
         raise
     except Exception as error:
@@ -293,7 +295,26 @@ def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attemp
         if site.chooser.baseline != "numpy" or site.has_anygpu_arrays or is_of_a_handler(error):
             raise
         outcome = Instead(f"{name} met a {type(error).__name__}, which NumPy raises with its own message.")
-    return outcome if not isinstance(outcome, Instead) else _run_instead(call, outcome, timer, attempts)
+    if isinstance(outcome, Instead):
+        return _run_instead(call, outcome, timer, attempts)
+    with timer.phase("plan"):
+        _learn(call, name, outcome)
+    unknown = dict(outcome.ran.unknown)
+    if outcome.predicted is None:
+        unknown["predicted_seconds"] = "there was no history of such calls"
+    return outcome.value, receipt_of(
+        outcome.ran,
+        _merge_phases(timer.finish(), outcome.ran.phases),
+        task=site.task,
+        device=name,
+        kind=outcome.prediction.kind,
+        reason=choice.sentence,
+        attempts=attempts,
+        predicted=outcome.predicted,
+        how=outcome.how,
+        program=outcome.program.key,
+        unknown=unknown,
+    )
 
 
 def _run_instead(call: Call, instead: Instead, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:
@@ -343,3 +364,82 @@ def _run_on_lazy_arrays(
 def _kind_of(call: Call, device: str) -> DeviceKind:
     """The kind of a device that has just been used, so it is known; the machine may never have been looked at."""
     return call.planner.places.find(device).facts.kind if device != "numpy" else "cpu"
+
+
+# -- after
+
+
+def _learn(call: Call, name: str, run: DeviceRun) -> None:
+    """Tell the call site and the planner how long a call took on a device, and look for what is worth a trial."""
+    site, planner = call.site, call.planner
+    with planner.lock:
+        # The first call there fills caches, which predictions for later ones know nothing of.
+        is_first = not site.has_run_at(name)
+        site.measured(name, run.took, run.ran.peak_bytes, disturbed=run.disturbed, busy=run.busy)
+        planner.add_seconds(run.took)
+        if not is_first:
+            is_rough = run.disturbed or run.busy
+            planner.learn(name, run.program.key, run.prediction, run.took, is_rough=is_rough)
+        has_news = call.cacheable and site.has_something_to_explore(planner)
+    if has_news:
+        explore(call)
+    # Once for each operation and line; the receipt has them each time.
+    for operation in run.ran.host_operations:
+        if site.first_time(operation) and site.options.fallback == "warn":
+            ran_on_host(operation)
+
+
+def receipt_of(
+    ran: Ran,
+    phases: Phases,
+    *,
+    task: str,
+    device: str,
+    kind: DeviceKind,
+    reason: str,
+    attempts: tuple[Attempt, ...],
+    predicted: float | None,
+    how: str | None,
+    program: str,
+    unknown: dict[str, str],
+) -> Receipt:
+    """The receipt of a program that ran on a worker; `attempts` are those that failed before."""
+    network = ran.network or NetworkUse()
+    return Receipt(
+        task=task,
+        device=device,
+        kind=kind,
+        reason=reason,
+        phases=phases,
+        attempts=(*attempts, Attempt(device=device, phases=phases)),
+        device_seconds=ran.device_seconds,
+        bytes_to_device=ran.bytes_to_device,
+        bytes_to_host=ran.bytes_to_host,
+        bytes_skipped=ran.bytes_skipped,
+        peak_bytes=ran.peak_bytes,
+        kernels=ran.kernels,
+        driver=ran.driver,
+        host_operations=ran.host_operations,
+        node=node_of(device),
+        network_bytes=network.bytes_sent + network.bytes_received,
+        asks=network.asks,
+        predicted_seconds=predicted,
+        how=how,
+        program=program,
+        unknown=unknown,
+    )
+
+
+def _merge_phases(mine: Phases, theirs: Phases) -> Phases:
+    """The caller's phases, with the device's taken out of the caller's `other`."""
+    named = theirs.compile + theirs.queue + theirs.write + theirs.run + theirs.read
+    return Phases(
+        trace=mine.trace,
+        plan=mine.plan,
+        compile=theirs.compile,
+        queue=mine.queue + theirs.queue,
+        write=theirs.write,
+        run=theirs.run,
+        read=theirs.read,
+        other=max(0.0, mine.other - named),
+    )

@@ -26,13 +26,12 @@ from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.check import pin
-from anygpu.placement.comparing import compared
+from anygpu.placement.device_call import pin
 from anygpu.placement.machine import usable_bytes
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SingleDevice
-from anygpu.placement.trust import Sample, is_finite
+from anygpu.placement.trust import Sample, compared, is_finite
 from anygpu.plan.batching import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.predicting import predict
