@@ -40,6 +40,7 @@ from anygpu.receipts import Phases, Receipt, deferred_receipt
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
+    from anygpu.placement.escaping.proof import Proof
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
 
