@@ -1,9 +1,9 @@
-"""Functions that cannot be traced are deferred by themselves where that changes nothing but the time they take.
+"""With `ANYGPU_DEFER=on`, functions that cannot be traced are deferred where their code shows that it is safe.
 
 When a trace has failed and calls have taken long enough, the code of the function is looked at in the background. Where
 it can come to nothing but its arguments and what it makes itself (see `closed_code`), the next calls are deferred,
-under the rules of `deferred`: they go back where that is no gain. `ANYGPU_DEFER=off` means none of it. With
-`ANYGPU_DEFER=proved`, an experiment, calls are evaluated without values instead (see `escaping`), which accepts more.
+under the rules of `deferred`: they go back where that is no gain. With `ANYGPU_DEFER=proved` calls are evaluated
+without values instead (see `escaping`), which accepts more.
 """
 
 from __future__ import annotations

@@ -165,7 +165,9 @@ class DeferredSite:
         if self.calls >= CALLS_BEFORE_JUDGING - is_tight and self.beside > most:
             took = f"{readable_seconds(self.beside)}, and a plain call {readable_seconds(self.plain)}"
             return f"what a deferred call does beside the operations that wait takes {took}"
-        if self._most_lost is not None and self.lost > self._most_lost and min(self.recent) > most:
+        # What it takes to trace segments, at first, is allowed for elsewhere: the quickest calls tell what is lost.
+        steady = self.calls * (min(self.recent) - self.plain)
+        if self._most_lost is not None and self.calls > 2 and steady > self._most_lost and min(self.recent) > most:
             took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
             return f"deferred calls are not faster so far: they take {took}"
         # What native code might gain later is not worth more than that.
