@@ -82,7 +82,7 @@ def test_a_wrong_device_never_gets_a_call_and_its_user_is_told_once() -> None:
     assert len(warning.index) == 1
     assert "No such result was returned" in str(warning)
     (found,) = watched.planner.mismatches()
-    assert warning.command == f"anygpu report {found.id}"
+    assert warning.command == f"anygpu verify --report {found.id}"
     assert found.before_use
     assert [each.id for each in kept()] == [found.id]
     assert "opencl:0 differed from NumPy" in watched.receipts[-1].reason

@@ -152,7 +152,7 @@ def test_a_wrong_result_is_found_before_it_is_used(monkeypatch: pytest.MonkeyPat
         value, device = ran_on(function, X)
         np.testing.assert_array_equal(value, wave(X))
         assert device == "numpy"
-    assert "so it stays on numpy: anygpu report" in reason()
+    assert "so it stays on numpy: anygpu verify --report" in reason()
     other = ag.offload(wave)
     for _ in range(3):
         assert ran_on(other, X[:500])[1] == "numpy", "nor with other arguments"

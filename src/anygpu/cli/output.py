@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 from rich.padding import Padding
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -39,6 +40,20 @@ _MARKS: dict[State, tuple[str, str]] = {
     "absent": ("–", "dim"),
 }
 _SEVERITIES = {"problem": ("Problem", "red"), "advice": ("Advice", "yellow"), "note": ("Note", "cyan")}
+
+
+def waiting(what: str) -> Status:
+    """A spinner on standard error, which keeps piped output clean."""
+    return Console(stderr=True).status(f"{what} …")
+
+
+def print_json(data: bytes) -> None:
+    sys.stdout.write(data.decode() + "\n")
+
+
+def warn_of_old_name(old: str, new: str) -> None:
+    """Say on standard error that a command has another name from the next release on."""
+    sys.stderr.write(f"anygpu: `anygpu {old}` is `anygpu {new}` now; the old name goes with the next release.\n")
 
 
 def show_inventory(console: Console, inventory: Inventory, *, deep: bool = False) -> None:

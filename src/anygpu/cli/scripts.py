@@ -163,7 +163,8 @@ def show_report(console: Console, report: Report) -> None:
     if any(each.basis == "assumed" for function in report.functions for each in function.estimates):
         console.print(
             Text(
-                "\nTimes marked (assumed) are of devices without a calibration: run `anygpu calibrate`, or use --try.",
+                "\nTimes marked (assumed) are of devices without a calibration: run `anygpu devices --calibrate`, "
+                "or use --try.",
                 style="dim",
             )
         )

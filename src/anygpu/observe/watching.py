@@ -355,7 +355,7 @@ class Watch:
                 subject=key[0],
                 device=key[1],
                 sentence=f"{key[0]} takes {usual:.1f} times as long on {key[1]} as predicted. Placement learns from "
-                "what it measures; `anygpu calibrate` measures the device again.",
+                "what it measures; `anygpu devices --calibrate` measures the device again.",
                 time=now,
             ),
             holds=usual > _TOO_SLOW,

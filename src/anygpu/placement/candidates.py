@@ -391,5 +391,5 @@ class Candidates:
         if moving > phases.run:
             return f"transfers take {readable_seconds(moving)} of that."
         if not facts.calibrated:
-            return "it is not calibrated yet: run `anygpu calibrate` for a better prediction."
+            return "it is not calibrated yet: run `anygpu devices --calibrate` for a better prediction."
         return f"computing takes {readable_seconds(phases.run)} of that."

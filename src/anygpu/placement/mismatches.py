@@ -58,8 +58,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def command(self) -> str:
-        """The command that shows a report of it."""
-        return f"anygpu report {self.id}"
+        return f"anygpu verify --report {self.id}"
 
     def warning(self) -> ResultMismatch:
         """The warning for the user, which may also be raised."""
@@ -135,7 +134,7 @@ def _versions(device: str) -> dict[str, str]:
 
 
 def keep(found: Mismatch) -> None:
-    """For `anygpu report`; a folder that cannot be written to costs only the report."""
+    """For `anygpu verify --report`; a folder that cannot be written to costs only the report."""
     folder = cache_folder() / FOLDER
     if write_file(folder / f"{found.id}.json", encode_json(found)):
         with contextlib.suppress(OSError):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from anygpu.placement.mismatches import Mismatch
     from anygpu.placement.recall import Recall
 
-#: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
+#: What a calibration in the background may take; `anygpu devices --calibrate` takes longer and is more exact.
 CALIBRATION_SECONDS = 2.0
 #: Assumed for a device that is busy with a trial: its end is not known.
 _TRIAL_SECONDS = 1.0

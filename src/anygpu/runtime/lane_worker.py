@@ -19,6 +19,7 @@ from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceLost, Unsupported
 from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
 from anygpu.notes import made
+from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import hear_numpy, learn_from
 from anygpu.placement.host_tasks import run_on_host
@@ -193,7 +194,23 @@ class LaneWorker:
                     job.future.set_running_or_notify_cancel()
         return True
 
+    def _choose_again(self, call: Call, choice: Choice | None, timer: PhaseTimer, *, is_forced: bool) -> Choice:
+        """Trace the call of a job that a lane has taken, and choose its device by what is known now.
+
+        It does not get the job: the traceback of the user's error, which the job's future holds, holds this frame.
+        """
+        with timer.phase("plan"):
+            call.site.host.flush_timings(self._planner)
+            if not is_forced:
+                # Captured values may have changed since another such task has run.
+                trace_and_predict(call, timer)
+                if choice is None or not _is_candidate(call.site, choice):
+                    choice = choose(call, _ALL_FREE)
+        assert choice is not None, "a task that is taken by a device was meant for it"
+        return choice
+
     def run_alone(self, lane: Lane, job: Job) -> None:
+        """Run one job, and deliver its result, its error, or the job to where it is tried next."""
         call, site, planner = job.call, job.call.site, self._planner
         if lane.name == "numpy" and (site.host.skip_planning > 0 or call.deferred is not None) and job.forced is None:
             if self.begin(job, _AT_HOME, _STARTED_AT_HOME):
@@ -210,14 +227,7 @@ class LaneWorker:
             if site.options.engine is not None:
                 self._opaque.run(job)
                 return
-            with timer.phase("plan"):
-                site.host.flush_timings(planner)
-                if job.forced is None:
-                    # Captured values may have changed since another such task has run.
-                    trace_and_predict(call, timer)
-                    if choice is None or not _is_candidate(call.site, choice):
-                        choice = choose(call, _ALL_FREE)
-            assert choice is not None, "a task that is taken by a device was meant for it"
+            choice = self._choose_again(call, choice, timer, is_forced=job.forced is not None)
             if lane_of(choice.candidate) != lane.name:
                 # Now that it was traced, another device is known to be faster.
                 self._requeue(job)
@@ -398,22 +408,12 @@ class LaneWorker:
                 lane.batched += len(running)
         if not running:
             return
-        # The worker is killed when the last of them has expired.
-        untils = [job.until for job in running]
-        latest = max((until for until in untils if until is not None), default=None)
-        timeout = None if latest is None or None in untils else max(1e-3, latest - begun) + _LATER
         try:
             with planner.using((choice.candidate,), planned.seconds):
                 worker = planner.worker(choice.candidate, jobs[0].call.site.options)
-                made = batches.run(planned, worker, timeout)
+                made = batches.run(planned, worker, _timeout(running, begun))
         except BaseException as error:  # noqa: BLE001
-            if isinstance(error, AnyGPUError):
-                failure = error.with_traceback(None)
-            else:
-                # An error of one job, such as an index out of bounds: each is retried alone to find out.
-                reason = one_line(text_of(error))
-                message = f"{choice.candidate} cannot run these calls in one launch."
-                failure = Unsupported("one launch", choice.candidate, instead=reason, message=message)
+            failure = _failure_of_batch(error, choice.candidate)
             spent = Phases(other=(planner.clock() - begin) / len(running))
             for job in running:
                 self.handle_failure(job, choice.candidate, failure, spent)
@@ -613,6 +613,21 @@ class _BatchShare(NamedTuple):
             program=launch.program,
             unknown=share.unknown,
         )
+
+
+def _timeout(running: Sequence[Job], begun: float) -> float | None:
+    """Seconds after which the worker of a batch is killed: when the last of its jobs has expired."""
+    untils = [job.until for job in running]
+    latest = max((until for until in untils if until is not None), default=None)
+    return None if latest is None or None in untils else max(1e-3, latest - begun) + _LATER
+
+
+def _failure_of_batch(error: BaseException, device: str) -> AnyGPUError:
+    """The failure of every job of a batch; an error of one, such as an index out of bounds, is found by retrying."""
+    if isinstance(error, AnyGPUError):
+        return error.with_traceback(None)
+    message = f"{device} cannot run these calls in one launch."
+    return Unsupported("one launch", device, instead=one_line(text_of(error)), message=message)
 
 
 def _is_candidate(site: CallSite, choice: Choice) -> bool:

@@ -254,13 +254,15 @@ class _Run:
         value = self._value(sink, values)
         return self._streamed(value, traced)
 
-    def _go(
-        self,
-        sinks: list[Sink],
-        record: Record | None,
-        record_path: Any,
-        advance: Callable[[int], None],
-    ) -> None:
+    def _read(self, start: int, stop: int, memory: list[HostArray]) -> list[HostArray]:
+        """The rows `start` to `stop` of every source, in these buffers where they fit."""
+        return [
+            each.read(self._axis, start, stop, self._room(each, room, stop - start))
+            for each, room in zip(self._sources, memory, strict=True)
+        ]
+
+    def _go(self, sinks: list[Sink], record: Record | None, record_path: Any, advance: Callable[[int], None]) -> None:
+        """Read, compute and write all chunks, and call `advance` with the rows that were written."""
         work, stages, clock = self._work, Stages(), self._clock
         buffers = [[self._buffer(each) for each in self._sources] for _ in range(self._flying)]
         free: Channel[list[HostArray]] = Channel(stages, self._flying, buffers)
@@ -276,11 +278,7 @@ class _Run:
             start, stop = begin, min(begin + self._length, length)
             begin = max(stop, 1) if length == 0 else stop
             with clock.reading():
-                parts = [
-                    each.read(self._axis, start, stop, self._room(each, room, stop - start))
-                    for each, room in zip(self._sources, memory, strict=True)
-                ]
-            return _Chunk(parts, start, stop, memory)
+                return _Chunk(self._read(start, stop, memory), start, stop, memory)
 
         def compute(chunk: _Chunk) -> Iterator[Finished]:
             yield from self._executor.compute(chunk.parts, chunk.start, chunk.stop)
@@ -292,15 +290,16 @@ class _Run:
         def write(finished: Finished) -> None:
             nonlocal first, recorded_at, record
             with clock.writing():
+                written = [
+                    (sink, finished.results[array.number])
+                    for sink, array in zip(sinks, self._returned, strict=True)
+                    if array.axis is not None or first
+                ]
                 if record is not None:
-                    written = [
-                        finished.results[each.number] for each in self._returned if each.axis is not None or first
-                    ]
-                    piece = (finished.start, finished.stop, digest_of(written))
+                    piece = (finished.start, finished.stop, digest_of([values for _, values in written]))
                     record = msgspec.structs.replace(record, done=finished.stop, pieces=(*record.pieces, piece))
-                for each, array in zip(sinks, self._returned, strict=True):
-                    if array.axis is not None or first:
-                        each.write(finished.results[array.number], finished.start, finished.stop)
+                for sink, values in written:
+                    sink.write(values, finished.start, finished.stop)
                 first = False
                 now = time.perf_counter()
                 if record is not None and (now - recorded_at > _RECORD_SECONDS or finished.stop >= length):

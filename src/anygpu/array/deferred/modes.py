@@ -43,6 +43,9 @@ def as_recorded(filters: Any, modes: Sequence[Modes]) -> Iterator[None]:
         for name, of_all in zip(Modes._fields, zip(*modes, strict=True), strict=True)
     }
     with np.errstate(**loudest):
+        if filters is now:  # to set them would make Python forget which warnings it has shown
+            yield
+            return
         warnings.filters = filters
         warnings._filters_mutated()  # type: ignore[attr-defined]
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,6 +46,7 @@ NEW, VIEW, ITSELF, AT_ONCE = Outcome.NEW, Outcome.VIEW, Outcome.ITSELF, Outcome.
 _new = object.__new__
 _frame = sys._getframe
 _ident = threading.get_ident
+_clock = time.perf_counter
 
 
 class Ended(NamedTuple):
@@ -74,6 +76,8 @@ class Recorder:
         self.segment = object()
         #: Calls that were recorded, those that NumPy made at once, and bytes that were copied.
         self.recorded = self.at_once = self.copied = 0
+        #: Seconds of that.
+        self.copying = 0.0
         self.ended: list[Ended] = []
         self.filters = warnings.filters
         self._structures = structures or Structures()
@@ -320,8 +324,10 @@ class Recorder:
         if isinstance(value, np.ndarray):
             if not value.flags.forc:
                 return None
+            begin = _clock()
             self.copied += value.nbytes
             value = value.copy("K")
+            self.copying += _clock() - begin
         return self._input(layout_of(value), value)
 
     def _may_view(self, array: StandIn, fact: Fact) -> bool:

@@ -16,8 +16,8 @@ from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.disturbance import Conditions
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost, DeviceUnavailable, QueueFull
+from anygpu.fleet.simulation.ledger import Ledger, Meter, SimulatedFuture
 from anygpu.fleet.simulation.scenario import OPENING, EventClock, Scenario, SimulatedDevice, SimulatedPlanner
-from anygpu.fleet.simulation.simulate import Ledger, Meter, SimulatedFuture
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.candidates import Prediction

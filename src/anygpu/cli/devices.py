@@ -1,8 +1,7 @@
-"""`anygpu calibrate`: measures how fast devices are, and shows it."""
+"""`anygpu devices`: lists devices, what they are doing, and how fast they are."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated
@@ -16,14 +15,25 @@ from rich.text import Text
 
 from anygpu import api
 from anygpu.base.units import readable_seconds
-from anygpu.cli.output import grid
-from anygpu.errors import AnyGPUError
+from anygpu.cli.output import grid, print_json, show_inventory, show_usage, waiting, warn_of_old_name
+from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.placement import calibrate as calibration
 from anygpu.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
 from anygpu.program.costs import OperationClass
+from anygpu.workers.discovery import discover
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")]
+ProbeSeconds = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        min=0.5,
+        help="Time limit for probing, in seconds. A device that does not respond for 40 % of it counts as hung.",
+    ),
+]
 
 #: The label of each class on the screen.
 _WORDS: dict[OperationClass, str] = {
@@ -54,36 +64,78 @@ class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
 
 
-def calibrate(
-    devices: Annotated[
-        list[str] | None, typer.Argument(metavar="DEVICE", help="Ids, engines or kinds; every device by default.")
+def devices(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="DEVICE", help="With --calibrate: ids, engines or kinds; every device by default."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")] = False,
+    json: Json = False,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Probe again, verify every dtype that a device claims, and show all its details."),
+    ] = False,
+    usage: Annotated[
+        bool, typer.Option("--usage", help="Show load, memory, temperature, power and processes of each device.")
+    ] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure how fast each device is, so that calls are placed well.")
+    ] = False,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, help="Time limit for each device, in seconds.")
+        float, typer.Option("--seconds", min=0.1, help="With --calibrate: time limit for each device, in seconds.")
     ] = calibration.SECONDS,
-    show: Annotated[bool, typer.Option("--show", help="Show the stored calibrations without measuring.")] = False,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=0.5, help="Time limit for finding devices, in seconds.")
-    ] = api.PROBE_SECONDS,
+    show: Annotated[
+        bool, typer.Option("--show", help="With --calibrate: show what is stored, without measuring.")
+    ] = False,
+    timeout: ProbeSeconds = api.PROBE_SECONDS,
 ) -> None:
-    """Measure how fast each device is, so that calls are placed well from the first one.
+    """List every compute device, each verified by a real computation.
 
-    Exits with 1 when a device could not be measured.
+    With --calibrate their speed is measured instead. Exits with 1 when a device could not be measured.
     """
-    from anygpu.workers.discovery import discover
+    if calibrate:
+        return calibrate_devices(names, json=json, seconds=seconds, show=show, timeout=timeout)
+    if names or show:
+        raise InvalidOption("DEVICE and --show go with --calibrate, as in `anygpu devices --calibrate --show`.")
+    with waiting("Looking for devices"):
+        inventory = discover(deep=deep, timeout=timeout)
+    if usage:
+        from anygpu.hardware.usage.reading import read_twice
 
-    patience = Console(stderr=True)
-    with patience.status("Looking for devices …"):
+        document = read_twice(inventory.devices, 0.5)
+        if json:
+            print_json(document.to_json())
+        else:
+            show_usage(Console(), document)
+    elif json:
+        print_json(inventory.to_json())
+    else:
+        show_inventory(Console(), inventory, deep=deep)
+
+
+def calibrate(
+    names: Annotated[list[str] | None, typer.Argument(metavar="DEVICE")] = None,
+    json: Json = False,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1)] = calibration.SECONDS,
+    show: Annotated[bool, typer.Option("--show")] = False,
+    timeout: ProbeSeconds = api.PROBE_SECONDS,
+) -> None:
+    """The old name of `anygpu devices --calibrate`."""
+    warn_of_old_name("calibrate", "devices --calibrate")
+    calibrate_devices(names, json=json, seconds=seconds, show=show, timeout=timeout)
+
+
+def calibrate_devices(names: list[str] | None, *, json: bool, seconds: float, show: bool, timeout: float) -> None:
+    """Measure these devices, or show what is stored of them. Exits with 1 when one could not be measured."""
+    with waiting("Looking for devices"):
         inventory = discover(timeout=timeout)
-    chosen = require(inventory.devices, prefer(devices or None), inventory.unavailable)
+    chosen = require(inventory.devices, prefer(names or None), inventory.unavailable)
     found: dict[str, Calibration] = {}
     failures: dict[str, str] = {}
     for device in chosen:
         if show:
             found[device.id] = calibration.recalled(device) or assumed(device)
             continue
-        with patience.status(f"Calibrating {device} …"):
+        with waiting(f"Calibrating {device}"):
             try:
                 found[device.id] = _measured(device, seconds)
             except AnyGPUError as error:
@@ -91,7 +143,7 @@ def calibrate(
     folder = str(calibration.calibration_folder())
     if json:
         document = Calibrated(calibrations=tuple(found.values()), failures=failures, folder=folder)
-        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        print_json(msgspec.json.encode(document))
     else:
         _show_all(Console(), chosen, found, failures)
         kept = "The measurements were saved in" if found and not show else "Measurements are saved in"
@@ -129,7 +181,7 @@ def _show(console: Console, calibration: Calibration) -> None:
     if calibration.source == "assumed":
         console.print(Padding(Text("not measured yet: assumed from its kind", style="yellow"), (0, 0, 0, 2)))
     elif calibration.disturbed:
-        text = "measured on a busy machine: run `anygpu calibrate` again when it is calm"
+        text = "measured on a busy machine: run `anygpu devices --calibrate` again when it is calm"
         console.print(Padding(Text(text, style="yellow"), (0, 0, 0, 2)))
     facts = grid(2)
     facts.add_row("a call", f"at least {readable_seconds(calibration.launch)}")
