@@ -266,7 +266,7 @@ def function(x, y):
     w = x * 2
     for each in (one(x), other(x)):
         v = each()
-        if v is not 3:
+        if not isinstance(v, int):
             v[:] = 4.0
     return w
 # -- the type asked for by a function that tells it otherwise
