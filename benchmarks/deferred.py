@@ -18,6 +18,7 @@ import importlib.util
 import json
 import math
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -77,7 +78,7 @@ def measured(case: Case) -> dict[str, Any]:
     ours: Any = ag.offload(deferred=True)(function)
     expected = function(*arguments, **keywords)
     value: Any = None
-    vars(allowance).update(vars(Allowance()))  # for each function, as in a process of its own
+    vars(allowance).update(vars(Allowance()))
     calls, took = _settled(ours, arguments, keywords)
     receipt = ag.last_receipt()
     plain: list[float] = []
@@ -101,7 +102,7 @@ def measured(case: Case) -> dict[str, Any]:
         "same": _same(expected, value),
         "reason": ours.why_plain or receipt.reason,
         "how": receipt.how,
-        "settling": took - calls * min(plain),
+        "settling": took - calls * statistics.median(plain),
     }
 
 
@@ -177,8 +178,6 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    folder = tempfile.TemporaryDirectory()  # what earlier processes have found out would decide what is tried when
-    os.environ["ANYGPU_CACHE_DIR"] = folder.name
     cases = own_cases(given.side) if given.functions is None else cases_of(given.functions, given.side)
     unknown = set(given.only or ()) - set(cases)
     if unknown:
@@ -188,7 +187,10 @@ def main() -> int:
         _say("recording: " + ", ".join(f"{name} {seconds * 1e6:.2f} µs" for name, seconds in recording.items()))
     found = {}
     for name in given.only or cases:
-        each = found[name] = measured(cases[name]())
+        # Each as in the first process of its own: what others have found out decides what is tried when.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            os.environ["ANYGPU_CACHE_DIR"] = folder
+            each = found[name] = measured(cases[name]())
         if not given.json:
             _say(_line(name, each))
     if given.json:

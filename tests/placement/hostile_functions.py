@@ -25,6 +25,7 @@ import numpy as np
 
 from anygpu.array.deferred.standing_in import StandIn
 from anygpu.placement import native_calls
+from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.deferred import _Run, name_numpys_class
 from anygpu.placement.escaping.proof import Proof, kinds_of
 from anygpu.placement.options import Options
@@ -2202,12 +2203,30 @@ def _seen(space: dict[str, Any], call: Callable[..., Any], given: tuple[Any, Any
     return shown
 
 
-def why_wrong(text: str, size: int = 24, rounds: int = 1, *, settle: bool = False) -> str | None:
+def proved(function: Any, given: tuple[Any, Any]) -> Any:
+    """What is found of calls by evaluating one of them."""
+    return Proof(function, kinds_of(given, {}), 10.0)
+
+
+def closed(function: Any, given: tuple[Any, Any]) -> Any:
+    """What is found of calls by looking at the code."""
+    return ClosedCode(function)
+
+
+def why_wrong(
+    text: str,
+    size: int = 24,
+    rounds: int = 1,
+    *,
+    look: Callable[[Any, tuple[Any, Any]], Any] = closed,
+    settle: bool = False,
+    chosen: Callable[[int], bool] = lambda number: True,
+) -> str | None:
     """What a function does otherwise where it is deferred; "" where it is never, `None` where all is well."""
     plain, ours = _world(text, size), _world(text, size)
     function = ours["function"]
     some = next(_calls(ours, size))
-    proof = Proof(function, kinds_of(some, {}), 10.0)
+    proof = look(function, some)
     if proof.why_not is not None or not proof.holds(some, {}):
         return ""
     gc.collect()
@@ -2231,16 +2250,18 @@ def why_wrong(text: str, size: int = 24, rounds: int = 1, *, settle: bool = Fals
     number = 0
     for _ in range(rounds):
         for theirs, mine in zip(_calls(plain, size), _calls(ours, size), strict=True):
+            number += 1
+            if not chosen(number - 1):
+                continue
             seen = []
             for space, call, given in ((plain, plain["function"], theirs), (ours, deferred, mine)):
                 if "between" in space:
-                    space["between"](number)
+                    space["between"](number - 1)
                 np.random.set_state(state)
                 seen.append(_seen(space, call, given))
             expected, found = seen
             if found != expected:
-                return f"call {number}: {_difference(found, expected)}"
-            number += 1
+                return f"call {number - 1}: {_difference(found, expected)}"
             if settle:
                 native_calls.background.settle(60)
     gc.collect()
@@ -2266,6 +2287,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--proved", action="store_true")
     given = parser.parse_args()
     counts = {"refused": 0, "right": 0, "wrong": 0}
     gc.freeze()  # what is there already is not looked through for arrays that are left
@@ -2279,7 +2301,7 @@ def main() -> int:
                 continue
             size, rounds = (6000, 5) if given.native else (24, 1)
             try:
-                why = why_wrong(text, size, rounds, settle=given.native)
+                why = why_wrong(text, size, rounds, look=proved if given.proved else closed, settle=given.native)
             except Exception as error:  # noqa: BLE001 - it is told
                 why = "".join(traceback.format_exception(error))
             counts["refused" if why == "" else "right" if why is None else "wrong"] += 1

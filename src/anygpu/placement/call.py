@@ -154,6 +154,7 @@ class Call:
         return site
 
     def consider(self) -> None:
+        """Predict for every device what this call would take there."""
         self.site.candidates.consider(self.planner, resident=self.resident() if self.site.has_anygpu_arrays else None)
 
 

@@ -290,6 +290,7 @@ class CallSite:
         self._forget_programs(seconds=seconds)
 
     def _forget_programs(self, refusal: str | None = None, seconds: float | None = None) -> None:
+        """Run calls on the baseline until the function is traced again, if it ever is."""
         self.candidates.look_again(calibrate=True)
         self.programs.forget(refusal, seconds)
         self.candidates.clear()

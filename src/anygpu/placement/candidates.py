@@ -192,6 +192,7 @@ class Candidates:
         self.evaluated = bool(predictions) or self._chooser.baseline is not None
 
     def _judge(self, planner: Planner, device: Device, resident_bytes: int, lack: str | None) -> Prediction | Refused:
+        """The prediction for one device, or why it is refused; `lack` is what it cannot do of the program."""
         program, baseline = self.program, self._chooser.baseline
         is_baseline = device.id == baseline
         if not self._options.preference.on and not is_baseline and (why := why_only_when_named(device)) is not None:
@@ -224,6 +225,7 @@ class Candidates:
         return Prediction(way, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt)
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
+        """How to cut the program so that a piece needs at most `room` bytes; why it cannot be cut otherwise."""
         return chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
 
     def consider_parts(self, planner: Planner) -> None:
@@ -300,6 +302,7 @@ class Candidates:
                 self.evaluated = False
 
     def _tell_chooser(self) -> None:
+        """Give the chooser what is predicted for each candidate, and what copying a call takes."""
         facts = self.predictions.items()
         moved = sum(spec.nbytes for spec in (*self.program.inputs, *self.program.results))
         # Copied once by the caller; read four times in the background, to be compared.
@@ -367,6 +370,7 @@ class Candidates:
         )
 
     def _sentence(self, name: str, facts: Prediction, basis: Basis, seconds: float) -> str:
+        """Where the time of a candidate comes from, for `explain`"""
         disturbed = (track := self._chooser.tracks.get(name)) is not None and track.disturbed
         if basis == "measured":
             return f"earlier calls took {readable_seconds(seconds)}{', on a busy machine' if disturbed else ''}."

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -64,8 +64,8 @@ _LOOK_AFTER = 0.02
 _RECENT = 24
 #: One call of so many is a plain one, to know what these take.
 PLAIN_EVERY = 24
-#: Plain calls that tell what native code for the whole function has to beat.
-_PLAIN_BEFORE_NATIVE = 4
+#: Plain calls that tell what native code for the whole function has to beat: in a row, where they are short.
+_PLAIN_BEFORE_NATIVE, _LONG = 10, 5e-3
 #: Whether functions are traced as well: native code for the whole of one is faster than for its segments.
 TRACES_TOO = True
 #: Calls that take longer, and so long together, are proved to be alone with their arguments where copies of these take
@@ -90,6 +90,17 @@ def _describe(value: Any, parts: list[Any], lifted: frozenset[type]) -> None:
 
 
 BUILTIN[StandIn] = _describe
+
+
+class Found(Protocol):
+    """What was found out about a function: why it is not deferred by itself, if so, and whether it holds for a call."""
+
+    why_not: str | None
+
+    @property
+    def seconds(self) -> float: ...
+
+    def holds(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool: ...
 
 
 class DeferredSite:
@@ -123,7 +134,13 @@ class DeferredSite:
         """Whether the next call is to be a plain one, to know what it takes."""
         return self.plain_calls < 1 or self.calls >= PLAIN_EVERY * self.plain_calls
 
+    @property
+    def is_little_known(self) -> bool:
+        """Whether plain calls may take less than was seen."""
+        return self.plain_calls < _PLAIN_BEFORE_NATIVE and self.plain < _LONG
+
     def ran_plain(self, seconds: float) -> None:
+        """Count a plain call of the function, which took so long."""
         self.plain_calls += 1
         self.seconds += seconds
         self.plain = min(self.plain, seconds)
@@ -148,7 +165,9 @@ class DeferredSite:
         if self.calls >= CALLS_BEFORE_JUDGING - is_tight and self.beside > most:
             took = f"{readable_seconds(self.beside)}, and a plain call {readable_seconds(self.plain)}"
             return f"what a deferred call does beside the operations that wait takes {took}"
-        if self._most_lost is not None and self.lost > self._most_lost and min(self.recent) > most:
+        # What it takes to trace segments, at first, is allowed for elsewhere: the quickest calls tell what is lost.
+        steady = self.calls * (min(self.recent) - self.plain)
+        if self._most_lost is not None and self.calls > 2 and steady > self._most_lost and min(self.recent) > most:
             took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
             return f"deferred calls are not faster so far: they take {took}"
         # What native code might gain later is not worth more than that.
@@ -175,7 +194,7 @@ class Deferred(Offloaded[P, R]):
         function: Callable[P, R],
         options: Options,
         planner: Callable[[], Planner],
-        proof: Proof | None = None,
+        proof: Found | None = None,
     ) -> None:
         super().__init__(function, options, planner)
         #: That nothing else leads to the memory of arguments, where it was found out.
@@ -259,7 +278,7 @@ class Deferred(Offloaded[P, R]):
         """Whether native code for the whole function, or a trial of it, runs the next call of a kind."""
         site = self._sites.get(key)
         whole = None if site is None else self._whole(key)
-        if site is None or whole is None or whole.direct is None or site.plain_calls < _PLAIN_BEFORE_NATIVE:
+        if site is None or whole is None or whole.direct is None or site.is_little_known:
             return False
         note = getattr(whole.direct, "note", None)
         recent = site.recent  # read once: another thread may replace it
@@ -321,6 +340,7 @@ class Deferred(Offloaded[P, R]):
         self._note_of_new = self._note_of_new._replace(reason=f"its calls are plain ones: {why}")
 
     def _site(self, key: Hashable) -> DeferredSite:
+        """The site of calls with such arguments, which is made for the first."""
         found = self._sites.get(key)
         if found is None:
             if len(self._sites) >= _MOST_SITES:
@@ -335,7 +355,7 @@ class Deferred(Offloaded[P, R]):
         begin = _clock()
         whole = self._whole(key)
         is_next_whole = whole is not None and whole.direct is not None
-        is_next_plain = site.is_next_plain() or (is_next_whole and site.plain_calls < _PLAIN_BEFORE_NATIVE)
+        is_next_plain = site.is_next_plain() or (is_next_whole and site.is_little_known)
         if is_next_plain or (loading.native.is_under_way() and not are_held()):
             value, receipt = self._plain(site, arguments, keywords, begin)
             if whole is not None:
@@ -373,7 +393,12 @@ class Deferred(Offloaded[P, R]):
         if why is not None:
             self._go_back(None if run.escaped else key, f"{why}.")
         receipt = self._last = deferred_receipt(
-            self._task, run.reason(why), Phases(run=end - begin), run.seconds, run.how(), any_native=run.native > 0
+            self._task,
+            run.reason(why, by_itself=self._proof is not None),
+            Phases(run=end - begin),
+            run.seconds,
+            run.how(),
+            any_native=run.native > 0,
         )
         self._publish(receipt, arguments, keywords, value)
         return value, receipt
@@ -423,6 +448,7 @@ class Deferred(Offloaded[P, R]):
         return value, receipt
 
     def _publish(self, receipt: Receipt, arguments: Any, keywords: Any, value: Any) -> None:
+        """Leave the receipt of a call, and tell those who listen."""
         if events.calls or listeners.get():
             publish(receipt, (self._function, arguments, keywords, value))
         else:
@@ -491,6 +517,7 @@ class _Run:
         self.escaped: str | None = None
 
     def _computed(self, script: Any) -> list[Any]:
+        """Run a segment, and add what it took; its results."""
         begin = _clock()
         try:
             results, is_native = self._segments.run(script)
@@ -534,6 +561,7 @@ class _Run:
         replace_in_frames(error)
 
     def _look_for_escapes(self) -> None:
+        """Find arrays that are still held after the call, and note why the call may not be deferred."""
         alive = self._recorder.close()
         if not alive:
             return
@@ -554,15 +582,19 @@ class _Run:
 
     @property
     def operations(self) -> int:
+        """Operations that waited, and those that ran at once."""
         return self._recorder.recorded + self._recorder.at_once
 
     @property
     def seconds(self) -> dict[str, float]:
+        """The seconds of segments and of Python between them."""
         return {"segments": self.computing, "python": max(0.0, self.whole - self.computing)}
 
-    def reason(self, back: str | None) -> str:
+    def reason(self, back: str | None, *, by_itself: bool) -> str:
         segments = len(self._recorder.ended)
         text = f"deferred: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
+        if by_itself:
+            text += "; without being asked to, because its code can reach nothing but its arguments"
         return f"{text}; the next calls are plain, because {back}." if back else f"{text}."
 
     def how(self) -> str | None:

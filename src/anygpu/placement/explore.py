@@ -78,6 +78,7 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
 
 
 def _skip_while_calibrating(site: CallSite) -> None:
+    """Let calls on NumPy skip planning, for as long as one is worth."""
     if site.chooser.baseline == "numpy":
         site.host.skip_planning_for(
             site.host.calls_for_planning, "other devices are being calibrated in the background."
@@ -93,6 +94,7 @@ def _foreseen(call: Call) -> bool:
 
 
 def _start_trial(call: Call, name: str, value: Any) -> None:
+    """Try a device in the background, if calls have paid for it; else let calls skip planning until then."""
     planner, site, chooser = call.planner, call.site, call.site.chooser
     traced, facts = site.programs.current, site.candidates.predictions.get(name)
     if traced is None or facts is None:  # another thread has given it up
@@ -317,4 +319,5 @@ def _prepare(way: Strategy, program: Program, find: Callable[[str], Worker]) -> 
 
 
 def _same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two lists of results are the same, bit by bit."""
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(one, other, strict=True))

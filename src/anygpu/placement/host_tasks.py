@@ -37,6 +37,7 @@ def run_on_host(call: Call) -> tuple[Any, Note | Repeated | Receipt]:
 
 
 def _run(site: NativeSite, call: Call) -> tuple[Any, Note | Repeated | Receipt]:
+    """Run a call by native code if there is some, else on NumPy; its value and the note for its receipt."""
     begin = _clock()
     direct = site.direct  # read once: another thread may take it away
     if direct is not None:

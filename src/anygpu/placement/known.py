@@ -131,6 +131,7 @@ class NumpySite:
         self.calls, self.seconds = 0, 0.0
 
     def ran_on_host(self, seconds: float) -> None:
+        """Count a call on NumPy, which took so long."""
         self.calls += 1
         self.seconds += seconds
 

@@ -31,6 +31,7 @@ class Loading:
         self.threads: list[threading.Thread] = []
 
     def is_done(self) -> bool:
+        """Whether all of the module is loaded."""
         # It is among the modules as soon as its import has begun.
         return hasattr(sys.modules.get(self._module), self._last_name)
 
@@ -47,6 +48,7 @@ class Loading:
         return self.thread is not None and self.thread.is_alive()
 
     def _load(self, first: Callable[[], None] | None, then: tuple[Callable[[], None], ...]) -> None:
+        """On the thread: do what is to be done first, import the module, and do the rest."""
         from anygpu.placement.switching import yielding
 
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.

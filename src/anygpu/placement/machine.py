@@ -34,15 +34,19 @@ _USABLE = 0.8
 
 
 class Machine(NamedTuple):
+    """The devices of a machine, and why others are unavailable."""
+
     devices: tuple[Device, ...]
     unavailable: tuple[Unavailable, ...]
     by_id: Mapping[str, Device]
 
     def device(self, identity: str) -> Device | None:
+        """The device with this id, if there is one."""
         return self.by_id.get(identity)
 
 
 def machine_of(devices: Iterable[Device], unavailable: Iterable[Unavailable]) -> Machine:
+    """A machine of these devices; of two with one id the first counts."""
     found = tuple(devices)
     return Machine(found, tuple(unavailable), {each.id: each for each in reversed(found)})
 
@@ -201,6 +205,7 @@ class MachineLook(ABC):
             self.background.submit(partial(self._look, pays=pays))
 
     def _look(self, *, pays: bool = False) -> None:
+        """In the background: load what traces and predicts, and probe for devices."""
         from anygpu.array.trace.traced import Traced
         from anygpu.array.trace.tracing import trace
         from anygpu.plan.fusion_estimate import structure_of

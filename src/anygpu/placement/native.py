@@ -90,6 +90,7 @@ class NativeTrial:
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
+        """Run one call, on NumPy or as native code that is compared with it; its value."""
         site = self._site
         call = Called(function, arguments, keywords, begin)
         allowance.earn(site.seconds - site.paid)

@@ -118,6 +118,7 @@ class Allowance:
         self._usual += (seconds - self._usual) / 2
 
     def affords_one(self) -> bool:
+        """Whether calls have paid for another trial."""
         return self._spent + self._usual <= self._earned
 
 
@@ -176,6 +177,7 @@ class NativeCalls:
 
     @property
     def note(self) -> NativeNote:
+        """The note from which receipts of such calls are made."""
         return self._note
 
     @property
@@ -184,6 +186,7 @@ class NativeCalls:
         return not self._trust.flags
 
     def _noted(self) -> NativeNote:
+        """A note that says how much faster native code is."""
         seconds, numpy = self._seconds, self._site.least
         took = f"it takes {readable_seconds(seconds)}, and numpy {readable_seconds(numpy)}"
         reason = f"native code is {numpy / max(seconds, 1e-9):.1f} × faster: {took}."
@@ -319,6 +322,7 @@ class NativeCalls:
             self._site.known.quick = self
 
     def _begin_interval(self) -> None:
+        """Set the number of calls until a sample is compared with NumPy again."""
         site, seconds = self._site, max(self._seconds, 1e-7)
         calls = calls_between_samples(site.least, seconds, self._copying, samples=self._samples)
         if probes_by_itself():
@@ -366,6 +370,7 @@ class NativeCalls:
         return value
 
     def _compare_again(self, function: Callable[..., Any], sample: Sample, kinds: tuple[Any, ...]) -> None:
+        """In the background: compare native code with NumPy for a sample of a new kind of numbers."""
         agreed = False
         try:
             with contextlib.suppress(Exception), yielding(), background.must_finish():
@@ -494,6 +499,7 @@ def agrees(
 def _pin(
     site: NativeSite, function: Callable[..., Any], sample: Sample, difference: Difference, *, before_use: bool
 ) -> None:
+    """Keep such calls on NumPy, because native code was wrong, and warn the user."""
     from anygpu.placement.mismatches import keep, mismatch, tell  # which only a wrong result needs
 
     program = sample.traced.program
@@ -510,5 +516,6 @@ def _pin(
 
 
 def _raise_once(site: NativeSite, warning: Warning, *_: Any) -> Any:
+    """Raise the warning in place of a call, and run the next ones on NumPy."""
     site.look_again(math.inf)
     raise warning

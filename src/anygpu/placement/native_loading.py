@@ -33,6 +33,7 @@ def begin_for(site: NativeSite) -> None:
 
 
 def _has_spare_processor(site: NativeSite) -> bool:
+    """Whether the calls so far have left enough of a processor idle."""
     clock, processor_clock = site.began
     used = (time.process_time() - processor_clock) / max(time.perf_counter() - clock, 1e-9)
     return usable_processors() - used >= _SPARE
@@ -69,12 +70,14 @@ def _start_compiler() -> None:
 
 
 def _make_runtime_quietly() -> None:
+    """Make the native runtime on a thread, without raising."""
     # Whoever needs it gets the error.
     with contextlib.suppress(Exception), yielding():
         _make_runtime()
 
 
 def _make_runtime() -> None:
+    """Compile or load what all native code needs."""
     from anygpu.engines.cpu.runtime import native_runtime
 
     native_runtime()

@@ -86,6 +86,7 @@ class Calls:
         return call_of(self._function, self._known, self._find_planner(), key, arguments, keywords)
 
     def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
+        """Plan the call, and run it; its value and receipt."""
         # Late: a process whose calls are few and short never needs it. On a busy machine loading takes long, and the
         # receipt has to say so.
         begun = None if loading.is_loaded() else _clock()
@@ -247,12 +248,14 @@ class Offloaded(Calls, Generic[P, R]):
         return value
 
     def _prepared(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Compile for such arguments, and call the function; its value."""
         from anygpu.placement.native import prepare  # the caller has asked to wait
 
         site = self._known.native.get(key) or self._native_site(key)
         return prepare(site, self._function, arguments, keywords)
 
     def _native_site(self, key: tuple[Hashable, ...]) -> NativeSite:
+        """A new site for calls that run on NumPy or as native code."""
         from anygpu.placement.native_site import NativeSite  # calls that name a device need none
 
         known = self._known
@@ -272,6 +275,7 @@ class Offloaded(Calls, Generic[P, R]):
 
     @property
     def options(self) -> Options:
+        """The options that were asked for."""
         return self._known.options
 
     def __repr__(self) -> str:
@@ -306,6 +310,7 @@ _OF_FUNCTIONS = frozenset(("__code__", "__defaults__", "__kwdefaults__", "__glob
 
 
 def _found(module: str | None, name: str) -> Any:
+    """The object with this name in a module, or `None`"""
     found: Any = sys.modules.get(module or "")
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -313,6 +318,7 @@ def _found(module: str | None, name: str) -> Any:
 
 
 def _restored(function: Callable[..., Any], options: Options) -> Any:
+    """The offloaded form of a function with some options."""
     if options.deferred:
         from anygpu.placement.deferred import Deferred
 
@@ -328,6 +334,7 @@ def default_planner() -> Planner:
 
 
 def _allows_numpy(options: Options) -> bool:
+    """Whether NumPy is among the devices that were asked for."""
     if options.names_only_numpy or (options.engine is None and not options.preference.on):
         return True
     from anygpu.placement.planner import allows_numpy
@@ -341,6 +348,7 @@ def _is_recorded(key: tuple[Hashable, ...]) -> bool:
 
 
 def check_callable(function: Any) -> None:
+    """Raise `InvalidOption` for an object that cannot be called."""
     if not callable(function):
         hint = " Put @property above @offload." if isinstance(function, property | functools.cached_property) else ""
         raise InvalidOption(f"anygpu takes a function to run; got {function!r}.{hint}")

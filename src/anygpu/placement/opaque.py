@@ -224,6 +224,7 @@ class _Measuring:
 
 
 def _meter(worker: Any, device: Device) -> Any:
+    """The engine's meter of a device's memory, if it has one."""
     find = getattr(worker.engine, "meter", None)
     return find(device) if find is not None else None
 
@@ -262,6 +263,7 @@ def _choose(call: Call) -> tuple[Choice, list[Short]]:
 
 
 def _no_memory(call: Call, short: Short) -> OutOfMemory:
+    """The error for a device that is predicted to lack memory for a call."""
     return OutOfMemory(
         short.device,
         short.needed,
@@ -272,6 +274,7 @@ def _no_memory(call: Call, short: Short) -> OutOfMemory:
 
 
 def _consider(call: Call) -> None:
+    """Find the devices of the task's engine, once; raise `DeviceUnavailable` where there is none."""
     site = call.site
     if site.candidates.evaluated:
         return
@@ -298,4 +301,5 @@ def _offer_another(call: Call) -> None:
 
 
 def _is_native(value: Any) -> bool:
+    """Whether a value is another library's array."""
     return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic)

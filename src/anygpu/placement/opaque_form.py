@@ -32,6 +32,7 @@ class Short(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        """The bytes that are needed and free, as a sentence."""
         return (
             f"{self.device} needs about {readable_bytes(self.needed)} for it, and {readable_bytes(self.free)} are free."
         )
@@ -161,6 +162,7 @@ class OpaqueForm:
         return calls < FIRST or calls % EVERY == 0
 
     def measured(self, call: Call, device: str, rows: int | None, peak: int) -> None:
+        """Learn the peak of a call with so many rows, and keep it for later processes."""
         number = rows or 0
         with self._lock:
             calls, peaks = self._calls.get((device, number), 1), self._peaks.setdefault(device, {})
@@ -197,10 +199,12 @@ def form_of(call: Call, forms: dict[Hashable, OpaqueForm]) -> RowsOfForm:
 
 
 def _is_array(leaf: Any) -> bool:
+    """Whether a leaf has a shape and a dtype."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _named(leaf: Any) -> tuple[str, str]:
+    """The type of a leaf, and its value if that is plain, for the name of a form."""
     plain = leaf if isinstance(leaf, bool | int | float | str | type(None)) else None
     return type(leaf).__qualname__, repr(plain)[:64]
 

@@ -200,6 +200,7 @@ class Reach:
             return False
 
     def _look(self, function: Callable[..., Any]) -> bool:
+        """Whether all code that the function leads to is harmless; note what that depends on."""
         checked = 0
         for code, source in _codes(function):
             checked += 1
@@ -245,6 +246,7 @@ def _NOTHING() -> None:  # noqa: N802 - a constant
 
 
 def _is_followed(value: Any) -> bool:
+    """Whether a function's code is looked into: it is Python's, and not NumPy's."""
     return isinstance(value, types.FunctionType) and not str(value.__module__).startswith("numpy")
 
 
@@ -307,10 +309,12 @@ def _answers_itself(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a global is a plain value, which leads nowhere."""
     return value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic | np.dtype)
 
 
 def _is_harmless(value: Any) -> bool:
+    """Whether calling or reading a global cannot lead out of the code that is known."""
     if _is_number(value):
         return True
     name = str(getattr(value, "__name__", ""))

@@ -102,6 +102,7 @@ class Planner(MachineLook):
             self._recalled.save()
 
     def worker(self, device: str, options: Options | None = None) -> Worker:
+        """The worker that serves callers on a device, which is opened if it is not open."""
         # Whoever wants to run a program has recorded one.
         self._ready = True
         return self.places.worker(device, isolation=options.isolation if options else None)
@@ -118,27 +119,33 @@ class Planner(MachineLook):
         return self.places.explorer(device)
 
     def worker_of(self, options: Options) -> Callable[[str], Worker]:
+        """A function that finds the worker of a device, with the isolation that the options ask for."""
         return lambda device: self.worker(device, options)
 
     @property
     def numpy(self) -> Device:
+        """NumPy's device."""
         return numpy_device()
 
     def is_open(self, device: str) -> bool:
+        """Whether a worker of the device is open."""
         return self.places.is_open(device)
 
     # -- speed
 
     def _prepare_history(self, devices: Sequence[Device]) -> None:
+        """In the background: read what earlier processes have learnt of these devices."""
         self.recall.prepare(devices)
 
     def _recall(self, devices: Sequence[Device]) -> None:
+        """Read the calibrations of devices that are new here, or assume some."""
         for device in devices:
             if device.id not in self._calibrations:
                 known = self.places.calibration(device) or (recalled(device) if device.node is None else None)
                 self._calibrations[device.id] = known or assumed(device)
 
     def calibration(self, device: Device) -> Calibration:
+        """How fast a device is: measured, or assumed."""
         known = self._calibrations.get(device.id)
         if known is None:
             self._recall((device,))
@@ -225,6 +232,7 @@ class Planner(MachineLook):
         return _Busy(self)
 
     def _devices_in_use(self) -> set[str]:
+        """The devices that calls or trials use now."""
         with self.lock:
             return {device for devices, _ in list(self._in_flight.values()) for device in devices} | self._trials
 
@@ -267,6 +275,7 @@ class Planner(MachineLook):
         return self.background.settle(timeout)
 
     def close(self) -> None:
+        """End the thread in the background."""
         self.background.close()
 
 
@@ -288,6 +297,7 @@ class _Busy(Mapping[str, float]):
         return seconds
 
     def get(self, device: str, default: Any = None) -> Any:
+        """The seconds until a device is free, or the default."""
         return self._planner._seconds_in_use(device) or default
 
     def __iter__(self) -> Iterator[str]:

@@ -188,6 +188,7 @@ class Recall:
             self._history.flush(seconds)
 
     def _tell(self, site: CallSite, found: _Site) -> None:
+        """Tell the history of a call site's calls since the last time."""
         chooser, traced = site.chooser, site.programs.current
         told_calls, told_seconds = self._told.get(site, (0, 0.0))
         calls, seconds = site.host.totals

@@ -170,6 +170,7 @@ def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure
 
 
 def _next_best(site: CallSite, task: Task, planner: Planner) -> str:
+    """The best of the devices that are left: one that is free, as fast as any, in the order of predictions."""
     # In the order of the predictions, because a set of devices has none.
     order = {name: position for position, name in enumerate(site.candidates.predictions)}
     left = sorted(
@@ -209,9 +210,11 @@ def _smaller(site: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
 
 
 def _devices_of(site: CallSite, name: str) -> tuple[str, ...]:
+    """The devices that a candidate uses."""
     facts = site.candidates.predictions.get(name)
     return facts.way.devices if facts is not None else (name,)
 
 
 def one_line(text: str) -> str:
+    """A text of several lines as one, for sentences."""
     return " ".join(part.strip(" -") for part in text.splitlines())

@@ -105,6 +105,7 @@ class Segment:
 
     @property
     def site(self) -> SegmentSite | None:
+        """The call site of the segment, once it has run often enough to have one."""
         return None if self._form is None else self._form[2]
 
     @property
@@ -146,6 +147,7 @@ class Segment:
 
 
 def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal and look the same."""
     return one is other or (one == other and repr(one) == repr(other))
 
 

@@ -157,6 +157,7 @@ class Trust:
 
     @property
     def knows_plain_order(self) -> bool:
+        """Whether NumPy's order of results is known for arguments in C order."""
         return _PLAIN in self._layouts
 
     def recall_order(self, orders: tuple[tuple[int, ...] | None, ...] | None) -> None:
@@ -164,6 +165,7 @@ class Trust:
         self._layouts[_PLAIN] = orders
 
     def knows_order(self, inputs: Sequence[Any]) -> bool:
+        """Whether NumPy's order of results is known for arguments in such an order."""
         return _order_of(inputs) in self._layouts
 
     def in_order(self, traced: Traced, inputs: Sequence[Any], value: Any) -> Any:
@@ -203,6 +205,7 @@ def number_kind(number: Any) -> NumberKind:
 
 
 def _order_of(inputs: Sequence[Any]) -> Hashable:
+    """A key for the order in memory of all inputs."""
     for each in inputs:
         if type(each) is np.ndarray and not each.flags.c_contiguous:
             return tuple([other.strides if type(other) is np.ndarray else None for other in inputs])
@@ -327,6 +330,7 @@ def learn_silence(trust: Trust, noted: int) -> None:
 
 
 def _is_number(leaf: Any) -> bool:
+    """Whether a leaf of a result has numbers that may be NaN or infinite."""
     return isinstance(leaf, np.ndarray | np.generic | float | complex)
 
 
@@ -359,10 +363,12 @@ class Filters(NamedTuple):
 
     @classmethod
     def now(cls) -> Filters:
+        """The filters as they are now."""
         found: Any = warnings.filters
         return cls(found, len(found), found[0] if found else None)
 
     def unchanged(self) -> bool:
+        """Whether the filters are still the same."""
         found: Any = warnings.filters
         return found is self.found and len(found) == self.length and (not found or found[0] is self.first)
 
@@ -442,6 +448,7 @@ def _action(text: str, module: str, line: tuple[str, int] | None) -> str:
 
 
 def _matches(pattern: Any, text: str) -> bool:
+    """Whether a filter's pattern, compiled or plain, fits a text."""
     return bool(pattern.match(text)) if hasattr(pattern, "match") else pattern == text
 
 

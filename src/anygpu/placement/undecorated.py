@@ -29,6 +29,7 @@ class KnownFunctions:
         self._known: OrderedDict[Hashable, Known] = OrderedDict()
 
     def find(self, key: Hashable) -> Known | None:
+        """The calls that are known of a function; it is not the next to be forgotten."""
         found = self._known.get(key)
         if found is not None:
             with contextlib.suppress(KeyError):  # forgotten since, by another thread
@@ -43,6 +44,7 @@ class KnownFunctions:
         return known
 
     def forget(self) -> None:
+        """Forget all functions."""
         self._known.clear()
 
 

@@ -120,6 +120,7 @@ def replace_everywhere(arrays: Sequence[StandIn]) -> int:
 
 
 def _replace(holder: Any, array: StandIn, value: Any) -> None:
+    """Put a value in the place of an array that waits, wherever an object of the user's holds it."""
     kind = type(holder)
     if isinstance(holder, list | deque):
         base: Any = list if isinstance(holder, list) else deque
@@ -154,6 +155,7 @@ def _replace(holder: Any, array: StandIn, value: Any) -> None:
 
 
 def _slot(slot: MemberDescriptorType, holder: Any) -> Any:
+    """The value of a slot, or `None` where it is not set."""
     try:
         return slot.__get__(holder)
     except AttributeError:

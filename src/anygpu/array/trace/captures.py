@@ -216,6 +216,7 @@ class CaptureSearch:
         expected: Any,
         name: str,
     ) -> int:
+        """Add a capture, and its value; its position."""
         if len(self.captures) >= MAX_CAPTURES:
             raise TooMuch
         position = len(self.captures)
@@ -290,6 +291,7 @@ class CaptureSearch:
             self._add(position, step, key, part, name, depth + 1)
 
     def _add_function(self, function: types.FunctionType, new: Callable[..., int], name: str, depth: int) -> int:
+        """Add a function, and all that its code reaches by name; its position."""
         code = function.__code__
         position = new("function", same_code, code)
         self._known[id(function)] = position
@@ -338,12 +340,14 @@ class CaptureSearch:
         return position
 
     def _add_builtin(self, position: int, function: types.FunctionType, name: str) -> None:
+        """Add a builtin that a function names, once."""
         known: dict[str, Any] = cast(Any, function).__builtins__
         if name in known and (id(known), name) not in self._slots:
             self._slots[id(known), name] = len(self.captures)
             self._record("identity", position, "builtin", name, None, is_ref, weak(known[name]), name)
 
     def _add_module(self, module: types.ModuleType, new: Callable[..., int], depth: int) -> int:
+        """Add a module; one that is approved, or of the standard library, is not looked into."""
         if module.__name__ in APPROVED_MODULES:
             position = new("identity", is_ref, weak(module))
             self._named.append((position, depth))
@@ -357,6 +361,7 @@ class CaptureSearch:
         return position
 
     def _add_class(self, kind: type[Any], new: Callable[..., int], depth: int) -> int:
+        """Add a class with its bases, if nothing about it is out of the ordinary; its position."""
         if type(kind) not in _PLAIN_METACLASSES:
             return new("unknown", is_of_ref, weak(type(kind)))
         position = new("class", same_class, (weak(kind), len(vars(kind))))
@@ -369,6 +374,7 @@ class CaptureSearch:
         return position
 
     def _look_into(self, position: int, depth: int) -> None:
+        """Add the attributes of a thing that the code names."""
         thing, capture = self.values[position], self.captures[position]
         kind = capture.kind
         if kind == "identity":
@@ -411,6 +417,7 @@ class CaptureSearch:
                 self._record("identity", position, "attribute", name, value, is_ref, weak(value), label)
 
     def _look_at(self, position: int, step: str, name: str, value: Any, depth: int) -> None:
+        """Add one attribute of a thing, once."""
         if (position, name) in self._looked:
             return
         self._looked.add((position, name))
@@ -448,6 +455,7 @@ _HEAP_TYPE = 1 << 9
 
 
 def is_named_tuple(kind: type[Any]) -> bool:
+    """Whether a class was made by `namedtuple` or `NamedTuple`"""
     return issubclass(kind, tuple) and hasattr(kind, "_fields") and kind.__bases__ == (tuple,)
 
 
@@ -474,6 +482,7 @@ def is_immutable(value: Any) -> bool:
 
 
 def _look_for_tricks(kind: type[Any]) -> bool:
+    """Whether a class reads, sets and deletes attributes as `object` does."""
     if type(kind) not in _PLAIN_METACLASSES:
         return False
     for cls in kind.__mro__[:-1]:
@@ -539,6 +548,7 @@ def _is_offloaded(thing: Any) -> bool:
 
 
 def is_special(name: str) -> bool:
+    """Whether a name has two underscores on both sides."""
     return name.startswith("__") and name.endswith("__")
 
 
@@ -549,6 +559,7 @@ def slots_of(kind: type[Any]) -> Iterator[str]:
 
 
 def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
+    """Why a function's code cannot be followed, or `None`"""
     inside = reaches_inside(code)
     if inside:
         return f"{name} uses {inside[0]}, through which it reaches objects that anygpu cannot follow"
@@ -557,4 +568,5 @@ def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
 
 
 def _called(function: Callable[..., Any]) -> str:
+    """The name of a function or of a callable object's class."""
     return getattr(function, "__name__", type(function).__name__)

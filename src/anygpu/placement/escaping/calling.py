@@ -233,7 +233,7 @@ class Calling(Attributes):
             Known(None) in alternatives(each) for each in filled
         ):
             raise NotProvedError("it may make an array of objects")
-        waiting = [each for each in found if isinstance(each, Made | Tuple | Known)]
+        waiting: list[Value] = [*found]
         seen: set[Any] = set()
         while waiting:
             each = waiting.pop()

@@ -128,7 +128,7 @@ class Expressions:
         else:
             value = guards.name(function.__globals__, name)
             if value is MISSING:
-                value = guards.name(function.__builtins__, name)
+                value = guards.name(function.__builtins__, name)  # type: ignore[attr-defined]
         if value is MISSING:
             raise RaisesError
         return Known(value)
@@ -490,18 +490,22 @@ class Expressions:
             self._inner.pop()
             self.variables = before
 
+    def _one(self, node: Any) -> Value | None:
+        found = self._comprehension(node, [node.elt])
+        return None if found is None else found[0]
+
     def _e_listcomp(self, node: ast.ListComp) -> Value:
-        (item,) = self._comprehension(node, [node.elt]) or [None]
+        item = self._one(node)
         return self.evaluation.made(id(node), list, item)
 
     def _e_setcomp(self, node: ast.SetComp) -> Value:
-        (item,) = self._comprehension(node, [node.elt]) or [None]
+        item = self._one(node)
         if item is not None:
             self.evaluation.check_key(item)
         return self.evaluation.made(id(node), set, item)
 
     def _e_generatorexp(self, node: ast.GeneratorExp) -> Value:
-        (item,) = self._comprehension(node, [node.elt]) or [None]
+        item = self._one(node)
         return self.evaluation.made(id(node), types.GeneratorType, item)
 
     def _e_dictcomp(self, node: ast.DictComp) -> Value:

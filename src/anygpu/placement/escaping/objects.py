@@ -84,7 +84,7 @@ def is_named_tuple(kind: type, names: tuple[str, ...]) -> bool:
     own: dict[str, Any] = dict(vars(kind))
     if kind.__bases__ != (tuple,) or not own.keys() <= {*OF_NAMED_TUPLES, *names}:
         return False
-    same: Any = collections.namedtuple("same", names)
+    same: Any = collections.namedtuple("same", names)  # type: ignore[misc]
     made = getattr(own.get("__new__"), "__code__", None)
     return (
         made is not None

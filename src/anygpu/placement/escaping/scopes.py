@@ -87,7 +87,7 @@ def _is_alone(node: Any, name: str) -> bool:
         # Views of its items would show what is put into it later.
         is_method = isinstance(each, ast.Attribute) and each.attr in ("get", "pop", "setdefault")
         if is_method or isinstance(each, ast.Subscript) or (isinstance(each, ast.keyword) and each.arg is None):
-            inner = [each.value]
+            inner = [each.value]  # type: ignore[attr-defined]
         elif isinstance(each, ast.Compare):
             inner = each.comparators
         allowed += sum(isinstance(one, ast.Name) and one.id == name for one in inner)
