@@ -720,6 +720,20 @@ def test_receipts_of_a_function_that_went_back_say_why(monkeypatch: pytest.Monke
     assert receipt.reason.startswith("its calls are plain ones: ")
 
 
+def test_results_that_are_written_over_operands_warn_of_nothing() -> None:
+    def peaks(x: Any) -> Any:
+        return np.minimum(np.maximum(x * 2, 0.25), x * 3) + 1
+
+    ours = _deferred(peaks)
+    x = np.random.default_rng(5).standard_normal(1 << 16)  # large enough for that
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            assert _same(ours(x), peaks(x))
+    assert not caught
+    assert ours.why_plain is None
+
+
 # -- LAPACK, which writes over copies
 
 
@@ -747,6 +761,22 @@ def test_a_function_that_calls_lapack_itself_is_plain() -> None:
         return lapack.dgesv(a, b)
 
     assert "dgesv" in str(why_not_deferred(solve))
+
+
+# -- numbers
+
+
+def test_an_integer_that_decides_no_type_makes_no_other_segment() -> None:
+    def scaled(x: Any, count: int) -> Any:
+        y = x * 2
+        return (y.sum() / count, y - count, np.where(y > count, y, -count))
+
+    ours = _deferred(scaled)
+    x, _ = _arrays(8)
+    for count in (3, 3, 3, 1000, 2000, -5, 70_000, 2**40):
+        assert _same(ours(x, count), scaled(x, count))
+    # The first call is plain, and the next one learns what NumPy gives.
+    assert len(list(ours._segments)) <= 3
 
 
 _GAINS = {"low": 2.0, "high": 3.0}

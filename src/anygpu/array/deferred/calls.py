@@ -107,20 +107,29 @@ def may_raise_power(one: Any, other: Any) -> bool:
 
 # -- ufuncs
 
+#: NumPy warns of an `out` that has no name.
+_NAMED_OUT = (np.maximum, np.minimum)
+
+
+def _into(ufunc: np.ufunc) -> Callable[..., Any]:
+    """The function, with an array to write to behind its operands."""
+    if ufunc not in _NAMED_OUT:
+        return ufunc
+    return lambda *given: ufunc(*given[:-1], out=given[-1])  # type: ignore[call-overload]
+
+
 #: NumPy's own functions of elements, with one result.
 UFUNCS: dict[Any, Op] = {
     each: Op(
         each,
         f"np.{name}({', '.join(f'{{{number}}}' for number in range(each.nin))})",
-        ufunc=each if each.signature is None else None,
+        ufunc=_into(each) if each.signature is None else None,
     )
     for name, each in vars(np).items()
     if type(each) is np.ufunc and each.nout == 1
 }
 _NAMES = {each: name for name, each in vars(np).items() if type(each) is np.ufunc and each.nout == 1}
 _forms: dict[Any, Op] = {}
-#: NumPy warns of an `out` that has no name.
-_NAMED_OUT = (np.maximum, np.minimum)
 
 
 def call_ufunc(
