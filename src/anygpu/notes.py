@@ -147,7 +147,6 @@ def publish(note: Note | Receipt, given: Given | None = None) -> None:
 def publish_failure(
     task: str, error: BaseException, begin: float, function: Callable[..., Any], device: str = "numpy"
 ) -> None:
-    """Tell those who observe calls that one of the function has raised, which began at `begin`; of a task its runtime
-    does."""
+    """Tell those who observe calls that one of the function has raised; of a task its runtime does."""
     if events.calls and function is not of_task.get():
         events.calls.tell(Failure(task, device, type(error).__name__, begin, time.perf_counter()), None)

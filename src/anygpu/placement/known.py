@@ -89,7 +89,6 @@ class Known:
             self.sites.move_to_end(key)
 
     def remember_new(self, key: Hashable, early: NumpySite) -> None:
-        """Keep the site of calls that are new."""
         if len(self.new) >= _MOST_NEW:
             self.new.clear()  # which costs less than to look for the oldest one
             self.hosts.clear()
@@ -131,7 +130,6 @@ class NumpySite:
         self.calls, self.seconds = 0, 0.0
 
     def ran_on_host(self, seconds: float) -> None:
-        """Count a call on NumPy, which took so long."""
         self.calls += 1
         self.seconds += seconds
 

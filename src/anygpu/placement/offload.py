@@ -248,7 +248,6 @@ class Offloaded(Calls, Generic[P, R]):
         return value
 
     def _prepared(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Compile for such arguments, and call the function; its value."""
         from anygpu.placement.native import prepare  # the caller has asked to wait
 
         site = self._known.native.get(key) or self._native_site(key)
@@ -275,7 +274,6 @@ class Offloaded(Calls, Generic[P, R]):
 
     @property
     def options(self) -> Options:
-        """The options that were asked for."""
         return self._known.options
 
     def __repr__(self) -> str:
@@ -310,7 +308,6 @@ _OF_FUNCTIONS = frozenset(("__code__", "__defaults__", "__kwdefaults__", "__glob
 
 
 def _found(module: str | None, name: str) -> Any:
-    """The object with this name in a module, or `None`"""
     found: Any = sys.modules.get(module or "")
     for part in name.split("."):
         found = getattr(found, part, None)

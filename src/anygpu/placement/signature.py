@@ -152,7 +152,6 @@ def _code_key(function: FunctionType, depth: int = 0) -> Hashable:
 
 
 def _captured(function: FunctionType) -> Iterator[Any]:
-    """The defaults and the closure's values of a function."""
     yield from function.__defaults__ or ()
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is not bound yet
@@ -160,7 +159,6 @@ def _captured(function: FunctionType) -> Iterator[Any]:
 
 
 def _pair(one: Hashable, other: Hashable) -> Hashable:
-    """Both keys, or `None` if one of them is `None`"""
     return None if one is None or other is None else (one, other)
 
 
@@ -168,37 +166,30 @@ def _pair(one: Hashable, other: Hashable) -> Hashable:
 
 
 def _by_kind(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe a value by its type."""
     parts.append(type(value))
 
 
 def _by_value(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe a value by its type and itself."""
     parts += (type(value), value)
 
 
 def _integer(value: int, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe an integer; a long one by its hash."""
     parts += (int, value if value.bit_length() <= _LONG_INTEGER else ("hash", hash(value)))
 
 
 def _string(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe a string or bytes; a long one by its length and hash."""
     parts += (type(value), value if len(value) <= _LONG_STRING else (len(value), hash(value)))
 
 
 def _float(value: float, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe a float by its bits."""
     parts += (float, value.hex())
 
 
 def _complex(value: complex, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe a complex number by the bits of its parts."""
     parts += (complex, value.real.hex(), value.imag.hex())
 
 
 def _scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe a scalar of NumPy by its type and bytes."""
     parts += (type(value), value.dtype.str, value.tobytes())
 
 
@@ -214,7 +205,6 @@ def by_dtype(value: np.dtype[Any], parts: Parts, lifted: frozenset[type]) -> Non
 
 
 def _slice(value: slice, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe a slice by its bounds."""
     parts.append(slice)
     describe(value.start, parts, lifted)
     describe(value.stop, parts, lifted)
@@ -222,7 +212,6 @@ def _slice(value: slice, parts: Parts, lifted: frozenset[type]) -> None:
 
 
 def _range(value: range, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe a range by its bounds."""
     parts += (range, (value.start, value.stop, value.step))
 
 
@@ -275,12 +264,10 @@ def items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type], token: 
 
 
 def _function(value: FunctionType, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe a function of Python's by its code and what it captures."""
     parts += (FunctionType, function_key(value))
 
 
 def _method(value: MethodType, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe a bound method by its function and its object."""
     parts.append(MethodType)
     describe(value.__func__, parts, lifted)
     describe(value.__self__, parts, lifted)
@@ -295,7 +282,6 @@ def _builtin_function(value: BuiltinFunctionType, parts: Parts, lifted: frozense
 
 
 def _numpys_function(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-    """Describe a function of NumPy by its name."""
     name = value.__name__
     parts += (type(value), name) if getattr(np, name, None) is value else (ByType, type(value))
 
