@@ -14,8 +14,7 @@ import random
 import sys
 from collections import Counter
 
-from tests.placement.fuzz_escaping import recorded
-from tests.placement.hostile_functions import why_wrong
+from tests.placement.hostile_functions import recorded, why_wrong
 
 #: {a} and {b} are arrays, {n} is a new name, {k} a small number.
 _NEW = """

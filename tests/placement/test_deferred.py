@@ -15,7 +15,6 @@ import pytest
 import anygpu as ag
 from anygpu.array.deferred import recorder
 from anygpu.array.deferred.conversions import unconverted
-from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
 from anygpu.errors import InvalidOption
 from anygpu.placement import deferred
@@ -777,41 +776,6 @@ def test_an_integer_that_decides_no_type_makes_no_other_segment() -> None:
         assert _same(ours(x, count), scaled(x, count))
     # The first call is plain, and the next one learns what NumPy gives.
     assert len(list(ours._segments)) <= 3
-
-
-_GAINS = {"low": 2.0, "high": 3.0}
-
-
-def _amplified(x: Any) -> Any:
-    y = x * _GAINS["low"] + x
-    return y if y.max() > 0 else -y
-
-
-def test_a_proof_spares_the_copies_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anygpu.placement.native_calls import background
-
-    monkeypatch.setattr(deferred, "_BEFORE_PROOF", 0.0)
-    monkeypatch.setattr(deferred, "TRACES_TOO", False)
-    monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
-    copied: list[int] = []
-    close = Recorder.close
-
-    def closed(self: Recorder) -> Any:
-        copied.append(self.copied)
-        return close(self)
-
-    monkeypatch.setattr(Recorder, "close", closed)
-    ours = _deferred(_amplified)
-    x = np.linspace(-1, 1, 1_000_000)
-    expected = _amplified(x)
-    for _ in range(12):
-        assert np.array_equal(ours(x), expected)
-        background.settle(60)
-    assert max(copied) > 0  # a table is something else that may lead to them
-    assert copied[-1] == 0
-    # It holds as long as the table is the same.
-    monkeypatch.setattr(f"{__name__}._GAINS", {"low": 4.0})
-    assert np.array_equal(ours(x), _amplified(x))
 
 
 def test_native_code_for_the_whole_function_takes_the_place_of_deferred_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,7 @@
 
 When a trace has failed and calls have taken long enough, the code of the function is looked at in the background. Where
 it can come to nothing but its arguments and what it makes itself (see `closed_code`), the next calls are deferred,
-under the rules of `deferred`: they go back where that is no gain. With `ANYGPU_DEFER=proved` calls are evaluated
-without values instead (see `escaping`), which accepts more.
+under the rules of `deferred`: they go back where that is no gain.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.deferred import Deferred, Found
@@ -22,14 +21,10 @@ from anygpu.placement.offload import default_planner
 from anygpu.placement.options import DEVICE
 from anygpu.placement.switching import yielding
 
-if TYPE_CHECKING:
-    from anygpu.placement.escaping.proof import Kinds
-
 #: Calls that take less are not deferred by themselves.
 LEAST_TO_DEFER = 100e-6
-#: What the calls of a site have taken before its code is looked at; the share of that which an evaluation may take of
-#: the processor; and what it may take at most.
-BEFORE_PROOF, SHARE, MOST_SECONDS = 1.0, 0.035, 2.0
+#: What the calls of a site have taken before its code is looked at.
+BEFORE_LOOKING = 1.0
 #: The share of a call that it may take to look whether names still mean the same.
 MOST_TO_LOOK = 0.02
 #: What deferred calls may take more than plain ones, as a share of what the calls of a site have taken.
@@ -41,7 +36,7 @@ _MOST_OTHERS = 16
 def defer_if_closed(site: NativeSite, why: str) -> None:
     """Once calls of a function that cannot be traced have taken long, find out whether they can be deferred."""
     if type(site) is NativeSite and not site.known.options.deferred and not os.environ.get(DEVICE):
-        site.try_later(Trial(site, why), BEFORE_PROOF)
+        site.try_later(Trial(site, why), BEFORE_LOOKING)
 
 
 class Trial:
@@ -58,21 +53,16 @@ class Trial:
             site.stay(self._why)  # an array that waits takes some microseconds for each operation
         else:
             site.wait()
-            kinds = None
-            if os.environ.get("ANYGPU_DEFER") == "proved":
-                from anygpu.placement.escaping.proof import kinds_of
-
-                kinds = kinds_of(arguments, keywords)
-            background.submit(partial(self.look, function, kinds))
+            background.submit(partial(self.look, function))
         return on_numpy(site, Called(function, arguments, keywords, begin))
 
-    def look(self, function: Callable[..., Any], kinds: Kinds | None) -> None:
+    def look(self, function: Callable[..., Any]) -> None:
         """Look at the code, and have the next calls deferred or stay as they are."""
         site = self._site
         deferred: Deferred[..., Any] | None = None
         with yielding():
             try:
-                found = ClosedCode(function) if kinds is None else self._proof(function, kinds)
+                found = ClosedCode(function)
                 why_not = found.why_not
                 if why_not is None:
                     deferred = Deferred(function, site.known.options, default_planner, found)
@@ -87,11 +77,6 @@ class Trial:
         else:
             deferred.begin(site.key, site.least, MOST_LOST * site.seconds)
             site.use(DeferredCalls(site, function, deferred, found))
-
-    def _proof(self, function: Callable[..., Any], kinds: Kinds) -> Found:
-        from anygpu.placement.escaping.proof import Proof
-
-        return Proof(function, kinds, min(SHARE * max(self._site.seconds, BEFORE_PROOF), MOST_SECONDS))
 
 
 class DeferredCalls:

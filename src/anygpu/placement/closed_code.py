@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.deferred.layouts import can_stand_for
-from anygpu.placement.escaping.guards import MISSING, Guards
-from anygpu.placement.escaping.source import definition_of
+from anygpu.placement.definitions import MISSING, Guards, definition_of
 
 #: Functions that are followed.
 _MOST_FUNCTIONS = 32

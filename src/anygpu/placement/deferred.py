@@ -40,7 +40,6 @@ from anygpu.receipts import Phases, Receipt, deferred_receipt
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
-    from anygpu.placement.escaping.proof import Proof
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
 
@@ -68,9 +67,6 @@ PLAIN_EVERY = 24
 _PLAIN_BEFORE_NATIVE, _LONG = 10, 5e-3
 #: Whether functions are traced as well: native code for the whole of one is faster than for its segments.
 TRACES_TOO = True
-#: Calls that take longer, and so long together, are proved to be alone with their arguments where copies of these take
-#: such a share; and what a proof may take of the processor.
-_LEAST_TO_PROVE, _BEFORE_PROOF, _COPYING_SHARE, _MOST_FOR_PROOF = 100e-6, 0.1, 0.03, 0.5
 #: Functions that take less and have gone back are called without a look at the clock.
 _SHORT = 100e-6
 #: Errors of one function: after each it is looked for arrays that somebody holds, which takes a while.
@@ -111,24 +107,15 @@ class DeferredSite:
         self.calls = 0
         self.plain_calls, self.plain = (0, math.inf) if plain is None else (1, plain)
         self._most_lost = most_lost
-        #: What all calls took.
-        self.seconds = 0.0
-        #: That nobody else writes to the memory of arguments, if that was proved; and whether it is being.
-        self.proof: Proof | None = None
-        self.is_being_proved = self.was_tried_to_prove = False
-        self.begin_anew()
+        #: What deferred calls took more than plain ones.
+        self.lost = 0.0
+        #: Of the last deferred calls; and the least that one took beside its segments.
+        self.recent: list[float] = []
+        self.beside = math.inf
         #: How many of them count: more once it was faster, when a slow one says more about the machine.
         self.kept = 4
         #: Operations in a call.
         self.operations = 0
-
-    def begin_anew(self) -> None:
-        """Deferred calls are others from now on."""
-        #: What deferred calls took more than plain ones.
-        self.lost = 0.0
-        #: Of the last deferred calls; and the least that one took beside its segments and the copies of arguments.
-        self.recent: list[float] = []
-        self.beside = math.inf
 
     def is_next_plain(self) -> bool:
         """Whether the next call is to be a plain one, to know what it takes."""
@@ -142,7 +129,6 @@ class DeferredSite:
     def ran_plain(self, seconds: float) -> None:
         """Count a plain call of the function, which took so long."""
         self.plain_calls += 1
-        self.seconds += seconds
         self.plain = min(self.plain, seconds)
 
     def ran(self, seconds: float, run: _Run, segments: Segments, *, is_tried: bool) -> str | None:
@@ -151,12 +137,10 @@ class DeferredSite:
         `is_tried` is whether something else may make them faster soon.
         """
         self.calls += 1
-        self.seconds += seconds
         self.operations = max(self.operations, run.operations)
         self.recent = recent = [*self.recent[-self.kept :], seconds]
         self.lost += min(recent[-4:]) - self.plain  # a slow one among them is the machine's
-        can_do_without_copies = self.is_being_proved or not self.was_tried_to_prove
-        self.beside = min(self.beside, seconds - run.computing - (run.copying if can_do_without_copies else 0.0))
+        self.beside = min(self.beside, seconds - run.computing)
         if self.calls >= 2 and self.plain < LEAST_PER_OPERATION * self.operations:
             each = readable_seconds(self.plain / max(self.operations, 1))
             return f"its {self.operations} operations take numpy {each} each, which is too little to record them"
@@ -172,7 +156,6 @@ class DeferredSite:
             return f"deferred calls are not faster so far: they take {took}"
         # What native code might gain later is not worth more than that.
         is_settled = segments.are_settled
-        is_tried = is_tried or self.is_being_proved
         most_lost = MOST_LOST_IN_TRIALS if is_tried or segments.are_tried else MOST_LOST
         is_known = (is_settled and not is_tried) or self.lost > most_lost
         is_enough = self.calls >= CALLS_BEFORE_COMPARING and len(recent) > CALLS_BEFORE_JUDGING
@@ -361,7 +344,7 @@ class Deferred(Offloaded[P, R]):
             if whole is not None:
                 whole.ran_on_host(_clock() - begin)
             return value, receipt
-        trusts = self._trusts(site, arguments, keywords)
+        trusts = self._trusts(arguments, keywords)
         run = _Run(self._segments, self._function, trusts=trusts)
         try:
             value = run(arguments, keywords)
@@ -383,13 +366,6 @@ class Deferred(Offloaded[P, R]):
             whole.ran_elsewhere(end - begin)
         is_tried = whole is not None and whole.is_tried
         why = run.escaped or site.ran(end - begin, run, self._segments, is_tried=is_tried)
-        if (
-            why is None
-            and run.copying > _COPYING_SHARE * site.plain > _COPYING_SHARE * _LEAST_TO_PROVE
-            and site.seconds >= _BEFORE_PROOF
-            and not site.was_tried_to_prove
-        ):
-            self._begin_proof(site, arguments, keywords)
         if why is not None:
             self._go_back(None if run.escaped else key, f"{why}.")
         receipt = self._last = deferred_receipt(
@@ -403,34 +379,13 @@ class Deferred(Offloaded[P, R]):
         self._publish(receipt, arguments, keywords, value)
         return value, receipt
 
-    def _trusts(self, site: DeferredSite, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    def _trusts(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         """Whether nobody but the function can write to the memory of arguments while it runs."""
         if self._proof is not None:
             return True  # who has it has looked whether it holds
         if self._reach is None:
             self._reach = Reach(self._function)
-        if _are_plain(arguments, keywords) and self._reach.holds():
-            return True
-        return site.proof is not None and site.proof.holds(arguments, keywords)
-
-    def _begin_proof(self, site: DeferredSite, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Find out in the background whether calls need copies of their arguments."""
-        from anygpu.placement.native_calls import background
-
-        if not _proving:
-            background.submit(_load_proving)  # which takes too long for a caller
-            return
-        site.was_tried_to_prove = site.is_being_proved = True
-
-        def use(proof: Proof | None) -> None:
-            if proof is not None and proof.seconds < _COPYING_SHARE * site.plain:
-                # What was recorded with copies does not come again.
-                self._segments = Segments(self._task, self._function, self.options)
-                site.proof = proof
-                site.begin_anew()
-            site.is_being_proved = False
-
-        background.submit(_proving[0](self._function, arguments, keywords, _MOST_FOR_PROOF, use))
+        return _are_plain(arguments, keywords) and self._reach.holds()
 
     def _plain(
         self, site: DeferredSite, arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
@@ -453,16 +408,6 @@ class Deferred(Offloaded[P, R]):
             publish(receipt, (self._function, arguments, keywords, value))
         else:
             last_receipt.set(receipt)
-
-
-#: What makes jobs that prove, once it is loaded.
-_proving: list[Callable[..., Callable[[], None]]] = []
-
-
-def _load_proving() -> None:
-    from anygpu.placement.proving import prove
-
-    _proving[:] = [prove]
 
 
 def _why_options_rule_it_out(options: Options) -> str | None:
@@ -574,11 +519,6 @@ class _Run:
             self.escaped = f"it keeps {len(alive)} of its arrays beyond the call{more}"
 
     # -- for receipts
-
-    @property
-    def copying(self) -> float:
-        """Seconds of copying operands."""
-        return self._recorder.copying
 
     @property
     def operations(self) -> int:

@@ -76,8 +76,6 @@ class Recorder:
         self.segment = object()
         #: Calls that were recorded, those that NumPy made at once, and bytes that were copied.
         self.recorded = self.at_once = self.copied = 0
-        #: Seconds of that.
-        self.copying = 0.0
         self.ended: list[Ended] = []
         self.filters = warnings.filters
         self._structures = structures or Structures()
@@ -325,10 +323,8 @@ class Recorder:
         if isinstance(value, np.ndarray):
             if not value.flags.forc:
                 return None
-            begin = _clock()
             self.copied += value.nbytes
             value = value.copy("K")
-            self.copying += _clock() - begin
         return self._input(layout_of(value), value)
 
     def _may_view(self, array: StandIn, fact: Fact) -> bool:

@@ -1,4 +1,8 @@
-"""The syntax tree of a function, from its source: used only if it compiles to the code that the function has."""
+"""The definition that a function's code was compiled from, and guards that its names mean what they meant.
+
+A definition is used only if it compiles to the code that the function has. Guards are looked at before every call, so
+they are quick.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import functools
 import inspect
 import linecache
 import types
+from collections.abc import Mapping
 from typing import Any
 
 #: Lines behind the last one with code that may belong to its statement.
@@ -16,16 +21,14 @@ _MOST_LINES_MORE = 40
 _FUTURES = 0x1FE0000  # the flags of `from __future__ import …`
 _NESTED = inspect.CO_NESTED
 
-Definition = ast.FunctionDef | ast.Lambda
-
 
 @functools.lru_cache(maxsize=512)
-def definition_of(code: types.CodeType) -> Definition | None:
+def definition_of(code: types.CodeType) -> ast.FunctionDef | None:
     """The definition of a function with this code; `None` where there is no source, or it says something else."""
     lines = linecache.getlines(code.co_filename)
     if not lines or code.co_firstlineno > len(lines):
         return None
-    return _lambda(code, lines) if code.co_name == "<lambda>" else _function(code, lines)
+    return _function(code, lines)
 
 
 def _last_line(code: types.CodeType) -> int:
@@ -46,26 +49,6 @@ def _function(code: types.CodeType, lines: list[str]) -> ast.FunctionDef | None:
             if isinstance(node, ast.FunctionDef) and node.name == code.co_name and _is_of(tree, code):
                 return node
         return None
-    return None
-
-
-def _lambda(code: types.CodeType, lines: list[str]) -> ast.Lambda | None:
-    first, last = code.co_firstlineno - 1, _last_line(code)
-    text = "".join(lines[first : min(last + 2, len(lines))])
-    start = text.find("lambda")
-    while start >= 0:
-        for end in range(len(text), start, -1):
-            if end < len(text) and text[end] not in ",)]}:\n #":
-                continue
-            part = text[start:end].rstrip().rstrip(",")
-            try:
-                tree = ast.parse(f"def __outside({', '.join(code.co_freevars)}):\n return (\n{part}\n)")
-            except (SyntaxError, ValueError):
-                continue
-            returned = tree.body[0].body[0].value  # type: ignore[attr-defined]
-            if isinstance(returned, ast.Lambda) and _is_of(tree, code):
-                return returned
-        start = text.find("lambda", start + 1)
     return None
 
 
@@ -128,3 +111,76 @@ def _steps(code: types.CodeType) -> list[tuple[str, Any]]:
             is_plain = isinstance(value, str | int | tuple | None) and not isinstance(value, types.CodeType)
             found.append((each.opname, value if is_plain and each.opname != "LOAD_CONST" else each.arg))
     return found
+
+
+# -- guards
+
+MISSING: Any = object()
+
+
+class Guards:
+    """Names, variables and contents that were read, and what was there."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[Mapping[str, Any], dict[str, Any]]] = {}
+        self._cells: dict[int, tuple[types.CellType, Any]] = {}
+        self._functions: dict[types.FunctionType, tuple[Any, Any, Any]] = {}
+        self._contents: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+
+    def name(self, space: Mapping[str, Any], name: str) -> Any:
+        """What a name means there; `MISSING` if nothing."""
+        value = space.get(name, MISSING)
+        self._names.setdefault(id(space), (space, {}))[1][name] = value
+        return value
+
+    def cell(self, cell: types.CellType) -> Any:
+        """What a variable of a closure is; `MISSING` if it has no value."""
+        value = _contents_of(cell)
+        self._cells[id(cell)] = (cell, value)
+        return value
+
+    def function(self, function: types.FunctionType) -> None:
+        """A function that is followed."""
+        self._functions[function] = (function.__code__, function.__defaults__, function.__kwdefaults__)
+        if function.__kwdefaults__:
+            self.contents(function.__kwdefaults__)
+
+    def contents(self, container: Any) -> tuple[Any, ...]:
+        """The elements of a list, set or tuple, or the keys and values of a dict."""
+        found = _elements(container)
+        if type(container) not in (tuple, frozenset):
+            self._contents[id(container)] = (container, found)
+        return found
+
+    def hold(self) -> bool:
+        """Whether everything is as it was."""
+        missing = MISSING
+        for space, names in self._names.values():
+            get = space.get
+            for name, value in names.items():
+                if get(name, missing) is not value:
+                    return False
+        for function, (code, defaults, more) in self._functions.items():
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                return False
+            if function.__kwdefaults__ is not more:
+                return False
+        for cell, value in self._cells.values():
+            if _contents_of(cell) is not value:
+                return False
+        for container, found in self._contents.values():
+            now = _elements(container)
+            if len(now) != len(found) or any(one is not other for one, other in zip(now, found, strict=True)):
+                return False
+        return True
+
+
+def _contents_of(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def _elements(container: Any) -> tuple[Any, ...]:
+    return (*container, *container.values()) if isinstance(container, dict) else tuple(container)
