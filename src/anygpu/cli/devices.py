@@ -15,7 +15,7 @@ from rich.text import Text
 
 from anygpu import api
 from anygpu.base.units import readable_seconds
-from anygpu.cli.output import grid, print_json, show_inventory, show_usage, waiting, warn_of_old_name
+from anygpu.cli.output import Json, grid, print_json, show_inventory, show_usage, waiting, warn_of_old_name
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.preference import prefer
@@ -25,7 +25,6 @@ from anygpu.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
 from anygpu.program.costs import OperationClass
 from anygpu.workers.discovery import discover
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")]
 ProbeSeconds = Annotated[
     float,
     typer.Option(

@@ -22,7 +22,7 @@ from anygpu._version import __version__
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.errors import install_command
 from anygpu.fleet.access import file_mode, reachable_from_outside, token_path
-from anygpu.fleet.security import Access, FileMode, access_findings, driver_variables, private_file
+from anygpu.fleet.security import ClusterAccess, FileMode, access_findings, driver_variables, private_file
 from anygpu.hardware.inventory import Finding, Severity, together
 
 # -- what the doctor wants to know of each node, gathered by a Ray task on it
@@ -201,7 +201,7 @@ _NO_MODULE = "No module named 'anygpu"
 class FleetFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster, as far as it can be seen from here."""
 
-    access: Access
+    access: ClusterAccess
     driver: Software
     nodes: NodesSeen = NodesSeen()
 
@@ -248,7 +248,7 @@ def diagnose_fleet(facts: FleetFacts) -> FleetDiagnosis:
     return FleetDiagnosis(verdict=_verdict(facts, findings), findings=tuple(findings), facts=facts)
 
 
-def _can_connect(access: Access) -> bool:
+def _can_connect(access: ClusterAccess) -> bool:
     """Ray needs 20 s to find out that a token is wrong, and 80 for TLS, so it is not even tried."""
     without_token = access.demands_token and (access.token.source == "none" or access.token.accepted is False)
     tls_differs = access.tls is not None and access.tls is not access.tls_here

@@ -28,6 +28,7 @@ from anygpu.fleet.messages import (
     ActorRefused,
     AnswerLost,
     Bundle,
+    ClusterNode,
     Connect,
     Connected,
     CountExecutions,
@@ -36,12 +37,11 @@ from anygpu.fleet.messages import (
     DriverRequest,
     Executions,
     KillActor,
+    MachineRefusal,
     MachinesRefused,
-    Node,
     NodesChanged,
     OpenActor,
     ProbeNode,
-    Refusal,
     RequestMachines,
     WatchNodes,
     decode_request,
@@ -264,7 +264,7 @@ def main() -> None:
             # What is there now stays: the garbage collector need not look at it again and again.
             gc.collect()
             gc.freeze()
-            driver = Driver(link, cluster)
+            driver = RayDriver(link, cluster)
             try:
                 driver.serve()
             finally:
@@ -301,7 +301,7 @@ class _OpenedActor(NamedTuple):
     node: str
 
 
-class Driver:
+class RayDriver:
     """Takes requests, each of which is served on a thread of its own and answered on a link of its own."""
 
     def __init__(self, link: Link, cluster: RayCluster) -> None:
@@ -312,7 +312,7 @@ class Driver:
         #: Executions of actors that are gone.
         self._ended = Executions()
         #: The machines that Ray knows, and those that the user's process was told of.
-        self._known: tuple[Node, ...] = ()
+        self._known: tuple[ClusterNode, ...] = ()
         self._told: frozenset[str] | None = None
         #: Guards all of these.
         self._comparing = threading.Lock()
@@ -467,7 +467,7 @@ class Driver:
 
     def _ask_for_machines(self) -> None:
         bundles: tuple[Bundle, ...] = ()
-        known: Refusal | None = None
+        known: MachineRefusal | None = None
         while True:
             is_new = self._asked.wait(_REFUSAL_SECONDS if bundles else None)
             try:

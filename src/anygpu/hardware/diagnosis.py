@@ -30,7 +30,7 @@ _HIDING = {
     "ROCR_VISIBLE_DEVICES": ("AMD",),
 }
 
-Rule = Callable[[DiagnosisContext], Iterator[Finding]]
+DiagnosisRule = Callable[[DiagnosisContext], Iterator[Finding]]
 
 
 def engines_left_out(case: DiagnosisContext) -> Iterator[Finding]:
@@ -391,7 +391,7 @@ def unmatched_cards(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 #: In the order in which they are asked; the first that explains something keeps it.
-RULES: tuple[Rule, ...] = (
+RULES: tuple[DiagnosisRule, ...] = (
     no_gpu_at_all,
     hidden_by_variable,
     container_without_card,
@@ -434,7 +434,7 @@ def _drivers(case: DiagnosisContext, interface: str, vendors: Iterable[str], *, 
     return _once(*(fixes.install(case.evidence, *names) for names in wanted))
 
 
-def _applies(rule: Rule, case: DiagnosisContext) -> bool:
+def _applies(rule: DiagnosisRule, case: DiagnosisContext) -> bool:
     return next(rule(case), None) is not None
 
 

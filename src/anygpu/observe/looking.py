@@ -25,8 +25,8 @@ from anygpu.observe.sockets import (
     MOST_ANSWER,
     PORT,
     SOCKET,
+    NoMessage,
     Question,
-    Refused,
     SocketFolderRefused,
     answer_of,
     checked,
@@ -94,7 +94,7 @@ class ObservedProcess:
             raise NoAnswer(f"process {self.pid} has ended", ended=True) from None
         except OSError as error:
             raise NoAnswer(f"process {self.pid} cannot be asked: {error}") from None
-        except Refused as error:
+        except NoMessage as error:
             raise NoAnswer(f"process {self.pid} has answered with {error}") from None
         if not hmac.compare_digest(answer.token.encode(), secret.answer_token.encode()):
             raise NoAnswer(f"process {self.pid} has ended, and another one listens in its place", ended=True)
@@ -115,7 +115,7 @@ class ObservedProcess:
                 connection.settimeout(_left(latest))
                 _connect(connection, self.path, latest)
                 if not peer_is_this_user(connection):
-                    raise Refused("the voice of another user")
+                    raise NoMessage("the voice of another user")
             yield connection, secret
 
 

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.pytorch import measuring
-from anygpu.pytorch.batches import Moved, Mover, mover_to
+from anygpu.pytorch.batches import MovedBatch, Mover, mover_to
 from anygpu.pytorch.concurrent_calls import ThreadState, not_carried
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class _Turn:
 
 
 class _Batch(NamedTuple):
-    moved: Moved
+    moved: MovedBatch
 
 
 class _End(NamedTuple):

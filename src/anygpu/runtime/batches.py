@@ -101,7 +101,7 @@ class Batch:
         return f"in one launch of {self.taken} calls{padded}"
 
 
-class Batched(NamedTuple):
+class BatchResults(NamedTuple):
     """The results of a launch."""
 
     #: The return values, in the order of the calls.
@@ -233,7 +233,7 @@ class _VariantHistory:
         return self._predicted[size].peak_bytes if size in self._predicted else 0
 
 
-class Batches:
+class LaunchBatches:
     """The launches of one kind of calls, on all devices. Thread-safe.
 
     Calls with anygpu arrays are not batched: these are on a device already, where stacking them would be a program of
@@ -425,7 +425,7 @@ class Batches:
 
     # -- running
 
-    def run(self, batch: Batch, worker: Worker, timeout: float | None = None) -> Batched:
+    def run(self, batch: Batch, worker: Worker, timeout: float | None = None) -> BatchResults:
         """Run the launch and wait. An error may be due to a single call, so the caller runs them one by one."""
         clock = time.perf_counter
         begin = clock()
@@ -455,7 +455,7 @@ class Batches:
         )
         whole = ran._replace(results=[], phases=phases)
         self.learn(batch, end - compiled - ran.phases.compile, disturbed=disturbed)
-        return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
+        return BatchResults(values, whole, _share(whole, batch.taken), is_finite(ran.results))
 
     def learn(self, batch: Batch, seconds: float, *, disturbed: bool) -> None:
         """A launch took so long, beside compiling."""
@@ -569,7 +569,7 @@ class LaunchCheck:
     """Compares one launch: its calls run on NumPy one by one, and after the last the device computes them together."""
 
     def __init__(
-        self, planner: Planner, site: CallSite, function: Callable[..., Any], batches: Batches, batch: Batch
+        self, planner: Planner, site: CallSite, function: Callable[..., Any], batches: LaunchBatches, batch: Batch
     ) -> None:
         self._planner = planner
         self._state = site

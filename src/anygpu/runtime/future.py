@@ -95,7 +95,7 @@ def end(*, soon: bool = False) -> None:
             seat.unblock(soon=soon)
 
 
-class Waiting:
+class LaneWaiting:
     """A context around waiting for a future; does nothing outside lane threads."""
 
     __slots__ = ("_future",)
@@ -313,7 +313,7 @@ class Future(concurrent.futures.Future[Any]):
 
         super().add_done_callback(wake)
         try:
-            with Waiting(self):
+            with LaneWaiting(self):
                 if not sleeper.acquire(
                     timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
                 ):
@@ -354,7 +354,7 @@ class Future(concurrent.futures.Future[Any]):
             mailbox = _mailbox_of(loop)
             self.add_done_callback(lambda _: mailbox.put(waiter))
             try:
-                with Waiting(self):
+                with LaneWaiting(self):
                     yield from waiter
             except asyncio.CancelledError:
                 self.cancel()

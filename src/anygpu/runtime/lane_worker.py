@@ -29,7 +29,7 @@ from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
-from anygpu.runtime.batches import Batch, Batched, CheckStatus, LaunchCheck
+from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane
 from anygpu.runtime.opaque_runner import OpaqueRunner
@@ -69,7 +69,7 @@ class _Withdrawn(BaseException):
     """Raised when a task is about to begin that was cancelled or has expired. No error of the program, nor a user's."""
 
 
-class Stopped(Exception):
+class JobStopped(Exception):
     """Raised between pieces of a task that was cancelled or has expired."""
 
 
@@ -258,7 +258,7 @@ class LaneWorker:
             else:
                 spent = Phases(other=planner.clock() - begin)
                 self.handle_failure(job, choice.candidate, error.with_traceback(None), spent)
-        except Stopped:
+        except JobStopped:
             self.fail(job, concurrent.futures.CancelledError())
         except BaseException as error:  # noqa: BLE001 - the user's own error is raised where the result is awaited
             call.starting = None
@@ -457,7 +457,7 @@ class LaneWorker:
             self.resolve(job, value, note.receipt)
 
     def _in_numpy_order(
-        self, jobs: Sequence[Job], planned: Batch, made: Batched, device: str
+        self, jobs: Sequence[Job], planned: Batch, made: BatchResults, device: str
     ) -> tuple[list[Any], list[Job]]:
         """The values in the memory order that NumPy gives them, and the jobs that NumPy has to run as well.
 
@@ -574,7 +574,7 @@ class LaneWorker:
 def _stop_if_unwanted(job: Job) -> None:
     task = job.life.task
     if task.stopping or task.status == "abandoned":
-        raise Stopped
+        raise JobStopped
 
 
 class _Launch(NamedTuple):

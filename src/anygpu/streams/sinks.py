@@ -31,7 +31,7 @@ from anygpu.tensor_files.writing import sync_folder
 _SAFETENSORS = ".safetensors"
 
 
-class Sink(Protocol):
+class StreamSink(Protocol):
     """Takes one array, span by span."""
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
@@ -98,7 +98,7 @@ class Joined:
     def abandon(self) -> None: ...
 
 
-class Listed:
+class ListSink:
     """Into a list, one value for each item."""
 
     def __init__(self) -> None:
@@ -344,7 +344,7 @@ class ToZarr:
             self._partial = None
 
 
-def sink_of(given: Any, *, resume: bool = False) -> Sink:
+def sink_of(given: Any, *, resume: bool = False) -> StreamSink:
     """The sink that a caller means."""
     match given:
         case None:
@@ -363,7 +363,7 @@ def sink_of(given: Any, *, resume: bool = False) -> Sink:
     )
 
 
-def _of_path(text: str, *, resume: bool) -> Sink:
+def _of_path(text: str, *, resume: bool) -> StreamSink:
     file, colon, name = text.rpartition(_SAFETENSORS + ":")
     path = Path(file + _SAFETENSORS if colon and name else text)
     if not path.parent.is_dir():

@@ -38,7 +38,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     ends: str = ""
 
 
-class Source(Protocol):
+class StreamSource(Protocol):
     """An array that is read piece by piece."""
 
     @property
@@ -205,7 +205,7 @@ class InMemory:
         """Nothing to do: the array is the caller's."""
 
 
-def source_of(given: Any) -> Source | None:
+def source_of(given: Any) -> StreamSource | None:
     """The array that a caller means; `None` for something that can only be iterated over."""
     match given:
         case str():
@@ -241,7 +241,7 @@ def is_one_tensor(given: tuple[Any, ...]) -> bool:
     return len(given) == 2 and isinstance(given[1], str) and str(given[0]).endswith(_SAFETENSORS)
 
 
-def _of_path(text: str) -> Source:
+def _of_path(text: str) -> StreamSource:
     file, colon, name = text.rpartition(_SAFETENSORS + ":")
     if colon and name:
         return InFile(in_safetensors(_existing(file + _SAFETENSORS), name), name)

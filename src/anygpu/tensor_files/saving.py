@@ -32,8 +32,8 @@ from anygpu.tensor_files.header import (
     NO_HASH,
     OWN,
     OWNER,
-    Entry,
     Hashing,
+    TensorEntry,
     encoded_header,
     kind_of,
     pieces_of,
@@ -172,7 +172,10 @@ def _write(file: io.FileIO, tensors: Sequence[_Tensor], metadata: Mapping[str, s
 
 
 def _header(
-    tensors: Sequence[_Tensor], entries: Mapping[str, Entry], metadata: Mapping[str, str], hashes: Mapping[str, str]
+    tensors: Sequence[_Tensor],
+    entries: Mapping[str, TensorEntry],
+    metadata: Mapping[str, str],
+    hashes: Mapping[str, str],
 ) -> bytes:
     records: dict[str, str] = {}
     for each in tensors:
@@ -184,7 +187,7 @@ def _header(
     return encoded_header(entries, {**metadata, **records})
 
 
-def _laid_out(tensors: Sequence[_Tensor]) -> dict[str, Entry]:
+def _laid_out(tensors: Sequence[_Tensor]) -> dict[str, TensorEntry]:
     """The offset of each tensor. The format allows no gaps, so tensors of whole cache lines come first: these are
     aligned to a cache line, and the rest at least to the size of an element."""
     offsets: dict[str, tuple[int, int]] = {}
@@ -192,7 +195,7 @@ def _laid_out(tensors: Sequence[_Tensor]) -> dict[str, Entry]:
     for each in sorted(tensors, key=lambda each: -_alignment(each.nbytes)):
         offsets[each.name] = (end, end + each.nbytes)
         end += each.nbytes
-    return {each.name: Entry(each.kind, each.shape, offsets[each.name]) for each in tensors}
+    return {each.name: TensorEntry(each.kind, each.shape, offsets[each.name]) for each in tensors}
 
 
 def _alignment(nbytes: int) -> int:

@@ -44,7 +44,7 @@ def serve(link: Link, engine: ProgramEngine | None = None, *, listed: bool = Tru
     """Until the link closes. `engine` is loaded already, and if its devices are `listed`, it has discovered them."""
     # What the user types at the terminal goes to every process there; only the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = Server(engine, listed=listed)
+    server = ChildServer(engine, listed=listed)
     count = 0
     while not server.finished:
         try:
@@ -66,7 +66,7 @@ def _forget_old_words() -> None:
             os.ftruncate(2, 0)
 
 
-class Server:
+class ChildServer:
     """The state of a child: one open device, the programs and arrays that it was sent, and views of shared memory."""
 
     #: Whether an engine that works in the host's memory may read arguments where they are, as long as a run lasts.
@@ -237,13 +237,13 @@ class Server:
         return values
 
 
-class SideServer(Server):
+class SideServer(ChildServer):
     """Uploads and downloads on a thread of their own, while the first one is busy with a run.
 
     It sees the same device and arrays. Its segments are others, so that neither link waits for news from the other.
     """
 
-    def __init__(self, main: Server) -> None:
+    def __init__(self, main: ChildServer) -> None:
         super().__init__(main._engine)
         self._executor = main._executor
         self._residents = main._residents

@@ -32,7 +32,7 @@ from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_connection import ChildConnection
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
-from anygpu.workers.shared_memory import Segment, SegmentKind, SharedMemory
+from anygpu.workers.shared_memory import SegmentKind, SharedMemory, SharedSegment
 from anygpu.workers.task_messages import Attached, ChildTask, Envelope, InSegment, WireOperand, error_from_message
 from anygpu.workers.worker import Argument, Handle
 
@@ -58,7 +58,7 @@ class SideChannel:
         """Make it the array `handle` of the child. Raises what the device does, `LinkClosed` and `TimeoutError`."""
         block = self._place(spec, until)
         try:
-            segment: Segment = block.handle
+            segment: SharedSegment = block.handle
             np.copyto(segment.array(spec), values)
             self._request(
                 task_messages.Upload(InSegment(segment.number, spec.nbytes), spec.shape, spec.dtype, handle), until
@@ -113,7 +113,7 @@ class SideChannel:
             raise error_from_message(answer.outcome, self._device)
 
     def _send(self, task: ChildTask) -> None:
-        shared, fresh = self.shared, deque[Segment]()
+        shared, fresh = self.shared, deque[SharedSegment]()
         while shared.unannounced:
             segment = shared.unannounced.popleft()
             if not segment.closed:
@@ -123,7 +123,7 @@ class SideChannel:
         forgotten = tuple([shared.forgotten.popleft() for _ in range(len(shared.forgotten))])
         self._post(Envelope(self._number, task, forgotten=forgotten), list(fresh))
 
-    def _post(self, envelope: Envelope, fresh: list[Segment]) -> None:
+    def _post(self, envelope: Envelope, fresh: list[SharedSegment]) -> None:
         attached = tuple([Attached(each.number, each.nbytes, each.name) for each in fresh])
         descriptors = [each.descriptor for each in fresh if each.descriptor >= 0]
         self._link.send(task_messages.encode(msgspec.structs.replace(envelope, attached=attached)), descriptors)

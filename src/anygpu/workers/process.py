@@ -37,7 +37,7 @@ from anygpu.workers.child_connection import ChildConnection
 from anygpu.workers.child_process import Child
 from anygpu.workers.executor import check_arguments, line_of, native_order, spec_of
 from anygpu.workers.overlap import WORTH_FETCHING, WORTH_OVERLAPPING, Overlap, Staged, seconds_left
-from anygpu.workers.shared_memory import Segment, SegmentKind
+from anygpu.workers.shared_memory import SegmentKind, SharedSegment
 from anygpu.workers.start_messages import ServeRequest
 from anygpu.workers.task_messages import InSegment, WireOperand
 from anygpu.workers.worker import Argument, Handle, Ran
@@ -435,7 +435,7 @@ class ProcessWorker:
         block = self._place(nbytes, blocks)
         if block is None:
             return argument.tobytes()
-        segment: Segment = block.handle
+        segment: SharedSegment = block.handle
         np.copyto(segment.array(spec), argument)
         return InSegment(segment.number, nbytes)
 

@@ -44,7 +44,7 @@ _FOREIGN = tuple(
 _clock = time.perf_counter
 
 
-class Sample:
+class CallSample:
     """One call: copies of its arguments, and the least that such calls took."""
 
     __slots__ = ("arguments", "count", "kept", "keywords", "seconds")
@@ -72,12 +72,12 @@ class Watched:
         self.seconds = 0.0
         self.within = 0.0
         self.takes_arrays = False
-        self.samples: dict[Any, Sample] = {}
+        self.samples: dict[Any, CallSample] = {}
         #: The codes of those that called it.
         self.callers: set[CodeType] = set()
 
 
-class Watch:
+class RunWatch:
     """Records of one run."""
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class Watch:
                 self.copied -= sum(_nbytes(each) for each in (sample.arguments, sample.keywords))
                 sample.arguments, sample.keywords = (), {}
 
-    def _look(self, frame: FrameType, watched: Watched) -> Sample | None:
+    def _look(self, frame: FrameType, watched: Watched) -> CallSample | None:
         """The sample that the call belongs to; it is made if it is the first with such arguments."""
         numpy = sys.modules.get("numpy")
         if numpy is None or not hasattr(numpy, "ndarray") or watched.code.co_name.startswith("<"):
@@ -180,7 +180,7 @@ class Watch:
         if sample is None:
             if len(watched.samples) >= KINDS:
                 return None
-            sample = watched.samples[kind] = Sample()
+            sample = watched.samples[kind] = CallSample()
             if watched.function is None:
                 watched.function = _function_of(frame, arguments)
             nbytes = _nbytes((arguments, keywords))
@@ -357,7 +357,7 @@ def _flush() -> None:
 def main() -> None:
     ours, script = json.loads(sys.argv[1]), sys.argv[2]
     process = os.getpid()
-    watch = Watch()
+    watch = RunWatch()
     begin = _clock()
     watch.start()
     code = run(script, sys.argv[3:])
@@ -373,7 +373,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _report(watch: Watch, script: str, seconds: float, ours: dict[str, Any], *, is_whole: bool) -> None:
+def _report(watch: RunWatch, script: str, seconds: float, ours: dict[str, Any], *, is_whole: bool) -> None:
     """Write what was seen, as JSON, into the file that we were given. The script's own output is over."""
     sys.stdout, out = open(os.devnull, "w"), sys.stdout  # noqa: SIM115 - restored below
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
