@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.trace.tracing import record
-from anygpu.engines.cpu.executable import CpuExecutable, executable
+from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.engines.cpu.runtime import native_runtime
 from benchmarks.report import Figure, arguments, publish
 

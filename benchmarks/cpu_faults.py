@@ -21,8 +21,8 @@ import numpy as np
 
 from anygpu.array.trace.tracing import record
 from anygpu.engines.cpu import compiler
-from anygpu.engines.cpu import executable as executable_module
-from anygpu.engines.cpu.executable import CpuExecutable, executable
+from anygpu.engines.cpu import engine as executable_module
+from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.engines.cpu.runtime import native_runtime
 from benchmarks.report import Figure, arguments, publish
 

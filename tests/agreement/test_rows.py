@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.agreement import analysis, comparison, tiles
+from anygpu.agreement import analysis, comparison, elementwise
 from anygpu.agreement.analysis import Rows, analyse, analyse_rows
 from anygpu.agreement.comparison import Judgement, judge
 from anygpu.agreement.elementwise import filled
@@ -120,16 +120,16 @@ def test_bounds_in_tiles_are_those_of_the_whole(seed: int, monkeypatch: pytest.M
     program = random_program(random.Random(seed), dtypes=("float32", "float64", "int32", "bool"))
     inputs = [real_values(spec, np.random.default_rng(seed), spread=0.5) for spec in program.inputs]
     whole = analyse(program, inputs).bounds
-    monkeypatch.setattr(tiles, "_TILE", 3)
+    monkeypatch.setattr(elementwise, "_TILE", 3)
     for one, other, spec in zip(analyse(program, inputs).bounds, whole, program.results, strict=True):
         np.testing.assert_array_equal(filled(one, spec.shape), filled(other, spec.shape))
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 1000), (1000, 3), (40, 1, 30), (7, 6, 5)])
 def test_tiles_hold_every_element_once(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "_TILE", 64)
+    monkeypatch.setattr(elementwise, "_TILE", 64)
     counted = np.zeros(shape, int)
-    for place in tiles.tiles(shape):
+    for place in elementwise.tiles(shape):
         assert counted[place].size <= 64
         counted[place] += 1
     assert (counted == 1).all()

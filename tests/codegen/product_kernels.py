@@ -11,8 +11,7 @@ import pyopencl as cl
 import wgpu
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.syntax import SYNTAX
-from anygpu.codegen.target import ComputeType, Dialect, Target
+from anygpu.codegen.target import SYNTAX, ComputeType, Dialect, Target
 from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors, grid, parts, text
 
 #: The same devices as scalar machines and as wide ones: a tiling is right on both.

@@ -11,10 +11,8 @@ import wgpu
 
 from anygpu.base.typing import HostArray
 from anygpu.codegen.functions.library import call, definitions
-from anygpu.codegen.syntax import SYNTAX
-from anygpu.codegen.target import ComputeType, Dialect, Target
-from anygpu.codegen.templates.stages import Stage, Stages, fill
-from anygpu.codegen.templates.values import carried
+from anygpu.codegen.target import SYNTAX, ComputeType, Dialect, Target
+from anygpu.codegen.templates.stages import Stage, Stages, carried, fill
 
 TARGETS: dict[Dialect, Target] = {
     "wgsl": Target(dialect="wgsl", features=("f64", "i64"), group_memory=16384),

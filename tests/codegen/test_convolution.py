@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.syntax import SYNTAX
-from anygpu.codegen.target import ComputeType, Dialect
+from anygpu.codegen.target import SYNTAX, ComputeType, Dialect
 from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors, grid, text, tilings
 from tests.codegen.product_kernels import NUMPY, TARGETS, Launch
 

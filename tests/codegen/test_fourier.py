@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anygpu.base.typing import HostArray
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates import fourier
-from anygpu.codegen.templates.butterflies import factors_of, steps_of
+from anygpu.codegen.templates.fourier import factors_of, steps_of
 from anygpu.program.functions import FourierFunction
 from tests.codegen.running import NUMPY, TARGETS, load, run, store
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from anygpu.codegen.functions import accuracy
+from anygpu.codegen.functions import library
 from anygpu.codegen.functions.library import CANDIDATES, call, definitions, vector_call
 from anygpu.codegen.functions.source import Definition, defined, definition
 from anygpu.codegen.functions.wgsl import in_wgsl
@@ -218,7 +218,7 @@ def test_where_a_builtin_is_made_of_the_same_instructions_the_shorter_function_i
 
 def test_what_is_trusted_on_a_real_device_is_within_the_published_tolerance() -> None:
     target = TARGETS["wgsl"]
-    names = accuracy.trusted(target, run_on_webgpu(accuracy.measurement(target)))
+    names = library.trusted(target, run_on_webgpu(library.measurement(target)))
     # What holds for lavapipe: good square roots and sines, but pow and asin far from what we publish.
     assert {"sqrt_f32", "sqrt_f64", "sin_f32", "cos_f32"} <= set(names)
     assert not {"power_f32", "asin_f32", "minimum_f32", "sign_f32"} & set(names)
@@ -234,27 +234,27 @@ def test_a_device_that_is_wrong_anywhere_is_not_trusted() -> None:
     target = Target(dialect="wgsl")
     with np.errstate(all="ignore"):
         perfect = []
-        for trial in accuracy.trials(target):
-            rows = [accuracy.reference(name, trial.points).astype(np.float32) for name in trial.names]
+        for trial in library.trials(target):
+            rows = [library.reference(name, trial.points).astype(np.float32) for name in trial.names]
             perfect.append(np.array(rows))
-    assert set(accuracy.trusted(target, perfect)) == {name for name in CANDIDATES["wgsl"] if name.endswith("f32")}
-    row = accuracy.trials(target)[0].names.index("exp_f32")
+    assert set(library.trusted(target, perfect)) == {name for name in CANDIDATES["wgsl"] if name.endswith("f32")}
+    row = library.trials(target)[0].names.index("exp_f32")
     spoilt = [each.copy() for each in perfect]
     spoilt[0][row, 17] *= 1 + 40 * 2.0**-23
-    assert "exp_f32" not in accuracy.trusted(target, spoilt)
-    assert "log_f32" in accuracy.trusted(target, spoilt)
+    assert "exp_f32" not in library.trusted(target, spoilt)
+    assert "log_f32" in library.trusted(target, spoilt)
 
 
 def test_on_a_processor_our_functions_win_the_race() -> None:
-    builtin, ours = (min(seconds) for seconds in time_on_opencl(accuracy.race(), 3))
-    assert accuracy.faster(builtin, ours) == ()
-    assert "power_f64" in accuracy.faster(1.0, 2.0)
-    trusting = Target(dialect="opencl", trusted=accuracy.faster(1.0, 2.0))
+    builtin, ours = (min(seconds) for seconds in time_on_opencl(library.race(), 3))
+    assert library.faster(builtin, ours) == ()
+    assert "power_f64" in library.faster(1.0, 2.0)
+    trusting = Target(dialect="opencl", trusted=library.faster(1.0, 2.0))
     assert call("opencl", "power", "f32", trusting) == "pow"
     assert vector_call("opencl", "power", "f32", trusting, 8) == "pow"
     assert call("opencl", "power", "f32", TARGETS["opencl"]) == "power_f32"
 
 
 def test_nothing_is_measured_where_the_dialect_promises_accuracy() -> None:
-    assert accuracy.trials(Target(dialect="opencl")) == ()
-    assert {trial.type for trial in accuracy.trials(Target(dialect="wgsl"))} == {"f32"}
+    assert library.trials(Target(dialect="opencl")) == ()
+    assert {trial.type for trial in library.trials(Target(dialect="wgsl"))} == {"f32"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from anygpu.codegen.schedule import schedule
-from anygpu.engines.unsupported import why_not
+from anygpu.engines.driver import why_not
 from anygpu.program.graph import Program
 from tests.codegen import golden
 from tests.codegen.planning import CARD, PROCESSOR, plan, spec

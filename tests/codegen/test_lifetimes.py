@@ -9,10 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.codegen.kernel import Binding, Kernel, Schedule, Slot
-from anygpu.codegen.lifetimes import shared_temporaries
+from anygpu.codegen.kernel import Binding, Kernel, Schedule, Slot, shared_temporaries
 from anygpu.codegen.schedule import schedule
-from anygpu.engines.unsupported import why_not
+from anygpu.engines.driver import why_not
 from anygpu.program.graph import Program
 from tests.codegen.planning import TARGETS, plan, slots_of, spec
 from tests.support.random_programs import programs

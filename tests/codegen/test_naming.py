@@ -8,8 +8,7 @@ import pytest
 
 import anygpu as ag
 from anygpu import nn
-from anygpu.codegen.kernel import Kernel, Own
-from anygpu.codegen.naming import renumbered
+from anygpu.codegen.kernel import Kernel, Own, renumbered
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Dialect, Target
 

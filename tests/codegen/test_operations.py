@@ -10,7 +10,7 @@ from anygpu.codegen.target import Target
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ScatterFunction
 from anygpu.program.primitives import Scatter
-from anygpu.testing.conformance_program import ConformanceProgram, tame
+from anygpu.testing.cases import ConformanceProgram, tame
 from tests.codegen.planning import CARD, PROCESSOR, TARGETS, check_schedule, names, plan, roles, spec
 
 every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)

@@ -10,8 +10,7 @@ import pytest
 from anygpu.base.typing import HostArray
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates import scan
-from anygpu.codegen.templates.rows import fitting
-from anygpu.codegen.templates.stages import Sizes
+from anygpu.codegen.templates.stages import Sizes, fitting
 from tests.codegen.running import TARGETS, load, run, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]

@@ -14,11 +14,11 @@ from anygpu.array.trace.tracing import record
 from anygpu.codegen.kernel import Schedule
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
-from anygpu.engines.unsupported import why_not
+from anygpu.engines.driver import why_not
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Binary, Cast, Flip, Permute, Primitive, Reshape, Spec, Unary
-from anygpu.testing.conformance_program import ConformanceProgram
+from anygpu.testing.cases import ConformanceProgram
 from tests.codegen.loops import most_rounds
 from tests.codegen.planning import (
     CARD,

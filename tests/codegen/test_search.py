@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.syntax import SYNTAX
-from anygpu.codegen.target import Dialect
-from anygpu.codegen.templates.search import search_text
-from anygpu.codegen.templates.stages import Stage
-from anygpu.codegen.templates.values import struct_text
+from anygpu.codegen.target import SYNTAX, Dialect
+from anygpu.codegen.templates.sort import search_text
+from anygpu.codegen.templates.stages import Stage, struct_text
 from tests.codegen.running import TARGETS, load, run, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]

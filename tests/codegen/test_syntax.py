@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from anygpu.codegen import templates
-from anygpu.codegen.syntax import SYNTAX
-from anygpu.codegen.templates.source import in_wgsl, template
+from anygpu.codegen.target import SYNTAX
+from anygpu.codegen.templates.stages import in_wgsl, template
 
 #: Templates that only processors use, through OpenCL.
 OPENCL_ONLY = {"attention_vectors", "matmul_panels"}

@@ -8,7 +8,7 @@ import pyopencl as cl
 import pytest
 
 from anygpu.engines.driver import Dispatch, Extent
-from anygpu.engines.opencl import errors
+from anygpu.engines.opencl import device
 from anygpu.engines.opencl.device import VARIABLE, Partition, read_partition
 from anygpu.engines.opencl.driver import OpenCLDriver
 from anygpu.engines.opencl.engine import OpenCLEngine
@@ -99,14 +99,14 @@ class TestErrors:
         ],
     )
     def test_each_code_has_its_error(self, name: str, expected: type[AnyGPUError]) -> None:
-        assert type(errors.classify(library_error(name), "opencl:0", 7)) is expected
+        assert type(device.classify(library_error(name), "opencl:0", 7)) is expected
 
     @pytest.mark.parametrize("error", [library_error("INVALID_VALUE"), ValueError("mine"), OutOfMemory("opencl:0")])
     def test_others_are_raised_as_they_are(self, error: BaseException) -> None:
-        assert errors.classify(error, "opencl:0") is None
+        assert device.classify(error, "opencl:0") is None
 
     def test_memory_that_python_cannot_get_is_the_devices(self) -> None:
-        assert type(errors.classify(MemoryError(), "opencl:0")) is OutOfMemory
+        assert type(device.classify(MemoryError(), "opencl:0")) is OutOfMemory
 
     def test_the_engine_names_the_device_and_its_limit(self) -> None:
         engine = OpenCLEngine(subdevices="")

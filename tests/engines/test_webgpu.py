@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from wgpu.backends.wgpu_native import lib
 
 from anygpu.engines.driver import Dispatch
+from anygpu.engines.webgpu.device import BACKENDS, one_per_card
 from anygpu.engines.webgpu.engine import WebGPUEngine
-from anygpu.engines.webgpu.probe import BACKENDS, one_per_card
 from anygpu.errors import DeviceLost
 from tests.engines.webgpu_kernels import first_device, get, opened, room, spin_kernel
 

@@ -11,7 +11,7 @@ import pytest
 
 from anygpu.codegen.kernel import Kernel
 from anygpu.engines.driver import Clear, Command, Dispatch, Driver, Extent, Move
-from anygpu.engines.webgpu import bind_groups, transfers
+from anygpu.engines.webgpu import encoder, pipelines
 from anygpu.engines.webgpu.driver import WebGPUDriver
 from anygpu.engines.webgpu.engine import WebGPUEngine
 from anygpu.errors import DeviceLost, InvalidProgram, TooBig, Unsupported
@@ -94,13 +94,13 @@ def test_data_may_be_reused_after_write(driver: WebGPUDriver) -> None:
 @pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 def test_transfers_of_several_pieces(driver: WebGPUDriver, extra: int) -> None:
-    nbytes = transfers.DOWNLOAD_BATCH + transfers.UPLOAD_PIECE // 2 + extra
+    nbytes = encoder.DOWNLOAD_BATCH + encoder.UPLOAD_PIECE // 2 + extra
     data = random_bytes(nbytes)
     extent = whole(driver.allocate(nbytes), nbytes)
     driver.write(extent, data)
     np.testing.assert_array_equal(driver.read(extent), data)
     driver.release(extent.block)
-    assert driver.live().staging_bytes <= transfers.KEPT_BYTES
+    assert driver.live().staging_bytes <= encoder.KEPT_BYTES
 
 
 def test_many_extents_are_read_with_one_submission(driver: WebGPUDriver) -> None:
@@ -217,7 +217,7 @@ def test_fifty_kernels_in_one_submission_and_nothing_new_the_second_time(driver:
 def test_more_numbers_than_the_table_holds(driver: WebGPUDriver) -> None:
     x, y = put(driver, words(3)), room(driver, 3)
     built = driver.build(add_kernel(3))
-    sets = bind_groups.TABLE_BYTES // 32 + 10
+    sets = pipelines.TABLE_BYTES // 32 + 10
     driver.submit([Dispatch(built, (x, y), (0, amount)) for amount in range(sets)])
     np.testing.assert_array_equal(get(driver, y), words(3) + np.uint32(sets - 1))
     driver.submit([Dispatch(built, (x, y), (0, 17))])

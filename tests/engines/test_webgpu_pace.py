@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.engines.webgpu.pace import MEASUREMENTS, GridPart, KernelPace, Work, cut, plan
+from anygpu.engines.webgpu.encoder import batches
 from anygpu.engines.webgpu.pipelines import grid_of
-from anygpu.engines.webgpu.transfers import batches
+from anygpu.engines.webgpu.submission import MEASUREMENTS, GridPart, KernelPace, Work, cut, plan
 
 FOLD = 65535
 

@@ -13,6 +13,7 @@ import anygpu as ag
 from anygpu.errors import ResultMismatch
 from anygpu.placement import explore
 from anygpu.placement.call_site import CallSite
+from anygpu.placement.device_call import is_ordinary, sample_now
 from anygpu.placement.mismatches import kept
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
@@ -196,9 +197,9 @@ def submitted(places: WrongRegistry, rounds: int) -> tuple[list[ag.Receipt], Pla
         call.consider()
         state = call.site
         state.chooser.measured("numpy", 100.0)
-        assert explore._is_ordinary(call, small(x))
-        state.end_calibrating()
-        sample = explore._sample(call, small(x))
+        assert is_ordinary(call, small(x))
+        state.candidates.end_calibrating()
+        sample = sample_now(call, small(x))
         assert sample is not None
         explore._try_out(planner, state, small, "opencl:0", sample)
         for _ in range(5):

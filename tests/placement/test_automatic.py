@@ -409,7 +409,8 @@ def _automatic(function: Callable[..., Any], *arguments: Any) -> Any:
         ours(*arguments)
         background.settle(60)
     assert any(isinstance(site.direct, automatic.DeferredCalls) for site in ours._known.native.values())
-    ours(*arguments)  # the first one is a plain one
+    ours(*arguments)
+    background.settle(60)  # calls are plain while native code for a segment is compiled
     return ours
 
 

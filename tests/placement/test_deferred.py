@@ -628,11 +628,6 @@ def test_the_receipt_says_why_each_segment_ended() -> None:
     assert done.receipt.parts
 
 
-def test_tasks_are_not_deferred() -> None:
-    with pytest.raises(InvalidOption, match="tasks are not deferred"):
-        ag.submit(_helps, np.ones(3), deferred=True)
-
-
 def test_what_is_returned_is_never_ours() -> None:
     assert _deferred(lambda x: x)(np.zeros(5)).__class__ is np.ndarray
     ours = _deferred(lambda x: (x * 2).max())

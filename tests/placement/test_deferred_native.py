@@ -152,7 +152,7 @@ def test_the_same_segment_on_another_line_warns_there_too() -> None:
 
 
 def test_results_that_differ_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anygpu.engines.cpu.executable import CpuExecutable
+    from anygpu.engines.cpu.engine import CpuExecutable
 
     right = CpuExecutable.checked
 
@@ -183,7 +183,7 @@ import numpy as np
 import anygpu as ag
 from anygpu.placement import deferred, native_calls
 
-deferred.LEAST_PER_OPERATION, deferred.LEAST_GAIN = 0.0, 1e9
+deferred.LEAST_PER_OPERATION, deferred.LEAST_GAIN, deferred.TRACES_TOO = 0.0, 1e9, False
 
 @ag.offload(deferred=True)
 def norm(x):

@@ -177,7 +177,7 @@ def test_short_calls_are_planned_after_more_of_them(monkeypatch: pytest.MonkeyPa
 
 def test_the_reason_of_calls_without_planning_holds_for_the_last_of_them() -> None:
     planned = CallSite("f", options(), "numpy", has_anygpu_arrays=False)
-    planned.skip_planning_for(1000, "numpy takes 10 µs per call.")
-    assert planned.note.reason == "numpy takes 10 µs per call (decided at call 0 for the next 1,000 calls)."
-    planned.skip_planning_for(2, "numpy takes 10 µs per call.")
-    assert planned.note.reason == "numpy takes 10 µs per call."
+    planned.host.skip_planning_for(1000, "numpy takes 10 µs per call.")
+    assert planned.host.note.reason == "numpy takes 10 µs per call (decided at call 0 for the next 1,000 calls)."
+    planned.host.skip_planning_for(2, "numpy takes 10 µs per call.")
+    assert planned.host.note.reason == "numpy takes 10 µs per call."

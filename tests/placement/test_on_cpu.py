@@ -12,7 +12,7 @@ import anygpu as ag
 from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines import catalogue
 from anygpu.engines.cpu.engine import _without_llvm
-from anygpu.engines.distributions import version_of
+from anygpu.engines.disk_cache import version_of
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options

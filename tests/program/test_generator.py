@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from anygpu.agreement.tolerances import TOLERANCES
+from anygpu.agreement.elementwise import TOLERANCES
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.program import functions

@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 from anygpu.agreement.elementwise import BOUNDS
-from anygpu.engines import unsupported
+from anygpu.engines import driver
 from anygpu.program.primitive import Primitive
 from anygpu.program.primitives import PRIMITIVES, Constant, Custom, Input, Linear
 
@@ -55,7 +55,7 @@ def test_every_engine_lowers_every_primitive(engine: str) -> None:
 
 def test_what_kernels_cannot_compute_is_told() -> None:
     """Engines that compile refuse by a list, and lower everything else."""
-    assert set(unsupported._WITHOUT) == {Linear}
+    assert set(driver._WITHOUT) == {Linear}
 
 
 def test_there_is_a_bound_after_every_primitive_that_computes() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from anygpu.engines.torch.memory import CudaMeter, NoMeter, meter_for
+from anygpu.engines.torch.engine import CudaMeter, NoMeter, meter_for
 from anygpu.hardware.resident_memory import HostMeter, available
 from tests.support.counting_allocator import environment
 

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import anygpu as ag
 from anygpu.base import events
-from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.pytorch import Step
 from anygpu.pytorch.forms import halving_for
 from anygpu.pytorch.planning import planner_for

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anygpu.engines.driver import CONSTANTS
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.errors import AllocationError, InvalidOption
 from anygpu.memory.adaptors import Limit
 from anygpu.memory.resource import reclaim

@@ -10,8 +10,7 @@ import pyopencl as cl
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_engine import CompilingEngine
-from anygpu.engines.opencl import errors
-from anygpu.engines.opencl.device import describe, open_device
+from anygpu.engines.opencl.device import classify, describe, open_device
 from anygpu.engines.opencl.driver import OpenCLDriver
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.errors import AnyGPUError
@@ -69,7 +68,7 @@ class ToyEngine(CompilingEngine):
         )
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
-        return errors.classify(error, device.id, device.limits.get("max-buffer-size"))
+        return classify(error, device.id, device.limits.get("max-buffer-size"))
 
     def close(self) -> None:
         self.close_sessions()

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.agreement.elementwise import BOUNDS, Bound, filled, magnitude, or_none, settled, wide
-from anygpu.agreement.tolerances import DIGITS, tolerance_of
+from anygpu.agreement.elementwise import BOUNDS, DIGITS, Bound, filled, magnitude, or_none, settled, tolerance_of, wide
 from anygpu.base.float_errors import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import run_node

@@ -1,26 +1,107 @@
-"""Error bounds of elementwise operations: how far two correct results may differ.
-
-A bound is an array of float64, or `None` where there is one right answer for every element. Infinity means that the
-element is undecided: nothing can be said about it. NumPy's warnings are off while these rules run.
-"""
+"""Error bounds of elementwise operations, part by part: how far two correct results may differ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.agreement.tiles import Bound as Bound
-from anygpu.agreement.tiles import in_tiles
-from anygpu.agreement.tolerances import tolerance_of
 from anygpu.base.typing import HostArray
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
 from anygpu.program.functions import COMPARISONS, COMPLEX_FORMULAS, FUNCTIONS, having
-from anygpu.program.rule_table import RuleTable
+from anygpu.program.primitive import RuleTable
+
+OperationClass = Literal["arithmetic", "function", "sum", "fourier", "linear"]
+
+
+#: The distance from 1 to the next number.
+EPSILON: dict[DType, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+
+
+#: How many binary digits a number has.
+DIGITS: dict[DType, int] = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+
+
+#: What one operation may add to the difference, in epsilons of its type. Of arithmetic and functions it is relative to
+#: the result (near 0, to 1: the sine of a rounded π); of a sum, for each number summed, relative to the largest that
+#: a partial sum can be; of a transform, for each of its log2(n) stages, to the largest that a result can be; of linear
+#: algebra, for each row, to the norm. Differences that come in are carried on by the slope of each function.
+TOLERANCES: dict[OperationClass, dict[DType, float]] = {
+    "arithmetic": {"float16": 1, "bfloat16": 1, "float32": 1, "float64": 1, "complex64": 4, "complex128": 4},
+    "function": {"float16": 4, "bfloat16": 4, "float32": 32, "float64": 64, "complex64": 128, "complex128": 128},
+    "sum": {"float16": 1, "bfloat16": 1, "float32": 1, "float64": 1, "complex64": 4, "complex128": 4},
+    "fourier": {"complex64": 8, "complex128": 8, "float32": 8, "float64": 8},
+    "linear": {"float32": 8, "float64": 8, "complex64": 16, "complex128": 16},
+}
+
+
+def tolerance_of(kind: OperationClass, dtype: DType) -> float:
+    """What `TOLERANCES` says, as a number and not in epsilons."""
+    return TOLERANCES[kind].get(dtype, 64) * EPSILON[REAL_PART.get(dtype, dtype)] if is_inexact(dtype) else 0.0
+
+
+# -- large arrays part by part
+#
+# What a rule of `elementwise` computes of a part stays in the processor's cache.
+
+
+#: How far two right answers may lie apart, for every element; `None` where there is one right answer.
+Bound = npt.NDArray[np.float64] | None
+
+#: Elements that a rule looks at at once: the dozens of arrays that it makes of them stay in the processor's cache.
+_TILE = 1 << 13
+
+
+def in_tiles(
+    rule: Callable[[Sequence[HostArray], Sequence[Bound], HostArray], Bound],
+    xs: Sequence[HostArray],
+    bounds: Sequence[Bound],
+    v: HostArray,
+) -> Bound:
+    """The bound by a rule that looks at each element by itself; of large arrays in a third of the time."""
+    if v.size <= _TILE:
+        return rule(xs, bounds, v)
+    found: Bound = None
+    for place in tiles(v.shape):
+        # In a line: short inner axes and those that are repeated take many times as long.
+        given = [None if bound is None else bound[place].ravel() for bound in bounds]
+        result = v[place]
+        part = rule([x[place].ravel() for x in xs], given, result.ravel())
+        if part is not None:
+            if found is None:
+                found = np.zeros(v.shape)
+            found[place] = part.reshape(result.shape)
+    return found
+
+
+def tiles(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Parts of an array that have `_TILE` elements or fewer, cut along its longest axes."""
+    size = math.prod(shape)
+    if size <= _TILE:
+        yield (slice(None),) * len(shape)
+        return
+    axis = max(range(len(shape)), key=shape.__getitem__)
+    step = max(1, _TILE * shape[axis] // size)
+    for start in range(0, shape[axis], step):
+        stop = min(start + step, shape[axis])
+        for inner in tiles((*shape[:axis], stop - start, *shape[axis + 1 :])):
+            within = inner[axis]
+            along = slice(start + (within.start or 0), start + (within.stop or stop - start))
+            yield (*inner[:axis], along, *inner[axis + 1 :])
+
+
+# -- error bounds of elementwise operations
+#
+# How far two correct results may differ.
+#
+# A bound is an array of float64, or `None` where there is one right answer for every element. Infinity means that the
+# element is undecided: nothing can be said about it. NumPy's warnings are off while these rules run.
+
 
 #: The bound after each primitive that is no movement, from its type, what it was given, the bounds of that, and its
 #: result.

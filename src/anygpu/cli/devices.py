@@ -177,6 +177,7 @@ def _show_all(
 
 
 def _show(console: Console, calibration: Calibration) -> None:
+    """Print the calibration of one device: overheads, transfers and a table of rates."""
     if calibration.source == "assumed":
         console.print(Padding(Text("not measured yet: assumed from its kind", style="yellow"), (0, 0, 0, 2)))
     elif calibration.disturbed:

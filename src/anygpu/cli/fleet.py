@@ -111,6 +111,7 @@ def _pattern(name: str) -> ArrivalPattern:
 
 
 def _show(console: Console, report: SimulationReport) -> None:
+    """Print the report of a simulation as a table."""
     scenario = report.scenario
     table = grid(2, style="dim")
     table.add_row(

@@ -248,6 +248,7 @@ def _show_functions(console: Console, functions: Sequence[FunctionHistory], now:
 
 
 def _explain(console: Console, function: FunctionHistory, now: float) -> None:
+    """Print what is known of one function: its habit, and its latest times on each device."""
     habit = function.habit
     console.print(Text.assemble((_label(habit), "bold"), f"  {habit_text(habit, now)}"), soft_wrap=True)
     latest = latest_by_device(function.timings)

@@ -95,6 +95,7 @@ def show_findings(console: Console, verdict: str, findings: Sequence[Finding]) -
 
 
 def _show_card(console: Console, card: Card, ways: list[Device], *, deep: bool) -> None:
+    """Print a card with the devices that reach it; with `deep`, all their facts."""
     heading = Text(card.name, style="bold")
     heading.append(f"  {memory_of(card)}", style="default")
     console.print(heading)

@@ -120,6 +120,7 @@ def write_copy(script: Path, report: AdviceReport) -> tuple[Path, list[int]] | N
 def _tell(
     report: AdviceReport, copy: tuple[Path, list[int]] | None, console: Console, *, apply: bool, json: bool
 ) -> None:
+    """Print the advice as text or JSON, and where a changed copy of the script was written."""
     if json:
         console.file.write(report.to_json().decode() + "\n")
         return
@@ -135,6 +136,7 @@ def _tell(
 
 
 def show_report(console: Console, report: AdviceReport) -> None:
+    """Print findings on a script's calls, and the functions that would gain from a device."""
     gains = [each for each in report.functions if each.verdict == "gains"]
     others = [each for each in report.functions if each.verdict != "gains"]
     took = f"{_plain(report.script)} took {readable_seconds(report.seconds)}"

@@ -139,6 +139,7 @@ class Screen:
 
 
 def _table(record: VerifyRecord) -> Table:
+    """The table of checks: how many cases were tried, wrong, on the host or skipped, and their time."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("", no_wrap=True)
     table.add_column("check", no_wrap=True)
@@ -184,6 +185,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _verdict(record: VerifyRecord) -> Text:
+    """The outcome of a verification in one sentence."""
     tried = sum(check.tried for check in record.checks)
     wrong = sum(check.wrong for check in record.checks)
     left = sum(check.cases - check.tried for check in record.checks)
@@ -272,6 +274,7 @@ def verify(
 
 
 def _devices(wanted: str | None, every: bool) -> Sequence[Device]:
+    """The devices to verify: the named one, every one, or the best that is not NumPy."""
     from anygpu.engines.catalogue import catalogue
     from anygpu.workers.discovery import discover
 

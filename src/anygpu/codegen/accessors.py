@@ -1,8 +1,6 @@
-"""Functions through which templates reach data: `load_a(batch, row, k)`, `store_out(batch, row, column, total)`.
+"""Functions through which templates reach data, and one kernel made from a template with them.
 
-What a template reads may be a view of something, or be computed on the way; what becomes of its result may be a
-bias, an activation and a store. All of that is in these functions, so a template knows nothing of it.
-"""
+`load_a(batch, row, k)`, `store_out(batch, row, column, total)`."""
 
 from __future__ import annotations
 
@@ -11,15 +9,14 @@ from math import gcd
 
 import msgspec
 
-from anygpu.codegen.dialects.opencl import OpenCLPrinter
-from anygpu.codegen.dialects.opencl_vectors import OpenCLVectors
+from anygpu.codegen.dialects.opencl import OpenCLPrinter, OpenCLVectors
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.vector_syntax import VectorSyntax
 from anygpu.codegen.dialects.vector_text import NotVectorisable, Text, VectorText
-from anygpu.codegen.dialects.wgsl import WGSLPrinter
-from anygpu.codegen.dialects.wgsl_vectors import WGSLVectors
+from anygpu.codegen.dialects.wgsl import WGSLPrinter, WGSLVectors
 from anygpu.codegen.index import Index, constant, variable
 from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.kernel_builder import KernelBuilder, body_of
 from anygpu.codegen.kernel_ir import Buffer, Function, Load, Name, names_used
 from anygpu.codegen.lower import Lowering, Value
@@ -209,3 +206,61 @@ def buffers_of(builder: KernelBuilder, functions: Sequence[Function], written: S
 
 def texts_of(printer: Printer, functions: Sequence[Function]) -> list[str]:
     return [printer.function_text(function) for function in functions]
+
+
+# -- one kernel from a template
+#
+# Its accessors, the buffers that they use, and the text around the template's lines.
+
+
+#: More operations than this, and a driver may have to cut the kernel into several dispatches.
+_LONG_WORK = 1e9
+
+
+class TemplateKernel:
+    """Binds the buffers of the accessors at once, so that the caller can add vector accessors before it is filled."""
+
+    def __init__(
+        self, builder: KernelBuilder, text: Printer, functions: Sequence[Function], written: Sequence[str]
+    ) -> None:
+        self._builder, self._text, self._functions = builder, text, functions
+        statements = [statement for function in functions for statement in body_of(function)]
+        self._loads, self._searches = builder.searches_in(names_used(statements))
+        self._buffers = buffers_of(builder, [*self._loads, *functions], written)
+        text.use(self._buffers, cuttable=False)
+
+    def filled(
+        self,
+        name: str,
+        template: Callable[..., str],
+        grid: tuple[int, int],
+        *,
+        in_vectors: Sequence[str],
+        work: float,
+        nodes: Sequence[int],
+    ) -> Kernel:
+        """`template` takes the `Surroundings`, `in_vectors` are vector accessors, and `nodes` are what is computed."""
+        text, (groups, group_size) = self._text, grid
+        texts = [*texts_of(text, self._loads), *(text.filled(each) for each in self._searches)]
+        texts += [*texts_of(text, self._functions), *in_vectors]
+        numbers = ["first_group"] if work > _LONG_WORK else []
+        numbers += [f"offset_{buffer.name}" for buffer in self._buffers if buffer.has_offset]
+        source = template(
+            # A total is rounded once for each product that is added, which is also what a BLAS does.
+            declarations=text.declarations(numbers).replace("FP_CONTRACT OFF", "FP_CONTRACT ON"),
+            functions="\n\n".join(part for part in (text.library_texts(), *texts) if part),
+            name=name,
+            parameters=text.parameters(numbers),
+            pass_=text.handed_on,
+            group=text.group_line(groups, numbers),
+        )
+        return Kernel(
+            name=name,
+            source=source,
+            bindings=text.bindings(),
+            groups=groups,
+            group_size=group_size,
+            numbers=tuple(numbers),
+            flops=work,
+            bytes_moved=self._builder.work_of(nodes)[1],
+        )

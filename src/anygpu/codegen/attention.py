@@ -7,7 +7,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from anygpu.codegen.accessors import VectorAccessor, load_function, store_function
+from anygpu.codegen.accessors import TemplateKernel, VectorAccessor, load_function, store_function
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
@@ -17,11 +17,9 @@ from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.kernel_builder import KernelBuilder, store
 from anygpu.codegen.kernel_ir import Function
 from anygpu.codegen.lower import Lowering, Value
-from anygpu.codegen.target import Target
-from anygpu.codegen.template_kernel import TemplateKernel
+from anygpu.codegen.target import Target, compute_type
 from anygpu.codegen.templates import attention
 from anygpu.codegen.templates.attention import Meaning, Sizes, Tiling, Vectors
-from anygpu.codegen.types import compute_type
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program, Recorder

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.codegen.accessors import VectorAccessor, load_function, store_function
+from anygpu.codegen.accessors import TemplateKernel, VectorAccessor, load_function, store_function
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.vector_syntax import EXACT
@@ -27,11 +27,9 @@ from anygpu.codegen.kernel_ir import Buffer, Function, Let, Load, Name
 from anygpu.codegen.lower import Lowering, Positions, Value, contract_positions
 from anygpu.codegen.materialise import is_row_reduction, is_short
 from anygpu.codegen.products import put_total, tilings_of
-from anygpu.codegen.target import ComputeType, Target
-from anygpu.codegen.template_kernel import TemplateKernel
+from anygpu.codegen.target import ComputeType, Target, compute_type
 from anygpu.codegen.templates import convolution
 from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors
-from anygpu.codegen.types import compute_type
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (

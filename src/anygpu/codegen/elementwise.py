@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anygpu.codegen.kernel_ir import Apply, Choose, Expr, Literal, Name
-from anygpu.codegen.target import ComputeType
-from anygpu.codegen.types import COMPUTE, NARROWED
+from anygpu.codegen.target import COMPUTE, NARROWED, ComputeType
 from anygpu.program.dtypes import KIND, DType, is_integer
 from anygpu.program.functions import COMPARISONS, TESTS, BinaryFunction, UnaryFunction, having
 

@@ -14,8 +14,7 @@ from anygpu.codegen.index import Index, flat, unflat, variable
 from anygpu.codegen.kernel_ir import Name
 from anygpu.codegen.lower import Lowering, NotInKernel, Positions, Value
 from anygpu.codegen.materialise import MOST_NODES, is_heavy, is_row_reduction, is_short
-from anygpu.codegen.target import Target
-from anygpu.codegen.types import components, compute_type, is_narrow
+from anygpu.codegen.target import Target, components, compute_type, is_narrow
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Concatenate, Contract, Reduce, Search, product

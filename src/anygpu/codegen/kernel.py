@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -145,3 +146,68 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         return self.steps
+
+
+# -- kernels that differ only in which nodes of a program they stand for get the same text
+#
+# And are compiled once.
+#
+# Names in kernels are made of the numbers of nodes, so that a person can find them in the program. In a model of six
+# equal layers that makes six texts of one kernel, each compiled and tuned for itself. Here nodes are renumbered in
+# each kernel, in the order in which they appear.
+
+
+#: Inputs as `input_a` or `input_x30`, and `t17`, `sum_17`, `read_17_0`. No language has words of its own like these.
+_NAME = re.compile(r"\b(?:((?:[a-z_]*_)?input_)([a-z]\d*)|((?:[a-z_]*_)?t|[a-z][a-z_]*_)(\d+))(?=_|\b)")
+
+
+def renumbered(kernel: Kernel) -> Kernel:
+    """The same kernel with numbers of its own. What a user wrote stays as it is."""
+    if kernel.own is not None:
+        return kernel
+    ranks: dict[str, int] = {}
+    inputs: dict[str, int] = {}
+
+    def renamed(match: re.Match[str]) -> str:
+        input_prefix, name, prefix, number = match.groups()
+        if name is not None:
+            rank = inputs.setdefault(name, len(inputs))
+            return f"{input_prefix}{chr(ord('a') + rank) if rank < 26 else f'x{rank}'}"
+        return f"{prefix}{ranks.setdefault(number, len(ranks))}"
+
+    source = _NAME.sub(renamed, kernel.source)
+    return msgspec.structs.replace(kernel, source=source, name=_NAME.sub(renamed, kernel.name))
+
+
+# -- temporaries that are never needed at the same time share memory
+
+
+def shared_temporaries(schedule: Schedule) -> tuple[dict[int, int], list[int]]:
+    """For each temporary slot the number of the piece of memory that it is in, and how large each piece is."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for number, step in enumerate(schedule.steps):
+        for slot in step.slots:
+            if schedule.slots[slot].role == "temporary":
+                first.setdefault(slot, number)
+                last[slot] = number
+    places: dict[int, int] = {}
+    sizes: list[int] = []
+    free_from: list[int] = []
+    for slot in sorted(first, key=lambda each: (first[each], each)):
+        nbytes = schedule.slots[slot].nbytes
+        # The smallest that is large enough; else the largest of the others grows.
+        idle = [piece for piece, free in enumerate(free_from) if free < first[slot]]
+        enough = [piece for piece in idle if sizes[piece] >= nbytes]
+        if enough:
+            piece = min(enough, key=lambda each: sizes[each])
+        elif idle:
+            piece = max(idle, key=lambda each: sizes[each])
+            sizes[piece] = nbytes
+        else:
+            piece = len(sizes)
+            sizes.append(nbytes)
+            free_from.append(-1)
+        places[slot] = piece
+        free_from[piece] = last[slot]
+    return places, sizes

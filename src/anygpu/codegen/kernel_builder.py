@@ -25,8 +25,7 @@ from anygpu.codegen.kernel_ir import (
     names_used,
 )
 from anygpu.codegen.lower import Lowering, RuleOf, Stored, Value
-from anygpu.codegen.target import Target
-from anygpu.codegen.types import components
+from anygpu.codegen.target import Target, components
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 

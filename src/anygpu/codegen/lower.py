@@ -34,8 +34,7 @@ from anygpu.codegen.kernel_ir import (
     Store,
     Variable,
 )
-from anygpu.codegen.target import ComputeType
-from anygpu.codegen.types import COMPUTE, components, compute_type, part_of
+from anygpu.codegen.target import COMPUTE, ComputeType, components, compute_type, part_of
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, number_from
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program

@@ -7,8 +7,7 @@ from math import gcd
 
 from anygpu.codegen.custom.lowering import stored_under
 from anygpu.codegen.lower import single_value
-from anygpu.codegen.target import Target
-from anygpu.codegen.types import components, is_narrow
+from anygpu.codegen.target import Target, components, is_narrow
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.ops.attention import Attend

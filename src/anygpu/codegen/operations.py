@@ -15,10 +15,9 @@ from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.kernel_builder import KernelBuilder, body_of
 from anygpu.codegen.kernel_ir import Apply, Buffer, Expr, Function, Literal, Name, Report, Statement, Store, names_used
 from anygpu.codegen.lower import Lowering, Value
-from anygpu.codegen.target import ComputeType
-from anygpu.codegen.templates import fourier, scan, scatter, search, sort
+from anygpu.codegen.target import NARROWED, STORED, ComputeType, components, compute_type
+from anygpu.codegen.templates import fourier, scan, scatter, sort
 from anygpu.codegen.templates.stages import Stage, Stages, Temporary, fill
-from anygpu.codegen.types import NARROWED, STORED, components, compute_type
 from anygpu.program.dtypes import ITEMSIZE, DType
 from anygpu.program.primitives import Argsort, Fourier, Scan, Scatter, Search, Sort, product
 
@@ -243,7 +242,7 @@ def search_function(builder: KernelBuilder, node: int, op: Search) -> tuple[list
     loads = [
         load_function(builder, f"load_line_{node}_{part}", {"i": spec.shape[0]}, part, at) for part in range(len(types))
     ]
-    text, calls = search.search_text(
+    text, calls = sort.search_text(
         builder.target, f"find_{node}", types, spec.shape[0], op.side, line=f"load_line_{node}"
     )
     return loads, Filled(text, calls)

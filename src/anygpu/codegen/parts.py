@@ -27,8 +27,7 @@ from anygpu.codegen.kernel_ir import (
     Variable,
 )
 from anygpu.codegen.rows import Column, begin_rows, fold, lane_loop, reduction_of, store_rows, stretch_of, sums_of
-from anygpu.codegen.target import ComputeType
-from anygpu.codegen.types import STORED
+from anygpu.codegen.target import STORED, ComputeType
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ReduceFunction
 

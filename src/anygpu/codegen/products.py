@@ -6,11 +6,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
-from anygpu.codegen.accessors import Put, VectorAccessor, load_function, store_function
+from anygpu.codegen.accessors import Put, TemplateKernel, VectorAccessor, load_function, store_function
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.printers import printer
-from anygpu.codegen.dialects.wgsl import WGSLPrinter
-from anygpu.codegen.dialects.wgsl_vectors import WGSLVectors
+from anygpu.codegen.dialects.wgsl import WGSLPrinter, WGSLVectors
 from anygpu.codegen.elementwise import narrowed
 from anygpu.codegen.grouping import Group, from_order
 from anygpu.codegen.index import Index, flat, unflat, variable
@@ -32,10 +31,9 @@ from anygpu.codegen.kernel_ir import (
     Variable,
 )
 from anygpu.codegen.lower import Lowering, Value, contract_positions
-from anygpu.codegen.template_kernel import TemplateKernel
+from anygpu.codegen.target import STORED, compute_type
 from anygpu.codegen.templates import matmul
 from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors
-from anygpu.codegen.types import STORED, compute_type
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.primitives import Contract, free_axes, product
 

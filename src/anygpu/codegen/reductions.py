@@ -7,8 +7,7 @@ from collections.abc import Callable
 from anygpu.codegen import complexes
 from anygpu.codegen.elementwise import narrowed
 from anygpu.codegen.kernel_ir import Apply, Choose, Expr, Literal, Name
-from anygpu.codegen.target import ComputeType
-from anygpu.codegen.types import components, compute_type
+from anygpu.codegen.target import ComputeType, components, compute_type
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_integer
 from anygpu.program.functions import BinaryFunction, ReduceFunction
 

@@ -27,8 +27,7 @@ from anygpu.codegen.kernel_ir import (
 )
 from anygpu.codegen.lower import Lowering, Positions, RowCache
 from anygpu.codegen.materialise import own_cost
-from anygpu.codegen.target import Target
-from anygpu.codegen.types import COMPUTE, components, compute_type
+from anygpu.codegen.target import COMPUTE, Target, components, compute_type
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program

@@ -12,22 +12,20 @@ from anygpu.codegen.attention import attention_kernel, decomposed, tilings_of
 from anygpu.codegen.convolutions import Convolution, contract_tilings, convolution_kernel, convolutions_in
 from anygpu.codegen.custom.lowering import Launch, checks_of, launch_kernel, launches_in, with_copies
 from anygpu.codegen.grouping import Group, grouped, row_sizes
-from anygpu.codegen.kernel import Check, Choice, Kernel, Output, Schedule, Slot
+from anygpu.codegen.kernel import Check, Choice, Kernel, Output, Schedule, Slot, renumbered
 from anygpu.codegen.kernel_builder import KernelBuilder, Shape
 from anygpu.codegen.kernel_ir import Buffer
 from anygpu.codegen.lower import NotInKernel, Stored, buffer_names, single_value, spec_of_parts
 from anygpu.codegen.maps import map_kernel, piece_kernels
 from anygpu.codegen.materialise import chosen, is_row_reduction, matrix_sizes
-from anygpu.codegen.naming import renumbered
 from anygpu.codegen.operations import operation_kernels, search_function
 from anygpu.codegen.parts import part_buffers, part_size, two_stage_kernels
 from anygpu.codegen.products import product_kernels
 from anygpu.codegen.rows import rows_kernel
-from anygpu.codegen.target import Target
+from anygpu.codegen.target import WIDE, Target, is_narrow
 from anygpu.codegen.templates.attention import Tiling as Attending
 from anygpu.codegen.templates.convolution import Tiling as Direct
 from anygpu.codegen.templates.matmul import Tiling
-from anygpu.codegen.types import WIDE, is_narrow
 from anygpu.program.dtypes import ITEMSIZE, KIND
 from anygpu.program.graph import Node, Program
 from anygpu.program.ops.attention import Attend

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from anygpu.engines.distributions import version_of
+from anygpu.engines.disk_cache import version_of
 from anygpu.engines.protocol import Engine
 from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTraits
 from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra, install_command

@@ -1,4 +1,4 @@
-"""What the engines that compile have in common: for each device a session, and the engine's methods in its terms."""
+"""What the engines that compile have in common: what they cannot do, a session for each device, and their methods."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_session import CompiledProgram, DeviceArray, Session
 from anygpu.engines.driver import ARRAYS, Bytes, Counters, Driver
-from anygpu.engines.host_types import dtype_name, numpy_dtype
+from anygpu.engines.host_arrays import dtype_name, numpy_dtype
 from anygpu.engines.protocol import Lack
 from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
+
+# -- what the engines that compile have in common
+#
+# For each device a session, and the engine's methods in its terms.
 
 
 class CompilingEngine:

@@ -18,13 +18,11 @@ from anygpu.base.cache_folder import cache_folder
 from anygpu.base.disturbance import Reading, conditions, read_processors
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
-from anygpu.codegen.functions import accuracy
-from anygpu.codegen.kernel import Check, Kernel, Schedule, Start
-from anygpu.codegen.lifetimes import shared_temporaries
+from anygpu.codegen.functions import library
+from anygpu.codegen.kernel import Check, Kernel, Schedule, Start, shared_temporaries
 from anygpu.codegen.lower import buffer_names
 from anygpu.codegen.schedule import schedule
-from anygpu.codegen.target import Target
-from anygpu.codegen.types import part_of
+from anygpu.codegen.target import Target, part_of
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.driver import (
     ARRAYS,
@@ -42,15 +40,15 @@ from anygpu.engines.driver import (
     Move,
     TransfersApart,
     difference,
+    why_not,
     window_of,
 )
-from anygpu.engines.host_types import numpy_dtype, raise_broken
+from anygpu.engines.host_arrays import numpy_dtype, raise_broken
 from anygpu.engines.launches import KernelTimer, LaunchKey, PreparedLaunches, ProgramLaunches
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack
 from anygpu.engines.tuner import Tuner, budget
-from anygpu.engines.unsupported import why_not
 from anygpu.engines.value_analysis import IndexFacts
 from anygpu.errors import (
     AllocationError,
@@ -61,8 +59,8 @@ from anygpu.errors import (
     TooBig,
 )
 from anygpu.hardware.device import Device
+from anygpu.memory.adaptors import pooled
 from anygpu.memory.resource import DeviceMemory, reclaim
-from anygpu.memory.strategies import pooled
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import Custom, with_references
@@ -192,8 +190,8 @@ class Session:
     def _trusted(self) -> tuple[str, ...]:
         """Measured once for a device and its driver; after that it is on disk."""
         target = self.driver.target
-        plan = accuracy.measurement(target) if target.dialect == "wgsl" else accuracy.race()
-        key = "\n".join([accuracy.JUDGED_BY, *(kernel.source for kernel in plan.kernels)])
+        plan = library.measurement(target) if target.dialect == "wgsl" else library.race()
+        key = "\n".join([library.JUDGED_BY, *(kernel.source for kernel in plan.kernels)])
         known = self.kept.record("functions", key, tuple[str, ...])
         if known is None:
             before = self.read_processors()

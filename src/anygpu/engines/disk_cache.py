@@ -7,11 +7,13 @@ exactly this use (kind, key, device, driver and versions). Any other file is a c
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import platform
 import re
 import time
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -20,11 +22,48 @@ from anygpu._version import __version__
 from anygpu.base.cache_folder import bytes_on_disk, decoded, sealed, sweep, unsealed, write_file
 from anygpu.base.digest import blake2b
 from anygpu.base.own_files import read_file
-from anygpu.engines.distributions import version_of
 from anygpu.errors import InvalidOption
 
 if TYPE_CHECKING:
     from anygpu.hardware.device import Device
+
+
+# -- versions of the libraries that engines stand on
+
+
+def version_of(distribution: str) -> str | None:
+    """The version of an installed distribution; `None` where it is not installed."""
+    from importlib import metadata  # late: it takes as long to load as a call may take to be planned
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def mark_of_llvmlite() -> str | None:
+    """By which another llvmlite is noticed: the file in which it has its version and its revision.
+
+    That takes a hundredth of the time of `version_of`, which native code on disk would otherwise wait for.
+    """
+    found = importlib.util.find_spec("llvmlite")
+    if found is None or found.origin is None:
+        return None
+    try:
+        with open(os.path.join(os.path.dirname(found.origin), "_version.py"), encoding="utf-8") as file:
+            return file.read()
+    except OSError:  # in a frozen application
+        return version_of("llvmlite")
+
+
+# -- a cache on disk
+#
+# Shared by processes: tuning results, calibrations, compiled code.
+#
+# A file is trusted only if it is this user's (see `anygpu.base.cache_folder`), complete (by its checksum) and meant
+# for exactly this use (kind, key, device, driver and versions). Any other file is a cache miss.
+
 
 Record = TypeVar("Record")
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu.codegen.functions import accuracy
+from anygpu.codegen.functions import library
 from anygpu.codegen.kernel import Kernel, Schedule
 from anygpu.engines.driver import (
     TUNING,
@@ -185,14 +185,14 @@ class KernelTimer:
                     self._driver.write(held[number].extent(slot.nbytes), np.frombuffer(slot.data, np.uint8))
         if self._driver.target.dialect != "wgsl":
             builtins, ours = (self._fastest(plan, kernel, held) for kernel in plan.kernels)
-            return accuracy.faster(builtins, ours) if builtins is not None and ours is not None else ()
+            return library.faster(builtins, ours) if builtins is not None and ours is not None else ()
         commands = self._launches(plan, plan.kernels, held)
         with self._lock:
             self._driver.submit(commands)
             read = self._driver.read_many([held[each.slot].extent(each.spec.nbytes) for each in plan.outputs])
         shaped = zip(read, (each.spec for each in plan.outputs), strict=True)
         results = [data.view(spec.dtype).reshape(spec.shape) for data, spec in shaped]
-        return accuracy.trusted(self._driver.target, results)
+        return library.trusted(self._driver.target, results)
 
     def _fastest(self, plan: Schedule, kernel: Kernel, held: Mapping[int, BlockRef]) -> float | None:
         commands = self._launches(plan, [kernel], held)

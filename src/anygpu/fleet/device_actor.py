@@ -17,8 +17,8 @@ import numpy as np
 from anygpu._version import __version__
 from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import entry_of, every_engine
-from anygpu.engines.distributions import version_of
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.disk_cache import version_of
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.errors import InvalidOption
 from anygpu.fleet import messages
 from anygpu.fleet.messages import Ask, MessagePart, Pulse, Reply
@@ -240,6 +240,7 @@ class DeviceActor:
         return [head, *found, *([b""] * (ask.returns - 1 - len(found)))]
 
     def _answered(self, ask: Ask, parts: Sequence[MessagePart]) -> _Kept:
+        """Execute a task, and keep its answer with the arrays that have to travel."""
         number = ask.envelope.number
         if number:
             self._executed += 1

@@ -135,6 +135,7 @@ def _outermost_private(folder: Path) -> Path:
 
 
 def _look(address: str) -> NodesSeen:
+    """The facts of every node, by a task on each. Runs in a process of its own, where Ray may fail."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -281,6 +282,7 @@ def ray_missing(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def nodes_not_seen(facts: FleetFacts) -> Iterator[Finding]:
+    """This machine is no node of the cluster, or nodes did not answer."""
     if facts.nodes.not_a_node:
         yield Finding(
             code="not_a_node",
@@ -363,6 +365,7 @@ def versions_differ(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def clocks_differ(facts: FleetFacts) -> Iterator[Finding]:
+    """Nodes whose clock is surely ahead of or behind ours."""
     for node in facts.nodes.nodes:
         surely = abs(node.clock_ahead) - node.clock_doubt
         if surely <= _SKEW_SECONDS:
@@ -381,6 +384,7 @@ def clocks_differ(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def object_store_too_small(facts: FleetFacts) -> Iterator[Finding]:
+    """Nodes whose object store is larger than their shared memory, so that Ray puts it on disk."""
     on_disk = [node for node in facts.nodes.nodes if (node.shared_memory or node.object_store) < node.object_store]
     for (store, shared, container), names in _alike(on_disk, lambda n: (n.object_store, n.shared_memory, n.container)):
         wanted = f"{-(-store * 11 // 10 >> 30)}g"
@@ -411,6 +415,7 @@ def object_store_too_small(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def files_of_nodes(facts: FleetFacts) -> Iterator[Finding]:
+    """Tokens and folders of nodes that other users can read."""
     tokens = [node for node in facts.nodes.nodes if node.token_file is not None]
     for file, names in _alike(tokens, lambda node: node.token_file):
         if file is not None:

@@ -335,6 +335,7 @@ class RayDriver:
             threading.Thread(target=self._do, args=(request, answers), daemon=True).start()
 
     def _do(self, request: DriverRequest, answers: Link | None) -> None:
+        """Serve one request on its own thread, and answer it on its own link."""
         try:
             match request:
                 case ProbeNode() if answers is not None:
@@ -366,6 +367,7 @@ class RayDriver:
         answers.close()
 
     def _open(self, request: OpenActor, answers: Link) -> None:
+        """Open the actor of a device, and relay tasks to it until its link closes."""
         try:
             self._require_line(request.node)
             actor = self._cluster.open_actor(request.device, request.node, request.gpus, request.seconds)
@@ -466,6 +468,7 @@ class RayDriver:
             threading.Thread(target=self._ask_for_machines, daemon=True).start()
 
     def _ask_for_machines(self) -> None:
+        """The thread that requests machines from Ray's autoscaler, and reports when it refuses them."""
         bundles: tuple[Bundle, ...] = ()
         known: MachineRefusal | None = None
         while True:

@@ -185,6 +185,7 @@ class Machines:
             self._unavailable[node.id] = (missing,)
 
     def _add(self, node: ClusterNode, probed: NodeProbed) -> None:
+        """Add the devices of a node that was probed, or the reason why it cannot be used."""
         others = self._other_versions(COMMON, probed)
         if others:
             with self._lock:

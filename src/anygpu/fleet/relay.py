@@ -169,6 +169,7 @@ class Relay:
             return error_to_message(error)
 
     def _asked(self, number: int, task: ChildTask) -> TaskOutcome:
+        """Execute one task at the actor: arrays go as parts of the message, and results into their segments."""
         arrays: list[ByteArray] = []
         places: list[int] = []
         task = self._unsegmented(task, arrays, places)

@@ -443,7 +443,7 @@ class Scaler:
 def _may_leave(job: Job) -> bool:
     """Whether another machine could run it."""
     site = job.call.site
-    stays_here = site.fallback_reason is not None and not site.misses_device
+    stays_here = site.candidates.fallback_reason is not None and not site.candidates.misses_device
     if job.forced is not None or site.options.engine is not None or stays_here:
         return False
     return may_run_elsewhere(site.options.preference.on)

@@ -231,6 +231,7 @@ def access_findings(access: ClusterAccess) -> Iterator[Finding]:
 
 
 def _unreachable(access: ClusterAccess) -> Iterator[Finding]:
+    """No cluster answers at the address."""
     if access.answered:
         return
     yield Finding(
@@ -247,6 +248,7 @@ def _unreachable(access: ClusterAccess) -> Iterator[Finding]:
 
 
 def _open(access: ClusterAccess) -> Iterator[Finding]:
+    """The cluster demands no token."""
     if access.demands_token is not False:
         return
     yield Finding(
@@ -266,6 +268,7 @@ def _open(access: ClusterAccess) -> Iterator[Finding]:
 
 
 def _not_asked(access: ClusterAccess) -> Iterator[Finding]:
+    """It could not be found out whether the cluster demands a token."""
     if access.demands_token is not None or not access.answered:
         return
     yield Finding(
@@ -282,6 +285,7 @@ def _not_asked(access: ClusterAccess) -> Iterator[Finding]:
 
 
 def _token(access: ClusterAccess) -> Iterator[Finding]:
+    """This process has no token, or one in a file that others can read."""
     if not access.demands_token:
         return
     token = access.token
@@ -348,6 +352,7 @@ def private_file(file: FileMode, *, code: str, what: str, on: str = "") -> Itera
 
 
 def _no_tls(access: ClusterAccess) -> Iterator[Finding]:
+    """Nodes talk without encryption beyond one machine."""
     if access.tls is not False or access.tls_here or not access.beyond_loopback:
         return
     yield Finding(
@@ -364,6 +369,7 @@ def _no_tls(access: ClusterAccess) -> Iterator[Finding]:
 
 
 def _tls_differs(access: ClusterAccess) -> Iterator[Finding]:
+    """The cluster uses TLS and this process does not, or the other way round."""
     if access.tls and not access.tls_here:
         yield Finding(
             code="tls_not_set_here",
@@ -388,6 +394,7 @@ def _tls_differs(access: ClusterAccess) -> Iterator[Finding]:
 
 
 def _dashboard(access: ClusterAccess) -> Iterator[Finding]:
+    """The dashboard answers to other machines."""
     if not access.dashboard_beyond_loopback:
         return
     yield Finding(

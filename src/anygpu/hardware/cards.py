@@ -109,6 +109,7 @@ def assemble(devices: Iterable[Device], cards: Iterable[Card]) -> tuple[list[Dev
 
 
 def _card_of(device: Device, cards: Sequence[Card]) -> tuple[Card | None, Match, str | None]:
+    """The card of a device, how it was matched, and the reason if it could not be."""
     if device.kind == "cpu":
         return next((card for card in cards if card.id == "cpu"), None), "host", None
     for card in cards:

@@ -144,6 +144,7 @@ _PROBLEMS: Mapping[int, _Problem] = {
 def _unavailable(
     problem: _Problem, words: str, *, index: int | None = None, pci: str | None = None, **facts: object
 ) -> Unavailable:
+    """The entry for a card, or all of NVIDIA's, that cannot be used for this problem."""
     whole = "NVIDIA's cards" if pci is None else f"the card at {pci}"
     facts["what"] = whole if index is None else f"the card nvidia:{index}"
     return Unavailable(
@@ -286,6 +287,7 @@ _OLD_COLUMNS = {column: name for column, name in _COLUMNS.items() if column != "
 
 
 def _read_smi(program: str, system: Path, seconds: float = 5.0) -> list[Card | Unavailable]:
+    """The cards that `nvidia-smi` lists, also an old one; or why it lists none."""
     try:
         for columns in (_COLUMNS, _OLD_COLUMNS):
             answer = _run_smi(program, columns, seconds)

@@ -248,6 +248,7 @@ def merged_habit(one: HabitRow, other: HabitRow, now: float = LATEST) -> HabitRo
 
 
 def timing_of(key: TimingKey, row: TimingRow) -> Timing:
+    """The timing of a stored row, with the typical seconds of its recent calls."""
     return Timing(
         program=key.program,
         device=key.device,
@@ -372,6 +373,7 @@ def _named(tag: str, what: Any) -> bytes:
 
 
 def _value(value: Any, depth: int) -> bytes:
+    """Bytes that are equal for equal values, in every process; only the type counts for what cannot be compared."""
     kind = type(value)
     if depth > _DEEPEST_VALUE:
         return _named("deep", kind)
@@ -405,6 +407,7 @@ def _value(value: Any, depth: int) -> bytes:
 
 
 def _function(function: Any, depth: int) -> bytes | None:
+    """Bytes that are equal for the same code, constants and captured functions; `None` for what has no code."""
     kind = type(function)  # and not isinstance: an object may say of itself that it is a function
     if depth > _DEEPEST_FUNCTION:
         return _named("deep", kind)

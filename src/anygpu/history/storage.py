@@ -333,6 +333,7 @@ def _merge_rows(
     merge: Callable[[HistoryRow, HistoryRow, float], HistoryRow],
     now: float,
 ) -> bool:
+    """Merge rows into a table; whether anything has changed."""
     for key, row in rows.items():
         text = _text(key)
         kept = table.pop(text, None)

@@ -5,7 +5,7 @@ An image is [height, width], or with channels [height, width, channel]; axes in 
 Integers come out as integers of the same type, rounded and kept in its range; floats stay floats.
 """
 
-from anygpu.image.colours import equalise, hsv_to_rgb, normalise, rgb_to_hsv, to_gray
+from anygpu.image.colours import equalise, hsv_to_rgb, normalise, resize, rgb_to_hsv, to_gray
 from anygpu.image.filters import (
     box_blur,
     filter,
@@ -16,7 +16,6 @@ from anygpu.image.filters import (
     sharpen,
     sobel,
 )
-from anygpu.image.resample import resize
 
 __all__ = [
     "box_blur",

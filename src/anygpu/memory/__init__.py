@@ -5,11 +5,9 @@ Read `resource.py` first: two methods, and why a release never waits. Then each 
 `DeviceMemory`.
 """
 
-from anygpu.memory.adaptors import UNOWNED, Held, Limit, OnFailure, Snapshot, Stats
-from anygpu.memory.fence import Fence, Fenced, Timeline
-from anygpu.memory.pool import Pool, PoolSnapshot, bucket_size
+from anygpu.memory.adaptors import UNOWNED, Held, Limit, OnFailure, Snapshot, Stats, eager, lazy, pooled
+from anygpu.memory.pool import Fence, Fenced, Pool, PoolSnapshot, Timeline, bucket_size
 from anygpu.memory.resource import Block, DeviceMemory, Reclaiming, Resource, Wrapping, find, layers, reclaim
-from anygpu.memory.strategies import eager, lazy, pooled
 
 __all__ = [
     "UNOWNED",

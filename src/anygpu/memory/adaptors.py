@@ -1,8 +1,10 @@
-"""Adaptors of memory resources: a budget in bytes, retries after a callback has freed memory, and counts by owner."""
+"""Adaptors of memory resources (a budget, retries, counts by owner), and three strategies composed of them."""
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +12,8 @@ from collections.abc import Callable
 import msgspec
 
 from anygpu.errors import AllocationError, OutOfMemory, OverBudget
-from anygpu.memory.resource import Block, Resource, not_ours, refuse_negative
+from anygpu.memory.pool import Fence, Fenced, Pool
+from anygpu.memory.resource import Block, Resource, not_ours, reclaim, refuse_negative
 
 
 class Limit:
@@ -272,3 +275,86 @@ class Stats:
                 held[0] -= 1
         # Owners without allocations are forgotten: there may be a new one for every call.
         self._by_owner = {owner: held for owner, held in self._by_owner.items() if held[0]}
+
+
+# -- three memory strategies
+#
+# Each a composition of resources over the device's own.
+#
+# All of them count by owner outermost, keep to a budget, and try again after giving back what is held unused.
+
+
+#: Called with the missing bytes: evicts arrays that can be restored; returns whether there were any.
+Evict = Callable[[int], bool]
+
+#: Default for the idle bytes of a pool; engines pass a value that fits their device.
+KEEP_BYTES = 256 << 20
+
+
+def eager(memory: Resource, *, device: str, budget: int | None = None, evict: Evict | None = None) -> Stats:
+    """Blocks are allocated and freed immediately: the least memory, and the slowest.
+
+    For devices with little memory, and to find out whether a fault has to do with reuse.
+    """
+    return _finished(_within(memory, budget, device), evict)
+
+
+def lazy(
+    memory: Resource,
+    fence: Fence,
+    *,
+    device: str,
+    budget: int | None = None,
+    evict: Evict | None = None,
+    batch_bytes: int = 16 << 20,
+    hold_bytes: int = 256 << 20,
+) -> Stats:
+    """Blocks are freed in batches, once the device is done with what was submitted before their release.
+
+    For libraries in which freeing waits for the device, or must not happen while it uses the memory.
+    """
+    limited = _within(memory, budget, device)
+    return _finished(Fenced(limited, fence, batch_bytes=batch_bytes, hold_bytes=hold_bytes), evict)
+
+
+def pooled(
+    memory: Resource,
+    *,
+    device: str,
+    budget: int | None = None,
+    evict: Evict | None = None,
+    keep_bytes: int = KEEP_BYTES,
+    idle_seconds: float = 60.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Stats:
+    """Blocks are kept for reuse: the default. The budget bounds idle blocks as well."""
+    limited = _within(memory, budget, device)
+    return _finished(Pool(limited, keep_bytes=keep_bytes, idle_seconds=idle_seconds, clock=clock), evict)
+
+
+def _within(memory: Resource, budget: int | None, device: str) -> Resource:
+    return memory if budget is None else Limit(memory, budget, device=device)
+
+
+def _finished(resource: Resource, evict: Evict | None) -> Stats:
+    def free(nbytes: int, last: bool) -> bool:
+        """Free cached blocks first, then arrays in dead cycles, then arrays that would have to be restored.
+
+        One of them at the first try, if it helps; at the last one all of them.
+        """
+        freed = reclaim(resource)
+        if last or not freed:
+            freed |= collect()
+        if evict is not None and (last or not freed):
+            freed |= evict(nbytes)
+        # The released memory may be in a pool, in blocks of another size.
+        reclaim(resource)
+        return freed
+
+    def collect() -> bool:
+        before = stats.snapshot().bytes
+        gc.collect()
+        return stats.snapshot().bytes < before
+
+    stats = Stats(OnFailure(resource, free, on=(OutOfMemory, OverBudget)))
+    return stats

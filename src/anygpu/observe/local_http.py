@@ -98,6 +98,7 @@ class LocalServer(AnswerServer):
         return self._written(answer)
 
     def _answer_to(self, head: bytes) -> HttpAnswer:
+        """The answer to the head of a request; errors become a status and a sentence."""
         path = ""
         try:
             method, request = parse(head)

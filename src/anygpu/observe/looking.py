@@ -102,6 +102,10 @@ class ObservedProcess:
 
     @contextlib.contextmanager
     def _connected(self, latest: float) -> Iterator[tuple[socket.socket, LoopbackListener]]:
+        """A connection to the process, on its socket or loopback port.
+
+        Raises `NoMessage` if another user listens there.
+        """
         with contextlib.ExitStack() as opened:
             if self.path.suffix == PORT:
                 secret = listener_of(read_file(self.path, _MOST_FILE) or b"")

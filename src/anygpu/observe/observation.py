@@ -77,6 +77,7 @@ class Observation:
         self._untold: deque[Anomaly] = deque(maxlen=ANOMALIES)
 
     def __call__(self, seen: Seen, origin: Origin | None) -> None:
+        """Take in one call. It is buffered, and folded into the statistics with many others."""
         # For every call, also of functions that take a microsecond.
         if type(seen) is tuple:
             notes = self._notes
@@ -152,6 +153,7 @@ class Observation:
         return self._number
 
     def _fold(self, *, wait: bool = True) -> None:
+        """Add the buffered calls to the statistics, and look for anomalies in them."""
         # A call may end in the middle of this on the same thread, by a signal or the garbage collector: it does not
         # wait for itself, and is folded by the next.
         with TryAcquire(self._folding, None if wait else 0.0) as acquired:
@@ -315,6 +317,7 @@ class Describing:
             return self._usage, {device: memory for device, memory in found.items() if memory is not None}
 
     def _read_again(self) -> None:
+        """Read the use and memory of open devices, if the last reading is old enough."""
         now = self._clock()
         if self._read_at is not None and now - self._read_at < READING_SECONDS:
             return

@@ -103,6 +103,7 @@ class Telemetry:
                 _log.exception("OpenTelemetry failed, and further failures are not logged")
 
     def _tell(self, seen: Seen, origin: Origin | None) -> None:
+        """Count a call in the metrics, and make a span of it if it was long enough."""
         now = time.time_ns()
         task, device, seconds, phases, failed, *_ = ended(seen)
         end = now
@@ -157,6 +158,7 @@ class Telemetry:
 
 
 def _describe(span: Span, receipt: Receipt, end: int) -> None:
+    """Set the attributes of a call's span, and add its phases and attempts as events."""
     attributes: SpanAttributes = {
         "anygpu.device.kind": receipt.kind,
         "anygpu.reason": visible(receipt.reason, _SENTENCE),
@@ -221,6 +223,8 @@ class _Observed:
         self._latest: tuple[float, Summary] | None = None
 
     def callback(self, label: str, read: CounterValues) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        """A callback of the meter that yields the values of a counter, by function, device and `label`."""
+
         def look(options: CallbackOptions) -> Iterable[Observation]:
             # The API has no way to take a callback back.
             if self._closed():

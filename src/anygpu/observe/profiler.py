@@ -77,6 +77,7 @@ class UsersFiles:
         return "/site-packages/" in path or path.startswith(self._folders)
 
     def where(self, frame: FrameType | None) -> ThreadPosition:
+        """The position of a thread in the user's own files, and how many calls of ours it is inside of."""
         line: SourceLine | None = None
         caller: SourceLine | None = None
         outermost: SourceLine | None = None
@@ -352,6 +353,7 @@ class Profiler:
             self._add(seen, line, thread, depth, outermost)
 
     def _add(self, seen: Seen, line: SourceLine | None, thread: int, depth: int, outermost: SourceLine | None) -> None:
+        """Add a call that has ended to its line, without the time of calls inside of it."""
         task, device, seconds, phases, *_ = ended(seen)
         inner = self._inner.pop((thread, depth + 1), 0.0)
         if depth > 1:
@@ -422,6 +424,7 @@ class Profiler:
 
 
 def _line(line: SourceLine, seconds: float, tallies: Sequence[tuple[str, _Tally]]) -> LineProfile:
+    """The profile of one line: its seconds, its calls, and the seconds on each device."""
     devices: dict[str, float] = {}
     for device, tally in tallies:
         devices[device] = devices.get(device, 0.0) + tally.seconds

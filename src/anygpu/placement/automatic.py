@@ -9,6 +9,7 @@ go back where that is no gain.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -30,6 +31,8 @@ LEAST_TO_DEFER = 100e-6
 BEFORE_PROOF, SHARE, MOST_SECONDS = 1.0, 0.035, 2.0
 #: The share of a call that it may take to look whether names still mean the same.
 MOST_TO_LOOK = 0.02
+#: What deferred calls may take more than plain ones, as a share of what the calls of a site have taken.
+MOST_LOST = 0.02
 #: Where a proof was for other arguments, or a name means something else: calls until another one is tried.
 _MOST_OTHERS = 16
 
@@ -85,6 +88,7 @@ class ProofTrial:
             why_not = str(why_not).rstrip(".")
             site.stay(f"{self._why} With offload(deferred=True) it can run as it is; not by itself, because {why_not}.")
         else:
+            deferred.begin(site.key, site.least, MOST_LOST * site.seconds)
             site.use(DeferredCalls(site, function, deferred, proof))
 
 
@@ -104,6 +108,9 @@ class DeferredCalls:
         why = self._deferred.why_plain
         if why is not None:
             site.stay(f"it cannot be traced, and its calls are plain ones: {why}")
+            return on_numpy(site, Called(function, arguments, keywords, begin))
+        if self._deferred.is_compiled or sys.gettrace() is not None:
+            # Until there is native code, or while a debugger would see what stands for arrays, plain calls are better.
             return on_numpy(site, Called(function, arguments, keywords, begin))
         if function is not self._function or not self._proof.holds(arguments, keywords):
             self._others += 1

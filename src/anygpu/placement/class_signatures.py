@@ -25,9 +25,9 @@ from anygpu.placement.signature import (
     elements,
     items,
     shape_of,
+    token_of,
     way_of,
 )
-from anygpu.placement.tokens import token_of
 
 
 def way_for(kind: type, token: int) -> Describe:

@@ -50,13 +50,20 @@ class Loading:
         from anygpu.placement.switching import yielding
 
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
-        with contextlib.suppress(Exception), yielding():
+        with contextlib.suppress(Exception), yielding(), _with_numpys_own():
             if first is not None:
                 first()
             importlib.import_module(self._module)
             for each in then:
                 each()
                 self.is_ready = True
+
+
+def _with_numpys_own() -> contextlib.AbstractContextManager[None]:
+    """Where calls are deferred, let what is loaded find NumPy's own functions, and not those that stand in for them."""
+    conversions = sys.modules.get("anygpu.array.deferred.conversions")
+    unconverted = getattr(conversions, "unconverted", None)
+    return contextlib.nullcontext() if unconverted is None else unconverted()
 
 
 planning = Loading(PLANNING, "place")

@@ -21,15 +21,14 @@ from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
-from anygpu.engines.cpu.executable import UNKNOWN, CpuExecutable
+from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, publish
+from anygpu.notes import HostNote, NativeNote, Note, listeners, made, publish, publish_failure
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
-from anygpu.placement.comparing import compared, learn_flags, learn_silence, may_hide, quiet_lines
 from anygpu.placement.known import PLAN
-from anygpu.placement.native_marks import mark_tried
+from anygpu.placement.native_loading import mark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.switching import yielding
 from anygpu.placement.trust import (
@@ -38,14 +37,19 @@ from anygpu.placement.trust import (
     Sample,
     Trust,
     code_of,
+    compared,
     is_finite,
     is_shown,
+    learn_flags,
+    learn_silence,
     loud,
+    may_hide,
     may_warn,
     mode_token,
     modes_now,
     number_kinds,
     peculiarity,
+    quiet_lines,
     sample_of,
     warns,
 )
@@ -250,8 +254,7 @@ class NativeCalls:
             return self._compare(call, f"{why}; NumPy computes it again, so that its warnings appear.")
         value = trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
         end = _clock()
-        if not self._proved:
-            self._seconds = min(self._seconds, end - ready)
+        self._seconds = min(self._seconds, end - ready)
         self._left -= 1
         published((self._note, begin, ready, end), call, value)
         return value
@@ -295,6 +298,9 @@ class NativeCalls:
             self._be_quick(call.function)
             self._begin_interval()
             return _GO_ON
+        if self._seconds + OVERHEAD > site.least:
+            stay_because_slow(site, self._seconds)  # calls that were compared have shown that NumPy takes less
+            return on_numpy(site, call)
         allowance.earn(self._calls * (site.least - self._seconds))
         self._begin_interval()
         self._looks += 1
@@ -400,8 +406,7 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
             else:
                 value = site.call_on_host(call.function, call.arguments, call.keywords)  # type: ignore[attr-defined]
     except BaseException as error:
-        if events.calls:
-            events.calls.tell(Failure(note.task, "numpy", type(error).__name__, call.begin, _clock()), None)
+        publish_failure(note.task, error, call.begin, call.function)
         raise
     end = _clock()
     site.add(end - ready)

@@ -100,6 +100,8 @@ def why_not_deferred(function: Callable[..., Any]) -> str | None:
             return f"it asks for a method that arrays and numbers of ours have alike ({code.co_filename})"
         if "shuffle" in code.co_names:
             return f"it calls shuffle, which swaps elements of NumPy's own arrays alone ({code.co_filename})"
+        if not _OF_BUFFERS.isdisjoint(code.co_names) or ("ndarray" in code.co_names and "buffer" in _texts(code)):
+            return f"it asks for the buffer of an object, whose errors only NumPy's arrays raise ({code.co_filename})"
         line = _compares_identity(code, source)
         if line is not None:
             return f"it asks whether two objects are the same one ({code.co_filename}:{line})"
@@ -133,6 +135,8 @@ _RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 #: numbers.
 _CLASSES_OF_BOTH = frozenset((Collection, Container, Hashable, Iterable, Reversible, Sized))
 _NAMES_OF_BOTH = frozenset(("__contains__", "__hash__", "__iter__", "__len__", "__setitem__", *StandIn.__slots__))
+#: What takes the memory of an object, and says what is wrong with it.
+_OF_BUFFERS = frozenset(("frombuffer", "from_buffer", "pack_into", "unpack_from", "readinto"))
 _BETWEEN = frozenset(("CACHE", "PRECALL", "PUSH_NULL", "NOT_TAKEN"))
 
 

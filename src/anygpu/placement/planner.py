@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -23,7 +22,6 @@ from anygpu.hardware.selection import matches_name, require
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.machine import MachineLook, numpy_device
-from anygpu.placement.mismatches import Mismatch
 from anygpu.placement.options import Options
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections
@@ -34,6 +32,7 @@ from anygpu.workers.worker import Worker
 if TYPE_CHECKING:
     from anygpu.history.history import CallHistory
     from anygpu.placement.candidates import Prediction
+    from anygpu.placement.mismatches import Mismatch
     from anygpu.placement.recall import Recall
 
 #: What a calibration in the background may take; `anygpu devices --calibrate` takes longer and is more exact.
@@ -326,6 +325,8 @@ _making = threading.Lock()
 
 def _users_history() -> CallHistory:
     """That of the user. A wrong setting is no reason for a call to fail."""
+    import logging  # takes milliseconds to load, and most processes keep a history that can be opened
+
     from anygpu.history.history import History, open_history
 
     try:

@@ -9,6 +9,7 @@ are. Made for speed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -16,7 +17,37 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.placement.tokens import token_of
+# -- tokens: numbers that stand for living things, which a cache must not keep alive
+
+# An address would do as long as its object lives; afterwards another object may get it. A token is never given again.
+_numbers = itertools.count(1)
+#: By address: the token of what lives there, and the reference that removes the entry with it.
+_known: dict[int, tuple[int, weakref.ref[Any]]] = {}
+
+
+def token_of(thing: Any) -> int | None:
+    """A number that stays the same while the thing lives; `None` for what Python cannot refer to weakly."""
+    address = id(thing)
+    known = _known.get(address)
+    if known is not None:
+        return known[0]
+
+    # With what it needs at hand: it may be called when the interpreter has let go of this module.
+    def forget(gone: weakref.ref[Any], known: dict[int, Any] = _known) -> None:
+        found = known.get(address)
+        if found is not None and found[1] is gone:
+            del known[address]
+
+    try:
+        reference = weakref.ref(thing, forget)
+    except TypeError:
+        return None
+    # Another thread may have been here since: then its number counts, and this reference removes nothing.
+    return _known.setdefault(address, (next(_numbers), reference))[0]
+
+
+# -- keys
+
 
 #: Types of numbers that become inputs of programs: their values are no part of a key, unless they turn out to decide
 #: what a function does.
@@ -60,10 +91,15 @@ def signature(
     parts: Parts = []
     for each in arguments:
         describe(each, parts, lifted)
+    describe_keywords(keywords, parts, lifted)
+    return tuple(parts)
+
+
+def describe_keywords(keywords: dict[str, Any], parts: Parts, lifted: frozenset[type]) -> None:
+    """Add the names of keyword arguments, and what tells their values apart."""
     for name, each in keywords.items():
         parts.append(name)
         describe(each, parts, lifted)
-    return tuple(parts)
 
 
 def describe(value: Any, parts: Parts, lifted: frozenset[type]) -> None:

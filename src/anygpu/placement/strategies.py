@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,13 @@ from anygpu.array.core.expression import compute
 from anygpu.device_arrays.lineage import TrackedBuffer
 from anygpu.placement.executing import enter, leave
 from anygpu.plan.chunking import Chunks
-from anygpu.plan.splitting import Part, Split
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
 from anygpu.receipts import NetworkUse, Phases
 from anygpu.workers.worker import Argument, Ran, Worker
+
+if TYPE_CHECKING:
+    from anygpu.plan.splitting import Part, Split
 
 
 class SingleDevice(NamedTuple):

@@ -72,7 +72,7 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
         function = function.function
     wanted = options(**given)
     if wanted.deferred:
-        return _deferred_calls(function, wanted)
+        return deferred_calls(function, wanted)
     known = known_of(function, wanted)
     if wanted.allows_native:
         return Offloaded(function, wanted, default_planner, known)
@@ -83,7 +83,7 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
 _deferred: OrderedDict[Hashable, Calls] = OrderedDict()
 
 
-def _deferred_calls(function: Callable[..., Any], wanted: Options) -> Calls:
+def deferred_calls(function: Callable[..., Any], wanted: Options) -> Calls:
     """A function without a decorator whose calls are deferred, with what earlier ones have taught."""
     from anygpu.placement.deferred import Deferred  # which only this option needs
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from anygpu.codegen.templates.butterflies import factors_of, smooth_length
 from anygpu.program import primitives as p
 from anygpu.program.costs import OperationClass
 from anygpu.program.dtypes import ITEMSIZE, KIND
@@ -52,7 +51,12 @@ def weight_of(op: Primitive, spec: p.Spec, of_a_selection: float = 1.0) -> float
 
 def convolution_factor(op: p.Primitive) -> float:
     """How much longer a transform takes whose length has a large prime factor: two longer ones make it."""
-    if not isinstance(op, p.Fourier) or op.length < 2 or factors_of(op.length) is not None:
+    if not isinstance(op, p.Fourier) or op.length < 2:
+        return 1.0
+    # A part of code generation: few programs transform anything.
+    from anygpu.codegen.templates.fourier import factors_of, smooth_length
+
+    if factors_of(op.length) is not None:
         return 1.0
     length = smooth_length(2 * op.length - 1)
     # They are complex, also where half of a transform of real numbers would do.

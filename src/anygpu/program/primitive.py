@@ -6,8 +6,8 @@ has every one of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,6 +31,7 @@ __all__ = [
     "free_axes",
     "product",
 ]
+
 
 #: The limit of NumPy.
 MAX_DIMENSIONS = 64
@@ -305,3 +306,24 @@ def on_lines(inputs: Sequence[Spec]) -> tuple[Spec, ...]:
 def on_squares(inputs: Sequence[Spec]) -> tuple[Spec, ...]:
     """Matrices of two rows and columns of the same types, for miniatures."""
     return tuple(Spec((2, 2), spec.dtype) for spec in inputs)
+
+
+# -- rules of primitives that live outside of programs
+#
+# Such as an engine's, registered where they are defined.
+
+
+_Rule = TypeVar("_Rule", bound=Callable[..., Any])
+
+
+class RuleTable(dict[type[Primitive], _Rule]):
+    """A function for each primitive: `@LOWER.rule(Sort)` stands above the one for `Sort`."""
+
+    def rule(self, primitive: type[Primitive]) -> Callable[[_Rule], _Rule]:
+        def register(function: _Rule) -> _Rule:
+            if primitive in self:
+                raise ValueError(f"{primitive.__name__} has a rule already")
+            self[primitive] = function
+            return function
+
+        return register

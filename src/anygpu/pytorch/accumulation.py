@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
-from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.pytorch.batches import all_have_rows, bounds, joined, leaves, mapped, part_of
 from anygpu.pytorch.measuring import Laps
 from anygpu.pytorch.undoing import Buffers, random_state, set_random_state
@@ -101,6 +101,7 @@ def known(loss: Callable[..., Any], outputs: Any, targets: Any) -> Combining | N
 def _by_class(
     function: Any, name: str, reduction: str, options: Mapping[str, Any], outputs: torch.Tensor, targets: torch.Tensor
 ) -> Combining | None:
+    """How losses of parts are combined for a loss over classes: by rows, or by the weights of the targets' classes."""
     if outputs.dim() < 2 or targets.dim() == 0 or outputs.size(0) != targets.size(0):
         return None
     if reduction == "sum":

@@ -61,6 +61,7 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
 
 
 def _collect(batch: Any, found: list[torch.Tensor]) -> None:
+    """Append all tensors of a batch, in the order in which they stand in it."""
     if isinstance(batch, torch.Tensor):
         found.append(batch)
     elif isinstance(batch, list | tuple):
@@ -277,6 +278,7 @@ class CudaMover:
         self._stream: Any = None
 
     def send(self, batch: Any) -> MovedBatch:
+        """Copy a batch to the card on a stream of its own, beside what the loop computes."""
         cuda, device = self._cuda, self._device
         if self._stream is None:
             self._stream = cuda.Stream(device)

@@ -241,6 +241,7 @@ def _things(module: torch.nn.Module) -> Iterator[Any]:
 
 
 def _known_by(hook: Any) -> Iterator[Any]:
+    """The objects that a hook can reach, by which two modules may share state."""
     if not isinstance(hook, types.FunctionType):
         yield hook  # an object that is called, which may keep anything
     owner = getattr(hook, "__self__", None)
@@ -318,6 +319,8 @@ class CallOutcome:
 
 
 class Crew(Protocol):
+    """Runs groups of calls at the same time, and the calls of a group one after the other."""
+
     def run(self, calls: Sequence[Thunk], groups: Sequence[Sequence[int]]) -> list[CallOutcome]:
         """Every call's outcome, in the order of `calls`. All have ended, also when one raised."""
         ...
@@ -340,6 +343,7 @@ class ThreadCrew:
         self.cores = int(torch.get_num_threads())
 
     def run(self, calls: Sequence[Thunk], groups: Sequence[Sequence[int]]) -> list[CallOutcome]:
+        """Run the groups on threads, which share the cores."""
         outcomes = [CallOutcome() for _ in calls]
         counts = shares(len(groups), self.cores)
         state = ThreadState.here()
@@ -424,6 +428,7 @@ class StreamCrew:
         self._cuda = cuda
 
     def run(self, calls: Sequence[Thunk], groups: Sequence[Sequence[int]]) -> list[CallOutcome]:
+        """Run the groups on CUDA streams; the caller's stream waits for all of them."""
         cuda = self._cuda
         outcomes = [CallOutcome() for _ in calls]
         callers = cuda.current_stream(self._device)

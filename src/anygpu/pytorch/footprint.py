@@ -193,6 +193,7 @@ def _predicted(
     optimizer: torch.optim.Optimizer | None,
     accumulate: bool,
 ) -> Footprint:
+    """Run a step with fake tensors, which have shapes and no memory, and count the bytes that are alive."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     copied, fakes = fake_module(mode, model)
     inputs = fake_batch(mode, batch, rows)

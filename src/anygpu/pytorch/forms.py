@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from anygpu.engines.torch.memory import Meter, is_out_of_memory, meter_for
+from anygpu.engines.torch.engine import Meter, is_out_of_memory, meter_for
 from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.fallback_warnings import users_line
 from anygpu.pytorch.accumulation import Combining, found_by_values, known
@@ -378,6 +378,7 @@ class BatchForm:
         )
 
     def _look_at(self, batch: Any, rows: int, most: int) -> tuple[str, Combining]:
+        """Whether outputs have one row for each row of the batch, and how the losses of parts are combined."""
         calling, work = self._calling, self._work
         shown = look_at_rows(work.model, calling.forward, batch, rows, work.device, most=most)
         self._have_rows = shown.have_rows
@@ -396,6 +397,7 @@ class BatchForm:
         return "", combining
 
     def _combining(self, shown: Shown) -> Combining:
+        """How the losses of parts are combined, by the loss function or by trying it on a few rows."""
         calling, work = self._calling, self._work
         if shown.batch is None or shown.outputs is None:
             return Combining("unknown", shown.whole)

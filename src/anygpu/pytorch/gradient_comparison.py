@@ -15,7 +15,7 @@ import torch
 from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 
-from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.pytorch.accumulation import Combining, Disagreement, Passes
 from anygpu.pytorch.batches import all_have_rows, bounds, joined, leaves, mapped, part_of
 from anygpu.pytorch.checkpointing import checkpointed

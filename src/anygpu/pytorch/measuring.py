@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from anygpu.engines.torch.memory import Meter, meter_for
+from anygpu.engines.torch.engine import Meter, meter_for
 from anygpu.pytorch.step_plans import StepPlan
 
 # -- seconds of a step's parts: by the host's clock, or by events on a CUDA stream

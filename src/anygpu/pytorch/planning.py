@@ -19,7 +19,7 @@ import torch
 from anygpu.base.cache_folder import decoded
 from anygpu.base.disturbance import DisturbanceWatch, Reading
 from anygpu.base.units import readable_bytes
-from anygpu.engines.torch.memory import meter_for
+from anygpu.engines.torch.engine import meter_for
 from anygpu.pytorch.batches import tensors_of
 from anygpu.pytorch.checkpointing import candidates, select
 from anygpu.pytorch.footprint import CannotPredict, predict, predict_outputs
@@ -238,6 +238,7 @@ class FormPlanner:
         self._advance()
 
     def _best_fit(self, precision: StepPrecision) -> PlanFit:
+        """The fastest way of this precision that fits into the memory, within what the user has fixed."""
         fitting, rows = self._fitting, self._rows
         if self._micro_batch is not None or self._whole:
             size = rows if self._micro_batch is None else min(self._micro_batch, rows)
@@ -434,6 +435,7 @@ class FormPlanner:
         return f"; the batch is not cut: {self._whole}" if self._whole and self._micro_batch is None else ""
 
     def _keep_it(self) -> None:
+        """Settle on the current way, and store it for later processes."""
         way = self._way
         self._is_kept = True
         self._drift.settled(self._trials)

@@ -169,6 +169,7 @@ class Batches(Iterator[T]):
         self._receive()
 
     def __next__(self) -> T:
+        """The next batch, on its device. Raises what the loader raised."""
         if self._ended:
             raise StopIteration
         if self._channel.pid != os.getpid():
@@ -265,6 +266,7 @@ class _Producer:
             channel.drop()
 
     def _all(self) -> _End:
+        """Iterate over the loader and send its batches, until it ends or the loop does."""
         channel = self._channel
         try:
             with self._turn.lock:

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.errors import text_of
 from anygpu.pytorch.batches import all_have_rows, leaves, mapped, part_of, rows_at
 from anygpu.pytorch.checkpointing import is_compiled
@@ -44,6 +44,7 @@ class SteadyRandom(TorchDispatchMode):
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation with random numbers that do not depend on the number of rows."""
         if _draws_nothing(func):
             return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
@@ -188,6 +189,7 @@ class undisturbed:  # noqa: N801 - a context manager, as functions are
         self._modes: list[Any] = []
 
     def __enter__(self) -> Buffers:
+        """Keep the random states, buffers and attributes of the module, to put them back at the end."""
         self._random = random_state(self._device)
         self._host_random = host_random_state()
         self._attributes = [

@@ -109,6 +109,7 @@ def parallel(
 
 
 def _calls(models: Sequence[Any], inputs: Sequence[Any], keywords: Sequence[Mapping[str, Any]] | None) -> list[Thunk]:
+    """One call for each model with its inputs. Raises `InvalidOption` if their numbers differ."""
     if len(models) != len(inputs) or (keywords is not None and len(models) != len(keywords)):
         counts = f"{len(models)} models, {len(inputs)} inputs"
         counts += "" if keywords is None else f", {len(keywords)} keywords"

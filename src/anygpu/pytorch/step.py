@@ -15,7 +15,7 @@ import torch
 from anygpu.base import events
 from anygpu.base.display import drawn
 from anygpu.base.units import bytes_from
-from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
 from anygpu.notes import Failure, publish
 from anygpu.pytorch import measuring
@@ -230,6 +230,7 @@ class Step:
             return passes.cut(batch, rows, plan.micro_batch, form.combining, plan.precision)
 
     def _passes(self, plan: StepPlan, form: BatchForm, laps: Laps) -> Passes:
+        """The forward and backward passes of a plan: its precision, its loss scaling, and its checkpoints."""
         scaler = self._casting.scaler(plan.precision)
         count = self._accumulate
 
@@ -373,6 +374,7 @@ class Step:
         return form
 
     def _work(self, batch: Any, rows: int) -> PlanningWork:
+        """What a planner needs to know of this step, with this batch as the example."""
         calling = self._calling
         return PlanningWork(
             model=self.model,
@@ -420,6 +422,7 @@ class Step:
         sent: int,
         note: str,
     ) -> Receipt:
+        """The receipt of a step: its plan, its phases and parts, its memory, and its failed attempts."""
         on_card = self._device.type == "cuda"
         is_cut = plan.micro_batch < rows
         notes = [f"the module is on {self._device}", plan.reason, note]
@@ -470,6 +473,7 @@ class Step:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict()`. Raises `InvalidOption` for the state of another module."""
         parameters = self._gradients.parameters
         gradients = state.get("gradients", [])
         if state.get("version") != _VERSION or (gradients and len(gradients) != len(parameters)):
@@ -496,6 +500,7 @@ class Step:
 
 
 def _only_device(model: torch.nn.Module) -> torch.device:
+    """The device of all parameters. Raises `Unsupported` for modules on several devices."""
     if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
         raise Unsupported(
             "Step for a module on several devices",
@@ -541,6 +546,7 @@ def _settings_of(loss: Any) -> tuple[Any, ...]:
 
 
 def _names(name: str, value: Sequence[str] | str, model: torch.nn.Module) -> tuple[str, ...] | None:
+    """The names of submodules in an option, checked; `None` for "auto"."""
     if isinstance(value, str):
         if value == "auto":
             return None

@@ -409,6 +409,7 @@ def _concerned(options: TorchOptions) -> list[TorchSlot]:
 
 
 def _refuse_conflicts(block: _Block) -> None:
+    """Raises `InvalidOption` if another thread's block has set one of the same settings to something else."""
     mine = block.options.given()
     for entry in _entries:
         if entry.block.thread == block.thread:
@@ -474,6 +475,7 @@ class TorchSettings:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Put the settings back, also after an interrupt."""
         block = self._last_of_this_thread()
         try:
             _leave(block)
@@ -519,6 +521,8 @@ class TorchSettings:
 
 
 def _generator_with(options: TorchOptions, function: Callable[..., Any]) -> Callable[..., Generator[Any, Any, Any]]:
+    """A generator function that has the settings while it runs, and not between its values."""
+
     def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         generator = function(*args, **kwargs)
         step: Callable[[], Any] = functools.partial(next, generator)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from anygpu.engines.torch.memory import is_out_of_memory
+from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.errors import name_of, text_of
 
 #: Buffers that are larger, and that no step has changed so far, are tables and masks: they are not copied each time.

@@ -26,13 +26,12 @@ from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.check import pin
-from anygpu.placement.comparing import compared
+from anygpu.placement.device_call import pin
 from anygpu.placement.machine import usable_bytes
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SingleDevice
-from anygpu.placement.trust import Sample, is_finite
+from anygpu.placement.trust import Sample, compared, is_finite
 from anygpu.plan.batching import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.predicting import predict
@@ -133,6 +132,9 @@ class _Variant:
         return known
 
     def predicted(self, calibration: Calibration, device: Device, size: int) -> _Predicted:
+        """The predicted seconds, compile time and memory of a launch of `size` calls; cached until the device is
+        calibrated.
+        """
         known = self._predicted.get(size)
         if known is None or known.calibration is not calibration:
             program = self.program(size)
@@ -246,7 +248,7 @@ class LaunchBatches:
         self._watch = watch if watch is not None else DisturbanceWatch()
         #: Guards the statistics; never held while a program runs.
         self._lock = threading.Lock()
-        self._forget(site.traced)
+        self._forget(site.programs.current)
 
     def _forget(self, traced: Traced | None) -> None:
         self._traced = traced
@@ -283,7 +285,7 @@ class LaunchBatches:
         site = self._state()
         if site is None:
             return None
-        traced, facts = site.traced, site.predictions.get(device)
+        traced, facts = site.programs.current, site.candidates.predictions.get(device)
         if (
             traced is None
             or site.has_anygpu_arrays
@@ -321,6 +323,7 @@ class LaunchBatches:
         return batch.seconds * _SURELY_BETTER > single * batch.taken
 
     def _look(self, traced: Traced, waiting: int, calls: Sequence[Call], offer: _Conditions) -> Batch | None:
+        """Plan a launch of the first calls of the same shapes, or return `None` if they are faster one by one."""
         # A sample of the calls decides whether to look at all of them.
         last = min(len(calls), SIZES[-1]) - 1
         sample = alike(traced.program, rows_of(traced, (calls[0], calls[1], calls[last])))
@@ -349,6 +352,10 @@ class LaunchBatches:
         return self._tables[key]
 
     def _variant(self, program: Program, needed: Marks) -> _Variant:
+        """The stacked program for these differing arguments: an existing one that covers them, or a new one.
+
+        At most `MOST_VARIANTS` are kept; beyond that, one variant that stacks all arguments replaces the oldest.
+        """
         variants = self._variants
         for each in variants:
             if each.marks == needed:
@@ -501,6 +508,7 @@ class _Conditions(NamedTuple):
 
 
 def _weigh(table: _VariantHistory, waiting: int, offer: _Conditions) -> BatchPlan | None:
+    """The launch with the least time per call, compiling included; `None` if single calls are faster."""
     if table.resting > 0:
         table.resting -= 1
         return None
@@ -544,6 +552,7 @@ def _least(*bounds: int | None) -> int | None:
 
 
 def _share(whole: Ran, calls: int) -> Ran:
+    """The figures of one call in a launch: an equal part of its times and bytes."""
     phases = msgspec.structs.asdict(whole.phases)
     return whole._replace(
         phases=Phases(**{name: seconds / calls for name, seconds in phases.items()}),
@@ -597,6 +606,7 @@ class LaunchCheck:
             self._planner.background.submit(self._judge)
 
     def _judge(self) -> None:
+        """Run the batch again beside the callers, and compare its rows with the results that single calls had."""
         batch, site, planner = self._batch, self._state, self._planner
         with contextlib.suppress(Exception):  # whatever goes wrong here, calls run one by one
             with planner.trying((batch.device,)):

@@ -348,6 +348,7 @@ class Future(concurrent.futures.Future[Any]):
         )
 
     def __await__(self) -> Generator[Any, None, Any]:
+        """Wait inside an event loop without blocking it. Cancelling the awaiting task cancels this future."""
         if not self.done():
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
@@ -381,6 +382,7 @@ class _Mailbox:
         self._seen = 0.0
 
     def put(self, waiter: asyncio.Future[None]) -> None:
+        """Wake this waiter in its event loop. Many wake-ups become one callback of the loop."""
         self._waiters.append(waiter)
         if self._announced:
             if time.monotonic() - self._seen > STRETCH:
@@ -397,6 +399,7 @@ class _Mailbox:
                 self._waiters.clear()
 
     def _deliver(self) -> None:
+        """Resolve some of the waiters, and come again for the rest, so that the loop can do other work in between."""
         self._seen = time.monotonic()
         for _ in range(_AT_A_TIME):
             if not self._waiters:

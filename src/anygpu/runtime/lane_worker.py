@@ -18,17 +18,18 @@ from anygpu.base import events
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceLost, Unsupported, name_of, text_of
 from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
+from anygpu.notes import made
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.check import hear_numpy, learn_from
-from anygpu.placement.device_call import receipt_of
-from anygpu.placement.place_call import choose, run_at, run_untraced, trace_and_predict
+from anygpu.placement.device_call import hear_numpy, learn_from
+from anygpu.placement.host_tasks import run_on_host
+from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced, trace_and_predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.choosing import Choice
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, queued_receipt
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane
@@ -88,20 +89,23 @@ class LaneWorker:
 
     def can_stop(self, job: Job) -> bool:
         """Whether the task runs in pieces, between which it can be stopped."""
-        facts = job.call.site.predictions.get(job.choice.candidate) if job.choice is not None else None
+        facts = job.call.site.candidates.predictions.get(job.choice.candidate) if job.choice is not None else None
         return facts is not None and isinstance(facts.way, Chunked)
 
     def kill(self, job: Job) -> None:
         """Kill the worker that runs the task."""
         if job.choice is None:
             return
-        facts = job.call.site.predictions.get(job.choice.candidate)
+        facts = job.call.site.candidates.predictions.get(job.choice.candidate)
         for device in facts.way.devices if facts is not None else (job.choice.candidate,):
             self._planner.places.kill(device)
 
     # -- work, on the thread of a lane
 
     def serve(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        """Run jobs that a lane has taken from the queue: planned, alone, or in batches where the device runs
+        several at once.
+        """
         if lane.name == PLANNING:
             for job in jobs:
                 self._plan(job)
@@ -199,7 +203,7 @@ class LaneWorker:
         It does not get the job: the traceback of the user's error, which the job's future holds, holds this frame.
         """
         with timer.phase("plan"):
-            self._planner.add_seconds(call.site.flush_timings(self._planner))
+            call.site.host.flush_timings(self._planner)
             if not is_forced:
                 # Captured values may have changed since another such task has run.
                 trace_and_predict(call, timer)
@@ -211,7 +215,7 @@ class LaneWorker:
     def run_alone(self, lane: Lane, job: Job) -> None:
         """Run one job, and deliver its result, its error, or the job to where it is tried next."""
         call, site, planner = job.call, job.call.site, self._planner
-        if lane.name == "numpy" and site.skip_planning > 0 and job.forced is None:
+        if lane.name == "numpy" and (site.host.skip_planning > 0 or call.deferred is not None) and job.forced is None:
             if self.begin(job, _AT_HOME, _STARTED_AT_HOME):
                 self._run_settled(job)
             del job, call  # as below
@@ -280,25 +284,20 @@ class LaneWorker:
         return not self.begin(job, choice, self._start(job.call.site, choice.candidate))
 
     def _run_settled(self, job: Job) -> None:
-        """Run a settled call on NumPy without planning, as `Offloaded` does."""
+        """Run a call on the processor without planning, as `Offloaded` does."""
         site, call, clock = job.call.site, job.call, self._planner.clock
         begin = clock()
         try:
             with job.modes.hold() if job.modes is not None else _NOTHING:
-                value = site.run_on_host(call.function, call.arguments, call.keywords)
+                value, note = run_on_host(call)
         except BaseException as error:  # noqa: BLE001
             self.fail(job, error)
             del job, call
             return
         end = clock()
-        site.ran_on_host(end - begin)
+        site.host.ran_on_host(end - begin)
         waited = max(0.0, self._clock() - job.submitted - (end - begin))
-        name, reason, predicted = site.note
-
-        def receipt() -> Receipt:
-            return numpy_receipt(name, reason, Phases(queue=waited, run=end - begin), predicted)
-
-        self.deliver(job, value, receipt, end - begin)
+        self.deliver(job, value, lambda: queued_receipt(made(note), waited), end - begin)
 
     def _limit(self, job: Job) -> None:
         call = job.call
@@ -317,12 +316,14 @@ class LaneWorker:
         return over
 
     def handle_failure(self, job: Job, name: str, failure: AnyGPUError, spent: Phases) -> None:
+        """After a failed attempt: queue the job again for another device or another try, or fail its future."""
         if self._has_ended(job):
             return
         attribute_to_line(job.line)
         job.attempts += (Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure)),)
 
         def refused(why: Fail) -> None:
+            """Fail the future with the error for this reason; it is not tried again."""
             self._host.settle(job, spent.total, succeeded=False)
             if why.why == "late" and job.until is not None:
                 job.fail(DeadlineExceeded(job.name, job.until - job.submitted))
@@ -345,6 +346,7 @@ class LaneWorker:
     # -- several in one launch
 
     def _run_batches(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        """Run jobs of one kind in as few launches as pay off, and the rest one by one."""
         first = jobs[0]
         batches, choice = self._routing.batches_of(first.call.site), first.choice
         assert choice is not None, "a task that is taken by a device was meant for it"
@@ -471,7 +473,11 @@ class LaneWorker:
         for number, (job, value) in enumerate(zip(jobs, made.values, strict=True)):
             way.pause()
             inputs = planned.rows[number]
-            is_new = not is_finite(flatten(value)[0]) if not made.finite and site.may_warn(planned.traced) else False
+            is_new = (
+                not is_finite(flatten(value)[0])
+                if not made.finite and site.programs.may_warn(planned.traced)
+                else False
+            )
             if is_new and (trust.flags or trust.is_usual(inputs)):
                 is_new = False
             kinds = number_kinds(planned.traced, inputs)
@@ -505,7 +511,7 @@ class LaneWorker:
             self.fail(job, error)
             del job
         else:
-            if job.call.site.traced is not None:
+            if job.call.site.programs.current is not None:
                 learn_from(job.call, value)
             self.deliver(job, value, receipt, self._planner.clock() - begin)
 
@@ -537,6 +543,7 @@ class LaneWorker:
         return False
 
     def resolve(self, job: Job, value: Any, receipt: Any) -> None:
+        """Hand the value and the receipt to the caller, after those who observe calls or collect receipts."""
         job.future._receipt = receipt
         if job.receipt_sinks or events.calls:
             made = receipt() if callable(receipt) else receipt
@@ -597,6 +604,7 @@ class _BatchShare(NamedTuple):
     attempts: tuple[Attempt, ...]
 
     def receipt(self) -> Receipt:
+        """The receipt of one call of the launch, with its own waiting time."""
         launch = self.launch
         share, device = launch.share, launch.choice.candidate
         phases = msgspec.structs.replace(share.phases, queue=share.phases.queue + max(0.0, self.waited))

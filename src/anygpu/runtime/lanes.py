@@ -206,7 +206,7 @@ class LaneLoad:
         if self.idle <= self.asleep:
             return False
         return any(
-            now - began < _MOMENT and jobs[0].call.site.skip_planning > 0 and len(jobs) * jobs[0].seconds < _MOMENT
+            now - began < _MOMENT and jobs[0].call.site.host.skip_planning > 0 and len(jobs) * jobs[0].seconds < _MOMENT
             for jobs, began in self.running.values()
         )
 

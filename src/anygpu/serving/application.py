@@ -126,6 +126,7 @@ class Application:
         }
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
+        """Answer one request, as ASGI has it."""
         if scope["type"] != "http":
             return
         model = self._infer_paths.get(scope["path"])
@@ -148,6 +149,7 @@ class Application:
     # -- inference
 
     async def _infer(self, model: Model, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
+        """Answer a request for inference: check its token, read its body, compute, and count it."""
         began = time.perf_counter()
         access, status, body = EVERYBODY, _CALLER_GONE, _Body()
         try:
@@ -238,6 +240,7 @@ class Application:
     async def _computed(
         self, model: Model, body: bytes | bytearray, headers: _RequestHeaders, access: TokenAccess, receive: Receive
     ) -> Response:
+        """Parse a body, call the model through the runtime, and encode its results. Cancelled if the caller goes."""
         if len(body) < _LARGE:
             request = parse(body, headers.json_length, self._limits)
         else:
@@ -265,6 +268,7 @@ class Application:
     # -- everything else
 
     async def _other(self, scope: AsgiScope, send: AsgiSend) -> None:
+        """Answer everything but inference: health, metrics, and the description of the server and its models."""
         extra, status = _JSON, 200
         try:
             method, parts = scope["method"], scope["path"].strip("/").split("/")
@@ -309,6 +313,7 @@ class Application:
         return 200, msgspec.json.encode(found)
 
     def _model(self, method: str, name: str, rest: list[str], access: TokenAccess) -> tuple[int, bytes]:
+        """The status and document of a model: its description, or whether it is ready."""
         access.check(name)
         model = self._models.get(name)
         if model is None:
@@ -333,6 +338,7 @@ class Application:
     async def _send(
         self, send: AsgiSend, status: int, body: bytes, headers: _Headers, tenant: str = EVERYBODY.tenant
     ) -> None:
+        """Send a response; large bodies in parts, so that other requests are served in between."""
         headers = [(b"content-length", b"%d" % len(body)), *headers]
         if self.draining and _CLOSE not in headers:
             headers.append(_CLOSE)

@@ -294,6 +294,7 @@ def tokens_of(given: TokenMapping | str | os.PathLike[str] | None) -> Tokens | N
 
 
 def read_tokens(path: Path) -> dict[str, tuple[str, Sequence[str]] | str]:
+    """The tokens of a file with lines "tenant token [models]", as `Server(tokens=)` takes them."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -135,6 +135,10 @@ class _State:
         return iter(sorted(self.items.values(), key=lambda item: item.used))
 
     def free_device(self, need: int) -> None:
+        """Move contents off the device until `need` bytes fit.
+
+        Raises `TierFull` if those that may leave do not suffice.
+        """
         budget = self.budgets.device
         if budget is None:
             return
@@ -171,6 +175,7 @@ class _State:
         item.on_device = False
 
     def free_host(self, need: int) -> None:
+        """Move contents from the host to disk until `need` bytes fit. Raises `TierFull` if that cannot be."""
         budget = self.budgets.host
         if budget is None:
             return
@@ -324,6 +329,7 @@ class Prefetcher:
         self._last = None
 
     def _run(self) -> None:
+        """The thread: brings wanted tensors to the device one by one, and ends when none has come for a while."""
         while True:
             with self._changed:
                 self._busy = False

@@ -168,6 +168,10 @@ class StoreCounters:
 
 
 def statistics_of(name: str, entries: Sequence[NamedEntry], tiers: Tiers, counters: StoreCounters) -> Statistics:
+    """The statistics of a store: bytes of names, contents, tiers and owners, and its counters.
+
+    Under the store's lock.
+    """
     contents = list(tiers)
     total = sum(entry.spec.nbytes for entry in entries)
     by_tier = tiers.bytes_by_tier()

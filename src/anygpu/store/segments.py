@@ -20,7 +20,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.errors import StoreError
 from anygpu.program.dtypes import ITEMSIZE, DType
 from anygpu.program.primitives import Spec
@@ -67,6 +67,8 @@ class SegmentEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class Directory(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The directory of a shared store: all its tensors, and a generation that changes with them."""
+
     format: int = FORMAT
     generation: _Count = 0
     entries: tuple[SegmentEntry, ...] = ()

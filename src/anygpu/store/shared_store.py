@@ -110,6 +110,7 @@ def open_shared(name: str, *, within: Path | None = None) -> SharedTensors:
 
 
 def _opened(name: str, path: Path) -> SharedTensors:
+    """Open the shared store in this folder, and create it if it is not there or was removed meanwhile."""
     for _ in range(_TRIES):
         # The last process may remove the folder between any two steps. Then it is created again.
         with contextlib.suppress(FileNotFoundError):
@@ -182,6 +183,7 @@ class SharedTensors:
             return True, Found(segments.tensor(memory, entry), entry.owner, entry.hash, entry.version)
 
     def _find(self, key: SegmentKey) -> Found | None:
+        """A shared tensor by its name, mapped into this process; `None` if there is none."""
         for _ in range(_TRIES):
             with self._mutex, self._using():
                 self._directory()
@@ -227,6 +229,10 @@ class SharedTensors:
     def _publish_all(
         self, arrays: dict[AnyKey, HostArray], owner: str, given: Mapping[AnyKey, str]
     ) -> dict[AnyKey, HostArray]:
+        """Publish arrays at once, or none of them.
+
+        Arrays with an equal one in the store refer to that; returns the mapped ones.
+        """
         specs = {key: Spec(values.shape, _checked_dtype(key, values)) for key, values in arrays.items()}
         while True:
             twins = {key: twin for key in arrays if (twin := self._twin(arrays[key], specs[key], given.get(key, "")))}
@@ -413,6 +419,7 @@ class SharedTensors:
     def _written(
         self, arrays: list[HostArray], specs: list[Spec], keys: Collection[SegmentKey], owner: str
     ) -> _Written:
+        """Write arrays into one new segment, which no other process sees before it is published."""
         offsets, nbytes = segments.layout(specs)
         if not arrays:
             return _Written()

@@ -411,6 +411,7 @@ class Store:
 
     @whole
     def _brought(self, entry: NamedEntry) -> Value:
+        """The value of an entry on the device; it is brought there if it was evicted."""
         with self._guard:
             if entry.released and not self._names.closed and entry.is_viewed:
                 last = self._last_value(entry)

@@ -393,6 +393,7 @@ class Tiers:
         return moved, dropped
 
     def _apply(self, move: TierMove) -> None:
+        """Carry out one move of a plan: copy a content between tiers, or drop a copy of it."""
         content = self.contents[move.key]
         match move.step:
             case "to_host":

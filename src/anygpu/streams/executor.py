@@ -275,6 +275,10 @@ class ChunkExecutor:
     def _run(
         self, name: str, chunks: Sequence[HostArray], start: int, stop: int, attempt: ChunkAttempt | None
     ) -> list[HostArray]:
+        """Run one chunk on a device, and record what it took.
+
+        NumPy runs the function itself where that gives the same.
+        """
         stream, planner, devices = self._stream, self._planner, self.devices
         piece = stream.piece(start, stop) if attempt is None else attempt.piece
         begin = planner.clock()
@@ -356,6 +360,7 @@ class ChunkExecutor:
         return known is not None and known.key == piece.key
 
     def _host_program(self, length: int) -> Program | None:
+        """The program of one chunk as NumPy traces it; `None` if an argument is not a part of a source."""
         stream = self._stream
         shapes: list[HostArray] = []
         for number, position in enumerate(stream.inputs):

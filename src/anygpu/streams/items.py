@@ -66,6 +66,7 @@ class Items:
         self._most = 0
 
     def run(self, source: Any, axis: int, progress: Progress) -> Streamed:
+        """Call the function with each item of an iterable, and write its results in order."""
         items = iter(source)
         numbers = iter(range(1 << 62))
 
@@ -86,6 +87,10 @@ class Items:
                 items.close()
 
     def chunks(self, sources: list[StreamSource], axis: int, length: int, budget: int, progress: Progress) -> Streamed:
+        """Call the function with each chunk of arrays.
+
+        Raises `OverBudget` if one row of them does not fit into memory.
+        """
         row = sum(bytes_of_a_step(each, axis) for each in sources)
         most = min(CHUNK_BYTES, int(budget * USABLE) // (IN_FLIGHT + _UNKNOWN_TEMPORARIES))
         size = max(1, min(max(1, length), most // max(1, row)))
@@ -124,6 +129,7 @@ class Items:
         progress: Progress,
         total: int | None,
     ) -> Streamed:
+        """Read, call and write at once, until `read` returns `None`."""
         clock = self._clock = Clock()
         rows = [0] * len(sinks)
 
@@ -178,6 +184,7 @@ class Items:
         self._held += 1
 
     def _streamed(self, value: Any) -> Streamed:
+        """The report of the stream, from its clock and the receipts of its calls."""
         clock, receipts = self._clock, self._receipts
         total = clock.total
         phases = [each.phases for each in receipts]

@@ -50,6 +50,7 @@ def in_place(sinks: Sequence[StreamSink], source: StreamSource) -> bool:
 
 
 def _conflict(sink: StreamSink, source: StreamSource, aligned: bool) -> bool:
+    """Whether writing to this sink would change what a later chunk reads from the source."""
     if isinstance(sink, ToZarr):
         theirs = getattr(source, "folder", None)
         return theirs is not None and sink.folder == theirs
@@ -216,6 +217,7 @@ def write_record(record: StreamRecord, record_path: Path) -> None:
 
 
 def _differences(before: StreamRecord, now: StreamRecord) -> list[str]:
+    """Why a stream cannot be resumed: what has changed since it was begun, as parts of a sentence."""
     if before.version != now.version:
         return ["it was begun by another version of anygpu"]
     found: list[str] = []

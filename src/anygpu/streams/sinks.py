@@ -267,6 +267,7 @@ class ToFile:
             (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(self._file.fileno())
 
     def finish(self) -> Any:
+        """Complete the file: its header if its length was not known, and its name. Returns the array in it."""
         if self._file is None:
             self._open((0,), np.dtype(np.float64))
         file, file_range = self._file, self._file_range
@@ -304,6 +305,7 @@ class ToZarr:
         self._partial: Path | None = None
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
+        """Create the zarr array. Raises `InvalidOption` if the shape of the results is not known."""
         from anygpu.streams.zarr_arrays import created
 
         if spec is None:

@@ -23,9 +23,9 @@ from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware import host
 from anygpu.hardware.host import resident_bytes
 from anygpu.notes import publish
-from anygpu.placement.device_call import receipt_of
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import CallOptions, Options, options
+from anygpu.placement.place_call import receipt_of
 from anygpu.placement.planner import Planner, default
 from anygpu.progress import Progress, showing
 from anygpu.receipts import Phases
@@ -183,6 +183,7 @@ class _Run:
         return self._bytes_at(length, flying) + shared + self._executor.bytes_for(length)
 
     def _longest(self) -> int:
+        """The rows of a chunk: as many as fit into the memory with all that is in flight, up to `CHUNK_BYTES`."""
         usable = int(self._budget * USABLE)
         length = max(1, self._work.length)
         if self._work.way is None:
@@ -219,6 +220,7 @@ class _Run:
     # -- stages
 
     def run(self, sink: Any, progress: Progress, *, resume: bool, traced: float) -> Streamed:
+        """Run the stream, and check at its end that no source has changed meanwhile."""
         work = self._work
         sinks = self._sinks(sink, resume=resume)
         record = self._record(sinks) if resume else None
@@ -290,6 +292,7 @@ class _Run:
             free.put(chunk.buffers)
 
         def write(finished: FinishedSpan) -> None:
+            """Write one span to all sinks, and the record for resuming after it."""
             nonlocal first, recorded_at, record
             with clock.writing():
                 written = [
@@ -359,6 +362,10 @@ class _Run:
         return before
 
     def _record(self, sinks: list[StreamSink]) -> StreamRecord:
+        """The identity of this stream, with what an interrupted one has written.
+
+        Raises `InvalidOption` if it cannot resume.
+        """
         work = self._work
         identities = [each.identity() for each in self._sources]
         if not all(isinstance(each, ToFile) for each in sinks) or any(each is None for each in identities):
@@ -383,6 +390,7 @@ class _Run:
         return tuple(values) if isinstance(sink, tuple | list) else values[0]
 
     def _streamed(self, value: Any, traced: float) -> Streamed:
+        """The report of the stream, from its clock and its executor."""
         work, executor, clock = self._work, self._executor, self._clock
         seconds = StageSeconds(
             read=clock.read,

@@ -200,6 +200,7 @@ class TensorFolder:
         raise InvalidTensorFile(str(index), "another program keeps replacing it")
 
     def _all(self) -> dict[str, str]:
+        """The tensors of all files in a folder without an index, with the file of each."""
         found = sorted(
             each.name
             for each in self.path.iterdir()

@@ -161,6 +161,7 @@ def _metadata(path: str, raw: msgspec.Raw) -> dict[str, str]:
 
 
 def _entry(path: str, name: str, raw: msgspec.Raw) -> TensorEntry:
+    """One tensor of a header, checked: its dtype, its shape, and that its bytes are as many as these need."""
     try:
         entry = _ENTRY.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -238,6 +239,7 @@ class FileRange(NamedTuple):
 
 
 def in_npy(path: Path) -> FileRange:
+    """Where the numbers of a .npy file are: their dtype, shape, order and offset. Raises `InvalidTensorFile`."""
     with path.open("rb") as file:
         try:
             version = np.lib.format.read_magic(file)

@@ -122,6 +122,7 @@ def _save_file(target: Path, tensors: list[_Tensor], metadata: Mapping[str, str]
 def _save_folder(
     folder: Path, tensors: list[_Tensor], metadata: Mapping[str, str], hashes: bool, shard_bytes: int
 ) -> Saved:
+    """Save tensors in files of at most `shard_bytes`; the index, which makes them valid, is written last."""
     if folder.exists() and not folder.is_dir():
         raise InvalidOption(f"{folder} is a file, and shard_bytes= saves a folder of files. Name another place.")
     folder.mkdir(exist_ok=True)
@@ -177,6 +178,7 @@ def _header(
     metadata: Mapping[str, str],
     hashes: Mapping[str, str],
 ) -> bytes:
+    """The header of a file: entries, metadata, and a record of each tensor."""
     records: dict[str, str] = {}
     for each in tensors:
         records[DTYPE + each.name] = KINDS[each.kind]
@@ -262,6 +264,7 @@ def _planned(tensors: Mapping[str, Any], owners: Mapping[str, str]) -> list[_Ten
 
 
 def _tensor(name: Any, given: Any, owners: Mapping[str, str]) -> _Tensor:
+    """A tensor to save, checked. Raises `InvalidOption` for what a file cannot hold."""
     if not isinstance(name, str):
         raise InvalidOption(f"names of tensors are strings; got {name!r:.80}.")
     if name == METADATA:
@@ -302,6 +305,7 @@ def _checked_metadata(metadata: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def _require_file_name(target: Path) -> None:
+    """Raises `InvalidOption` for a folder, and for names of other formats."""
     if target.is_dir():
         raise InvalidOption(
             f"{target} is a folder: name a file in it, or give shard_bytes= to save several files there."

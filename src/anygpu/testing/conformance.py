@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from anygpu.agreement.tolerances import tolerance_of
+from anygpu.agreement.elementwise import tolerance_of
 from anygpu.base.float_errors import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
@@ -17,9 +17,19 @@ from anygpu.hardware.device import FEATURES, Device, Unavailable
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Cast, Gather, Input, Primitive, Scatter
-from anygpu.testing.cases import conformance_programs
-from anygpu.testing.conformance_program import REFERENCE_DTYPES, ConformanceProgram, ConformanceResult, tame, values
+from anygpu.testing.cases import (
+    REFERENCE_DTYPES,
+    ConformanceProgram,
+    ConformanceResult,
+    conformance_programs,
+    tame,
+    values,
+)
 from anygpu.workers.executor import run_with_host
+
+# -- checks that every engine must pass
+#
+# Written once. A failure is an AssertionError that says what is wrong.
 
 
 def check_engine_probe(engine: Engine, *, deep: bool = False) -> list[Device]:

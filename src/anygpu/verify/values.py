@@ -14,14 +14,13 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
-from anygpu.testing.cases import conformance_programs
+from anygpu.testing.cases import REFERENCE_DTYPES, ConformanceProgram, conformance_programs, tame, values
 from anygpu.testing.conformance import conformance_difference
-from anygpu.testing.conformance_program import REFERENCE_DTYPES, ConformanceProgram, tame, values
 from anygpu.testing.random_programs import random_inputs, random_program
 from anygpu.testing.random_programs.agreement import disagreement
 from anygpu.testing.special_values import Tally, cases
 from anygpu.testing.special_values.programs import Case as Table
-from anygpu.testing.special_values.tallies import count
+from anygpu.testing.special_values.tables import count
 from anygpu.verify.cases import ActCase, Comparison, ProgramCase, Subject, Tried, VerifyCase, VerifyCheck, judged
 
 # -- every type travels to the device and back unchanged, and calls return what NumPy's would: values, dtype, shape

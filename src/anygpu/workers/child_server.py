@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.engines.protocol import ProgramEngine, tuning_limited_to
 from anygpu.errors import InvalidOption
 from anygpu.program import wire
@@ -131,6 +131,7 @@ class ChildServer:
                 return task_messages.TaskDone()
 
     def _open(self, task: task_messages.Open) -> TaskOutcome:
+        """Open the device of the request. A probe that became a worker has its engine loaded already."""
         if self._engine is None:
             self._engine = open_engine(task.entry, task.device, task.budget)
         else:
@@ -157,6 +158,9 @@ class ChildServer:
         return self._executor
 
     def _run(self, task: task_messages.Run) -> TaskOutcome:
+        """Run a program on operands from the message, from shared memory or on the device, and put results where
+        asked.
+        """
         program = self._program(task.program, task.text)
         arguments = [
             self._resident(each) if isinstance(each, int) else self._values(each, spec)
@@ -199,6 +203,10 @@ class ChildServer:
         )
 
     def _program(self, key: str, text: bytes | None) -> Program:
+        """The program with this key, from the text or from those sent before.
+
+        Raises `UnknownProgramError` without both.
+        """
         known = self._programs.pop(key, None)
         if known is None:
             if text is None:
@@ -249,6 +257,7 @@ class SideServer(ChildServer):
         self._residents = main._residents
 
     def _do(self, task: ChildTask) -> TaskOutcome:
+        """Carry out one transfer while the main connection runs a program."""
         match task:
             case task_messages.Upload(operand, shape, dtype, handle):
                 self._residents[handle] = self._ready.upload_apart(self._values(operand, Spec(shape, dtype)))
@@ -269,6 +278,7 @@ class SideServer(ChildServer):
 
 
 def _serve_side(link: Link, server: SideServer) -> None:
+    """Answer transfers on the second link until it closes."""
     while True:
         task: ChildTask | None = None
         try:

@@ -13,7 +13,7 @@ from anygpu.base.cache_folder import cache_folder, decoded, sealed, unsealed, wr
 from anygpu.base.digest import blake2b
 from anygpu.base.own_files import read_file
 from anygpu.engines.catalogue import EngineEntry, catalogue
-from anygpu.engines.distributions import version_of
+from anygpu.engines.disk_cache import version_of
 from anygpu.hardware import evidence as evidence_of_this_machine
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Unavailable

@@ -97,6 +97,10 @@ class SideChannel:
             return self.shared.allocate(spec.nbytes)
 
     def _request(self, task: ChildTask, until: float | None) -> None:
+        """Send one transfer and wait for its answer.
+
+        After an error the channel is closed: late answers cannot be matched.
+        """
         with TryAcquire(self._lock, seconds_left(until)) as acquired:
             self._require(acquired)
             self._number += 1
@@ -113,6 +117,7 @@ class SideChannel:
             raise error_from_message(answer.outcome, self._device)
 
     def _send(self, task: ChildTask) -> None:
+        """Send a task with new and forgotten segments, in as many messages as their descriptors need."""
         shared, fresh = self.shared, deque[SharedSegment]()
         while shared.unannounced:
             segment = shared.unannounced.popleft()
@@ -177,6 +182,7 @@ class Entered:
             overlap._compiles = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Leave the count of large calls; after a failed allocation, overlap less from now on."""
         overlap = self._overlap
         if isinstance(error, AllocationError):
             overlap.crowded()
@@ -234,6 +240,7 @@ class Overlap:
             self._there, self._back = self._new_side(), self._new_side()
 
     def _new_side(self) -> SideChannel | None:
+        """Open the second link of a child; `None` if its device cannot transfer while it computes."""
         ours, theirs = socket.socketpair()
         with theirs:
             answer = self._connection.request(

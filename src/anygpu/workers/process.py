@@ -18,7 +18,7 @@ from anygpu.base.interrupts import TryAcquire
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import Lack, Memory, tuning_limit
 from anygpu.errors import (
@@ -118,7 +118,7 @@ class ProcessWorker:
         `there` is the device as the child knows it, if it has another name there.
         """
         self._device = device
-        self._generation = generation
+        self.generation = generation
         self._connection = ChildConnection(child, device.id, generation, memory_kind)
         self._overlap = Overlap(self._connection, device.id, memory_kind)
         self._next_handle = 1
@@ -162,10 +162,6 @@ class ProcessWorker:
     @property
     def isolation(self) -> Isolation:
         return "process"
-
-    @property
-    def generation(self) -> int:
-        return self._generation
 
     @property
     def alive(self) -> bool:
@@ -222,6 +218,7 @@ class ProcessWorker:
         timed: bool = False,
         starting: Callable[[], None] | None = None,
     ) -> Ran:
+        """Run a program on arrays and handles. Large calls are uploaded while another one runs, if the device can."""
         begin = time.perf_counter()
         until = None if timeout is None else time.monotonic() + timeout
         known = self._known.get(program.key, lambda: _known_of(program))
@@ -455,7 +452,7 @@ class ProcessWorker:
 
     def __repr__(self) -> str:
         state = f"process {self.process_id}" if self.alive else "dead"
-        return f"<worker of {self._device.id}, {state}, generation {self._generation}>"
+        return f"<worker of {self._device.id}, {state}, generation {self.generation}>"
 
 
 def _with_transfers(done: task_messages.RunDone, known: _Known, staged: Staged, fetched: bool) -> task_messages.RunDone:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.errors import OutOfMemory
 from anygpu.hardware import host
 from anygpu.memory.pool import Pool

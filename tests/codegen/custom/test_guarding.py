@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anygpu.codegen.custom.compiler_messages import of_clang, of_naga
 from anygpu.codegen.custom.opencl_guarding import prepared_opencl
-from anygpu.codegen.custom.prepared_kernel import Word, number_words
+from anygpu.codegen.custom.reflected import Word, number_words, of_clang, of_naga
 from anygpu.codegen.custom.tokens import Unreadable
-from anygpu.codegen.custom.wgsl_guarding import prepared_wgsl
+from anygpu.codegen.custom.wgsl_kernels import prepared_wgsl
 from anygpu.program.ops.custom import Scalar
 
 WGSL = """\

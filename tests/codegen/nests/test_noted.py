@@ -9,8 +9,8 @@ import pytest
 
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
-from anygpu.codegen.nests.noted import noted_nodes
-from anygpu.engines.cpu.executable import executable
+from anygpu.codegen.nests.steps import noted_nodes
+from anygpu.engines.cpu.engine import executable
 
 X = np.linspace(1, 2, 1003)
 

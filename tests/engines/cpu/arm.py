@@ -18,14 +18,15 @@ import msgspec
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text
+from anygpu.codegen.dialects.llvm.loops import module_text
+from anygpu.codegen.dialects.llvm.values import NativeTarget
 from anygpu.codegen.nests.schedule import nests
 from anygpu.engines.cpu import pool
 from anygpu.engines.cpu.compiler import compiled
 from anygpu.engines.cpu.loader import HostProcessor, _Header
 from anygpu.engines.cpu.planning import entry_text, run_plan
 from anygpu.engines.cpu.run_plan import HostRun, exports_of
-from anygpu.engines.host_types import numpy_dtype, raise_broken
+from anygpu.engines.host_arrays import numpy_dtype, raise_broken
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.program.graph import Program
 from anygpu.program.transforms import simplified

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.cpu.executable import CpuExecutable, new_table
+from anygpu.engines.cpu.engine import CpuExecutable, new_table
 from anygpu.engines.cpu.loader import c_library
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.program.primitives import Spec
 
 Edge = Literal["begin", "end"]

@@ -6,7 +6,7 @@ from anygpu.codegen.kernel import Check, Output, Slot
 from anygpu.codegen.kernel_ir import Buffer
 from anygpu.codegen.nests.steps import Cost, HostStep, Nest, NestProgram
 from anygpu.engines.cpu.compiler import compiled
-from anygpu.engines.cpu.executable import CpuExecutable
+from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor
 from anygpu.engines.cpu.planning import entry_text, run_plan
 from anygpu.engines.cpu.run_plan import CompiledProgram

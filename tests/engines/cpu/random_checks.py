@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.cpu.executable import executable
+from anygpu.engines.cpu.engine import executable
 from anygpu.engines.cpu.runtime import native_runtime
 from anygpu.engines.numpy import lowering
 from anygpu.program import primitives as p

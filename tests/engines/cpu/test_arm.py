@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.engines.cpu.executable import executable
+from anygpu.engines.cpu.engine import executable
 from anygpu.engines.numpy import lowering
 from anygpu.testing.random_programs import random_inputs, random_program
 from anygpu.testing.random_programs.agreement import disagreement

@@ -21,8 +21,8 @@ from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import RESULT
 from anygpu.codegen.nests import steps
 from anygpu.engines.cpu import compiler, runtime
-from anygpu.engines.cpu import executable as executable_module
-from anygpu.engines.cpu.executable import CpuExecutable
+from anygpu.engines.cpu import engine as executable_module
+from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.engines.cpu.host_steps import HostSteps, first_positions, first_that_is_read
 from anygpu.engines.cpu.pool import HAS_NATIVE_THREADS, wanted_threads
 from anygpu.engines.cpu.run_plan import layout_of

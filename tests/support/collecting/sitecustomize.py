@@ -87,7 +87,7 @@ def _watch_pyopencl(module: ModuleType) -> None:
 
 WATCHED = {
     "anygpu.engines.opencl.builder": _watch_builder,
-    "anygpu.engines.webgpu.pipelines": _watch_pipelines,
+    "anygpu.engines.webgpu.encoder": _watch_pipelines,
     "wgpu.backends.wgpu_native._api": _watch_wgpu,
     "pyopencl": _watch_pyopencl,
 }

@@ -26,7 +26,8 @@ from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
 
 _lock = threading.Lock()
-_running = 0
+#: Deferred calls that run, and imports that want NumPy's own functions.
+_running = _holding = 0
 
 
 def _type_is(array: StandIn, dtype: Any) -> bool:
@@ -141,14 +142,32 @@ def _ascontiguousarray(*given: Any, **options: Any) -> Any:
     return _theirs["ascontiguousarray"](*given, **options)
 
 
+def _of_real(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """For those that give an array back in some cases, and would give a view of ours."""
+
+    @functools.wraps(theirs)
+    def convert(*given: Any, **options: Any) -> Any:
+        if not given or type(given[0]) is not StandIn:
+            return theirs(*given, **options)
+        ours, real = given[0], _real(given[0])
+        result = theirs(real, *given[1:], **options)
+        return ours if result is real else ours._recorder.stand_in(result)
+
+    return convert
+
+
 _theirs: dict[str, Callable[..., Any]] = {
-    name: getattr(np, name) for name in ("asarray", "asanyarray", "array", "ascontiguousarray")
-}
+    name: getattr(np, name)
+    for name in (
+        "asarray", "asanyarray", "array", "ascontiguousarray", "asfortranarray", "asarray_chkfinite", "require",
+    )
+}  # fmt: skip
 _ours: dict[str, Callable[..., Any]] = {
     "asarray": _converter(np.asarray),
     "asanyarray": _converter(np.asanyarray),
     "array": _array,
     "ascontiguousarray": _ascontiguousarray,
+    **{name: _of_real(_theirs[name]) for name in ("asfortranarray", "asarray_chkfinite", "require")},
 }
 
 
@@ -156,15 +175,19 @@ _ours: dict[str, Callable[..., Any]] = {
 _recorder: ContextVar[Recorder | None] = ContextVar("the recorder of the deferred call that runs", default=None)
 
 
-def _compute_before(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _compute_before(theirs: Callable[..., Any], *, changes_filters: bool) -> Callable[..., Any]:
     """What waits may warn too: it is computed before, so that warnings come in their order and to whom they came."""
 
     @functools.wraps(theirs)
     def call(*given: Any, **options: Any) -> Any:
         recorder = _recorder.get()
-        if recorder is not None and recorder.is_open and recorder.thread == threading.get_ident():
-            recorder.compute("warnings are given or caught", 3)
-        return theirs(*given, **options)
+        if recorder is None or not recorder.is_open or recorder.thread != threading.get_ident():
+            return theirs(*given, **options)
+        recorder.compute("warnings are given or caught", 3)
+        result = theirs(*given, **options)
+        if changes_filters:
+            recorder.see_filters()
+        return result
 
     return call
 
@@ -178,7 +201,7 @@ _of_warnings: list[tuple[Any, str, Callable[..., Any]]] = [
     )
     if hasattr(holder, name)
 ]  # fmt: skip
-_after_computing = [_compute_before(theirs) for _, _, theirs in _of_warnings]
+_after_computing = [_compute_before(theirs, changes_filters=name != "_showwarnmsg") for _, name, theirs in _of_warnings]
 
 
 @contextmanager
@@ -188,8 +211,8 @@ def converting(recorder: Recorder | None = None) -> Iterator[None]:
     with _lock:
         _running += 1
         if _running == 1:
-            for name, each in _ours.items():
-                setattr(np, name, each)
+            if not _holding:
+                _put(_ours)
             for (holder, name, _), each in zip(_of_warnings, _after_computing, strict=True):
                 setattr(holder, name, each)
     token = _recorder.set(recorder)
@@ -200,7 +223,35 @@ def converting(recorder: Recorder | None = None) -> Iterator[None]:
         with _lock:
             _running -= 1
             if not _running:
-                for name, each in _theirs.items():
-                    setattr(np, name, each)
+                _put(_theirs)
                 for holder, name, each in _of_warnings:
                     setattr(holder, name, each)
+
+
+def _put(functions: dict[str, Callable[..., Any]]) -> None:
+    for name, each in functions.items():
+        setattr(np, name, each)
+
+
+@contextmanager
+def unconverted() -> Iterator[None]:
+    """Have NumPy's own functions in their place while modules are imported beside calls: some keep what they find.
+
+    A deferred call that runs meanwhile computes where it would have waited.
+    """
+    global _holding
+    with _lock:
+        _holding += 1
+        _put(_theirs)
+    try:
+        yield
+    finally:
+        with _lock:
+            _holding -= 1
+            if _running and not _holding:
+                _put(_ours)
+
+
+def are_held() -> bool:
+    """Whether NumPy's own functions are in their place, whatever runs."""
+    return _holding > 0

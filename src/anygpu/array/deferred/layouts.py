@@ -128,6 +128,11 @@ class Op:
         self._arranged = arranged
         self.facts: dict[tuple[Any, ...], Fact] = {}
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether NumPy warns of nothing but what its modes are about: of no empty slice and no part that is lost."""
+        return self.only_view or self.ufunc is not None
+
     def arranged(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of `call`."""
         return operands if self._arranged is None else self._arranged(*operands)

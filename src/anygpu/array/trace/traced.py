@@ -18,7 +18,7 @@ from anygpu.array.core.views import follow_on_host
 from anygpu.array.trace.captures import Capture
 from anygpu.array.trace.guards import GONE, STEPS, compiled_reader
 from anygpu.program.graph import Program
-from anygpu.program.precision import in_single_precision
+from anygpu.program.transforms import in_single_precision
 
 Precision = Literal["float32"]
 

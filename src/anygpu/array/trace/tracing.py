@@ -34,8 +34,8 @@ from anygpu.base.interrupts import is_of_a_handler
 from anygpu.base.units import readable_seconds
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, InvalidOption, ValueNeeded
 from anygpu.program.graph import Program
-from anygpu.program.precision import in_single_precision
 from anygpu.program.primitives import Spec
+from anygpu.program.transforms import in_single_precision
 
 # -- one attempt: the function is called twice among copies, and both programs must be the same
 

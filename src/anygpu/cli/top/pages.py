@@ -311,6 +311,7 @@ def details(page: Page, row: PageRow, looks: Sequence[Look]) -> Text:
 
 
 def _function(found: Text, calls: CallStatistics) -> None:
+    """Append the details of a function: quantiles of its seconds, phases, and failures."""
     found.append("\nSeconds\n", style="bold")
     for name, quantiles in (("five minutes", calls.lately), ("since the start", calls.seconds)):
         _line(found, name, _quantiles(quantiles))
@@ -445,6 +446,7 @@ def show_once(console: Console, picture: Picture) -> None:
 
 
 def _show(console: Console, title: str, columns: Sequence[Column[Any]], rows: Sequence[PageRow]) -> None:
+    """Print rows as a table, cut to the width of the terminal."""
     console.print()
     if title:
         console.print(Text(title, style="bold"))

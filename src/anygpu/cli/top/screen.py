@@ -243,6 +243,7 @@ class Top(App[None]):
         self.query_one("#keys", Static).update(shown)
 
     def _draw_rows(self) -> None:
+        """Draw the rows of the current page, filtered and sorted, or why there are none."""
         column, descending = self._sort[self._page]
         rows = filtered(self.page.rows(self._picture.looks), self.words)
         if not self._looked:

@@ -8,11 +8,10 @@ from functools import lru_cache
 import msgspec
 
 from anygpu.codegen.custom.opencl_guarding import prepared_opencl
-from anygpu.codegen.custom.prepared_kernel import Prepared, number_words
-from anygpu.codegen.custom.reflected import Length, Reflected
+from anygpu.codegen.custom.reflected import Length, Prepared, Reflected, number_words
 from anygpu.codegen.custom.reflection import reflect
 from anygpu.codegen.custom.tokens import Unreadable
-from anygpu.codegen.custom.wgsl_guarding import prepared_wgsl
+from anygpu.codegen.custom.wgsl_kernels import prepared_wgsl
 from anygpu.codegen.kernel import Binding, Check, Kernel, Own, Start
 from anygpu.codegen.target import Target
 from anygpu.errors import InvalidKernel

@@ -1,18 +1,19 @@
-"""The rules of a checked OpenCL C kernel, looked at word by word.
-
-There are no pointers but the kernel's buffers. Buffers and arrays are used by an index only, and each index is looked
-at before it is used. What is not known to be harmless is refused.
-"""
+"""The rules of a checked OpenCL C kernel, looked at word by word, and the functions that it may call."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from anygpu.codegen.custom.opencl_functions import ATOM, ATOMIC, is_harmless
-from anygpu.codegen.custom.opencl_reflection import buffer_of
+from anygpu.codegen.custom.opencl_reflection import ATOM, ATOMIC, buffer_of, is_harmless
 from anygpu.codegen.custom.opencl_text import ATTRIBUTE, KERNEL, QUALIFIERS, SPACES, Function, Text, Variable
-from anygpu.codegen.custom.prepared_kernel import Word
+from anygpu.codegen.custom.reflected import Word
 from anygpu.codegen.custom.tokens import Token, Unreadable, words_in
+
+# -- the rules of a checked OpenCL C kernel, looked at word by word
+#
+# There are no pointers but the kernel's buffers. Buffers and arrays are used by an index only, and each index is
+# looked at before it is used. What is not known to be harmless is refused.
+
 
 #: Bytes of tables in a text: each is part of the compiled kernel.
 MOST_CONSTANT = 1 << 20

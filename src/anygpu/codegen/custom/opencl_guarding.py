@@ -1,10 +1,4 @@
-"""An OpenCL C kernel made ready to run: its parameters in our order, and every index checked.
-
-OpenCL has no robustness: an index outside of an array writes over whatever is there. So a checked kernel has no
-pointers but its buffers, and these, like the arrays that it declares, are used by an index only, which is looked at
-before.
-The text that is compiled is rewritten from the tokens that were checked, line by line, so it contains nothing else.
-"""
+"""An OpenCL C kernel made ready to run: its parameters in our order, and every index checked."""
 
 from __future__ import annotations
 
@@ -12,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from anygpu.codegen.custom.opencl_checking import ADVICE, Checking, Guards, check_attributes, is_forbidden
-from anygpu.codegen.custom.opencl_functions import may_be_defined
-from anygpu.codegen.custom.opencl_reflection import entry_of, scalar_of
+from anygpu.codegen.custom.opencl_reflection import entry_of, may_be_defined, scalar_of
 from anygpu.codegen.custom.opencl_text import TYPES, Function, Text
-from anygpu.codegen.custom.prepared_kernel import Prepared, Taken
+from anygpu.codegen.custom.reflected import Prepared, Taken
 from anygpu.codegen.custom.tokens import Token, Unreadable
 from anygpu.program.dtypes import ITEMSIZE
+
+# -- an OpenCL C kernel made ready to run
+#
+# Its parameters in our order, and every index checked.
+#
+# OpenCL has no robustness: an index outside of an array writes over whatever is there. So a checked kernel has no
+# pointers but its buffers, and these, like the arrays that it declares, are used by an index only, which is looked at
+# before. The text that is compiled is rewritten from the tokens that were checked, line by line, so it contains
+# nothing else.
+
 
 #: Numbers are passed as 32-bit words, and put together like this.
 _FROM_WORDS = {

@@ -11,7 +11,7 @@ from anygpu.codegen.custom.expressions import Number
 from anygpu.codegen.custom.opencl_reflection import reflected_opencl
 from anygpu.codegen.custom.reflected import Length, Reflected, ScalarParameter
 from anygpu.codegen.custom.tokens import Unreadable, first_tokens
-from anygpu.codegen.custom.wgsl_reflection import reflected_wgsl
+from anygpu.codegen.custom.wgsl_kernels import reflected_wgsl
 from anygpu.errors import InvalidKernel
 from anygpu.program.ops.custom import MAX_PARAMETERS, MAX_SOURCE, Language
 

@@ -41,8 +41,7 @@ from anygpu.codegen.kernel_ir import (
     Variable,
     names_used,
 )
-from anygpu.codegen.syntax import COMPARISONS, INDENT, LOGIC, OPERATORS, SYNTAX, indented
-from anygpu.codegen.target import ComputeType, Target
+from anygpu.codegen.target import COMPARISONS, INDENT, LOGIC, OPERATORS, SYNTAX, ComputeType, Target, indented
 
 _OPERATORS = OPERATORS | COMPARISONS
 _LOGIC = {fn: pattern.replace("&", "&&").replace("|", "||").replace("~", "!") for fn, pattern in LOGIC.items()}

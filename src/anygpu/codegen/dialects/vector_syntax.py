@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from anygpu.codegen.index import Index
 from anygpu.codegen.kernel_ir import Buffer
-from anygpu.codegen.syntax import Syntax
-from anygpu.codegen.target import ComputeType
+from anygpu.codegen.target import ComputeType, Syntax
 from anygpu.program.dtypes import DType
 
 #: Buffers whose elements are exactly of a compute type.

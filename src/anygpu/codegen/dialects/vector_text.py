@@ -29,8 +29,7 @@ from anygpu.codegen.kernel_ir import (
     Store,
     StoreWord,
 )
-from anygpu.codegen.syntax import COMPARISONS, INDENT, LOGIC, OPERATORS, indented
-from anygpu.codegen.target import ComputeType
+from anygpu.codegen.target import COMPARISONS, INDENT, LOGIC, OPERATORS, ComputeType, indented
 
 
 class NotVectorisable(Exception):

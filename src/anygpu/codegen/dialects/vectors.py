@@ -12,8 +12,16 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.vector_rows import Registers, planned
-from anygpu.codegen.dialects.vector_strips import Strips, as_index, neutral, strip_name, strips_of, types_of_sums
+from anygpu.codegen.dialects.vector_rows import (
+    Registers,
+    Strips,
+    as_index,
+    neutral,
+    planned,
+    strip_name,
+    strips_of,
+    types_of_sums,
+)
 from anygpu.codegen.dialects.vector_syntax import VectorSyntax
 from anygpu.codegen.dialects.vector_text import NotVectorisable, Text, VectorText, replaced
 from anygpu.codegen.index import Index, constant
@@ -31,8 +39,7 @@ from anygpu.codegen.kernel_ir import (
     Store,
     Variable,
 )
-from anygpu.codegen.syntax import indented
-from anygpu.codegen.target import ComputeType, Target
+from anygpu.codegen.target import ComputeType, Target, indented
 
 #: Bodies of more statements than this are not written several times.
 _SHORT = 4

@@ -1,15 +1,23 @@
-"""The name that a kernel calls for a function, and the definitions of the names that are not the dialect's own."""
+"""The name that a kernel calls for a function: a built-in one where it is accurate enough, or our own definition."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
+import msgspec
+import numpy as np
+
+from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.typing import HostArray
 from anygpu.codegen.functions.source import defined, definition
+from anygpu.codegen.kernel import Binding, Kernel, Output, Schedule, Slot
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.errors import InvalidProgram
-from anygpu.program.functions import FUNCTIONS, TRANSCENDENTAL
+from anygpu.program.dtypes import DType
+from anygpu.program.functions import BINARY, FUNCTIONS, TRANSCENDENTAL
+from anygpu.program.primitives import Spec
 
 FLOATS: tuple[ComputeType, ...] = ("f32", "f64")
 SIGNED: tuple[ComputeType, ...] = ("i32", "i64")
@@ -153,3 +161,223 @@ def _definitions(dialect: Dialect, names: tuple[str, ...]) -> str:
     for name in names:
         visit(name)
     return "\n\n".join(ordered.values()) + "\n" if ordered else ""
+
+
+# -- decides which built-in functions of a device are accurate enough to be called instead of ours
+#
+# From measurements.
+#
+# WGSL promises little: sin to 2^-11, exp to 3 + 2|x| units, and nothing at all for infinities and NaN; but many
+# devices do far better, and their own functions are fast. `measurement` is a schedule that evaluates them at chosen
+# points, to be run once for each device and driver; `trusted` turns what came out into names for `Target.trusted`.
+#
+# OpenCL C promises accuracy but not speed: there a `race` decides.
+
+
+#: The largest error in eps, relative to max(|result|, 1): three quarters of the published tolerance, as a reserve.
+LIMIT = {"f32": 24.0, "f64": 48.0}
+
+#: The criteria of measurements: those made by other criteria are made again.
+JUDGED_BY = "accuracy, infinities, NaN and signs of zeros"
+
+_GROUP_SIZE = 64
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """Functions of one type and number of operands, which one kernel evaluates at the same points."""
+
+    type: str
+    #: Names in `CANDIDATES`; row i of the result belongs to name i.
+    names: tuple[str, ...]
+    binary: bool
+
+    @property
+    def points(self) -> tuple[HostArray, ...]:
+        return _pairs(self.type) if self.binary else (_points(self.type),)
+
+
+def trials(target: Target) -> tuple[Trial, ...]:
+    """The trials for a target; none where the dialect itself promises accuracy."""
+    if target.dialect != "wgsl":
+        return ()
+    found = []
+    for type in ("f32", "f64") if target.has("f64") else ("f32",):
+        for binary in (False, True):
+            names = [
+                name
+                for name in CANDIDATES["wgsl"]
+                if name.endswith(type) and (name.rsplit("_", 1)[0] in BINARY) == binary
+            ]
+            if names:
+                found.append(Trial(type, tuple(names), binary))
+    return tuple(found)
+
+
+def measurement(target: Target) -> Schedule:
+    """A kernel for each trial; output i has the results of trial i, one row for each of its names."""
+    slots: list[Slot] = []
+    kernels, outputs = [], []
+    for number, trial in enumerate(trials(target)):
+        first = len(slots)
+        count = trial.points[0].size
+        slots += [Slot(each.nbytes, "constant", each.tobytes()) for each in trial.points]
+        slots.append(Slot(len(trial.names) * trial.points[0].nbytes, "output"))
+        bindings = [Binding(slot, "read") for slot in range(first, len(slots) - 1)]
+        kernels.append(
+            Kernel(
+                name=f"measure_accuracy_{number}",
+                source=_text(trial, f"measure_accuracy_{number}"),
+                bindings=(*bindings, Binding(len(slots) - 1, "write")),
+                groups=-(-count // _GROUP_SIZE),
+                group_size=_GROUP_SIZE,
+            )
+        )
+        dtype: DType = "float32" if trial.type == "f32" else "float64"
+        outputs.append(Output(len(slots) - 1, Spec((len(trial.names), count), dtype)))
+    return Schedule(slots=tuple(slots), steps=tuple(kernels), outputs=tuple(outputs))
+
+
+def _text(trial: Trial, name: str) -> str:
+    operands = ("x", "y") if trial.binary else ("x",)
+    count = trial.points[0].size
+    lines = [
+        f"@group(0) @binding({i}) var<storage, read> points_{operand}: array<{trial.type}>;"
+        for i, operand in enumerate(operands)
+    ]
+    lines += [
+        f"@group(0) @binding({len(operands)}) var<storage, read_write> results: array<{trial.type}>;",
+        "",
+        definitions("wgsl", [CANDIDATES["wgsl"][each] for each in trial.names]),
+        f"@compute @workgroup_size({_GROUP_SIZE})",
+        f"fn {name}(@builtin(global_invocation_id) id: vec3<u32>) {{",
+        f"    if (id.x >= {count}u) {{",
+        "        return;",
+        "    }",
+        *(f"    let {operand} = points_{operand}[id.x];" for operand in operands),
+    ]
+    lines += [
+        f"    results[id.x + {row * count}u] = {CANDIDATES['wgsl'][each]}({', '.join(operands)});"
+        for row, each in enumerate(trial.names)
+    ]
+    return "\n".join([*lines, "}", ""])
+
+
+def trusted(target: Target, results: Sequence[HostArray]) -> tuple[str, ...]:
+    """The names of the built-in functions that did well, from the outputs of the measurement."""
+    good = [
+        name
+        for trial, rows in zip(trials(target), results, strict=True)
+        for name, row in zip(trial.names, rows, strict=True)
+        if is_good(trial, name, row)
+    ]
+    return tuple(sorted(good))
+
+
+@float_errors_ignored
+def is_good(trial: Trial, name: str, results: HostArray) -> bool:
+    """Right everywhere: near NumPy's value, and infinite or NaN where that is.
+
+    A device that takes subnormal numbers for zeros may do so here as well.
+    """
+    smallest = np.finfo(results.dtype).smallest_normal
+    flushed = tuple(np.where(np.abs(each) < smallest, np.copysign(0, each), each) for each in trial.points)
+    fine = _near(name, trial, results, trial.points) | _near(name, trial, results, flushed)
+    return bool(fine.all())
+
+
+def reference(name: str, points: tuple[HostArray, ...]) -> HostArray:
+    """The right results of a function, in float64."""
+    fn = name.rsplit("_", 1)[0]
+    values: HostArray = getattr(np, FUNCTIONS[fn].numpy_name)(*(each.astype(np.float64) for each in points))
+    return values
+
+
+def _near(name: str, trial: Trial, results: HostArray, points: tuple[HostArray, ...]) -> HostArray:
+    precise = reference(name, points)
+    wanted = precise.astype(results.dtype)
+    same_sign = (np.signbit(wanted) == np.signbit(results)) | (wanted != 0)
+    special = ((wanted == results) & same_sign) | (np.isnan(wanted) & np.isnan(results))
+    allowed = LIMIT[trial.type] * np.finfo(results.dtype).eps * np.maximum(np.abs(precise), 1.0)
+    rounded = np.isfinite(wanted) & (points[0] != 0)
+    near: HostArray = np.where(rounded, np.abs(results - precise) <= allowed, special)
+    return near
+
+
+#: Functions that are raced: where a dialect's own are slow, all of these are.
+_RUNNERS = ("log_f32", "sin_f32", "atan_f32", "power_f32")
+_RACE_LENGTH = 1 << 16
+
+
+def race() -> Schedule:
+    """Two kernels of OpenCL C, first with built-in functions and then with ours, to be timed one after the other."""
+    points = np.linspace(0.05, 3.0, _RACE_LENGTH, dtype=np.float32)
+    slots = (Slot(points.nbytes, "constant", points.tobytes()), Slot(points.nbytes, "output"))
+    kernels = []
+    for name, functions in (
+        ("race_of_builtins", [CANDIDATES["opencl"][each] for each in _RUNNERS]),
+        ("race_of_ours", list(_RUNNERS)),
+    ):
+        terms = [f"{each}(x, 1.7f)" if each in ("pow", "power_f32") else f"{each}(x)" for each in functions]
+        lines = [
+            definitions("opencl", functions),
+            f"__kernel void {name}(__global const float *points, __global float *results) {{",
+            "    const float x = points[get_global_id(0)];",
+            f"    results[get_global_id(0)] = {' + '.join(terms)};",
+            "}",
+            "",
+        ]
+        kernels.append(
+            Kernel(
+                name=name,
+                source="\n".join(lines),
+                bindings=(Binding(0, "read"), Binding(1, "write")),
+                groups=_RACE_LENGTH // _GROUP_SIZE,
+                group_size=_GROUP_SIZE,
+            )
+        )
+    return Schedule(slots=slots, steps=tuple(kernels), outputs=(Output(1, Spec((_RACE_LENGTH,), "float32")),))
+
+
+def faster(builtin_seconds: float, our_seconds: float) -> tuple[str, ...]:
+    """The names to trust after a race: all or none, for a device has either made its functions fast or has not."""
+    return tuple(sorted(CANDIDATES["opencl"])) if builtin_seconds <= our_seconds else ()
+
+
+@cache
+def _points(type: str) -> HostArray:
+    """Some hundred numbers: of ordinary size, near one, large and tiny, and the special ones."""
+    dtype = np.float32 if type == "f32" else np.float64
+    info = np.finfo(dtype)
+    positive = np.concatenate(
+        [
+            np.linspace(0.013, 1.0, 60),
+            np.linspace(1.0, 12.0, 60),
+            1.0 + np.geomspace(1e-6, 0.3, 20),
+            1.0 - np.geomspace(1e-6, 0.3, 20),
+            # Where exponentials end, in both bases.
+            np.linspace(80.0, 90.0, 41),
+            np.linspace(100.0, 152.0, 27),
+            np.geomspace(20.0, 1e9, 60),
+            np.geomspace(1e10, float(info.max) / 2, 20),
+            np.geomspace(float(info.smallest_normal) * 2, 1e-2, 30),
+            [0.0, 0.5, 1.0, 2.0, 1.5, 2.5, np.inf, float(info.max), float(info.smallest_normal)],
+            [float(info.smallest_subnormal), float(info.smallest_normal) / 8],
+        ]
+    )
+    return np.concatenate([positive, -positive, [np.nan]]).astype(dtype)
+
+
+@cache
+def _pairs(type: str) -> tuple[HostArray, ...]:
+    """Special numbers with each other, and pairs whose power is of every size."""
+    dtype = np.float32 if type == "f32" else np.float64
+    special = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 3.0, 1e30, -1e-30, np.inf, -np.inf, np.nan], dtype)
+    first, second = np.meshgrid(special, special, indexing="ij")
+    base = np.geomspace(1e-6, 1e6, 23)
+    power = np.linspace(-6.0, 6.0, 23)
+    bases, powers = np.meshgrid(
+        np.concatenate([base, -base]), np.concatenate([power, np.arange(-3.0, 4.0)]), indexing="ij"
+    )
+    x = np.concatenate([first.ravel(), bases.ravel()]).astype(dtype)
+    y = np.concatenate([second.ravel(), powers.ravel()]).astype(dtype)
+    return x, y

@@ -18,8 +18,7 @@ from anygpu.codegen.nests.plan import Group
 from anygpu.codegen.nests.roots import FEW_ROWS, MOST_CHANNELS, Domain, Root, merged, pieces, shifted
 from anygpu.codegen.nests.steps import Nest, Scratch
 from anygpu.codegen.nests.storage import Storage
-from anygpu.codegen.target import ComputeType
-from anygpu.codegen.types import COMPUTE, STORED, components, compute_type, part_of
+from anygpu.codegen.target import COMPUTE, STORED, ComputeType, components, compute_type, part_of
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.primitives import product
 

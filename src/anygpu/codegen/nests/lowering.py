@@ -16,9 +16,9 @@ from anygpu.codegen.index import ZERO, Clamped, Index, clamped, constant, flat, 
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import Apply, Choose, Expr, Let, Literal, Load, Loop, Name, Position, Statement, Store
 from anygpu.codegen.lower import Lowering, Positions, RuleOf, Scope, Stored, Value, contract_positions
-from anygpu.codegen.nests import noted
+from anygpu.codegen.nests import steps
 from anygpu.codegen.nests.steps import Scratch, TooMany, Written
-from anygpu.codegen.types import COMPUTE, components, part_of
+from anygpu.codegen.target import COMPUTE, components, part_of
 from anygpu.program.dtypes import KIND, DType, is_integer
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program
@@ -219,11 +219,11 @@ class NestLowering(Lowering):
         dtype = self.program.specs[node].dtype
         if isinstance(op, Cast) and is_integer(dtype):
             ((value,),) = operands
-            return super()._function(node, op, [(_looked_at(value, noted.beyond(value, dtype)),)])
+            return super()._function(node, op, [(_looked_at(value, steps.beyond(value, dtype)),)])
         result = super()._function(node, op, operands)
         if isinstance(op, Binary) and is_integer(source):
             (one,), (other,) = operands
-            return (_looked_at(result[0], noted.wraps(op.fn, one, other, dtype)),)
+            return (_looked_at(result[0], steps.wraps(op.fn, one, other, dtype)),)
         return tuple(_looked_at(each) for each in result)
 
     # -- storage

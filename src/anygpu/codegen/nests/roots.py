@@ -15,7 +15,7 @@ from anygpu.codegen.lower import Positions, Scope, Stored, is_general_power, sin
 from anygpu.codegen.nests.costs import Estimate, estimated
 from anygpu.codegen.nests.lowering import SHORT, Candidate, NestLowering, indices_in, is_computed, ranged, written_out
 from anygpu.codegen.nests.steps import Written
-from anygpu.codegen.types import part_of
+from anygpu.codegen.target import part_of
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program

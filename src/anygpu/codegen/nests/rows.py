@@ -21,7 +21,7 @@ from anygpu.codegen.nests.plan import Group, Member
 from anygpu.codegen.nests.roots import Domain, Root, merged, pieces, replace, shifted
 from anygpu.codegen.nests.steps import Nest, Scratch
 from anygpu.codegen.nests.storage import Storage, turning_nest, worth_turning
-from anygpu.codegen.types import components, part_of
+from anygpu.codegen.target import components, part_of
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.primitives import product
 

@@ -1,30 +1,32 @@
-"""The result of scheduling a program for a processor: loop nests and host steps, in order, over numbered slots.
-
-A nest is a function of a table of buffers and of a range of its outermost loop, `begin` to `end`. Its body is written
-in the kernel form (`anygpu.codegen.kernel_ir`) with these conventions:
-
-- The names `begin`, `end` and `part` are given: the range that this call does, and which of the parts it is. They may
-  stand in bounds of loops and, as variables, in positions.
-- A `Loop` with `vector` = w is done w neighbours at a time, `unroll` such vectors in a round; what is left over is done
-  one by one. Its rounds are independent, but for the accumulators in `sums`. Other loops are done as they are written.
-- A `Loop` with `pairwise` adds its one accumulator as NumPy adds along a contiguous axis, bit for bit: blocks of at
-  most 128, eight partial sums in each, and halves of longer stretches after that.
-- Buffers and scratch arrays are read and written by `Load` and `Store` in elements of their own type; values are in
-  the compute type of it. Complex numbers are two elements. bool is a byte of 0 or 1.
-
-What stays with NumPy or its BLAS is a host step: one node, computed by the rules of the numpy engine.
-"""
+"""The result of scheduling a program for a processor: loop nests and host steps, in order, over numbered slots."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from anygpu.codegen.elementwise import converted
 from anygpu.codegen.kernel import Check, Output, Slot
-from anygpu.codegen.kernel_ir import (
-    Buffer,
-    Statement,
+from anygpu.codegen.kernel_ir import Apply, Buffer, Expr, Literal, Statement
+from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
+from anygpu.program.functions import FUNCTIONS, BinaryFunction
+from anygpu.program.graph import Program
+from anygpu.program.primitives import (
+    Binary,
+    Broadcast,
+    Cast,
+    Concatenate,
+    Contract,
+    Flip,
+    Pad,
+    Permute,
+    Primitive,
+    Reduce,
+    Reshape,
+    Scan,
+    Unary,
 )
-from anygpu.program.dtypes import ITEMSIZE, DType
 
 # -- the size of the code that a program may become
 
@@ -126,3 +128,111 @@ class NestProgram(msgspec.Struct, frozen=True, kw_only=True):
     #: The slot that is cleared before the steps, and has the broken rules after them (see `Check`).
     status: int | None = None
     checks: tuple[Check, ...] = ()
+
+
+# -- values that a nest looks at because NumPy may warn of them and no result shows it
+#
+# A NaN that is masked, for example.
+#
+# A NaN or an infinity that becomes one in a result is seen there. Others are noted where they get lost: before a
+# choice, a comparison, a division by them. Whole numbers are noted where NumPy warns that one does not fit: casts of
+# floats, and sums and products of NumPy's scalars, which have no axes.
+
+
+_ALL_ARE_THERE = (Reshape, Broadcast, Permute, Flip, Concatenate)
+
+_WRAP: frozenset[BinaryFunction] = frozenset(("add", "subtract", "multiply"))
+_INTEGERS = ("signed", "unsigned")
+#: Near the largest numbers of 64 bits a float is less exact than this.
+_NEARLY = 1.0 - 2.0**-50
+
+
+def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
+    """The nodes that are to be looked at: functions of floats, and casts and sums of whole numbers.
+
+    Nodes can be computed in the order of their ranks; without these in that of their numbers.
+    """
+    count = len(program.nodes)
+    order = sorted(range(count), key=ranks.__getitem__) if ranks else list(range(count))
+    outputs = set(program.outputs)
+    #: Whether a NaN, or an infinity, surely reaches a result or a node that is looked at.
+    nan_is_seen, infinity_is_seen = ([node in outputs for node in range(count)] for _ in range(2))
+    found = set()
+    for node in reversed(order):
+        op, inputs = program.nodes[node]
+        makes_nan, makes_infinity = _makes(program, node)
+        if (makes_nan and not nan_is_seen[node]) or (makes_infinity and not infinity_is_seen[node]):
+            found.add(node)
+            nan_is_seen[node] = infinity_is_seen[node] = True
+        elif _may_not_fit(program, node):
+            found.add(node)
+        for number, each in enumerate(inputs):
+            carries = _carries(op, number)
+            infinity_is_seen[each] |= infinity_is_seen[node] and carries
+            nan_is_seen[each] |= nan_is_seen[node] and (carries or _carries_nan(op))
+    return frozenset(found)
+
+
+def _makes(program: Program, node: int) -> tuple[bool, bool]:
+    """Whether an operation may give a NaN, and whether it may give an infinity, of finite numbers."""
+    op, inputs = program.nodes[node]
+    dtype = program.specs[node].dtype
+    if not is_inexact(dtype):
+        return False, False
+    if isinstance(op, Cast):
+        return False, ITEMSIZE[dtype] < ITEMSIZE[program.specs[inputs[0]].dtype]
+    if isinstance(op, Unary | Binary):
+        made = FUNCTIONS[op.fn].makes
+        return "nan" in made, "inf" in made
+    return False, False
+
+
+def _carries(op: Primitive, operand: int) -> bool:
+    """Whether a NaN or an infinity in this operand surely gives one in the result."""
+    match op:
+        case Unary() | Binary():
+            keeps = FUNCTIONS[op.fn].keeps
+            return keeps == "nan, inf" or (keeps == "nan, inf of the first" and operand == 0)
+        case Cast():
+            return KIND[op.dtype] in ("float", "complex")
+        case Reduce() | Scan():
+            return op.fn in ("sum", "prod")
+        case Pad():
+            return operand == 0
+    return isinstance(op, (*_ALL_ARE_THERE, Contract))
+
+
+def _carries_nan(op: Primitive) -> bool:
+    """Whether a NaN in any operand surely gives one in the result."""
+    if isinstance(op, Unary | Binary):
+        return "nan" in FUNCTIONS[op.fn].keeps
+    return isinstance(op, Reduce | Scan) and op.fn in ("max", "min")
+
+
+def _may_not_fit(program: Program, position: int) -> bool:
+    op, inputs = program.nodes[position]
+    spec = program.specs[position]
+    if KIND[spec.dtype] not in _INTEGERS:
+        return False
+    if isinstance(op, Cast):
+        return KIND[program.specs[inputs[0]].dtype] == "float"
+    return isinstance(op, Binary) and op.fn in _WRAP and not spec.shape
+
+
+def beyond(value: Expr, dtype: DType) -> Expr:
+    """Whether NumPy warns when it casts this float: it is NaN, or no number of the type that is cast by."""
+    bits = 64 if dtype in ("int64", "uint32") else 65 if dtype == "uint64" else 32
+    size = Apply("abs", (value,), value.type)
+    fits = Apply("less", (size, Literal(2.0 ** (bits - 1), value.type)), "bool")
+    return Apply("bitwise_xor", (fits, Literal(True, "bool")), "bool")
+
+
+def wraps(fn: str, one: Expr, other: Expr, dtype: DType) -> Expr:
+    """Whether a sum, a difference or a product is no number of its type; true also for the very largest of 64 bits."""
+    exact = Apply(fn, (converted(one, "f64"), converted(other, "f64")), "f64")
+    bits = 8 * ITEMSIZE[dtype]
+    low, high = (0.0, 2.0**bits) if KIND[dtype] == "unsigned" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
+    if bits == 64:
+        low, high = low * _NEARLY, high * _NEARLY
+    below = Apply("less", (exact, Literal(low, "f64")), "bool")
+    return Apply("bitwise_or", (below, Apply("greater_equal", (exact, Literal(high, "f64")), "bool")), "bool")

@@ -12,10 +12,9 @@ from anygpu.codegen.kernel import Check, Slot
 from anygpu.codegen.kernel_ir import Buffer, Loop, Report, Statement, Store, names_used
 from anygpu.codegen.lower import Stored, buffer_names, single_value, spec_of_parts
 from anygpu.codegen.nests.lowering import NestLowering
-from anygpu.codegen.nests.noted import noted_nodes
 from anygpu.codegen.nests.roots import Root, axis_name
-from anygpu.codegen.nests.steps import Cost, Nest, Scratch, Written
-from anygpu.codegen.types import components
+from anygpu.codegen.nests.steps import Cost, Nest, Scratch, Written, noted_nodes
+from anygpu.codegen.target import components
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Binary, Broadcast, Constant, Gather, Reshape

@@ -12,11 +12,9 @@ from typing import Literal, Unpack
 
 import msgspec
 
-from anygpu.codegen.syntax import indented
-from anygpu.codegen.target import ComputeType, Dialect, Target
-from anygpu.codegen.templates.matmul_syntax import Lines, TypedSyntax, guarded, plus, times
-from anygpu.codegen.templates.stages import Surroundings, filled
-from anygpu.codegen.templates.values import BYTES
+from anygpu.codegen.target import ComputeType, Dialect, Target, indented
+from anygpu.codegen.templates.matmul_lines import Lines, TypedSyntax, guarded, plus, times
+from anygpu.codegen.templates.stages import BYTES, Surroundings, filled
 
 #: Windows of more weights than this are walked in loops.
 _UNROLLED = 25

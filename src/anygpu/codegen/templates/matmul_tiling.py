@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.codegen.target import ComputeType, Target
-from anygpu.codegen.templates.values import BYTES
+from anygpu.codegen.templates.stages import BYTES
 
 Form = Literal["blocks", "tiles", "panels"]
 

@@ -7,19 +7,25 @@ rounded about log(n) times and not n times, and elements are read twice and writ
 
 from __future__ import annotations
 
-from anygpu.codegen.syntax import SYNTAX, Syntax
-from anygpu.codegen.target import ComputeType, Target
-from anygpu.codegen.templates.rows import (
+from anygpu.codegen.target import SYNTAX, ComputeType, Syntax, Target
+from anygpu.codegen.templates.stages import (
+    Sink,
+    Sizes,
+    Source,
+    Stage,
+    Stages,
     buffers,
+    combine_text,
     fitting,
     from_accessors,
     from_buffers,
     layout,
+    made,
+    struct_bytes,
+    struct_text,
     to_accessors,
     to_buffers,
 )
-from anygpu.codegen.templates.stages import Sink, Sizes, Source, Stage, Stages
-from anygpu.codegen.templates.values import combine_text, made, struct_bytes, struct_text
 
 
 def starting_sizes(target: Target) -> Sizes:

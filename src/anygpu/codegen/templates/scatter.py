@@ -13,12 +13,24 @@ from __future__ import annotations
 
 import msgspec
 
-from anygpu.codegen.syntax import SYNTAX, Syntax
-from anygpu.codegen.target import ComputeType, Dialect, Target
+from anygpu.codegen.target import SYNTAX, ComputeType, Dialect, Syntax, Target
 from anygpu.codegen.templates import scan, sort
-from anygpu.codegen.templates.rows import from_accessors, to_accessors
-from anygpu.codegen.templates.stages import Sink, Source, Stage, Stages, Temporary
-from anygpu.codegen.templates.values import Calls, carried, combine_text, loaded, made, stored, struct_text
+from anygpu.codegen.templates.stages import (
+    Calls,
+    Sink,
+    Source,
+    Stage,
+    Stages,
+    Temporary,
+    carried,
+    combine_text,
+    from_accessors,
+    loaded,
+    made,
+    stored,
+    struct_text,
+    to_accessors,
+)
 
 #: The scan that totals the updates of one place.
 TOTALS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}

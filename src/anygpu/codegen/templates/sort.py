@@ -1,25 +1,34 @@
-"""Stable sorting along rows: tiles in what a group shares, then merges of ever longer sorted stretches.
-
-NaN comes last and equal elements keep their order, as in NumPy. The order is that of the library's `order_key`, an
-unsigned integer in which both zeros are one and all NaN are one, the greatest. Complex numbers go by real part, then
-imaginary part; those with a NaN come last: first in the imaginary part only, then in the real part only, then in both.
-"""
+"""Stable sorting along rows, and binary search in what is sorted."""
 
 from __future__ import annotations
 
-from anygpu.codegen.syntax import SYNTAX, Syntax
-from anygpu.codegen.target import ComputeType, Target
-from anygpu.codegen.templates.rows import (
+from string import Template
+from typing import Literal
+
+from anygpu.codegen.target import SYNTAX, ComputeType, Syntax, Target
+from anygpu.codegen.templates.stages import (
+    BYTES,
+    Calls,
+    Sink,
+    Sizes,
+    Source,
+    Stage,
+    Stages,
+    Temporary,
     buffers,
+    carried,
     fitting,
     from_accessors,
     from_buffers,
     layout,
+    loaded,
+    made,
+    struct_bytes,
+    struct_text,
+    template,
     to_accessors,
     to_buffers,
 )
-from anygpu.codegen.templates.stages import Sink, Sizes, Source, Stage, Stages, Temporary
-from anygpu.codegen.templates.values import BYTES, Calls, made, struct_bytes, struct_text
 
 #: The result type of `order_key`; integers are their own keys.
 KEY_TYPES: dict[ComputeType, ComputeType] = {"f32": "u32", "f64": "u64"}
@@ -153,3 +162,44 @@ def stages(
             )
         )
     return [*(each for side in sets for each in side), *constants], described
+
+
+# -- binary search in a sorted line
+#
+# As the text of a function that any kernel can call.
+
+
+def search_text(
+    target: Target,
+    name: str,
+    components: tuple[ComputeType, ...],
+    length: int,
+    side: Literal["left", "right"],
+    line: str = "load_line",
+) -> tuple[str, Calls]:
+    """The text of `name(${pass}value_0, …) -> i32` over the accessors load_line_0(${pass}i), …, and what it calls.
+
+    The text holds the generator's placeholders `${pass}`, `${taken}`, and one for each of the calls. NaN is last in the
+    order of the line, as everywhere.
+    """
+    syntax = SYNTAX[target.dialect]
+    calls: Calls = {}
+    keys = tuple(KEY_TYPES.get(each, each) for each in components)
+    less, _ = less_text(syntax, components, as_keys=True, struct=f"{name}_key", name=f"{name}_less")
+    given = {f"value_{k}": syntax.types[each] for k, each in enumerate(components)}
+
+    def key(expressions: list[str]) -> str:
+        parts = zip(components, expressions, strict=True)
+        return made(syntax, [order_key(each, loaded(syntax, each, text), calls) for each, text in parts], f"{name}_key")
+
+    values = {
+        "name": name,
+        "struct": f"{name}_key",
+        "helpers": f"{struct_text(syntax, [carried(each) for each in keys], f'{name}_key')}\n\n{less}",
+        "parameters": ", ".join(syntax.parameter(one, kind) for one, kind in given.items()),
+        "value": key(list(given)),
+        "load": key([f"{line}_{k}(${{pass}}i)" for k in range(len(components))]),
+        "length": str(length),
+        "further": f"{name}_less(candidate, value)" if side == "left" else f"!{name}_less(value, candidate)",
+    }
+    return Template(template(target.dialect, "search")).safe_substitute(values), calls

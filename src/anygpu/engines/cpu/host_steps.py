@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Node, Program

@@ -31,8 +31,7 @@ from anygpu.base.cache_location import cache_location
 from anygpu.base.digest import blake2b
 from anygpu.engines.cpu import compile_child
 from anygpu.engines.cpu.compiler import compiled, described_host
-from anygpu.engines.disk_cache import DiskCache
-from anygpu.engines.distributions import mark_of_llvmlite
+from anygpu.engines.disk_cache import DiskCache, mark_of_llvmlite
 from anygpu.errors import CannotCompile, InvalidOption
 from anygpu.program.graph import Program
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text
+from anygpu.codegen.dialects.llvm.loops import module_text
+from anygpu.codegen.dialects.llvm.values import NativeTarget
 from anygpu.codegen.kernel import Slot
 from anygpu.codegen.kernel_ir import Buffer
 from anygpu.codegen.nests.schedule import nests

@@ -19,7 +19,7 @@ from anygpu.engines.cpu.host_steps import HostSteps
 from anygpu.engines.cpu.loader import Code, HostProcessor, c_library, host_processor, load
 from anygpu.engines.cpu.pool import HAS_NATIVE_THREADS, LARGE_BYTES, Pool, RecycledMemory, file_text, module_head
 from anygpu.engines.cpu.run_plan import RunPlan, layout_of
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_arrays import numpy_dtype
 
 # -- functions and objects of CPython and NumPy that compiled code refers to
 # NumPy promises the layout of an array's fields and the places in its table of functions to every extension that was

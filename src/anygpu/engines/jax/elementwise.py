@@ -14,8 +14,8 @@ from anygpu.base.float_errors import float_errors_ignored
 from anygpu.engines.value_analysis import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.functions import FUNCTIONS, having
+from anygpu.program.primitive import RuleTable
 from anygpu.program.primitives import Binary, Cast, Select, Spec, Unary
-from anygpu.program.rule_table import RuleTable
 
 # -- a primitive's place in a program that is traced for XLA, and errors that its values cause
 # Compiled code cannot raise. Where NumPy would raise because of values, the program returns a hidden flag beside its

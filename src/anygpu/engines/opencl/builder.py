@@ -10,11 +10,11 @@ from typing import Any
 import pyopencl as cl
 
 from anygpu.base.lru import LRUCache
-from anygpu.codegen.custom.compiler_messages import of_clang
-from anygpu.codegen.custom.opencl_functions import FAMILIES
+from anygpu.codegen.custom.opencl_reflection import FAMILIES
+from anygpu.codegen.custom.reflected import of_clang
 from anygpu.codegen.kernel import Kernel, Own
 from anygpu.engines.driver import AssumedPace, Counters, GridCut, cuts
-from anygpu.engines.opencl import errors
+from anygpu.engines.opencl import device
 from anygpu.errors import InvalidKernel, InvalidProgram
 
 # -- declarations of just the built-in functions that a kernel uses, for a compiler that reads them all each time
@@ -297,7 +297,7 @@ class Builder:
             program = self._from_source(kernel)
             compiled = cl.Kernel(program, kernel.name)
         except cl.Error as error:
-            if errors.is_refusal_of_a_kernel(error):
+            if device.is_refusal_of_a_kernel(error):
                 raise self._refusal(kernel, error) from error
             raise
         limit = compiled.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self._device)
@@ -320,7 +320,7 @@ class Builder:
         try:
             self._compiled(own.source, self._options)
         except cl.Error as error:
-            if not errors.is_refusal_of_a_kernel(error):
+            if not device.is_refusal_of_a_kernel(error):
                 raise
             line, column, words = of_clang(str(error))
             raise InvalidKernel(own.title, words, line=line, column=column) from error
@@ -329,7 +329,7 @@ class Builder:
         try:
             self._compiled(with_declarations(text, floats=self._floats), [*self._options, WITHOUT_HEADER])
         except cl.Error as error:
-            if not errors.is_refusal_of_a_kernel(error):
+            if not device.is_refusal_of_a_kernel(error):
                 raise
             return False
         return True
@@ -351,7 +351,7 @@ class Builder:
                 text = with_declarations(kernel.source, floats=self._floats)
                 program = self._compiled(text, [*self._options, WITHOUT_HEADER])
             except cl.Error as error:
-                if not errors.is_refusal_of_a_kernel(error):
+                if not device.is_refusal_of_a_kernel(error):
                     raise
             else:
                 self._spared += 1

@@ -1,4 +1,4 @@
-"""OpenCL devices: parts of them as devices of their own, their facts, and opening one."""
+"""OpenCL devices: pyopencl's errors as ours, parts as devices of their own, facts, and opening one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,62 @@ import pyopencl as cl
 
 from anygpu.codegen.target import Target
 from anygpu.engines.opencl.memory import works_in_place
-from anygpu.errors import InvalidOption
+from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, InvalidProgram, OutOfMemory, TooBig
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
 from anygpu.hardware.device import Device, DeviceForm, DeviceKind, Unavailable, reasons_for, unknown_facts
+
+# -- pyopencl's errors as ours, by their codes
+
+
+#: Of the extension cl_khr_icd: the loader works, and no driver is registered with it.
+PLATFORM_NOT_FOUND = -1001
+
+_NO_MEMORY = frozenset(
+    (
+        cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
+        cl.status_code.OUT_OF_RESOURCES,
+        cl.status_code.OUT_OF_HOST_MEMORY,
+    )
+)
+_NO_KERNEL = frozenset(
+    (
+        cl.status_code.BUILD_PROGRAM_FAILURE,
+        cl.status_code.COMPILE_PROGRAM_FAILURE,
+        cl.status_code.LINK_PROGRAM_FAILURE,
+        cl.status_code.INVALID_BUILD_OPTIONS,
+        cl.status_code.INVALID_KERNEL_NAME,
+    )
+)
+
+
+def is_refusal_of_a_kernel(error: BaseException) -> bool:
+    return isinstance(error, cl.Error) and error.code in _NO_KERNEL
+
+
+def classify(error: BaseException, device: str, limit: int | None = None) -> AnyGPUError | None:
+    """One of ours; `None` for the user's own, and for what is one of ours already."""
+    if isinstance(error, AnyGPUError):
+        return None
+    if isinstance(error, MemoryError):
+        # Where memory is the host's own, Python and NumPy are the ones who cannot get it.
+        return OutOfMemory(device)
+    if not isinstance(error, cl.Error):
+        return None
+    if error.code in _NO_KERNEL:
+        return InvalidProgram(f"The OpenCL compiler of {device} refuses a kernel: {error}")
+    return by_code(error.code, device, limit)
+
+
+def by_code(code: int, device: str, limit: int | None = None) -> AnyGPUError | None:
+    if code in _NO_MEMORY:
+        return OutOfMemory(device)
+    if code == cl.status_code.INVALID_BUFFER_SIZE:
+        return TooBig(device, None, limit)
+    if code == cl.status_code.DEVICE_NOT_AVAILABLE:
+        return DeviceLost(device)
+    return None
+
 
 # -- parts of a device: to keep processors free, and to try out several devices on one machine
 # `ANYGPU_OPENCL_SUBDEVICES=2` cuts every device that can be cut into two equal parts; `3,1` takes parts of three and of

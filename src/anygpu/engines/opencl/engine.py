@@ -11,12 +11,13 @@ import pyopencl as cl
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_engine import CompilingEngine
-from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.device import (
+    PLATFORM_NOT_FOUND,
     VARIABLE,
     HostSharing,
     Partition,
     can_be_cut,
+    classify,
     cut,
     describe,
     no_device,
@@ -56,7 +57,7 @@ class OpenCLEngine(CompilingEngine):
         try:
             platforms = cl.get_platforms()
         except cl.Error as error:
-            if error.code == errors.PLATFORM_NOT_FOUND:
+            if error.code == PLATFORM_NOT_FOUND:
                 return [no_platform(str(error))]
             raise
         devices = [device for platform in platforms for device in _devices_of(platform)]
@@ -98,7 +99,7 @@ class OpenCLEngine(CompilingEngine):
         )
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
-        return errors.classify(error, device.id, device.limits.get("max-buffer-size"))
+        return classify(error, device.id, device.limits.get("max-buffer-size"))
 
     def close(self) -> None:
         self.close_sessions()

@@ -22,7 +22,7 @@ import pyopencl as cl
 
 from anygpu.base.processors import usable_processors
 from anygpu.engines.driver import Bytes, Extent
-from anygpu.engines.opencl import errors
+from anygpu.engines.opencl import device
 
 # -- large copies between two places in the host's memory
 
@@ -121,7 +121,7 @@ class Submissions:
                 event.wait()
             except cl.Error as error:
                 status = int(event.get_info(cl.event_info.COMMAND_EXECUTION_STATUS))
-                if typed := errors.by_code(status, self._device):
+                if typed := device.by_code(status, self._device):
                     raise typed from error
                 raise
             finally:

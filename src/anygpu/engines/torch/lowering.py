@@ -18,17 +18,12 @@ from anygpu.hardware.device import Device
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Node, Program
 from anygpu.program.ops.custom import Custom, with_references
-from anygpu.program.primitives import (
-    LINEAR_PARTS,
-    Binary,
-    Constant,
-    Gather,
-    Input,
-    Linear,
-    Primitive,
-    Scatter,
-    Spec,
-)
+from anygpu.program.primitives import LINEAR_PARTS, Binary, Constant, Gather, Input, Linear, Primitive, Scatter, Spec
+
+# -- a program as a list of torch calls
+#
+# And which of its nodes torch has no call for.
+
 
 # `elementwise` and `structure` have filled LOWER when they were imported.
 

@@ -1,4 +1,4 @@
-"""Where a primitive stands in a program: what its torch function can be chosen by before anything runs."""
+"""The place of a primitive in a program, by which its torch function can be chosen before anything runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from anygpu.engines.torch import elementwise as elementwise
+from anygpu.engines.torch import structure as structure
 from anygpu.program.dtypes import DTYPES, DType
-from anygpu.program.primitives import Spec
-from anygpu.program.rule_table import RuleTable
+from anygpu.program.primitive import RuleTable
+from anygpu.program.primitives import (
+    Spec,
+)
 
 #: The torch call of a primitive: tensors in, one tensor out.
 Step: TypeAlias = Callable[..., Any]
@@ -46,11 +50,18 @@ LOWER: RuleTable[Callable[[Any, Site], Step]] = RuleTable()
 
 
 TORCH: dict[DType, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
+
+
 #: Unsigned types that torch can hold and hardly compute with, and their stand-ins.
 STAND_IN: dict[DType, torch.dtype] = {"uint16": torch.int16, "uint32": torch.int32, "uint64": torch.int64}
+
+
 HELD: dict[DType, torch.dtype] = {**TORCH, **STAND_IN}
 
+
 _WIDER: dict[DType, tuple[torch.dtype, int]] = {"uint16": (torch.int32, 0xFFFF), "uint32": (torch.int64, 0xFFFFFFFF)}
+
+
 _TOP_BIT: dict[DType, int] = {"uint16": -(1 << 15), "uint32": -(1 << 31), "uint64": -(1 << 63)}
 
 

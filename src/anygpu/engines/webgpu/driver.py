@@ -14,13 +14,30 @@ import wgpu
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.target import Target
 from anygpu.engines.driver import Bytes, Command, Counters, Dispatch, Extent
-from anygpu.engines.webgpu.bind_groups import GRANULE, BindGroups, Numbers, WebGPUBlock, buffer_of, round_up
 from anygpu.engines.webgpu.device import alignment_of, classify, destroy, round_down, target_of
-from anygpu.engines.webgpu.encoder import BLOCK_USAGE, CommandStep, Encoder
-from anygpu.engines.webgpu.pace import DISPATCH_SECONDS, TICKS_BYTES, KernelPace, Stopwatch, Work, plan, stopwatch_of
-from anygpu.engines.webgpu.pipelines import BuiltKernel, Pipelines
-from anygpu.engines.webgpu.submission import Gate, Replay, native_calls
-from anygpu.engines.webgpu.transfers import Downloads, Uploads
+from anygpu.engines.webgpu.encoder import BLOCK_USAGE, CommandStep, Downloads, Encoder, Uploads
+from anygpu.engines.webgpu.pipelines import (
+    GRANULE,
+    BindGroups,
+    BuiltKernel,
+    Numbers,
+    Pipelines,
+    WebGPUBlock,
+    buffer_of,
+    round_up,
+)
+from anygpu.engines.webgpu.submission import (
+    DISPATCH_SECONDS,
+    TICKS_BYTES,
+    Gate,
+    KernelPace,
+    Replay,
+    Stopwatch,
+    Work,
+    native_calls,
+    plan,
+    stopwatch_of,
+)
 from anygpu.errors import AnyGPUError, DeviceLost, TooBig
 
 #: Work that is guessed to take less teaches nothing about the device's pace.

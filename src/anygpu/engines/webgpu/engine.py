@@ -1,4 +1,4 @@
-"""The engine: which devices there are, whether they compute, and how they are opened."""
+"""The WebGPU engine: the adapters of this machine, whether they compute, and how they are opened."""
 
 from __future__ import annotations
 
@@ -11,11 +11,25 @@ import wgpu
 from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.engines.protocol import Memory, failed, verified
-from anygpu.engines.webgpu.device import classify, destroy, find_types_fast, open_device
+from anygpu.engines.webgpu.device import (
+    VulkanFacts,
+    classify,
+    describe,
+    destroy,
+    find_types_fast,
+    one_per_card,
+    open_device,
+    seen_through,
+    why_nothing,
+)
 from anygpu.engines.webgpu.driver import WebGPUDriver
-from anygpu.engines.webgpu.probe import VulkanFacts, describe, one_per_card, seen_through, why_nothing
 from anygpu.errors import AnyGPUError, DeviceUnavailable
 from anygpu.hardware.device import Device, Unavailable, VerifiedType, unknown_facts
+
+# -- the engine
+#
+# Which devices there are, whether they compute, and how they are opened.
+
 
 _WGSL_TYPES = {"float32": "f32", "int32": "i32", "float16": "f16", "float64": "f64", "int64": "i64"}
 _FEATURE_OF_TYPE = {"float16": "shader-f16", "float64": "shader-f64", "int64": "shader-int64"}

@@ -156,6 +156,7 @@ class SimulatedDriver:
     def _admit(
         self, submitted: float, tenant: str, kind: int, priority: int, on_end: Callable[[], None] | None
     ) -> None:
+        """Queue a task that has arrived, or count it as refused."""
         begin = self.meter.begin()
         number = next(self._numbers)
         calls, deadline = self._calls[kind], self._scenario.deadline
@@ -282,6 +283,7 @@ class SimulatedDriver:
     # -- launches
 
     def _launch(self, launch: SimulatedLaunch) -> None:
+        """Send tasks to a device: the driver's processor, the network and the device take their time."""
         scenario, device, tasks = self._scenario, self._devices[launch.choice.candidate], len(launch.jobs)
         cost = scenario.driver_launch / 2 + tasks * scenario.driver_task / 2
         sent = self._occupy(cost)
@@ -331,6 +333,7 @@ class SimulatedDriver:
         self._go_on(self._finish, launch)
 
     def _finish(self, launch: SimulatedLaunch) -> SimulatedLaunch | None:
+        """End a launch: record what it took, and resolve its tasks. Returns the device's next launch."""
         now, name, site = self.clock.now, launch.choice.candidate, launch.jobs[0].call.site
         took = now - launch.began
         each = took / len(launch.jobs)
@@ -347,7 +350,7 @@ class SimulatedDriver:
         if launch.batch is None:
             site.measured(name, took, busy=disturbed)
             self.planner.add_seconds(took)
-            site.has_something_to_explore()
+            site.has_something_to_explore(self.planner)
         return self._next_launch(launch.work)
 
     # -- faults
@@ -457,7 +460,7 @@ def _calls(
     site = CallSite(f"task {kind}", options, None, has_anygpu_arrays=False)
     site.add_program(traced)
     expected = predict(traced.program, planner.calibration(planner.numpy))
-    site.adopt(
+    site.candidates.adopt(
         {
             name: Prediction(
                 way=SingleDevice(name),
@@ -473,7 +476,7 @@ def _calls(
             if name != "numpy"
         }
     )
-    site.end_calibrating()
+    site.candidates.end_calibrating()
     overhead = scenario.call_seconds + scenario.driver_launch + 2 * scenario.network.latency
     for name in devices:
         if name != "numpy":

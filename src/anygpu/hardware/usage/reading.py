@@ -84,6 +84,7 @@ def _reasons(bits: int) -> tuple[str, ...]:
 
 
 def _processes(nvml: Any, card: Any, names: Callable[[int], str | None]) -> tuple[ProcessUsage, ...]:
+    """The processes that use a card, with their memory and load where NVML knows them."""
     memory: dict[int, int | None] = {}
     for function in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
         for process in function(card):
@@ -147,6 +148,7 @@ class ProcessorCounters(NamedTuple):
 def read_counters(
     processes: Iterable[int] = (), *, root: Path = Path("/"), clock: float | None = None
 ) -> ProcessorCounters:
+    """The processor time of the machine and of these processes so far; loads are differences of two of them."""
     whole = busy = None
     words = (read_text(root / "proc/stat").value or "").partition("\n")[0].split()
     if len(words) >= 6 and words[0] == "cpu" and all(word.isdecimal() for word in words[1:]):
@@ -314,6 +316,7 @@ class UsageReader:
         return self._counters
 
     def _read_linux(self, vendor: str, card: str, pci: str, looked: tuple[float, list[linux_cards.Client]]) -> Usage:
+        """The use of an AMD or Intel card; loads and powers are those since the last reading."""
         now, clients = looked
         then, earlier = self._clients if self._clients is not None else (now, None)
         if vendor == "amd":
@@ -345,6 +348,9 @@ class _Nvidia:
         self._open = 0
 
     def read(self, index: int, names: Callable[[int], str | None]) -> Usage:
+        """The use of a card by NVML, which is asked on a thread of its own: a driver that hangs costs `PATIENCE`
+        seconds.
+        """
         card = f"nvidia:{index}"
         if self._thread is None:
             self._thread = threading.Thread(target=self._answer, name="anygpu: NVML", daemon=True)

@@ -92,6 +92,7 @@ class Advisor:
                 self._see(*found, receipt, given, is_task=line is not None)
 
     def _see(self, place: CodePlace, line: LineCounts, receipt: Receipt, given: Given, *, is_task: bool) -> None:
+        """Add one call to the counts of its line: its sizes, dtypes, device, compile time, failures and transfers."""
         function, arguments, keywords, value = given
         passed = [*leaves(arguments), *leaves(keywords)]
         arrays = [each for each in passed if type(each) is np.ndarray or type(each) is Array]
@@ -138,6 +139,9 @@ class Advisor:
             line.uploads.of(_contents(each)).add(receipt.phases.write * each.nbytes / total, each.nbytes)
 
     def _see_results(self, place: CodePlace, line: LineCounts, receipt: Receipt, arrays: list[Any], value: Any) -> None:
+        """Count arguments that an earlier call had returned, which went to the host and back, and remember these
+        results.
+        """
         is_away = receipt.device != "numpy"
         for each in arrays:
             known = self._results.get(id(each)) or self._results.get(id(getattr(each, "base", None)))

@@ -127,6 +127,7 @@ class LineCounts:
         self.returned = Bounded()
 
     def add_call(self, device: str, seconds: float, kind: Hashable, largest: int, nbytes: int) -> None:
+        """Count a call: its time, its device, and whether its arguments are of a new kind or have grown."""
         self.calls += 1
         self.seconds += seconds
         self.quickest = min(self.quickest, seconds)
@@ -209,6 +210,7 @@ def _once(found: list[Advice]) -> list[Advice]:
 
 
 def _fallback(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Calls that often failed on a device and ran elsewhere, and operations that a device left to the host."""
     name = _name(place)
     for key, again in line.failures.items():
         device, error, message = _three(key)
@@ -241,6 +243,7 @@ def _fallback(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
 
 
 def _branch(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Python branches on values of arrays: each waits for the device, or keeps a function from being traced."""
     again = line.values_read
     if again.count >= 10:
         yield _Found(
@@ -274,6 +277,7 @@ def _untraceable(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
 
 
 def _memory_churn(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """An array that grows from call to call, and is allocated and copied each time."""
     if line.calls < 20 or line.grown < _MOST_OF * line.calls or line.new_kinds < _MOST_OF * line.calls:
         return
     if place.function and sum(each.count for each in line.handed_on.values()) < _MOST_OF * line.calls:
@@ -288,6 +292,7 @@ def _memory_churn(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
 
 
 def _recompile(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Functions that are traced or compiled again in most calls, as shapes or numbers among their arguments change."""
     many = line.new_kinds >= _MANY_KINDS and line.new_kinds >= _MOST_OF * line.calls
     if place.function:
         cost = line.building.seconds
@@ -308,6 +313,7 @@ def _recompile(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
 
 
 def _read_back(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Results that go to the host and back to the device as arguments of a later call."""
     for key, again in line.handed_on.items():
         if again.count >= _OFTEN and again.seconds > 0 and isinstance(key, CodePlace):
             yield _Found(
@@ -330,6 +336,7 @@ def _read_back(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
 
 
 def _upload_again(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """The same values uploaded again and again."""
     repeated = [each for each in line.uploads.values() if each.count >= _OFTEN]
     if not repeated:
         return
@@ -344,6 +351,7 @@ def _upload_again(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
 
 
 def _tiny_batch(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Tasks that are awaited one by one, or small parts of one array, which could share a launch."""
     name = _name(place)
     if line.alone.count >= _LOOP and line.alone.count >= _MOST_OF * line.tasks:
         yield _Found(
@@ -364,6 +372,7 @@ def _tiny_batch(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
 
 
 def _python_loop(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Many calls with few elements from one line, whose time is mostly overhead."""
     few_kinds = line.new_kinds <= max(4, line.calls // 8)
     if line.calls - line.tasks < _LOOP or line.largest > _FEW_ELEMENTS or not few_kinds:
         return
@@ -384,6 +393,7 @@ def _python_loop(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
 
 
 def _float64(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Calls with 32-bit arguments that compute with float64, by one wide argument or inside of the function."""
     again = line.widened
     if again.count < _OFTEN or again.count < _MOST_OF * line.calls:
         return

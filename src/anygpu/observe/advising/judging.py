@@ -178,6 +178,7 @@ def _calls(watch: Any, one: Any, other: Any) -> bool:
 
 
 def _judge(watched: Any, *, measure: bool) -> FunctionAdvice:
+    """What a watched function would gain on the best device, by its slowest sample; measured if `measure`."""
     sample = max(watched.samples.values(), key=lambda each: (each.kept is None, each.seconds * each.count))
     advice = FunctionAdvice(
         name=getattr(watched.code, "co_qualname", watched.code.co_name),
@@ -236,6 +237,7 @@ def _judge(watched: Any, *, measure: bool) -> FunctionAdvice:
 
 
 def _why_not(best: DeviceEstimate, numpy_seconds: float) -> tuple[AdviceVerdict, str]:
+    """The verdict and sentence for a function that no device makes faster: overhead, transfers, or a small gain."""
     assert best.seconds is not None
     takes = readable_seconds(numpy_seconds)
     fastest = f"the fastest other device, {best.device}, takes {readable_seconds(best.seconds)} ({best.basis})"
@@ -269,6 +271,7 @@ def _deferral(function: Callable[..., Any], sample: _Sample) -> str:
 
 
 def _estimates(plan: Plan) -> list[DeviceEstimate]:
+    """The estimates of a plan for each device, with the time that placing a call takes."""
     found = []
     for each in plan.candidates:
         if each.device == "numpy" or "+" in each.device:

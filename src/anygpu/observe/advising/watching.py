@@ -101,6 +101,7 @@ class RunWatch:
         return getattr(mine, "__self__", None) is self or self.uses_anygpu
 
     def _profile(self, frame: FrameType, event: str, returned: Any) -> None:
+        """The profile function of every thread: a call or return of a function of the user's own."""
         if event == "call":
             code = frame.f_code
             try:
@@ -126,6 +127,7 @@ class RunWatch:
         return watched
 
     def _enter(self, frame: FrameType, watched: Watched) -> None:
+        """Begin a call: count it, and copy the arguments of the first calls and then of fewer and fewer."""
         stack = self._stacks.setdefault(threading.get_ident(), [])
         if stack:
             watched.callers.add(stack[-1][0].code)
@@ -146,6 +148,7 @@ class RunWatch:
         stack.append([watched, _clock(), 0.0, 0.0, sample])
 
     def _leave(self, watched: Watched) -> None:
+        """End a call: add its seconds without our own, and the seconds within it to its caller's."""
         end = _clock()
         stack = self._stacks.get(threading.get_ident())
         if not stack or stack[-1][0] is not watched:
@@ -355,6 +358,7 @@ def _flush() -> None:
 
 
 def main() -> None:
+    """Run the script under the watch, and write what was recorded for `anygpu advise`."""
     ours, script = json.loads(sys.argv[1]), sys.argv[2]
     process = os.getpid()
     watch = RunWatch()

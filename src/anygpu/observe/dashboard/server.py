@@ -81,6 +81,7 @@ def figures() -> bytes:
 
 
 def _timeline(window: Range1d) -> Any:
+    """The figure of calls as blocks in rows of their process, thread or device, over time."""
     source = _source("timeline", _BLOCKS)
     plot = _figure(
         "timeline",
@@ -126,6 +127,7 @@ def _owners(window: Range1d) -> Any:
 
 
 def _predictions() -> Any:
+    """The figure of predicted against actual seconds, on logarithmic axes."""
     source = _source("predictions", ("predicted", "actual", "colour", "function", "device"))
     plot = _figure(
         "predictions",
@@ -264,6 +266,9 @@ class ObservedProcesses:
         self._asked: dict[int, Future[Snapshot]] = {}
 
     def snapshots(self, since: Mapping[int, int]) -> dict[int, Snapshot | None]:
+        """Ask all observed processes at once, each for what is new since a call number; `None` for those still to
+        answer.
+        """
         found: dict[int, Snapshot | None] = {}
         for process in self._find():
             found[process.pid] = None

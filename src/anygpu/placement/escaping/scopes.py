@@ -84,7 +84,9 @@ def _is_alone(node: Any, name: str) -> bool:
     allowed = 0
     for each in ast.walk(node):
         inner: list[Any] = []
-        if (isinstance(each, ast.keyword) and each.arg is None) or isinstance(each, ast.Subscript | ast.Attribute):
+        # Views of its items would show what is put into it later.
+        is_method = isinstance(each, ast.Attribute) and each.attr in ("get", "pop", "setdefault")
+        if is_method or isinstance(each, ast.Subscript) or (isinstance(each, ast.keyword) and each.arg is None):
             inner = [each.value]
         elif isinstance(each, ast.Compare):
             inner = each.comparators

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anygpu.agreement.tolerances import tolerance_of
+from anygpu.agreement.elementwise import tolerance_of
 from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import REAL_PART, is_inexact
 from anygpu.program.graph import Program

@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.agreement.tolerances import DIGITS, tolerance_of
+from anygpu.agreement.elementwise import DIGITS, tolerance_of
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.functions import COMPARISONS
 from anygpu.program.graph import Program
 from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Primitive, Spec, product
-from anygpu.testing.random_programs.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
 from anygpu.testing.random_programs.intervals import (
+    POWER,
+    POWER_COMPLEX,
+    SMOOTH,
+    SMOOTH_COMPLEX,
     UNKNOWN,
     Bounds,
     boxed,

@@ -12,8 +12,14 @@ from anygpu.program.dtypes import DTYPES, KIND, REAL_PART, DType, is_inexact, is
 from anygpu.program.functions import BINARY, COMPARISONS, UNARY, binary_dtype, unary_dtype
 from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Primitive, Shape, Spec, product
-from anygpu.testing.random_programs.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
-from anygpu.testing.random_programs.intervals import WHOLE_LIMIT, whole_range
+from anygpu.testing.random_programs.intervals import (
+    POWER,
+    POWER_COMPLEX,
+    SMOOTH,
+    SMOOTH_COMPLEX,
+    WHOLE_LIMIT,
+    whole_range,
+)
 from anygpu.testing.random_programs.program_generator import LENGTHS, Impossible, ProgramGenerator
 
 

@@ -4,7 +4,6 @@
 plain NumPy makes of them; `tally` runs them on a device and counts the differences beyond the published tolerances.
 """
 
-from anygpu.testing.special_values.tables import Amount, cases
-from anygpu.testing.special_values.tallies import Difference, Tally, tally
+from anygpu.testing.special_values.tables import Amount, Difference, Tally, cases, tally
 
 __all__ = ["Amount", "Difference", "Tally", "cases", "tally"]

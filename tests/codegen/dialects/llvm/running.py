@@ -11,7 +11,8 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.dialects.llvm.module import NativeTarget, module_text
+from anygpu.codegen.dialects.llvm.loops import module_text
+from anygpu.codegen.dialects.llvm.values import NativeTarget
 from anygpu.codegen.index import Index, Variable
 from anygpu.codegen.kernel import Slot
 from anygpu.codegen.kernel_ir import Buffer, Expr, Let, Load, Loop, Name, Statement, Store

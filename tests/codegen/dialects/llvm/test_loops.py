@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.codegen.dialects.llvm.module import module_text
+from anygpu.codegen.dialects.llvm.loops import module_text
 from anygpu.codegen.index import ZERO, Index, variable
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import (

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.dialects.llvm.module import module_text
+from anygpu.codegen.dialects.llvm.loops import module_text
 from anygpu.codegen.index import Clamped, Index, Quotient, Remainder, constant
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel import Slot
 from anygpu.codegen.kernel_ir import Apply, Buffer, Let, Literal, Load, Loop, Name, Report, Statement, Store
 from anygpu.codegen.nests.steps import Nest, NestProgram
-from anygpu.codegen.types import COMPUTE
+from anygpu.codegen.target import COMPUTE
 from anygpu.program.dtypes import DType
 from tests.codegen.dialects.llvm.guarded import guarded
 from tests.codegen.dialects.llvm.running import BEGIN, END, Code, counter, native, program

@@ -1,16 +1,19 @@
-"""Functions of values as instructions: operators, what LLVM has instructions for, and calls of our own functions."""
+"""Numbers as C has them, and functions of values as instructions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from anygpu.codegen.dialects.llvm import functions
-from anygpu.codegen.dialects.llvm.c_numbers import C_NAME, Number, builtin, converted, instruction, test
-from anygpu.codegen.dialects.llvm.functions import Compiler
+from anygpu.codegen.dialects.llvm.functions import C_NAME, Compiler, Number, builtin, converted, instruction, test
 from anygpu.codegen.dialects.llvm.values import Type, Value, constant
-from anygpu.codegen.syntax import COMPARISONS, LOGIC, OPERATORS
-from anygpu.codegen.target import ComputeType
+from anygpu.codegen.target import COMPARISONS, LOGIC, OPERATORS, ComputeType
 from anygpu.errors import InvalidProgram
+
+# -- functions of values as instructions
+#
+# Operators, what LLVM has instructions for, and calls of our own functions.
+
 
 #: The element type that values of each type are computed in.
 COMPUTED: dict[ComputeType, str] = {

@@ -1,4 +1,4 @@
-"""The statements of a nest as instructions, in one lane or in several."""
+"""The statements of a nest as instructions, and a program of nests as one module."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from anygpu.codegen.dialects.llvm import expressions
 from anygpu.codegen.dialects.llvm.functions import Compiler
-from anygpu.codegen.dialects.llvm.index import Counter, Multiple, Places
-from anygpu.codegen.dialects.llvm.memory import Memory
+from anygpu.codegen.dialects.llvm.memory import Counter, Memory, Multiple, Places
 from anygpu.codegen.dialects.llvm.values import Type, Value, Writer, constant, i64, whole
 from anygpu.codegen.index import Clamped, Index, Quotient, Remainder
 from anygpu.codegen.index import Variable as Unknown
@@ -31,8 +30,7 @@ from anygpu.codegen.kernel_ir import (
     Store,
     Variable,
 )
-from anygpu.codegen.syntax import OPERATORS
-from anygpu.codegen.target import ComputeType
+from anygpu.codegen.target import OPERATORS, ComputeType
 from anygpu.errors import InvalidProgram
 
 #: Statements that may well be written several times.

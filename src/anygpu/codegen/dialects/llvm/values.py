@@ -1,8 +1,4 @@
-"""Values of LLVM IR, and a function while it is being written.
-
-A value is a name or a constant with its type: an element, or as many of them as there are lanes. Instructions that
-compute the same from the same are written once: a block knows what the blocks around it have computed.
-"""
+"""Values of LLVM IR, the facts about a processor, and a function while it is being written."""
 
 from __future__ import annotations
 
@@ -10,6 +6,46 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+import msgspec
+
+# -- the facts about a processor that the text of its code depends on
+
+
+class NativeTarget(msgspec.Struct, frozen=True):
+    """A processor: LLVM's triple and data layout, the features that may be used, and the bytes of a register."""
+
+    triple: str
+    data_layout: str
+    #: As LLVM names them, without a sign: "avx2", "sse4.1".
+    features: frozenset[str]
+    vector_bytes: int
+
+    @property
+    def is_arm(self) -> bool:
+        return self.triple.startswith(("aarch64", "arm64"))
+
+    @property
+    def rounds(self) -> bool:
+        """Whether there are instructions for floor and its like; else LLVM would call a C library."""
+        return self.is_arm or "sse4.1" in self.features
+
+    @property
+    def fuses(self) -> bool:
+        """Whether there are instructions that round a product and a sum once; else LLVM would call a C library."""
+        return self.is_arm or "fma" in self.features
+
+    @property
+    def halves(self) -> bool:
+        """Whether there are instructions that convert float16."""
+        return self.is_arm or "f16c" in self.features
+
+
+# -- values of LLVM IR, and a function while it is being written
+#
+# A value is a name or a constant with its type: an element, or as many of them as there are lanes. Instructions that
+# compute the same from the same are written once: a block knows what the blocks around it have computed.
+
 
 #: Bytes in memory of each element type.
 BYTES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}

@@ -20,9 +20,8 @@ from anygpu.engines.torch.engine import TorchEngine
 from anygpu.errors import OutOfMemory
 from anygpu.history.history import History
 from anygpu.placement.known import Known
-from anygpu.placement.learnt_memory import predicted_peak, without_memory
 from anygpu.placement.offload import Calls
-from anygpu.placement.opaque_form import OpaqueForm
+from anygpu.placement.opaque_form import OpaqueForm, predicted_peak, without_memory
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 
@@ -124,7 +123,7 @@ def learn(folder: str) -> None:
 
 def test_memory_is_learnt_and_outlives_the_process(tmp_path: Path) -> None:
     """In a process of its own: one that has run other tests has free memory at hand, and such a call takes less."""
-    script = "import sys; from tests.placement.test_learnt_memory import learn; learn(sys.argv[1])"
+    script = "import sys; from tests.placement.test_opaque_form import learn; learn(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
