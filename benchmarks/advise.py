@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from anygpu.base.units import readable_seconds
-from anygpu.observe.advising.judging import FunctionAdvice, Report
+from anygpu.observe.advising.judging import AdviceReport, FunctionAdvice
 from benchmarks.report import Figure, options_parser, publish, say
 
 ROOT = Path(__file__).parents[1]
@@ -88,7 +88,7 @@ def expected(script: Path) -> tuple[str, str]:
     raise ValueError(f"{script} has no mark")
 
 
-def advised(script: Path, *, measure: bool = False) -> tuple[bytes, int, Report]:
+def advised(script: Path, *, measure: bool = False) -> tuple[bytes, int, AdviceReport]:
     """What a script prints under `anygpu advise`, its exit code, and the report."""
     code = (
         "import sys; from pathlib import Path; from anygpu.cli.scripts import run_and_report; "
@@ -101,7 +101,7 @@ def advised(script: Path, *, measure: bool = False) -> tuple[bytes, int, Report]
         done = subprocess.run(command, env=_environment(), capture_output=True, check=False)
         if not path.exists():
             raise RuntimeError(done.stderr.decode())
-        return done.stdout, done.returncode, Report.from_json(path.read_bytes())
+        return done.stdout, done.returncode, AdviceReport.from_json(path.read_bytes())
 
 
 def plain(script: Path) -> tuple[bytes, int, float, float]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from anygpu.notes import HostNote
 from anygpu.observe.statistics import batches
-from anygpu.observe.watching import LevelWatch, Watch, leak, time_until
+from anygpu.observe.watching import LevelWatch, ProcessWatch, leak, time_until
 from benchmarks.report import Figure, options_parser, publish
 
 #: False alarms a day, calls until a slowdown by half is found, megabytes until a leak is.
@@ -53,7 +53,7 @@ def series(generator: np.random.Generator, measured: Times, count: int, level: f
 
 
 def alarms_in_a_day(generator: np.random.Generator, measured: Times) -> int:
-    watch, said = Watch(), HostNote("simulated", "simulated", None)
+    watch, said = ProcessWatch(), HostNote("simulated", "simulated", None)
     found, each = 0, _RATE * _LOOK
     times = series(generator, measured, _DAY * _RATE).reshape(-1, each)
     for look, part in enumerate(times.tolist()):

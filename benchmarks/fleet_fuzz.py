@@ -22,7 +22,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.errors import AnyGPUError
 from anygpu.fleet import messages
 from anygpu.fleet.device_actor import DeviceActor
-from anygpu.fleet.messages import ActorLost, AnswerLost, Ask, Part
+from anygpu.fleet.messages import ActorLost, AnswerLost, Ask, MessagePart
 from anygpu.fleet.relay import Relay
 from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
@@ -30,7 +30,7 @@ from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Input
 from anygpu.receipts import NetworkUse
 from anygpu.workers import task_messages
-from anygpu.workers.shared_memory import new_segment
+from anygpu.workers.shared_memory import ByteArray, new_segment
 from anygpu.workers.task_messages import (
     Answer,
     Attached,
@@ -119,7 +119,7 @@ class Doors:
         attached = Attached(segment.number, segment.nbytes, "")
         self._relay._segments.announce(Envelope(0, None, attached=(attached,)), lambda: os.dup(segment.descriptor))
         self._reply = b""
-        self._parts: list[Part] = []
+        self._parts: list[MessagePart] = []
 
     def _opened(self) -> DeviceActor:
         actor = DeviceActor(NAME, lease=None)
@@ -145,10 +145,10 @@ class Doors:
         reply = messages.decode_reply(bytes(found if isinstance(found, bytes) else found[0]))
         return f"a question, {_judged(reply.answer.outcome)}"
 
-    def _good_question(self, random_: random.Random) -> tuple[bytes, list[Part]]:
+    def _good_question(self, random_: random.Random) -> tuple[bytes, list[MessagePart]]:
         data = _X.view(np.uint8)
         place = random_.choice([0, 1])
-        tasks: tuple[tuple[task_messages.ChildTask, Sequence[messages.Bytes]], ...] = (
+        tasks: tuple[tuple[task_messages.ChildTask, Sequence[ByteArray]], ...] = (
             (Run(PROGRAM.key, _TEXT, (InSegment(1, data.nbytes),), (place,), 0, True, False), [data]),
             (Run(PROGRAM.key, None, (_X.tobytes(),), (place,), 0, True, False), []),
             (task_messages.Upload(InSegment(1, data.nbytes), _X.shape, "float32", 7), [data]),
@@ -178,11 +178,11 @@ class Doors:
         task_messages.decode_answer(task_messages.encode(Answer(self.number, outcome)))
         return f"a reply, {_judged(outcome)}"
 
-    def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]:
+    def ask(self, header: bytes, parts: Sequence[MessagePart], returns: int) -> list[Any]:
         assert returns <= messages.MOST_OBJECTS, "Ray would have to make so many objects"
         return [self._reply, *self._parts, *[b""] * max(0, min(returns, 99) - 2)][:returns]
 
-    def get(self, answer: list[Any], seconds: float) -> list[Part]:
+    def get(self, answer: list[Any], seconds: float) -> list[MessagePart]:
         return answer
 
     def ping(self) -> Any:
@@ -208,7 +208,7 @@ class Doors:
         return f"an answer, {_judged(found.outcome)}"
 
     def request(self, random_: random.Random) -> str:
-        node = messages.Node("ab" * 28, "node-7", "10.0.0.7", {"CPU": 1.0}, {"a": "b"})
+        node = messages.ClusterNode("ab" * 28, "node-7", "10.0.0.7", {"CPU": 1.0}, {"a": "b"})
         goods: tuple[tuple[Any, Callable[[bytes], Any]], ...] = (
             (messages.Connect("auto"), messages.decode_request),
             (messages.OpenActor(1, NAME, "ab", 0.5, 15.0), messages.decode_request),

@@ -24,7 +24,7 @@ from anygpu.base import events
 from anygpu.base.metric_families import to_text
 from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.metrics import BUCKETS, call_families
-from anygpu.observe.statistics import Statistics, batches
+from anygpu.observe.statistics import RunningStatistics, batches
 from anygpu.receipts import Phases, Receipt
 from benchmarks.prometheus_process import Prometheus, prometheus
 from benchmarks.report import Figure, options_parser, publish
@@ -201,10 +201,10 @@ def _compared(
     yield from (value for key, value in by_labels.items() if not known.get(key))
 
 
-def full(functions: int = 200, devices: int = 5, calls: int = 60) -> Statistics:
+def full(functions: int = 200, devices: int = 5, calls: int = 60) -> RunningStatistics:
     """Statistics of a program that is as large as its labels may be."""
     random = np.random.default_rng(0)
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     for number in range(functions):
         for device in range(devices):
             seen: list[tuple[Receipt | Failure, float]] = []
@@ -225,7 +225,7 @@ def full(functions: int = 200, devices: int = 5, calls: int = 60) -> Statistics:
     return statistics
 
 
-def scrape_seconds(statistics: Statistics, repetitions: int = 7) -> tuple[float, int]:
+def scrape_seconds(statistics: RunningStatistics, repetitions: int = 7) -> tuple[float, int]:
     """The median processor time to collect and write all series, and the bytes."""
     times, text = [], ""
     for _ in range(repetitions):

@@ -33,7 +33,7 @@ from torch import nn
 
 from anygpu.pytorch import GradientsDiffer, Step
 from anygpu.pytorch.footprint import CannotPredict, predict
-from anygpu.pytorch.forms import Form, halving_for
+from anygpu.pytorch.forms import BatchForm, halving_for
 from benchmarks.pytorch_step_cases import COUPLINGS, Case, coupled_case, random_case
 from benchmarks.report import Figure, options_parser, publish, say
 
@@ -265,9 +265,9 @@ def _again(dropout: float) -> Figure:
     batch = torch.randn(64, 16, 16), torch.randint(0, 10, (64,))
     step(batch)
     looking = 0.0
-    original = Form._why_whole
+    original = BatchForm._why_whole
 
-    def timed(self: Form, *given: Any) -> str:
+    def timed(self: BatchForm, *given: Any) -> str:
         nonlocal looking
         begin = time.process_time()
         why = original(self, *given)
@@ -275,7 +275,7 @@ def _again(dropout: float) -> Figure:
         return why
 
     begin = time.process_time()
-    with mock.patch.object(Form, "_why_whole", timed):
+    with mock.patch.object(BatchForm, "_why_whole", timed):
         for _ in range(AGAIN_STEPS - 1):
             step(batch)
     share = looking / (time.process_time() - begin - looking)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 from anygpu.fleet.simulation.scenario import Arrivals, Scenario
-from anygpu.fleet.simulation.simulate import Report, simulate
+from anygpu.fleet.simulation.simulate import SimulationReport, simulate
 from benchmarks.report import Figure, options_parser, publish
 
 #: What `--quick` takes of all counts.
@@ -138,7 +138,7 @@ def driver(share: float) -> list[Figure]:
     return figures
 
 
-def _outcome(name: str, report: Report) -> list[Figure]:
+def _outcome(name: str, report: SimulationReport) -> list[Figure]:
     return [
         Figure(name=f"{name}: throughput", value=report.throughput, unit="/s"),
         Figure(name=f"{name}: devices busy", value=100 * report.devices_busy, unit="%"),

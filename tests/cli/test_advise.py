@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from anygpu.cli.scripts import _plain, write_copy
-from anygpu.observe.advising.judging import FunctionAdvice, Report
+from anygpu.observe.advising.judging import AdviceReport, FunctionAdvice
 
 SCRIPT = '''
 """Reads, prints, and computes."""
@@ -76,7 +76,7 @@ def test_a_script_runs_as_ever_and_its_functions_are_judged(tmp_path: Path, monk
     assert (done.stdout, done.returncode) == (alone.stdout, 7)
     assert done.stderr == alone.stderr
     assert script.read_text() == SCRIPT
-    report = Report.from_json((tmp_path / "report.json").read_bytes())
+    report = AdviceReport.from_json((tmp_path / "report.json").read_bytes())
     assert not report.uses_anygpu
     by_name = {each.name: each for each in report.functions}
     assert by_name["kernel"].calls == 4
@@ -130,7 +130,7 @@ def test_a_script_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     assert b"would gain" not in done.stderr
 
 
-def report_of(script: Path, *lines: int) -> Report:
+def report_of(script: Path, *lines: int) -> AdviceReport:
     functions = tuple(
         FunctionAdvice(
             name="f",
@@ -143,7 +143,7 @@ def report_of(script: Path, *lines: int) -> Report:
         )
         for line in lines
     )
-    return Report(script=str(script), seconds=1.0, outside_functions=0.0, uses_anygpu=False, functions=functions)
+    return AdviceReport(script=str(script), seconds=1.0, outside_functions=0.0, uses_anygpu=False, functions=functions)
 
 
 def test_a_copy_never_replaces_a_file(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from anygpu.cli import app
-from anygpu.cli.demo import Comparison, Program, compare, facts, programs, show, show_end, verdict
+from anygpu.cli.demo import DemoProgram, DemoTimes, compare, facts, programs, show, show_end, verdict
 from anygpu.receipts import Phases, Receipt
 from anygpu.testing import FakeProcessors, ManualClock
 
 UNKNOWN = dict.fromkeys(("device_seconds", "peak_bytes", "kernels", "predicted_seconds"), "nobody looked")
 X = np.ones(3)
-FASTER = Comparison(
+FASTER = DemoTimes(
     numpy=0.012,
     anygpu=0.001,
     calls=30,
@@ -56,9 +56,9 @@ class Machine:
         self.clock.advance(0.010 if device == "numpy" else 0.001)
         return x * 2
 
-    def compare(self, offloaded: Callable[..., Any] | None = None, seconds: float = 1.0) -> Comparison:
+    def compare(self, offloaded: Callable[..., Any] | None = None, seconds: float = 1.0) -> DemoTimes:
         return compare(
-            Program(self.numpy, "doubles", (X,)),
+            DemoProgram(self.numpy, "doubles", (X,)),
             offloaded or self.offloaded,
             seconds=seconds,
             clock=self.clock,
@@ -137,7 +137,7 @@ def test_the_screen_has_the_code_and_both_times() -> None:
 
 
 def test_the_end_explains_a_machine_where_nothing_gained() -> None:
-    def end(*found: Comparison) -> str:
+    def end(*found: DemoTimes) -> str:
         show_end(Console(file=(text := io.StringIO()), width=80), found)
         return text.getvalue()
 

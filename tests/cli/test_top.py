@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 
 from anygpu.cli.top import VARIABLE as RUN_VARIABLE
 from anygpu.cli.top.pages import NO_PROCESS, Watching
-from anygpu.cli.top.screen import Note, Top
+from anygpu.cli.top.screen import TextPage, Top
 from anygpu.cli.top.table import Rows
 from anygpu.observe import VARIABLE
 from anygpu.observe.looking import Following, observed_processes
@@ -299,7 +299,7 @@ def test_the_cursor_stays_on_its_row_and_details_are_shown() -> None:
         assert table.chosen is not None
         assert table.chosen.name == chosen.name
         await pilot.press("home", "end", "pageup", "pagedown", "enter")
-        assert isinstance(pilot.app.screen, Note)
+        assert isinstance(pilot.app.screen, TextPage)
         await _until(pilot, "Phases")
         await pilot.press("escape")
         await _until(pilot, "CALLS/S")

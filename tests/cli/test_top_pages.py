@@ -12,7 +12,7 @@ from anygpu.cli.top import pages as devices
 from anygpu.cli.top.pages import PAGES, details, filtered, fit, heading, headline, in_order, widths
 from anygpu.hardware.usage.usage import Readings
 from anygpu.observe.looking import Following, Look, NoAnswer, ObservedProcess, processor_share, rates
-from anygpu.observe.snapshot import DeviceMemory, Fallback, Snapshot
+from anygpu.observe.snapshot import DeviceMemoryUse, FallbackRecord, Snapshot
 from anygpu.observe.tables import bar, short_command
 from tests.observe.snapshots import calls, eventful, snapshot, training
 
@@ -96,7 +96,7 @@ def test_steps() -> None:
 
 
 def test_a_repeat_is_no_fallback() -> None:
-    again = Fallback(70.0, "train", "torch:cpu", "torch:cpu: OutOfMemory: 1 GiB was refused", repeated=True)
+    again = FallbackRecord(70.0, "train", "torch:cpu", "torch:cpu: OutOfMemory: 1 GiB was refused", repeated=True)
     (row,) = _texts(LOSSES, _look(None, snapshot(fallbacks=(again,))))
     assert (row[0], row[4]) == ("repeat", "train: torch:cpu: OutOfMemory: 1 GiB was refused")
 
@@ -234,7 +234,7 @@ def test_software_adds_up_and_cards_do_not() -> None:
     card = _usage("nvidia:0", "nvml", load=0.5, memory_used=1 << 30, memory_total=8 << 30, temperature=90.0)
     answers = snapshot(
         usage={"webgpu:0": software, "torch:cuda:0": card},
-        memory={"webgpu:0": DeviceMemory(bytes=1 << 20, peak_bytes=1 << 20)},
+        memory={"webgpu:0": DeviceMemoryUse(bytes=1 << 20, peak_bytes=1 << 20)},
     )
     looks = [_look(None, answers), _look(None, answers)]
     first, second = devices.cards({}, (), looks)

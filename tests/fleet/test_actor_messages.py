@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anygpu.fleet import messages
-from anygpu.fleet.messages import MOST_IN_PARTS, PART, Bytes, Part
+from anygpu.fleet.messages import MOST_IN_PARTS, PART, MessagePart
+from anygpu.workers.shared_memory import ByteArray
 
 
-def _arrays(sizes: list[int]) -> list[Bytes]:
+def _arrays(sizes: list[int]) -> list[ByteArray]:
     random = np.random.default_rng(len(sizes))
     return [random.integers(0, 256, size, np.uint8) for size in sizes]
 
@@ -66,7 +67,7 @@ def test_sizes_that_are_not_true_are_refused_before_memory_is_taken(sizes: list[
         messages.unpacked(sizes, parts)
 
 
-class Patient(list[Part]):
+class Patient(list[MessagePart]):
     """Parts that are not looked at for ever."""
 
     looks = 0
@@ -78,7 +79,7 @@ class Patient(list[Part]):
 
 
 @pytest.mark.parametrize("parts", [[b""], [b"123"], [b"123", b"4567890"]])
-def test_parts_that_are_shorter_than_was_announced_are_refused(parts: list[Part]) -> None:
+def test_parts_that_are_shorter_than_was_announced_are_refused(parts: list[MessagePart]) -> None:
     """They were copied for ever: no piece was left, and the array was not full."""
     with pytest.raises(ValueError, match="shorter than what was announced"):
         messages.unpack_into([np.zeros(10, np.uint8)], Patient(parts))

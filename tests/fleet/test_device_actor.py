@@ -10,7 +10,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.fleet import device_actor as actors
 from anygpu.fleet import messages
 from anygpu.fleet.device_actor import DeviceActor, seen_here
-from anygpu.fleet.messages import Ask, Part, Reply
+from anygpu.fleet.messages import Ask, MessagePart, Reply
 from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
 from anygpu.program.graph import Program
@@ -21,7 +21,9 @@ from tests.workers.programs import doubled
 NAME = "numpy@node-7"
 
 
-def _ask(actor: DeviceActor, number: int, task: ChildTask | None, arrays: list[np.ndarray] | None = None) -> list[Part]:
+def _ask(
+    actor: DeviceActor, number: int, task: ChildTask | None, arrays: list[np.ndarray] | None = None
+) -> list[MessagePart]:
     given = [each.view(np.uint8) for each in arrays or []]
     ask = Ask(Envelope(number, task), tuple(each.nbytes for each in given), 40)
     found = actor.ask(messages.encode(ask), *messages.packed(given))
@@ -30,7 +32,7 @@ def _ask(actor: DeviceActor, number: int, task: ChildTask | None, arrays: list[n
     return found
 
 
-def _reply(found: list[Part]) -> Reply:
+def _reply(found: list[MessagePart]) -> Reply:
     return messages.decode_reply(bytes(found[0]))
 
 

@@ -17,12 +17,12 @@ import pytest
 from anygpu.cli.fleet import doctor
 from anygpu.errors import ClusterUnavailable, InsecureCluster
 from anygpu.fleet import fleet, security
-from anygpu.fleet.security import Admission, Note, check_access, chosen, find_address, running_clusters
+from anygpu.fleet.security import AddressFile, Admission, check_access, chosen, find_address, running_clusters
 
-NOTE = Note(Path("/tmp/ray/ray_current_cluster"), True, "10.0.0.7:6379")
-NO_NOTE = Note(NOTE.path, False, None)
+NOTE = AddressFile(Path("/tmp/ray/ray_current_cluster"), True, "10.0.0.7:6379")
+NO_NOTE = AddressFile(NOTE.path, False, None)
 #: It is there, and others can have written it.
-DOUBTED = Note(NOTE.path, True, None)
+DOUBTED = AddressFile(NOTE.path, True, None)
 OTHER_USER = 65534
 
 
@@ -36,7 +36,7 @@ OTHER_USER = 65534
         (("10.0.0.8:1", "10.0.0.9:1"), NOTE, "10.0.0.7:6379"),
     ],
 )
-def test_processes_first_then_what_was_started_last(running: tuple[str, ...], note: Note, expected: str) -> None:
+def test_processes_first_then_what_was_started_last(running: tuple[str, ...], note: AddressFile, expected: str) -> None:
     assert chosen(running, note) == expected
 
 
@@ -50,7 +50,7 @@ def test_processes_first_then_what_was_started_last(running: tuple[str, ...], no
     ],
 )
 def test_what_is_not_known_for_sure_is_refused(
-    running: tuple[str, ...], note: Note, error: type[Exception], said: str
+    running: tuple[str, ...], note: AddressFile, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
         chosen(running, note)

@@ -15,7 +15,7 @@ from anygpu.errors import DeviceHung, DeviceLost
 from anygpu.fleet import relay as relays
 from anygpu.fleet.cluster import ActorChild
 from anygpu.fleet.device_actor import DeviceActor
-from anygpu.fleet.messages import ActorLost, AnswerLost, Part
+from anygpu.fleet.messages import ActorLost, AnswerLost, MessagePart
 from anygpu.fleet.registry import ActorWorker
 from anygpu.fleet.relay import Relay
 from anygpu.hardware.device import Device
@@ -48,7 +48,7 @@ class Unreliable:
 
         self.actor._answered = counted  # type: ignore[method-assign, assignment]
 
-    def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]:
+    def ask(self, header: bytes, parts: Sequence[MessagePart], returns: int) -> list[Any]:
         self.asks += 1
         fate = self.plan.pop(0) if self.plan else "fine"
         if fate == "the question is lost":
@@ -64,7 +64,7 @@ class Unreliable:
             return [TimeoutError()]
         return found if isinstance(found, list) else [found]
 
-    def get(self, answer: list[Any], seconds: float) -> list[Part]:
+    def get(self, answer: list[Any], seconds: float) -> list[MessagePart]:
         if isinstance(answer[0], Exception):
             raise answer[0]
         return answer

@@ -11,8 +11,8 @@ import anygpu as ag
 from anygpu.fleet import Scaling
 from anygpu.fleet.messages import (
     Bundle,
+    ClusterNode,
     MachinesRefused,
-    Node,
     RequestMachines,
     decode_event,
     decode_request,
@@ -40,8 +40,8 @@ GPU = Bundle({"GPU": 1.0})
 A100 = Bundle({"GPU": 1.0}, {"card": "a100"})
 
 
-def node(number: int = 1, labels: dict[str, str] | None = None, **resources: float) -> Node:
-    return Node(str(number), f"node-{number}", "10.0.0.1", resources, labels or {})
+def node(number: int = 1, labels: dict[str, str] | None = None, **resources: float) -> ClusterNode:
+    return ClusterNode(str(number), f"node-{number}", "10.0.0.1", resources, labels or {})
 
 
 # -- what waits
@@ -194,7 +194,7 @@ def test_what_takes_too_long_is_told() -> None:
         (A100, [node(1, GPU=1.0), node(2, {"card": "a100"})], "all of it at once is in none"),
     ],
 )
-def test_the_resource_or_label_is_named(bundle: Bundle, nodes: list[Node], expected: str) -> None:
+def test_the_resource_or_label_is_named(bundle: Bundle, nodes: list[ClusterNode], expected: str) -> None:
     for refusal in ("infeasible", "alone"):
         told = explain(shortage(bundle, 2, 0, refusal), nodes)
         assert told is not None

@@ -16,13 +16,21 @@ import pytest
 
 from anygpu.errors import ClusterUnavailable, InsecureCluster, InvalidOption
 from anygpu.fleet.access import observe_access, reachable_from_outside, split_address
-from anygpu.fleet.security import Access, FileMode, Token, access_findings, check_access, driver_variables, refusal
+from anygpu.fleet.security import (
+    ClusterAccess,
+    FileMode,
+    TokenSource,
+    access_findings,
+    check_access,
+    driver_variables,
+    refusal,
+)
 
-TOKEN = Token(
+TOKEN = TokenSource(
     source="file", path="/home/me/.ray/auth_token", file=FileMode(path="/home/me/.ray/auth_token", mode=0o600)
 )
 #: A cluster with which nothing is wrong.
-GOOD = Access(
+GOOD = ClusterAccess(
     address="node-1:6379",
     answered=True,
     beyond_loopback=True,
@@ -35,11 +43,11 @@ GOOD = Access(
 )
 
 
-def but(**changes: object) -> Access:
+def but(**changes: object) -> ClusterAccess:
     return msgspec.structs.replace(GOOD, **changes)
 
 
-def with_token(**changes: object) -> Access:
+def with_token(**changes: object) -> ClusterAccess:
     return but(token=msgspec.structs.replace(GOOD.token, **changes))
 
 
@@ -84,7 +92,7 @@ class TestRefusal:
 
 
 #: Each fact that is not as it should be, with the finding, its severity and a part of its fix.
-FAULTS: list[tuple[Access, str, str, str]] = [
+FAULTS: list[tuple[ClusterAccess, str, str, str]] = [
     (but(answered=False, demands_token=None), "cluster_unreachable", "problem", "nc -vz node-1 6379"),
     (but(demands_token=False), "no_token_demanded", "problem", "export RAY_AUTH_MODE=token"),
     (but(demands_token=False, beyond_loopback=False), "no_token_demanded", "advice", "umask 077"),
@@ -118,7 +126,7 @@ class TestFindings:
         assert list(access_findings(GOOD)) == []
 
     @pytest.mark.parametrize(("access", "code", "severity", "fix"), FAULTS, ids=[f"{f[1]}-{f[2]}" for f in FAULTS])
-    def test_each_fault_is_one_finding(self, access: Access, code: str, severity: str, fix: str) -> None:
+    def test_each_fault_is_one_finding(self, access: ClusterAccess, code: str, severity: str, fix: str) -> None:
         (finding,) = access_findings(access)
         assert (finding.code, finding.severity) == (code, severity)
         assert fix in "\n".join(finding.fix)
@@ -286,11 +294,11 @@ class TestObserving:
             observe_access("127.0.0.1:1", dashboard="file:///etc/passwd", timeout=60.0)
 
     def test_where_the_token_comes_from(self, closed_port: int, tmp_path: Path) -> None:
-        def token(**environment: str) -> Token:
+        def token(**environment: str) -> TokenSource:
             actor = {"HOME": str(tmp_path)}
             return observe_access(f"127.0.0.1:{closed_port}", environment=actor | environment, timeout=60.0).token
 
-        assert token() == Token(source="none", path=str(tmp_path / ".ray" / "auth_token"))
+        assert token() == TokenSource(source="none", path=str(tmp_path / ".ray" / "auth_token"))
         (tmp_path / ".ray").mkdir()
         (tmp_path / ".ray" / "auth_token").write_text("secret")
         (tmp_path / ".ray" / "auth_token").chmod(0o644)

@@ -9,7 +9,7 @@ import pytest
 from anygpu import __version__
 from anygpu.fleet import device_actor
 from anygpu.fleet.device_actor import (
-    Difference,
+    VersionDifference,
     Visited,
     decode,
     differences,
@@ -40,13 +40,13 @@ HERE = {"anygpu": "1.2.0", "numpy": "2.3.1", "torch": "2.9.0+cpu"}
 )
 def test_the_first_two_numbers_count(here: str, there: str, differ: bool) -> None:
     found = differences(["anygpu"], {"anygpu": here}, {"anygpu": there})
-    assert found == ((Difference("anygpu", here, there),) if differ else ())
+    assert found == ((VersionDifference("anygpu", here, there),) if differ else ())
 
 
 def test_only_what_both_have_is_compared() -> None:
     assert differences(["torch", "jax"], HERE, {"jax": "0.4.1"}) == ()
     assert differences(["numpy"], HERE, {"numpy": "1.26.0", "torch": "1.0"}) == (
-        Difference("numpy", "2.3.1", "1.26.0"),
+        VersionDifference("numpy", "2.3.1", "1.26.0"),
     )
 
 
@@ -60,9 +60,9 @@ def test_what_is_installed_here() -> None:
 
 
 def test_many_machines_alike_are_one_sentence() -> None:
-    old = (Difference("anygpu", "1.2.0", "1.1.4"), Difference("numpy", "2.3.1", "1.26.0"))
+    old = (VersionDifference("anygpu", "1.2.0", "1.1.4"), VersionDifference("numpy", "2.3.1", "1.26.0"))
     missing = [refused(f"fleet@node-{number}", "fleet", old) for number in range(3)]
-    missing.append(refused("torch:cuda:0@node-7", "torch", (Difference("torch", "2.9.0", "2.5.0"),)))
+    missing.append(refused("torch:cuda:0@node-7", "torch", (VersionDifference("torch", "2.9.0", "2.5.0"),)))
     first, second = warnings_of(missing, HERE)
     assert first.startswith("Devices of node-0, node-1 and node-2 are not used")
     assert "pip install 'anygpu==1.2.0' 'numpy==2.3.1'" in first

@@ -128,10 +128,10 @@ def with_nvml(machine: Machine, nvml_library: Path) -> Machine:
 
 
 def test_our_codes_are_those_of_the_bindings() -> None:
-    theirs = {code: getattr(pynvml, f"NVML_ERROR_{code.name}", None) for code in nvidia.Code}
+    theirs = {code: getattr(pynvml, f"NVML_ERROR_{code.name}", None) for code in nvidia.NvmlCode}
     # The oldest bindings that we allow have no name for this one.
-    if theirs[nvidia.Code.GPU_NOT_FOUND] is None:
-        del theirs[nvidia.Code.GPU_NOT_FOUND]
+    if theirs[nvidia.NvmlCode.GPU_NOT_FOUND] is None:
+        del theirs[nvidia.NvmlCode.GPU_NOT_FOUND]
     assert theirs == {code: code.value for code in theirs}
 
 

@@ -24,7 +24,7 @@ from anygpu.base.cache_folder import sealed, unsealed
 from anygpu.history import storage
 from anygpu.history.history import PATIENCE, History
 from anygpu.history.records import RECENT, HabitKey, HabitRow, TimingKey, TimingRow, is_hash
-from anygpu.history.storage import Batch, HistoryFile
+from anygpu.history.storage import HistoryFile, RowBatch
 from tests.history.kill_writers import queued_seconds
 
 STAMP = "e" * 32
@@ -55,11 +55,11 @@ def originals(folder: Path) -> list[tuple[bytes, str]]:
     return found
 
 
-def _batch(rng: random.Random, rows: int) -> Batch:
+def _batch(rng: random.Random, rows: int) -> RowBatch:
     hashes = [f"{rng.getrandbits(128):032x}" for _ in range(rows)]
     measured = tuple((1e9 + each, rng.random()) for each in range(RECENT))
     spent = ((5, 1e9, 3, 0.5),)
-    return Batch(
+    return RowBatch(
         {TimingKey(each, "webgpu:0", STAMP): TimingRow(measured, 9, (1e9, 1.0), 1e9) for each in hashes},
         {HabitKey(each, STAMP): HabitRow((1e9, "name" * rng.randint(1, 25)), (1e9, each), 1, spent) for each in hashes},
     )

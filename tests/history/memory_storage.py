@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anygpu.history.records import HabitKey, HabitRow, TimingKey, TimingRow, merged_habit, merged_timing
-from anygpu.history.storage import Batch
+from anygpu.history.storage import RowBatch
 
 
 class MemoryStorage:
@@ -19,7 +19,7 @@ class MemoryStorage:
     def habit(self, key: HabitKey) -> HabitRow | None:
         return self.habits.get(key)
 
-    def add(self, batch: Batch, seconds: float) -> bool:
+    def add(self, batch: RowBatch, seconds: float) -> bool:
         for key, row in batch.timings.items():
             self.rows[key] = merged_timing(self.rows.get(key, TimingRow()), row)
         for habit, more in batch.habits.items():

@@ -15,7 +15,7 @@ from anygpu.base import cache_folder
 from anygpu.errors import InvalidOption
 from anygpu.history.history import MOST_COLLECTED, PATIENCE, CallHistory, History, open_history, setting
 from anygpu.history.records import HabitKey
-from anygpu.history.storage import Batch, HistoryFile, history_path
+from anygpu.history.storage import HistoryFile, RowBatch, history_path
 from anygpu.testing import ManualClock
 from tests.history.memory_storage import MemoryStorage
 
@@ -192,7 +192,7 @@ def test_what_could_not_be_written_is_written_later(path: Path) -> None:
     class Reluctant(MemoryStorage):
         times = 0
 
-        def add(self, batch: Batch, seconds: float) -> bool:
+        def add(self, batch: RowBatch, seconds: float) -> bool:
             self.times += 1
             return self.times >= 3 and super().add(batch, seconds)
 

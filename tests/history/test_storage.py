@@ -21,7 +21,7 @@ from anygpu.base.cache_folder import TEMPORARY, sealed, unsealed, write_file
 from anygpu.history import storage as storage_module
 from anygpu.history.history import History
 from anygpu.history.records import RECENT, HabitKey, HabitRow, TimingKey, TimingRow
-from anygpu.history.storage import FORGET_SECONDS, Batch, Contents, HistoryFile
+from anygpu.history.storage import FORGET_SECONDS, Contents, HistoryFile, RowBatch
 from anygpu.testing import ManualClock
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="owners, modes, links and pipes are POSIX's")
@@ -38,8 +38,8 @@ def habit(number: int) -> HabitKey:
     return HabitKey(f"{number:032x}", S)
 
 
-def batch(*numbers: int, when: float = NOW) -> Batch:
-    return Batch(
+def batch(*numbers: int, when: float = NOW) -> RowBatch:
+    return RowBatch(
         {key(each): TimingRow(((when, 0.5),), 1) for each in numbers},
         {habit(each): HabitRow((when, f"name {each}"), None, 1, ((each, when, 1, 0.5),)) for each in numbers},
     )
@@ -99,7 +99,7 @@ def test_rows_are_bounded_and_the_oldest_go_first(path: Path) -> None:
         # This one is asked for, so it is not the oldest.
         clock.advance(2 * 86_400.0 if number == 50 else 0)
         if number > 0:
-            assert database.add(Batch(used_programs={key(0).program}, used_habits={habit(0)}), SECONDS)
+            assert database.add(RowBatch(used_programs={key(0).program}, used_habits={habit(0)}), SECONDS)
         contents = database.contents()
         assert len(contents.timings) <= 40
         assert len(contents.habits) <= 40
@@ -116,7 +116,7 @@ def test_what_was_not_used_for_ninety_days_is_forgotten(path: Path) -> None:
     database = HistoryFile(path, clock=clock)
     database.add(batch(1, 2), SECONDS)
     clock.advance(FORGET_SECONDS - 10)
-    database.add(Batch(used_programs={key(1).program}, used_habits={habit(1)}), SECONDS)
+    database.add(RowBatch(used_programs={key(1).program}, used_habits={habit(1)}), SECONDS)
     clock.advance(20)
     database.add(batch(3), SECONDS)
     contents = database.contents()
@@ -146,7 +146,7 @@ def test_bytes_are_bounded(seed: int, tmp_path_factory: pytest.TempPathFactory) 
     for number in range(60):
         row = TimingRow(tuple((NOW, rng.random()) for _ in range(RECENT)), 1)
         name = TimingKey(f"{number:032x}", "d" * rng.choice((5, 200)), S)
-        database.add(Batch({name: row}), SECONDS)
+        database.add(RowBatch({name: row}), SECONDS)
         assert database.nbytes <= most
     assert database.problem is None
     assert database.contents().timings

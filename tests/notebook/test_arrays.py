@@ -16,7 +16,7 @@ from anygpu.base.display import Listed
 from anygpu.notebook.outcomes import MOST_DRAWN, MOST_LINES, step_html
 from anygpu.receipts import Phases, numpy_receipt
 from anygpu.runtime.runtime import Outcome
-from anygpu.streams.pipeline import Seconds, Streamed
+from anygpu.streams.pipeline import StageSeconds, Streamed
 from tests.notebook.pages import check, html, words
 
 RECEIPT = numpy_receipt("f", "it is new.", Phases(run=0.5), None)
@@ -160,7 +160,7 @@ def test_a_future_is_not_waited_for() -> None:
 
 
 def test_a_stream_and_a_step() -> None:
-    seconds = Seconds(read=1.0, transfer=0.25, compute=2.0, write=0.5, total=2.5)
+    seconds = StageSeconds(read=1.0, transfer=0.25, compute=2.0, write=0.5, total=2.5)
     streamed = Streamed("out.npy", RECEIPT, 12, seconds, 1 << 20)
     check(html(streamed))
     assert str(streamed) in words(html(streamed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anygpu.device_arrays.lineage import Loss
-from anygpu.observe.snapshot import Anomaly, DeviceMemory, Fallback, Process, Snapshot
+from anygpu.observe.snapshot import Anomaly, DeviceMemoryUse, FallbackRecord, ProcessInfo, Snapshot
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
 from anygpu.runtime.health import Health, LaneHealth, TenantHealth
 
@@ -49,7 +49,7 @@ def training(count: int = 10, seconds: float = 0.1) -> CallStatistics:
 
 
 def snapshot(*functions: CallStatistics, time: float = 100.0, pid: int = 7, **more: Any) -> Snapshot:
-    process = Process(
+    process = ProcessInfo(
         pid=pid,
         command="/usr/bin/python3 script.py",
         version="0",
@@ -83,8 +83,8 @@ def eventful(time: float = 100.0, pid: int = 7) -> Snapshot:
         time=time,
         pid=pid,
         runtime=health(),
-        memory={"webgpu:0": DeviceMemory(bytes=1 << 20, peak_bytes=2 << 20)},
-        fallbacks=(Fallback(time - 30, "score", "numpy", "webgpu:0: DeviceLost: gone"),),
+        memory={"webgpu:0": DeviceMemoryUse(bytes=1 << 20, peak_bytes=2 << 20)},
+        fallbacks=(FallbackRecord(time - 30, "score", "numpy", "webgpu:0: DeviceLost: gone"),),
         anomalies=(
             Anomaly(
                 kind="slower", subject="score", device="webgpu:0", sentence="score takes 2 ms, not 1", time=time - 5

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anygpu.observe.advising import judging
-from anygpu.observe.advising.judging import Estimate, _confirmed
+from anygpu.observe.advising.judging import DeviceEstimate, _confirmed
 
 
 @dataclass
@@ -20,8 +20,8 @@ class Sample:
     count: int = 1
 
 
-def estimate(device: str, seconds: float | None, basis: str) -> Estimate:
-    return Estimate(device=device, seconds=seconds, basis=basis)
+def estimate(device: str, seconds: float | None, basis: str) -> DeviceEstimate:
+    return DeviceEstimate(device=device, seconds=seconds, basis=basis)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def measurements(monkeypatch: pytest.MonkeyPatch) -> dict[str, float | None]:
     """What devices take when they are measured; those that were are removed."""
     found: dict[str, float | None] = {}
 
-    def measured(function: Any, sample: Any, predicted: list[Estimate]) -> tuple[list[Estimate], float]:
+    def measured(function: Any, sample: Any, predicted: list[DeviceEstimate]) -> tuple[list[DeviceEstimate], float]:
         return [estimate(each.device, found.pop(each.device), "measured") for each in predicted], 0.009
 
     monkeypatch.setattr(judging, "_measured", measured)
@@ -55,5 +55,5 @@ def test_an_assumed_gain_is_measured(measurements: dict[str, float | None]) -> N
     ],
     ids=["calibrated", "no gain", "cannot", "none"],
 )
-def test_nothing_else_is_measured(given: list[Estimate], measurements: dict[str, float | None]) -> None:
+def test_nothing_else_is_measured(given: list[DeviceEstimate], measurements: dict[str, float | None]) -> None:
     assert _confirmed(print, Sample(), given) == (given, 0.010)

@@ -23,7 +23,7 @@ from anygpu.hardware.usage.usage import READINGS, Usage
 from anygpu.notes import Failure, HostNote, Seen
 from anygpu.observe.metrics import BUCKETS, anomaly_families, call_families, usage_families
 from anygpu.observe.snapshot import Anomaly
-from anygpu.observe.statistics import MOST_FUNCTIONS, Sketch, Statistics
+from anygpu.observe.statistics import MOST_FUNCTIONS, RunningStatistics, Sketch
 from anygpu.receipts import Attempt, DriverWork, Phases, Receipt
 from benchmarks.metrics_scrape import compare, full
 from benchmarks.prometheus_process import program
@@ -64,7 +64,7 @@ def families(seen: list[Seen]) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def text_of(seen: list[Seen]) -> str:
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     add(statistics, seen, 1.0)
     return to_text(call_families(statistics.summary(2.0), statistics.histograms(BUCKETS)))
 

@@ -14,7 +14,7 @@ from anygpu.errors import MissingExtra
 from anygpu.observe import profile_records
 from anygpu.observe.profile_html import to_html
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, OperationProfile, Profile
-from anygpu.observe.profiler import LineSampler, UsersFiles, Where, seconds_by_line
+from anygpu.observe.profiler import LineSampler, ThreadPosition, UsersFiles, seconds_by_line
 from benchmarks.profile import FOLDER, first_lines, hot_line, sum_error
 
 MAIN, CALL, INSIDE = ("a.py", 1), ("a.py", 2), ("a.py", 3)
@@ -52,8 +52,8 @@ def test_what_no_sample_has_met_still_belongs_somewhere() -> None:
 def test_a_sample_after_a_long_call_counts_for_what_is_outside_of_it() -> None:
     sampler = LineSampler(UsersFiles("a.py"), lambda: 0.0, lambda: 0.0)
     for _ in range(10):
-        sampler.add(Where(CALL, CALL, CALL, 1), 0.1, 0.0)
-    sampler.add(Where(MAIN, None, None, 0), 0.1, 1.04)
+        sampler.add(ThreadPosition(CALL, CALL, CALL, 1), 0.1, 0.0)
+    sampler.add(ThreadPosition(MAIN, None, None, 0), 0.1, 1.04)
     assert sampler.outside[MAIN] == pytest.approx(0.06)
     assert sampler.inside == {CALL: {CALL: pytest.approx(1.0)}}
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anygpu.notes import Failure, HostNote, Note, Seen
-from anygpu.observe.statistics import MOST_ERRORS, MOST_FUNCTIONS, OTHER, CallStatistics, Statistics, Summary, batches
+from anygpu.observe.statistics import (
+    MOST_ERRORS,
+    MOST_FUNCTIONS,
+    OTHER,
+    CallStatistics,
+    RunningStatistics,
+    Summary,
+    batches,
+)
 from anygpu.receipts import Attempt, DriverWork, HostOperation, Phases, Receipt
 
 UNKNOWN = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), "it is a test")
@@ -34,7 +42,7 @@ def note(task: str = "score", seconds: float = 0.003) -> Note:
     return HostNote(task, "it is a test", None), 10.0, 10.001, 10.0 + seconds
 
 
-def add(statistics: Statistics, seen: Sequence[Seen], end: float) -> None:
+def add(statistics: RunningStatistics, seen: Sequence[Seen], end: float) -> None:
     """They all end at that time."""
     notes: list[Note] = []
     for one in seen:
@@ -44,13 +52,13 @@ def add(statistics: Statistics, seen: Sequence[Seen], end: float) -> None:
     statistics.add(batches(notes, [(one, end) for one in seen if isinstance(one, Receipt | Failure)]))
 
 
-def only(statistics: Statistics, now: float = 1.0) -> CallStatistics:
+def only(statistics: RunningStatistics, now: float = 1.0) -> CallStatistics:
     (found,) = statistics.summary(now).calls
     return found
 
 
 def test_receipts_are_summed() -> None:
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     add(statistics, [receipt(run=0.01), receipt(run=0.03)], 1.0)
     found = only(statistics)
     assert (found.function, found.device, found.calls, found.errors) == ("score", "opencl:0", 2, {})
@@ -63,7 +71,7 @@ def test_receipts_are_summed() -> None:
 
 
 def test_calls_that_stayed_on_the_host_need_no_receipts() -> None:
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     add(statistics, [note(), note(), receipt(device="numpy")], 1.0)
     found = only(statistics)
     assert (found.device, found.calls) == ("numpy", 3)
@@ -72,7 +80,7 @@ def test_calls_that_stayed_on_the_host_need_no_receipts() -> None:
 
 
 def test_errors_and_fallbacks() -> None:
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     phases = Phases()
     lost = Attempt(device="webgpu:0", phases=phases, error="DeviceLost", message="gone")
     host = HostOperation(operation="sort", reason="it has none", line=None, bytes_moved=8)
@@ -85,7 +93,7 @@ def test_errors_and_fallbacks() -> None:
 
 
 def test_lately_is_the_last_five_minutes() -> None:
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     add(statistics, [note(seconds=1.0)], 10.0)
     add(statistics, [note(seconds=0.002)], 400.0)
     found = only(statistics, 400.0)
@@ -95,7 +103,7 @@ def test_lately_is_the_last_five_minutes() -> None:
 
 
 def test_a_program_with_many_functions_has_the_rest_as_one() -> None:
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     add(statistics, [note(f"function_{number}") for number in range(MOST_FUNCTIONS + 100)], 1.0)
     found = {each.function: each.calls for each in statistics.summary(1.0).calls}
     assert len(found) == MOST_FUNCTIONS + 1
@@ -103,7 +111,7 @@ def test_a_program_with_many_functions_has_the_rest_as_one() -> None:
 
 
 def test_names_of_errors_are_bounded() -> None:
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     add(statistics, [Failure("score", "numpy", f"Error{number}", 0.1, 0.2) for number in range(100)], 1.0)
     found = only(statistics).errors
     assert len(found) == MOST_ERRORS + 1
@@ -111,13 +119,13 @@ def test_names_of_errors_are_bounded() -> None:
 
 
 def test_what_took_longest_comes_first() -> None:
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     add(statistics, [note("short"), receipt("long", run=3.0), note("short")], 1.0)
     assert [each.function for each in statistics.summary(1.0).calls] == ["long", "short"]
 
 
 def test_a_table_for_people() -> None:
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     assert str(statistics.summary(2.0)) == "No calls in 2 s."
     add(statistics, [note("short"), receipt("a\x1b[31m\nname" + "e" * 100, run=3.0)], 1.0)
     table = str(statistics.summary(1.0))

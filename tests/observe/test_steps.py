@@ -13,15 +13,15 @@ from rich.console import Console
 from anygpu.cli.scripts import show_profile
 from anygpu.notes import Failure
 from anygpu.observe import trace
-from anygpu.observe.dashboard.history import History
-from anygpu.observe.dashboard.panels import Columns, View
+from anygpu.observe.dashboard.history import DashboardHistory
+from anygpu.observe.dashboard.panels import Columns, HistoryView
 from anygpu.observe.dashboard.tables import notes, problems, steps
 from anygpu.observe.metrics import BUCKETS, call_families
 from anygpu.observe.profile_html import to_html
 from anygpu.observe.profile_records import Profile
 from anygpu.observe.profiler import Profiler
 from anygpu.observe.snapshot import fallback_of
-from anygpu.observe.statistics import LONGEST_PART, MOST_PARTS, CallStatistics, Statistics, batches, breakdown
+from anygpu.observe.statistics import LONGEST_PART, MOST_PARTS, CallStatistics, RunningStatistics, batches, breakdown
 from anygpu.receipts import Attempt, Phases, Receipt
 from tests.observe.snapshots import snapshot, training
 from tests.observe.trace_checks import Trace
@@ -48,7 +48,7 @@ def step(parts: dict[str, float] | None = None, peak: int | None = 1000, **more:
 
 
 def summed(*receipts: Receipt | Failure) -> CallStatistics:
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     statistics.add(batches([], [(one, 1.0) for one in receipts]))
     (found,) = statistics.summary(1.0).calls
     return found
@@ -195,7 +195,7 @@ def test_parts_that_do_not_fit_are_cut_and_their_names_do_no_harm(tmp_path: Path
 
 
 def test_metrics_of_steps() -> None:
-    statistics = Statistics(0.0)
+    statistics = RunningStatistics(0.0)
     statistics.add(
         batches(
             [], [(step(attempts=(FULL, DONE)), 1.0), (step({}, peak=None, task="other", predicted_bytes=None), 1.0)]
@@ -213,7 +213,7 @@ def test_metrics_of_steps() -> None:
 
 
 def test_the_dashboard_has_them_beside_predictions() -> None:
-    history, view = History(), View(now=100.0, window=30.0)
+    history, view = DashboardHistory(), HistoryView(now=100.0, window=30.0)
     again = fallback_of(step(attempts=(FULL, DONE)), 70.0)
     assert again is not None
     history.add({7: snapshot(training(), fallbacks=(again,))}, 100.0)
@@ -222,7 +222,7 @@ def test_the_dashboard_has_them_beside_predictions() -> None:
     assert (row["peak"], row["predicted"], row["again"]) == ("96.0 MiB", "88.0 MiB", "2")
     assert [row["what"] for row in tabulated(problems(history, view))] == ["repeat"]
     assert "steps" not in notes(history, view)
-    assert "steps" in notes(History(), view)
+    assert "steps" in notes(DashboardHistory(), view)
 
 
 def tabulated(table: Columns) -> list[dict[str, str]]:

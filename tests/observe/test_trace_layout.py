@@ -7,12 +7,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.observe.trace_file import Rows, Slice, phase_slices
+from anygpu.observe.trace_file import TraceSlice, TrackRows, phase_slices
 
 PARTS = [("plan", 10), ("write", 5), ("run", 50), ("read", 5), ("other", 30)]
 
 
-def lengths(slices: list[Slice]) -> dict[str, int]:
+def lengths(slices: list[TraceSlice]) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in slices:
         found[each.name] = found.get(each.name, 0) + each.end - each.begin
@@ -56,7 +56,7 @@ def test_phases_never_overlap_nor_lose_time(sizes: list[int], first: int, length
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 10**8), st.integers(1, 3)), max_size=60))
 def test_rows_nest_whatever_comes(calls: list[tuple[int, int, int]]) -> None:
-    rows, drawn = Rows(8), dict[int, list[tuple[int, int]]]()
+    rows, drawn = TrackRows(8), dict[int, list[tuple[int, int]]]()
     for begin, length, thread in sorted(calls, key=lambda call: call[0] + call[1]):
         fit = rows.fit(begin, begin + length, thread)
         if fit is not None:
@@ -73,12 +73,12 @@ def test_rows_nest_whatever_comes(calls: list[tuple[int, int, int]]) -> None:
 
 
 def test_calls_at_once_get_rows_of_their_own_up_to_a_limit() -> None:
-    rows = Rows(2)
+    rows = TrackRows(2)
     assert [fit and fit.row for fit in (rows.fit(0, 10**8, each) for each in range(3))] == [0, 1, None]
 
 
 def test_a_row_forgets_what_is_long_past() -> None:
-    rows = Rows(1)
+    rows = TrackRows(1)
     for number in range(10_000):
         assert rows.fit(number * 10, number * 10 + 5, 1) is not None
     assert rows.fit(5, 10**5 + 10, 1) is None

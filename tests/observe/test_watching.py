@@ -9,9 +9,9 @@ import pytest
 from anygpu.hardware.usage.usage import READINGS, Usage
 from anygpu.notes import HostNote, Note
 from anygpu.observe.observation import Observation, Sampler
-from anygpu.observe.snapshot import Anomaly, DeviceMemory
-from anygpu.observe.statistics import Batch, batches
-from anygpu.observe.watching import MOST_VALUES, Sample, Watch
+from anygpu.observe.snapshot import Anomaly, DeviceMemoryUse
+from anygpu.observe.statistics import CallBatch, batches
+from anygpu.observe.watching import MOST_VALUES, MemorySample, ProcessWatch
 from anygpu.receipts import Phases, Receipt
 
 MIB = 1 << 20
@@ -24,11 +24,11 @@ def note(seconds: float) -> Note:
     return SAID, 0.0, 0.0, seconds
 
 
-def notes(seconds: float, count: int = 10) -> list[Batch]:
+def notes(seconds: float, count: int = 10) -> list[CallBatch]:
     return batches([note(seconds)] * count, [])
 
 
-def receipts(run: float, predicted: float) -> list[Batch]:
+def receipts(run: float, predicted: float) -> list[CallBatch]:
     return batches([], [(receipt(run, predicted), 0.0)] * 10)
 
 
@@ -54,7 +54,7 @@ def kinds(found: list[Anomaly]) -> list[str]:
     return [each.kind for each in found]
 
 
-def told(watch: Watch, seconds: float, since: float, until: float, count: int = 10) -> list[Anomaly]:
+def told(watch: ProcessWatch, seconds: float, since: float, until: float, count: int = 10) -> list[Anomaly]:
     """What is said while calls take so long, ten times a second."""
     return [
         found
@@ -64,7 +64,7 @@ def told(watch: Watch, seconds: float, since: float, until: float, count: int = 
 
 
 def test_a_function_that_became_slower_is_named_with_both_times() -> None:
-    watch = Watch()
+    watch = ProcessWatch()
     assert told(watch, 2e-3, 0, 2) == []
     found = told(watch, 5e-3, 2, 35)
     assert kinds(found) == ["slower"]
@@ -75,7 +75,7 @@ def test_a_function_that_became_slower_is_named_with_both_times() -> None:
 
 
 def test_what_does_not_last_is_not_told() -> None:
-    watch = Watch()
+    watch = ProcessWatch()
     assert told(watch, 2e-3, 0, 5) == []
     for minute in range(1, 6):
         assert told(watch, 5e-3, 60 * minute, 60 * minute + 10) == []
@@ -83,23 +83,23 @@ def test_what_does_not_last_is_not_told() -> None:
 
 
 def test_a_function_that_became_faster_is_no_news() -> None:
-    watch = Watch()
+    watch = ProcessWatch()
     assert told(watch, 5e-3, 0, 5) == told(watch, 2e-3, 5, 60) == []
 
 
 def test_many_calls_at_once_are_watched_by_groups() -> None:
-    watch = Watch()
+    watch = ProcessWatch()
     assert told(watch, 1e-3, 0, 2, 100 * MOST_VALUES) == []
     assert kinds(told(watch, 3e-3, 2, 35, 100 * MOST_VALUES)) == ["slower"]
 
 
 def test_functions_of_microseconds_are_not_watched() -> None:
-    watch = Watch()
+    watch = ProcessWatch()
     assert told(watch, 2e-6, 0, 5, 1000) == told(watch, 2e-5, 5, 60, 1000) == []
 
 
 def test_predictions_that_do_not_hold_are_said_once() -> None:
-    watch = Watch()
+    watch = ProcessWatch()
     found = [each for _ in range(20) for each in watch.add_calls(receipts(0.01, 0.003), 1.0)]
     assert kinds(found) == ["slower than predicted"]
     assert "3.3 times as long on opencl:0 as predicted" in found[0].sentence
@@ -110,17 +110,17 @@ def test_predictions_that_do_not_hold_are_said_once() -> None:
 
 
 def test_compiling_says_nothing_of_a_function() -> None:
-    watch = Watch()
+    watch = ProcessWatch()
     assert [each for _ in range(20) for each in watch.add_calls(receipts(0.003, 0.003), 1.0)] == []
 
 
 def test_a_leak_is_found_and_when_memory_will_be_full() -> None:
-    watch = Watch()
+    watch = ProcessWatch()
     found: list[Anomaly] = []
     for step in range(60):
         watch.add_calls(notes(1e-3), float(step))
-        held = {"opencl:0": DeviceMemory(bytes=(100 + step) * MIB, peak_bytes=0)}
-        found += watch.add_sample(Sample(50 * MIB, held, {}, {"opencl:0": 1000 * MIB}), 2.0 * step)
+        held = {"opencl:0": DeviceMemoryUse(bytes=(100 + step) * MIB, peak_bytes=0)}
+        found += watch.add_sample(MemorySample(50 * MIB, held, {}, {"opencl:0": 1000 * MIB}), 2.0 * step)
     assert kinds(found) == ["leak", "memory runs out"]
     assert found[0].sentence.startswith("The memory of this process on opencl:0 only grows: ")
     assert found[0].sentence.endswith(" a call.")
@@ -128,28 +128,28 @@ def test_a_leak_is_found_and_when_memory_will_be_full() -> None:
 
 
 def test_caches_that_fill_in_the_first_minute_are_no_leak() -> None:
-    watch = Watch()
+    watch = ProcessWatch()
     found: list[Anomaly] = []
     for step in range(120):
         watch.add_calls(notes(1e-3), float(step))
-        held = {"opencl:0": DeviceMemory(bytes=(100 + 10 * min(step, 29)) * MIB, peak_bytes=0)}
-        found += watch.add_sample(Sample(50 * MIB, held, {}, {}), 2.0 * step)
+        held = {"opencl:0": DeviceMemoryUse(bytes=(100 + 10 * min(step, 29)) * MIB, peak_bytes=0)}
+        found += watch.add_sample(MemorySample(50 * MIB, held, {}, {}), 2.0 * step)
     assert found == []
 
 
 def test_a_slow_leak_is_found_after_hours() -> None:
-    watch = Watch()
+    watch = ProcessWatch()
     found: list[Anomaly] = []
     for step in range(3 * 1800):
         watch.add_calls(notes(1e-3, 1), float(step))
-        found += watch.add_sample(Sample(100 * MIB + step * 4096, {}, {}, {}), 2.0 * step)
+        found += watch.add_sample(MemorySample(100 * MIB + step * 4096, {}, {}, {}), 2.0 * step)
     assert kinds(found) == ["leak"]
 
 
 def test_a_device_that_throttles_is_named_until_it_stops() -> None:
-    watch = Watch()
-    hot = Sample(MIB, {}, {"torch:cuda:0": usage(("it is too hot",))}, {})
-    fine = Sample(MIB, {}, {"torch:cuda:0": usage(())}, {})
+    watch = ProcessWatch()
+    hot = MemorySample(MIB, {}, {"torch:cuda:0": usage(("it is too hot",))}, {})
+    fine = MemorySample(MIB, {}, {"torch:cuda:0": usage(())}, {})
     (found,) = watch.add_sample(hot, 1.0)
     assert found.sentence == "torch:cuda:0 runs slower than it could: it is too hot."
     assert watch.add_sample(hot, 2.0) == []
@@ -164,7 +164,7 @@ def test_anomalies_reach_the_log_and_a_callback(caplog: pytest.LogCaptureFixture
         told.append(anomaly)
         raise RuntimeError("the callback is broken")
 
-    hot = Sample(MIB, {}, {"torch:cuda:0": usage(("it is too hot",))}, {})
+    hot = MemorySample(MIB, {}, {"torch:cuda:0": usage(("it is too hot",))}, {})
     sampler = Sampler(observation, lambda: hot, tell, period=3600)
     sampler.look()
     assert told == []  # nothing was called, and nothing was sampled

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from anygpu.array.trace.tracing import record
-from anygpu.hardware.device import Device, DeviceKind, Form, unknown_facts
+from anygpu.hardware.device import Device, DeviceForm, DeviceKind, unknown_facts
 from anygpu.plan.calibration import Calibration, Curve, Transfer, assumed
 from anygpu.program.costs import OperationClass
 from anygpu.program.graph import Program
@@ -18,7 +18,7 @@ UNKNOWN = ("memory_total", "memory_free", "driver", "compute_capability", "load"
 CLASSES: tuple[OperationClass, ...] = tuple(name for name in get_args(OperationClass) if name != "input")
 
 
-def device(engine: str, kind: DeviceKind = "cpu", form: Form = "host") -> Device:
+def device(engine: str, kind: DeviceKind = "cpu", form: DeviceForm = "host") -> Device:
     return Device(
         id=engine,
         engine=engine,

@@ -10,8 +10,18 @@ import random
 import pytest
 
 from anygpu.base.disturbance import Reading
-from anygpu.pytorch.planning import Kept, Planner
-from anygpu.pytorch.step_plans import MOST_TRIALS, Drift, Fitting, Times, Way, cost_of_each, fastest, next_of, next_on
+from anygpu.pytorch.planning import FormPlanner, Kept
+from anygpu.pytorch.step_plans import (
+    MOST_TRIALS,
+    Drift,
+    Fitting,
+    StepWay,
+    WayTimes,
+    cost_of_each,
+    fastest,
+    next_of,
+    next_on,
+)
 from tests.pytorch.test_planning import MB, Machine, select
 
 #: The time of a step may be this many times the best that an exhaustive search finds.
@@ -34,7 +44,7 @@ class Surface(Machine):
         bump = 1 + self.bump * _bump(self.seed, round(2 * math.log2(size)))
         return bump * (self.cached if size <= self.cached_rows else 1.0)
 
-    def seconds(self, way: Way, rows: int) -> float:
+    def seconds(self, way: StepWay, rows: int) -> float:
         count = math.ceil(rows / way.micro_batch)
         share = len(way.checkpoint) / self.layers
         return (count * self.each + rows * self.row * self.factor(way.micro_batch)) * (1 + share / 3)
@@ -43,7 +53,7 @@ class Surface(Machine):
         """Of halves, with none, half and all of the layers checkpointed, as `benchmarks.pytorch_budget` searches."""
         names = tuple(f"layer{number}" for number in range(self.layers))
         sizes = {math.ceil(self.rows / 2**power) for power in range(self.rows.bit_length() + 1)}
-        ways = [Way("float32", size, layers) for size in sizes for layers in ((), names[::2], names)]
+        ways = [StepWay("float32", size, layers) for size in sizes for layers in ((), names[::2], names)]
         return min(self.seconds(way, self.rows) for way in ways if self.true_peak(way) <= 0.9 * self.budget)
 
 
@@ -76,28 +86,28 @@ def noise(draw: random.Random) -> float:
     return usual * draw.uniform(1.2, 3.0) if draw.random() < 0.1 else usual
 
 
-def steps_until_settled(machine: Surface, planner: Planner, draw: random.Random) -> int:
+def steps_until_settled(machine: Surface, planner: FormPlanner, draw: random.Random) -> int:
     for step in range(4 * MOST_TRIALS):
         if planner.settled:
             return step
         plan = planner.next(machine.rows)
-        way = Way(plan.precision, plan.micro_batch, plan.checkpoint)
+        way = StepWay(plan.precision, plan.micro_batch, plan.checkpoint)
         while machine.true_peak(way) > machine.budget:
             again = planner.failed(plan, machine.rows)
             assert again is not None
-            plan, way = again, Way(again.precision, again.micro_batch, again.checkpoint)
+            plan, way = again, StepWay(again.precision, again.micro_batch, again.checkpoint)
         seconds = machine.seconds(way, machine.rows) * noise(draw)
         planner.ran(plan, machine.rows, seconds, machine.true_peak(way))
     raise AssertionError("it searches without end")
 
 
-def planner_of(machine: Surface, **options: object) -> Planner:
-    return Planner(Fitting(machine.predict, select, machine.budget), machine.rows, **options)  # type: ignore[arg-type]
+def planner_of(machine: Surface, **options: object) -> FormPlanner:
+    return FormPlanner(Fitting(machine.predict, select, machine.budget), machine.rows, **options)  # type: ignore[arg-type]
 
 
-def way_of(planner: Planner, rows: int) -> Way:
+def way_of(planner: FormPlanner, rows: int) -> StepWay:
     plan = planner.next(rows)
-    return Way(plan.precision, plan.micro_batch, plan.checkpoint)
+    return StepWay(plan.precision, plan.micro_batch, plan.checkpoint)
 
 
 def test_of_a_thousand_surfaces_with_bumps_and_noise_99_in_100_end_near_the_best() -> None:
@@ -186,13 +196,13 @@ def test_a_later_run_searches_nothing_until_times_drift() -> None:
     assert len(kept) == 2
 
 
-def ways(*sizes: int) -> list[Way]:
-    return [Way("float32", size) for size in sizes]
+def ways(*sizes: int) -> list[StepWay]:
+    return [StepWay("float32", size) for size in sizes]
 
 
 def test_a_ladder_is_left_after_two_ways_in_a_row_that_are_slow() -> None:
     ladder = ways(8, 4, 2, 1)
-    times: dict[Way, list[float]] = {}
+    times: dict[StepWay, list[float]] = {}
     for seconds in (1.0, 1.6):
         way = next_on(ladder, times)
         assert way is not None
@@ -209,7 +219,7 @@ def test_a_ladder_is_left_after_two_ways_in_a_row_that_are_slow() -> None:
 
 def test_a_ladder_on_which_each_way_is_faster_is_walked_to_its_end() -> None:
     ladder = ways(1, 2, 3, 4, 5)
-    times: dict[Way, list[float]] = {}
+    times: dict[StepWay, list[float]] = {}
     for seconds in (1.0, 0.8, 0.6, 0.45, 0.3):
         way = next_on(ladder, times, 1.1)
         assert way is not None
@@ -220,7 +230,7 @@ def test_a_ladder_on_which_each_way_is_faster_is_walked_to_its_end() -> None:
 
 def test_what_did_not_fit_or_is_hopeless_is_not_measured_again() -> None:
     ladder = ways(8, 4)
-    times: Times = {ladder[0]: [math.inf], ladder[1]: [1.0, 1.1]}
+    times: WayTimes = {ladder[0]: [math.inf], ladder[1]: [1.0, 1.1]}
     assert next_on(ladder, times) is None
     assert fastest(ladder, times) == ladder[1]
     assert next_on(ladder, {ladder[0]: [1.0, 1.0], ladder[1]: [2.6]}) is None
@@ -228,7 +238,7 @@ def test_what_did_not_fit_or_is_hopeless_is_not_measured_again() -> None:
 
 def test_only_ways_that_may_be_the_fastest_are_measured_a_third_time() -> None:
     first, second, third = ways(8, 4, 2)
-    times: Times = {first: [1.0, 1.2], second: [1.1, 1.1], third: [1.3, 1.4]}
+    times: WayTimes = {first: [1.0, 1.2], second: [1.1, 1.1], third: [1.3, 1.4]}
     assert next_of([first, second, third], times) == first
     assert next_of([first, second], {**times, first: [1.0, 1.2, 1.0]}) == second
     assert next_of([first, second], {first: [1.0] * 3, second: [1.1] * 3}) is None

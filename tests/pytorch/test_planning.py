@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from anygpu.pytorch.planning import Kept, Planner
-from anygpu.pytorch.step_plans import Fitting, Footprint, Halving, LayerCost, Precision, Way, balanced
+from anygpu.pytorch.planning import FormPlanner, Kept
+from anygpu.pytorch.step_plans import Fitting, Footprint, Halving, LayerCost, StepPrecision, StepWay, balanced
 
 MB = 1 << 20
 
@@ -32,23 +32,23 @@ class Machine:
     #: Seconds for each micro-batch, whatever its size, and for each row.
     each: float = 0.001
     row: float = 0.0005
-    speed: tuple[tuple[Precision, float], ...] = (("float32", 1.0),)
+    speed: tuple[tuple[StepPrecision, float], ...] = (("float32", 1.0),)
 
-    def peak(self, way: Way) -> int:
+    def peak(self, way: StepWay) -> int:
         kept = self.layers - len(way.checkpoint)
         again = 1 if way.checkpoint else 0
         inputs = len(way.checkpoint) * self.layer_bytes // 10
         return self.fixed + way.micro_batch * ((kept + again) * self.layer_bytes + inputs)
 
-    def true_peak(self, way: Way) -> int:
+    def true_peak(self, way: StepWay) -> int:
         return self.fixed + int(self.off * (self.peak(way) - self.fixed))
 
-    def seconds(self, way: Way, rows: int) -> float:
+    def seconds(self, way: StepWay, rows: int) -> float:
         count = math.ceil(rows / way.micro_batch)
         share = len(way.checkpoint) / self.layers
         return (count * self.each + rows * self.row) * (1 + share / 3) / dict(self.speed)[way.precision]
 
-    def predict(self, rows: int, checkpoint: tuple[str, ...], precision: Precision) -> Footprint:
+    def predict(self, rows: int, checkpoint: tuple[str, ...], precision: StepPrecision) -> Footprint:
         layers = tuple(
             LayerCost(
                 name=f"layer{number}",
@@ -58,14 +58,14 @@ class Machine:
             )
             for number in range(self.layers)
         )
-        peak = self.peak(Way(precision, rows, checkpoint))
+        peak = self.peak(StepWay(precision, rows, checkpoint))
         return Footprint(rows=rows, peak_bytes=peak, fixed_bytes=self.fixed, layers=layers)
 
     def best_seconds(self) -> float:
         """Of an exhaustive search over all that fits."""
         names = [f"layer{number}" for number in range(self.layers)]
         ways = (
-            Way(precision, micro_batch, tuple(names[:count]))
+            StepWay(precision, micro_batch, tuple(names[:count]))
             for precision, _ in self.speed
             for micro_batch in range(1, self.rows + 1)
             for count in range(self.layers + 1)
@@ -85,19 +85,19 @@ def select(layers: Iterable[LayerCost], excess: int) -> tuple[str, ...] | None:
     return tuple(names) if freed >= excess else None
 
 
-def planner_for(machine: Machine, **options: object) -> Planner:
+def planner_for(machine: Machine, **options: object) -> FormPlanner:
     fitting = Fitting(machine.predict, select, machine.budget)
     precisions = tuple(name for name, _ in machine.speed)
-    return Planner(fitting, machine.rows, precisions=precisions, **options)  # type: ignore[arg-type]
+    return FormPlanner(fitting, machine.rows, precisions=precisions, **options)  # type: ignore[arg-type]
 
 
-def train(machine: Machine, planner: Planner, steps: int = 120, *, tells_peak: bool = True) -> tuple[int, Way]:
+def train(machine: Machine, planner: FormPlanner, steps: int = 120, *, tells_peak: bool = True) -> tuple[int, StepWay]:
     """Failures after the first step, and the last way that was taken."""
     failures = 0
     for step in range(steps):
         plan = planner.next(machine.rows)
         while True:
-            way = Way(plan.precision, plan.micro_batch, plan.checkpoint)
+            way = StepWay(plan.precision, plan.micro_batch, plan.checkpoint)
             if machine.true_peak(way) <= machine.budget:
                 break
             failures += step > 0
@@ -143,7 +143,7 @@ def test_it_ends_near_the_best_that_an_exhaustive_search_finds(
     layers: int, budget: int, rows: int, off: float, each: float, tells_peak: bool
 ) -> None:
     machine = Machine(layers=layers, budget=budget * MB, rows=rows, off=off, each=each)
-    least = Way("float32", 1, tuple(f"layer{number}" for number in range(layers)))
+    least = StepWay("float32", 1, tuple(f"layer{number}" for number in range(layers)))
     if machine.true_peak(least) > machine.budget * 0.9:
         return
     planner = planner_for(machine)
@@ -195,13 +195,13 @@ def test_the_next_run_begins_where_the_last_one_ended() -> None:
     assert not first.settled
     _, way = train(machine, first)
 
-    def no_prediction(rows: int, checkpoint: tuple[str, ...], precision: Precision) -> Footprint:
+    def no_prediction(rows: int, checkpoint: tuple[str, ...], precision: StepPrecision) -> Footprint:
         raise AssertionError("it is known")
 
-    second = Planner(Fitting(no_prediction, select, machine.budget), machine.rows, kept=kept[-1])
+    second = FormPlanner(Fitting(no_prediction, select, machine.budget), machine.rows, kept=kept[-1])
     assert second.settled
     plan = second.next(64)
-    assert Way(plan.precision, plan.micro_batch, plan.checkpoint) == way
+    assert StepWay(plan.precision, plan.micro_batch, plan.checkpoint) == way
     assert plan.predicted_bytes == kept[-1].predicted_bytes
 
 
@@ -260,11 +260,11 @@ def test_noise_is_not_taken_for_what_a_few_rows_need() -> None:
     """One row needs 2 MB here, and the host reports 20 too many for every step."""
     machine = Machine(layers=2, fixed=10 * MB, layer_bytes=MB, budget=60 * MB, each=0.0)
     fitting = Fitting(machine.predict, select, machine.budget)
-    planner = Planner(fitting, machine.rows)
+    planner = FormPlanner(fitting, machine.rows)
     sizes, corrections = set(), []
     for _ in range(60):
         plan = planner.next(machine.rows)
-        way = Way(plan.precision, plan.micro_batch, plan.checkpoint)
+        way = StepWay(plan.precision, plan.micro_batch, plan.checkpoint)
         sizes.add(way.micro_batch)
         planner.ran(plan, machine.rows, machine.seconds(way, machine.rows), machine.true_peak(way) + 20 * MB)
         corrections.append(fitting.correction)
@@ -279,8 +279,8 @@ def test_room_is_for_all_rows_where_checkpointing_has_them_fit() -> None:
     machine = Machine(budget=20_000 * MB)
     room = planner_for(machine).room(machine.rows)
     assert (room.rows, room.most_rows, room.outputs) == (64, 64, 64)
-    assert machine.peak(Way("float32", 64)) > machine.budget
-    assert machine.peak(Way("float32", room.rows, room.checkpoint)) <= machine.budget
+    assert machine.peak(StepWay("float32", 64)) > machine.budget
+    assert machine.peak(StepWay("float32", room.rows, room.checkpoint)) <= machine.budget
 
 
 @pytest.mark.parametrize("checkpoint", [None, ()])
@@ -288,10 +288,10 @@ def test_room_is_for_as_many_rows_as_fit_and_for_more_without_gradients(checkpoi
     machine = Machine(budget=6_000 * MB)
     outputs = iter([9_000 * MB, 2_000 * MB])
     fitting = Fitting(machine.predict, select, machine.budget, predict_outputs=lambda rows: next(outputs))
-    room = Planner(fitting, machine.rows, checkpoint=checkpoint).room(machine.rows)
+    room = FormPlanner(fitting, machine.rows, checkpoint=checkpoint).room(machine.rows)
     assert 2 <= room.rows == room.most_rows < 32
     assert (room.checkpoint == ()) == (checkpoint == ())
-    assert machine.peak(Way("float32", room.rows, room.checkpoint)) <= machine.budget
+    assert machine.peak(StepWay("float32", room.rows, room.checkpoint)) <= machine.budget
     assert room.outputs == 32
 
 
@@ -319,7 +319,7 @@ def test_a_way_of_an_earlier_run_says_that_the_batch_is_not_cut() -> None:
     planner = planner_for(machine, whole="rows meet", keep=kept.append)
     for _ in range(50):
         plan = planner.next(machine.rows)
-        way = Way(plan.precision, plan.micro_batch, plan.checkpoint)
+        way = StepWay(plan.precision, plan.micro_batch, plan.checkpoint)
         planner.ran(plan, machine.rows, machine.seconds(way, machine.rows), machine.true_peak(way))
     reason = planner_for(machine, whole="rows meet", kept=kept[-1]).next(machine.rows).reason
     assert reason == "it was the fastest that fitted in an earlier run; the batch is not cut: rows meet"

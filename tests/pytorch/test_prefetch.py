@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from anygpu.errors import InvalidOption
 from anygpu.pytorch import measuring, prefetch
-from anygpu.pytorch.batches import CudaMover, Moved, PlainMover, map_tensors, tensors_of
+from anygpu.pytorch.batches import CudaMover, MovedBatch, PlainMover, map_tensors, tensors_of
 from anygpu.pytorch.prefetching import Prefetch, _makes_new_batches
 
 _SOON = 30.0
@@ -659,7 +659,7 @@ def test_a_card_copies_on_a_stream_of_its_own() -> None:
     mover = CudaMover(torch.device("cuda"), cuda)
     plain, pinned = StandInTensor.make(cuda.said), StandInTensor.make(cuda.said, pinned=True)
     moved = mover.send((plain, pinned, "label"))
-    assert isinstance(moved, Moved)
+    assert isinstance(moved, MovedBatch)
     batch = mover.receive(moved)
     assert batch[2] == "label"
     assert cuda.said == [

@@ -14,7 +14,7 @@ import torch
 
 from anygpu.errors import InvalidOption
 from anygpu.pytorch import settings, torch_settings
-from anygpu.pytorch.torch_settings import Options, changes
+from anygpu.pytorch.torch_settings import TorchOptions, changes
 
 
 def all_settings() -> dict[str, Any]:
@@ -240,9 +240,9 @@ def test_an_older_torch_has_one_slot() -> None:
         "cudnn_conv": None,
         "cudnn_rnn": None,
     }
-    assert changes(Options(tf32=True), now) == {"matmul_precision": "high", "cudnn_tf32": True}
-    assert changes(Options(tf32=False), now) == {"matmul_precision": "highest", "cudnn_tf32": False}
-    assert changes(Options(matmul_precision="medium"), now) == {"matmul_precision": "medium"}
+    assert changes(TorchOptions(tf32=True), now) == {"matmul_precision": "high", "cudnn_tf32": True}
+    assert changes(TorchOptions(tf32=False), now) == {"matmul_precision": "highest", "cudnn_tf32": False}
+    assert changes(TorchOptions(matmul_precision="medium"), now) == {"matmul_precision": "medium"}
 
 
 # -- functions and generators

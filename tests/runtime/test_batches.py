@@ -25,7 +25,7 @@ from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import as_arguments
 from anygpu.plan.batching import SIZES, WINDOW
 from anygpu.program.graph import Program
-from anygpu.runtime.batches import MOST_VARIANTS, Batch, Batched, Batches
+from anygpu.runtime.batches import MOST_VARIANTS, Batch, BatchResults, LaunchBatches
 from anygpu.testing.random_programs.agreement import disagreement
 from anygpu.workers.worker import Worker
 
@@ -48,7 +48,7 @@ class Kind:
         self.planner, self.device = planner, device
         wanted = options(on=device, fallback="raise", **given)
         self.offloaded: Offloaded[..., Any] = Offloaded(function, wanted, lambda: planner)
-        self._batches: Batches | None = None
+        self._batches: LaunchBatches | None = None
 
     def call(self, *arguments: Any, **keywords: Any) -> Call:
         call = self.offloaded.call(arguments, keywords)
@@ -73,19 +73,19 @@ class Kind:
     def worker(self) -> Worker:
         return self.planner.worker(self.device)
 
-    def batches(self, state: CallSite) -> Batches:
+    def batches(self, state: CallSite) -> LaunchBatches:
         if self._batches is None:
-            self._batches = Batches(state)
+            self._batches = LaunchBatches(state)
         return self._batches
 
     def plan(self, calls: Sequence[Call], **bounds: Any) -> Batch | None:
         return self.batches(calls[0].site).plan(len(calls), calls, self.device, self.planner, math.inf, **bounds)
 
-    def run(self, batch: Batch) -> Batched:
+    def run(self, batch: Batch) -> BatchResults:
         assert self._batches is not None
         return self._batches.run(batch, self.worker)
 
-    def together(self, calls: Sequence[Call]) -> Batched:
+    def together(self, calls: Sequence[Call]) -> BatchResults:
         """All of them, in one launch."""
         while True:
             batch = self.plan(calls)

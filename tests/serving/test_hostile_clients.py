@@ -22,7 +22,7 @@ import pytest
 from anygpu.observe import local_http
 from anygpu.observe.local_http import MOST_BYTES, MOST_CONNECTIONS, MetricsServer
 from anygpu.serving import limits as module
-from anygpu.serving.limits import MAX_HEAD, MAX_HEADERS, MAX_INPUTS, MAX_JSON, MAX_RANK, Held, Limits
+from anygpu.serving.limits import MAX_HEAD, MAX_HEADERS, MAX_INPUTS, MAX_JSON, MAX_RANK, HeldRequests, Limits
 from anygpu.serving.server import Server
 from benchmarks.serving_client import Connection, Reply, http_request, infer_request, output_of
 from tests.serving.conftest import Serve, X, double
@@ -256,7 +256,7 @@ def test_one_tenant_holds_half_of_the_bytes(serve: Serve, clients: Clients) -> N
 
 
 def test_what_is_held_is_bounded() -> None:
-    held = Held(Limits(10, connections=6), tenants=3)
+    held = HeldRequests(Limits(10, connections=6), tenants=3)
     assert held.grow("a", 40)
     assert not held.grow("a", 1), "half of eight bodies"
     assert held.grow("b", 40)
@@ -270,7 +270,7 @@ def test_what_is_held_is_bounded() -> None:
     assert held.enter("b")
     held.leave("a")
     assert held.enter("a")
-    alone = Held(Limits(10, connections=6), tenants=1)
+    alone = HeldRequests(Limits(10, connections=6), tenants=1)
     assert alone.grow("a", 80)
     assert [alone.enter("a") for _ in range(7)].count(True) == 6
 

@@ -11,7 +11,7 @@ import pytest
 import anygpu as ag
 from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.program.wire import to_bytes
-from anygpu.serving.limits import Refusal
+from anygpu.serving.limits import RequestRefused
 from anygpu.serving.models import Model, model_of, models_of
 
 ONES = np.ones((2, 3), np.float32)
@@ -44,7 +44,7 @@ def test_inputs_are_named_as_parameters() -> None:
     [({"x": ONES}, "needs the input 'w'"), ({"x": ONES, "w": ONES, "y": ONES}, "has no input 'y'; it has x, w, scale")],
 )
 def test_inputs_that_do_not_fit(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(Refusal, match=says):
+    with pytest.raises(RequestRefused, match=says):
         model_of("score", score).call(given)
 
 
@@ -66,9 +66,9 @@ def test_types_from_annotations_are_kept() -> None:
     model = model_of("scored", scored)
     assert tensors(model, "inputs") == {"x": ("FP32", (-1, 3)), "n": ("INT64", ())}
     model.call({"x": ONES, "n": np.array(3)})
-    with pytest.raises(Refusal, match=r"has the shape \[-1, 3\], not \[2, 2\]"):
+    with pytest.raises(RequestRefused, match=r"has the shape \[-1, 3\], not \[2, 2\]"):
         model.call({"x": ONES[:, :2], "n": np.array(3)})
-    with pytest.raises(Refusal, match="is FP32, not FP64"):
+    with pytest.raises(RequestRefused, match="is FP32, not FP64"):
         model.call({"x": ONES.astype(float), "n": np.array(3)})
 
 
@@ -98,7 +98,7 @@ def test_programs(tmp_path: Path) -> None:
         product, more = function(*arguments)
         np.testing.assert_array_equal(product, ONES @ ONES.T)
         np.testing.assert_array_equal(more, ONES + 1)
-    with pytest.raises(Refusal, match="shape"):
+    with pytest.raises(RequestRefused, match="shape"):
         model.call({"input_0": ONES, "input_1": ONES})
 
 

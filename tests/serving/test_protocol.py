@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
-from anygpu.serving.limits import MAX_INPUTS, MAX_RANK, Limits, Refusal
+from anygpu.serving.limits import MAX_INPUTS, MAX_RANK, Limits, RequestRefused
 from anygpu.serving.protocol import DATATYPES, InferRequest, answer, parse
 
 LIMITS = Limits(1 << 20)
@@ -30,8 +30,8 @@ def in_json(datatype: str, shape: list[int], data: Any, **more: Any) -> bytes:
     return json.dumps({"inputs": [{"name": "x", "datatype": datatype, "shape": shape, "data": data}], **more}).encode()
 
 
-def refused(body: bytes, length: int | None = None) -> Refusal:
-    with pytest.raises(Refusal) as caught:
+def refused(body: bytes, length: int | None = None) -> RequestRefused:
+    with pytest.raises(RequestRefused) as caught:
         parse(body, length, LIMITS)
     return caught.value
 
@@ -39,7 +39,7 @@ def refused(body: bytes, length: int | None = None) -> Refusal:
 def status_of(body: bytes, length: int | None) -> int:
     try:
         parse(body, length, LIMITS)
-    except Refusal as refusal:
+    except RequestRefused as refusal:
         return refusal.status
     return 200
 
@@ -163,16 +163,16 @@ def test_a_response_has_what_was_asked_for() -> None:
     assert response.body[response.json_length :] == outputs["a"].tobytes()
     [only] = json.loads(answer(InferRequest({}, "", {"b": False}), "m", "1", outputs).body)["outputs"]
     assert only["name"] == "b"
-    with pytest.raises(Refusal, match="no output 'c'"):
+    with pytest.raises(RequestRefused, match="no output 'c'"):
         answer(InferRequest({}, "", {"c": False}), "m", "1", outputs)
 
 
 def test_what_json_has_no_form_for() -> None:
     for value in (np.array([np.nan]), np.array([1.0], np.float16)):
-        with pytest.raises(Refusal, match="ask for binary data"):
+        with pytest.raises(RequestRefused, match="ask for binary data"):
             answer(InferRequest({}), "m", "1", {"output": value})
     for value, dtype in ((np.array([1j]), "complex128"), (np.asarray("text"), "<U4"), (np.asarray(None), "object")):
-        with pytest.raises(Refusal, match=f"is {dtype}, which the protocol has no type for") as caught:
+        with pytest.raises(RequestRefused, match=f"is {dtype}, which the protocol has no type for") as caught:
             answer(InferRequest({}), "m", "1", {"output": value})
         assert caught.value.status == 500
 

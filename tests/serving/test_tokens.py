@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anygpu.errors import InvalidOption
-from anygpu.serving.limits import Access, Refusal, tokens_of
+from anygpu.serving.limits import RequestRefused, TokenAccess, tokens_of
 
 WEB, NIGHTLY = "web-0123456789abcdef", "nightly-0123456789"
 
@@ -16,11 +16,11 @@ WEB, NIGHTLY = "web-0123456789abcdef", "nightly-0123456789"
 def test_tokens_from_a_mapping() -> None:
     tokens = tokens_of({WEB: "web", NIGHTLY: ("nightly", ["score"])})
     assert tokens is not None
-    assert tokens.find(f"Bearer {WEB}".encode()) == Access("web")
+    assert tokens.find(f"Bearer {WEB}".encode()) == TokenAccess("web")
     nightly = tokens.find(f"bearer {NIGHTLY}".encode())
-    assert nightly == Access("nightly", frozenset({"score"}))
+    assert nightly == TokenAccess("nightly", frozenset({"score"}))
     nightly.check("score")
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestRefused) as caught:
         nightly.check("other")
     assert caught.value.status == 403
 
@@ -31,7 +31,7 @@ def test_tokens_from_a_mapping() -> None:
 def test_tokens_that_are_missing_or_unknown(header: bytes | None) -> None:
     tokens = tokens_of({WEB: "web"})
     assert tokens is not None
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestRefused) as caught:
         tokens.find(header)
     assert caught.value.status == 401
     assert caught.value.headers[0][0] == b"www-authenticate"
@@ -43,7 +43,7 @@ def test_tokens_from_a_file(tmp_path: Path) -> None:
     path.write_text(f"# ours\nweb {WEB}\n\nnightly {NIGHTLY} score,rank  # at night\n")
     tokens = tokens_of(path)
     assert tokens is not None
-    assert tokens.find(f"Bearer {WEB}".encode()) == Access("web")
+    assert tokens.find(f"Bearer {WEB}".encode()) == TokenAccess("web")
     assert tokens.find(f"Bearer {NIGHTLY}".encode()).models == frozenset({"score", "rank"})
 
 

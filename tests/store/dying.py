@@ -24,7 +24,7 @@ import numpy as np
 
 from anygpu.errors import StoreError, UnknownTensor
 from anygpu.store import private_folder, segments, shared_store
-from anygpu.store.segments import Key
+from anygpu.store.segments import SegmentKey
 from anygpu.store.shared_store import Found, SharedTensors, open_shared
 
 NAME = "dying"
@@ -148,7 +148,7 @@ def live(within: Path, seed: int, told: int) -> None:
     shared = open_shared(NAME, within=within)
     kept: list[Found] = []
     while True:
-        key: Key = ("chaos", str(chance.randrange(6)))
+        key: SegmentKey = ("chaos", str(chance.randrange(6)))
         number = chance.randrange(100)
         what = chance.randrange(8)
         if what == 0:

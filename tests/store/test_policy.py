@@ -6,18 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.store.policy import Budgets, Item, Mode, Move, NoRoom, room_on_device, room_on_host, tidied
+from anygpu.store.policy import Budgets, StoreMode, TierFull, TierItem, TierMove, room_on_device, room_on_host, tidied
 
 
 @st.composite
-def tiers(draw: st.DrawFn) -> list[Item]:
+def tiers(draw: st.DrawFn) -> list[TierItem]:
     items = []
     for key in range(draw(st.integers(0, 8))):
         on_device, on_host, backed = draw(
             st.sampled_from([p for n in range(1, 8) for p in [(bool(n & 1), bool(n & 2), bool(n & 4))]])
         )
         fixed = draw(st.booleans()) and on_device
-        items.append(Item(key, draw(st.integers(0, 50)), draw(st.integers(0, 20)), on_device, on_host, backed, fixed))
+        items.append(
+            TierItem(key, draw(st.integers(0, 50)), draw(st.integers(0, 20)), on_device, on_host, backed, fixed)
+        )
     return items
 
 
@@ -29,10 +31,10 @@ budgets = st.builds(
 )
 
 
-def after(items: list[Item], moves: list[Move], allowed: Budgets) -> dict[int, Item]:
+def after(items: list[TierItem], moves: list[TierMove], allowed: Budgets) -> dict[int, TierItem]:
     """Carry the moves out, and check each of them."""
     state = {
-        each.key: Item(each.key, each.nbytes, each.used, each.on_device, each.on_host, each.backed, each.fixed)
+        each.key: TierItem(each.key, each.nbytes, each.used, each.on_device, each.on_host, each.backed, each.fixed)
         for each in items
     }
     for move in moves:
@@ -66,11 +68,11 @@ def after(items: list[Item], moves: list[Move], allowed: Budgets) -> dict[int, I
 
 
 @given(tiers(), st.integers(0, 100), budgets)
-def test_room_on_the_device(items: list[Item], need: int, allowed: Budgets) -> None:
+def test_room_on_the_device(items: list[TierItem], need: int, allowed: Budgets) -> None:
     before = [(each.on_device, each.on_host) for each in items]
     try:
         moves = room_on_device(items, need, allowed)
-    except NoRoom:
+    except TierFull:
         moves = []
     else:
         state = after(items, moves, allowed)
@@ -80,22 +82,22 @@ def test_room_on_the_device(items: list[Item], need: int, allowed: Budgets) -> N
 
 
 @given(tiers(), st.integers(0, 100), budgets)
-def test_room_is_refused_only_when_there_is_none(items: list[Item], need: int, allowed: Budgets) -> None:
+def test_room_is_refused_only_when_there_is_none(items: list[TierItem], need: int, allowed: Budgets) -> None:
     """With a disk, everything that is not fixed can leave."""
     allowed = Budgets(device=allowed.device, host=allowed.host, disk=True)
     fixed = sum(each.nbytes for each in items if each.fixed)
     try:
         room_on_device(items, need, allowed)
-    except NoRoom:
+    except TierFull:
         assert allowed.device is not None
         assert fixed + need > allowed.device
 
 
 @given(tiers(), st.integers(0, 100), budgets)
-def test_room_on_the_host(items: list[Item], need: int, allowed: Budgets) -> None:
+def test_room_on_the_host(items: list[TierItem], need: int, allowed: Budgets) -> None:
     try:
         moves = room_on_host(items, need, allowed)
-    except NoRoom:
+    except TierFull:
         return
     state = after(items, moves, allowed)
     if allowed.host is not None:
@@ -103,7 +105,7 @@ def test_room_on_the_host(items: list[Item], need: int, allowed: Budgets) -> Non
 
 
 @given(tiers(), st.integers(0, 20), budgets, st.sampled_from(["speed", "memory", "balanced"]))
-def test_tidying_never_loses_anything(items: list[Item], since: int, allowed: Budgets, mode: Mode) -> None:
+def test_tidying_never_loses_anything(items: list[TierItem], since: int, allowed: Budgets, mode: StoreMode) -> None:
     state = after(items, tidied(items, since, allowed, mode), allowed)
     if mode == "memory":
         assert not any(each.on_host and (each.on_device or each.backed) for each in state.values())
@@ -111,19 +113,19 @@ def test_tidying_never_loses_anything(items: list[Item], since: int, allowed: Bu
 
 def test_the_oldest_leave_first_and_what_is_fixed_stays() -> None:
     items = [
-        Item(1, 10, used=3, on_device=True, on_host=False),
-        Item(2, 10, used=1, on_device=True, on_host=True, fixed=True),
-        Item(3, 10, used=2, on_device=True, on_host=True),
-        Item(4, 10, used=4, on_device=True, on_host=False),
+        TierItem(1, 10, used=3, on_device=True, on_host=False),
+        TierItem(2, 10, used=1, on_device=True, on_host=True, fixed=True),
+        TierItem(3, 10, used=2, on_device=True, on_host=True),
+        TierItem(4, 10, used=4, on_device=True, on_host=False),
     ]
-    assert room_on_device(items, 20, Budgets(device=40)) == [Move(3, "leave_device"), Move(1, "to_host")]
+    assert room_on_device(items, 20, Budgets(device=40)) == [TierMove(3, "leave_device"), TierMove(1, "to_host")]
     # The host has room for two: the copy of what is fixed on the device makes way.
     assert room_on_device(items, 20, Budgets(device=40, host=20)) == [
-        Move(3, "leave_device"),
-        Move(2, "drop_host"),
-        Move(1, "to_host"),
+        TierMove(3, "leave_device"),
+        TierMove(2, "drop_host"),
+        TierMove(1, "to_host"),
     ]
-    with pytest.raises(NoRoom):
+    with pytest.raises(TierFull):
         room_on_device(items, 31, Budgets(device=40))
 
 
@@ -131,15 +133,15 @@ def test_the_oldest_leave_first_and_what_is_fixed_stays() -> None:
     ("mode", "expected"),
     [
         ("speed", []),
-        ("balanced", [Move(1, "leave_device"), Move(3, "drop_host")]),
-        ("memory", [Move(1, "leave_device"), Move(2, "to_host"), Move(3, "drop_host")]),
+        ("balanced", [TierMove(1, "leave_device"), TierMove(3, "drop_host")]),
+        ("memory", [TierMove(1, "leave_device"), TierMove(2, "to_host"), TierMove(3, "drop_host")]),
     ],
 )
-def test_three_modes_do_three_things_with_what_is_idle(mode: Mode, expected: list[Move]) -> None:
+def test_three_modes_do_three_things_with_what_is_idle(mode: StoreMode, expected: list[TierMove]) -> None:
     items = [
-        Item(1, 10, used=1, on_device=True, on_host=True),
-        Item(2, 10, used=2, on_device=True, on_host=False),
-        Item(3, 10, used=3, on_device=True, on_host=True, fixed=True),
-        Item(4, 10, used=9, on_device=True, on_host=False),
+        TierItem(1, 10, used=1, on_device=True, on_host=True),
+        TierItem(2, 10, used=2, on_device=True, on_host=False),
+        TierItem(3, 10, used=3, on_device=True, on_host=True, fixed=True),
+        TierItem(4, 10, used=9, on_device=True, on_host=False),
     ]
     assert tidied(items, 5, Budgets(), mode) == expected

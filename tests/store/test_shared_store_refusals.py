@@ -174,7 +174,7 @@ def test_a_segment_that_is_missing_or_empty_is_told_of(shared: SharedTensors) ->
 @given(st.data())
 def test_changed_bytes_are_read_or_refused(data: st.DataObject) -> None:
     written = segments.Directory(
-        1, 7, tuple(segments.Entry(*entry(key=("text", str(number)), shape=(3,))) for number in range(3))
+        1, 7, tuple(segments.SegmentEntry(*entry(key=("text", str(number)), shape=(3,))) for number in range(3))
     )
     content = bytearray(segments.encode(written))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -18,7 +18,7 @@ from anygpu.device_arrays.registry import registry
 from anygpu.verify import checks
 from anygpu.verify.cases import Subject
 from anygpu.verify.checks import FAULTS, NAMES, all_checks
-from anygpu.verify.document import Record, from_json
+from anygpu.verify.document import VerifyRecord, from_json
 
 Result = subprocess.CompletedProcess[str]
 Run = Callable[..., Result]
@@ -55,7 +55,7 @@ def run(folder: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def clean(run: Run, folder: Path) -> tuple[Result, Record, bytes]:
+def clean(run: Run, folder: Path) -> tuple[Result, VerifyRecord, bytes]:
     result = run("numpy", "--seconds", "200", "--programs", "20", "--only", "programs,dtypes,faults", "--only", "grid")
     (path,) = folder.glob("anygpu-verify-numpy-*.json")
     data = path.read_bytes()
@@ -63,7 +63,7 @@ def clean(run: Run, folder: Path) -> tuple[Result, Record, bytes]:
     return result, from_json(data), data
 
 
-def test_a_clean_device(clean: tuple[Result, Record, bytes]) -> None:
+def test_a_clean_device(clean: tuple[Result, VerifyRecord, bytes]) -> None:
     result, record, _ = clean
     assert result.returncode == 0, result.stderr
     assert record.is_clean
@@ -79,7 +79,7 @@ def test_a_clean_device(clean: tuple[Result, Record, bytes]) -> None:
     assert "programs: 20 of 20 cases" in result.stderr
 
 
-def test_the_record_tells_nobody_whose_machine_it_is(clean: tuple[Result, Record, bytes], folder: Path) -> None:
+def test_the_record_tells_nobody_whose_machine_it_is(clean: tuple[Result, VerifyRecord, bytes], folder: Path) -> None:
     _, record, data = clean
     text = data.decode().lower()
     secrets = ["mallory", str(folder), str(Path.home()), socket.gethostname(), sys.prefix]

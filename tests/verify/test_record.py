@@ -14,12 +14,20 @@ from rich.console import Console
 
 from anygpu.cli.verify import Screen
 from anygpu.testing import fake_device
-from anygpu.verify.document import CheckRecord, Finding, Machine, Record, Timing, VerifiedDevice, from_json
+from anygpu.verify.document import (
+    CallTiming,
+    CheckRecord,
+    VerifiedDevice,
+    VerifiedMachine,
+    VerifyRecord,
+    WrongCase,
+    from_json,
+)
 from anygpu.verify.running import facts_of
 
 ROOT = Path(__file__).parents[2]
 
-FINDING = Finding(
+FINDING = WrongCase(
     check="programs",
     case="program 11",
     seed=11,
@@ -32,14 +40,16 @@ FINDING = Finding(
     nodes_before=17,
     command="anygpu verify fake:0 --only programs --seed 11",
 )
-RECORD = Record(
+RECORD = VerifyRecord(
     anygpu="1.0",
     date="2026-11-17",
     device=VerifiedDevice(
         id="fake:0", engine="fake", kind="gpu", form="discrete", name="Fake <GPU>", vendor=None, api="Vulkan",
         driver="Fake | Driver 1.2", memory=None, model=None, features=("f16",), limits={},
     ),
-    machine=Machine(system="Linux", processor="CPU", cores=2, memory=1 << 30, python="3.11", libraries={"wgpu": "0.3"}),
+    machine=VerifiedMachine(
+        system="Linux", processor="CPU", cores=2, memory=1 << 30, python="3.11", libraries={"wgpu": "0.3"},
+    ),
     seconds=12.5,
     budget=300,
     disturbed=False,
@@ -49,8 +59,8 @@ RECORD = Record(
     ),
     findings=(FINDING,),
     timings=(
-        Timing(workload="add", elements=1_000_000, seconds=0.002, numpy_seconds=0.001),
-        Timing(workload="sum", elements=1_000_000, seconds=0.001, numpy_seconds=0.004),
+        CallTiming(workload="add", elements=1_000_000, seconds=0.002, numpy_seconds=0.001),
+        CallTiming(workload="sum", elements=1_000_000, seconds=0.001, numpy_seconds=0.004),
     ),
 )  # fmt: skip
 

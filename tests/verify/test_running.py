@@ -8,23 +8,23 @@ from typing import Any
 from anygpu.device_arrays.registry import registry
 from anygpu.errors import DeviceHung, DeviceLost, OutOfMemory, Unsupported
 from anygpu.testing import ManualClock
-from anygpu.verify.cases import ActCase, Case, Check, Subject, Tried
-from anygpu.verify.running import MOST_DEATHS, MOST_FINDINGS, Outcome, Trial
+from anygpu.verify.cases import ActCase, Subject, Tried, VerifyCase, VerifyCheck
+from anygpu.verify.running import MOST_DEATHS, MOST_FINDINGS, DeviceTrial, TrialOutcome
 from tests.verify.watching import Silent
 
 NUMPY = registry.find("numpy").facts
 
 
-def check_of(name: str, *acts: Any, share: float = 1.0) -> Check:
-    def cases(subject: Subject) -> Iterator[Case]:
+def check_of(name: str, *acts: Any, share: float = 1.0) -> VerifyCheck:
+    def cases(subject: Subject) -> Iterator[VerifyCase]:
         for number, act in enumerate(acts):
             yield ActCase(f"{name} {number}", number, act)
 
-    return Check(name, "It works.", share, lambda subject: len(acts), cases)
+    return VerifyCheck(name, "It works.", share, lambda subject: len(acts), cases)
 
 
-def tried(*checks: Check, seconds: float = 100.0, number: int | None = None, clock: Any = None) -> Outcome:
-    trial = Trial(Subject(NUMPY), Silent(), seconds=seconds, clock=clock or ManualClock())
+def tried(*checks: VerifyCheck, seconds: float = 100.0, number: int | None = None, clock: Any = None) -> TrialOutcome:
+    trial = DeviceTrial(Subject(NUMPY), Silent(), seconds=seconds, clock=clock or ManualClock())
     return trial.run(checks, number=number)
 
 

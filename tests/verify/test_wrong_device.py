@@ -6,9 +6,9 @@ import pytest
 
 from anygpu.device_arrays.registry import registry
 from anygpu.hardware.device import Device
-from anygpu.verify.cases import Check, Subject
+from anygpu.verify.cases import Subject, VerifyCheck
 from anygpu.verify.checks import all_checks, chosen
-from anygpu.verify.document import Record
+from anygpu.verify.document import VerifyRecord
 from anygpu.verify.running import verify_device
 from anygpu.verify.values import CONFORMANCE, SIZES, program_of, programs
 from tests.support.wrong_kernels import Fault, WrongRegistry
@@ -18,7 +18,7 @@ from tests.verify.watching import Silent
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def verified(fault: Fault, check: Check, number: int) -> tuple[Device, Record]:
+def verified(fault: Fault, check: VerifyCheck, number: int) -> tuple[Device, VerifyRecord]:
     places = WrongRegistry(fault)
     try:
         device = places.find("webgpu").facts
@@ -36,7 +36,7 @@ def seed_with(operation: str, first: int) -> int:
     raise AssertionError(f"no random program returns a {operation}")
 
 
-def number_of(check: Check, name: str) -> int:
+def number_of(check: VerifyCheck, name: str) -> int:
     anything = Subject(registry.find("numpy").facts)
     return next(case.number for case in check.cases(anything) if case.name == name)
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from anygpu.verify.cases import Check
-from anygpu.verify.document import CheckRecord, Finding
+from anygpu.verify.cases import VerifyCheck
+from anygpu.verify.document import CheckRecord, WrongCase
 
 
 class Silent:
     def __init__(self) -> None:
         self.begun_checks: list[str] = []
-        self.findings: list[Finding] = []
+        self.findings: list[WrongCase] = []
         self.records: list[CheckRecord] = []
 
-    def begun(self, check: Check, cases: int) -> None:
+    def begun(self, check: VerifyCheck, cases: int) -> None:
         self.begun_checks.append(check.name)
 
-    def advanced(self, check: Check, tried: int) -> None:
+    def advanced(self, check: VerifyCheck, tried: int) -> None:
         pass
 
-    def found(self, finding: Finding) -> None:
+    def found(self, finding: WrongCase) -> None:
         self.findings.append(finding)
 
     def ended(self, record: CheckRecord) -> None:

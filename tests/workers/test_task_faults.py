@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 
 from anygpu import errors
-from anygpu.workers.task_lifecycle import Fault, fault_of
+from anygpu.workers.task_lifecycle import TaskFault, fault_of
 
-OF_ANYGPU: list[tuple[BaseException, Fault]] = [
+OF_ANYGPU: list[tuple[BaseException, TaskFault]] = [
     (errors.TooBig("webgpu:0", 100, 10), "too big"),
     (errors.OutOfMemory("webgpu:0", 100), "no memory"),
     (errors.OverBudget("webgpu:0", 100, 10), "over budget"),
@@ -39,7 +39,7 @@ OF_THE_USER: list[BaseException] = [
 
 
 @pytest.mark.parametrize(("error", "fault"), OF_ANYGPU, ids=lambda each: type(each).__name__)
-def test_errors_of_anygpu_have_their_fault_also_from_another_process(error: BaseException, fault: Fault) -> None:
+def test_errors_of_anygpu_have_their_fault_also_from_another_process(error: BaseException, fault: TaskFault) -> None:
     assert fault_of(error) == fault
     assert fault_of(pickle.loads(pickle.dumps(error))) == fault
 
@@ -51,7 +51,7 @@ def test_everything_else_is_the_users_whatever_its_words(error: BaseException) -
 
 def test_every_fault_has_an_error() -> None:
     found = {fault for _, fault in OF_ANYGPU} | {"user", "missing"}
-    assert found == set(get_args(Fault))
+    assert found == set(get_args(TaskFault))
 
 
 def test_a_kind_of_ours_that_somebody_made_more_special_keeps_its_fault() -> None:
@@ -71,5 +71,5 @@ def test_a_kind_of_ours_that_somebody_made_more_special_keeps_its_fault() -> Non
         (errors.DeviceLost("opencl:0"), "missing"),
     ],
 )
-def test_the_loss_of_another_worker_means_a_missing_argument(error: errors.DeviceLost, fault: Fault) -> None:
+def test_the_loss_of_another_worker_means_a_missing_argument(error: errors.DeviceLost, fault: TaskFault) -> None:
     assert fault_of(error, device="webgpu:0", generation=2) == fault

@@ -20,14 +20,12 @@ from anygpu.workers.task_lifecycle import (
     Action,
     Cancelled,
     Deliver,
-    Event,
-    Evict,
+    DeviceFree,
+    EvictBuffers,
     Expired,
     Fail,
     Failed,
-    Fault,
     Finished,
-    Free,
     Kill,
     Probe,
     Reclaim,
@@ -37,11 +35,13 @@ from anygpu.workers.task_lifecycle import (
     Started,
     Status,
     Task,
+    TaskEvent,
+    TaskFault,
     describe,
     step,
 )
 
-FAULTS: tuple[Fault, ...] = get_args(Fault)
+FAULTS: tuple[TaskFault, ...] = get_args(TaskFault)
 SITUATIONS: tuple[Status, ...] = get_args(Status)
 
 Expected = tuple[Status, list[Action]]
@@ -49,22 +49,22 @@ Expected = tuple[Status, list[Action]]
 Outcome = Expected | Literal["nothing", "impossible"]
 
 
-def failed(fault: Fault, *, cuttable: bool = False, begun: bool = True, overdue: bool = False) -> Failed:
+def failed(fault: TaskFault, *, cuttable: bool = False, begun: bool = True, overdue: bool = False) -> Failed:
     return Failed(fault, "SomeError", "what it said.\nmore", cuttable=cuttable, begun=begun, overdue=overdue)
 
 
-def lived(task: Task, *events: Event) -> Task:
+def lived(task: Task, *events: TaskEvent) -> Task:
     for event in events:
         task, _ = step(task, event)
     return task
 
 
-def launches(start: Started, *failures: Failed) -> list[Event]:
+def launches(start: Started, *failures: Failed) -> list[TaskEvent]:
     """One launch after the other on the same worker, with how each of them failed."""
     return [event for failure in failures for event in (start, failure)]
 
 
-def life(task: Task, *events: Event) -> list[tuple[Action, ...]]:
+def life(task: Task, *events: TaskEvent) -> list[tuple[Action, ...]]:
     """What was to be done after each event."""
     done = []
     for event in events:
@@ -102,7 +102,7 @@ BY_STATUS: dict[str, Task] = {
     "cancelled": lived(fresh(), CANCEL),
 }
 
-EVENTS: dict[str, Event] = {
+EVENTS: dict[str, TaskEvent] = {
     "started": ON_A,
     "finished": DONE,
     "cancelled": CANCEL,
@@ -119,7 +119,7 @@ _RUNNING: dict[str, Outcome] = {
     "expired": ("abandoned", [Fail("late", still_running=True)]),
     "too big": ("queued", [SplitFurther("a"), Requeue("a")]),
     "no memory": ("queued", [Reclaim("a"), Requeue("a")]),
-    "over budget": ("queued", [Evict("a"), Requeue("a")]),
+    "over budget": ("queued", [EvictBuffers("a"), Requeue("a")]),
     "lost": ("queued", [Replace("a"), Requeue()]),
     "poisoned": ("queued", [Replace("a"), Requeue()]),
     "missing": ("queued", [Requeue()]),
@@ -141,13 +141,13 @@ _STOPPING: dict[str, Outcome] = {
 }
 _ABANDONED: dict[str, Outcome] = {
     "started": "impossible",
-    "finished": ("failed", [Free("a")]),
+    "finished": ("failed", [DeviceFree("a")]),
     "cancelled": "nothing",
     "expired": "nothing",
-    **{fault: ("failed", [Free("a")]) for fault in FAULTS},
-    "lost": ("failed", [Replace("a"), Free("a")]),
-    "poisoned": ("failed", [Replace("a"), Free("a")]),
-    "hung": ("failed", [Probe("a"), Free("a")]),
+    **{fault: ("failed", [DeviceFree("a")]) for fault in FAULTS},
+    "lost": ("failed", [Replace("a"), DeviceFree("a")]),
+    "poisoned": ("failed", [Replace("a"), DeviceFree("a")]),
+    "hung": ("failed", [Probe("a"), DeviceFree("a")]),
 }
 
 
@@ -186,7 +186,7 @@ TABLE: dict[str, dict[str, Outcome]] = {
     "abandoned": _ABANDONED,
     "abandoned, killed": {
         **_ABANDONED,
-        **{name: ("failed", [Probe("a"), Free("a")]) for name in ("finished", *FAULTS)},
+        **{name: ("failed", [Probe("a"), DeviceFree("a")]) for name in ("finished", *FAULTS)},
     },
     "abandoned, cancelled": _ending_as("cancelled", _ABANDONED),
     "done": _OVER,
@@ -249,7 +249,7 @@ def test_no_memory_for_what_cannot_be_cut() -> None:
 def test_over_budget_evicts_once_then_cuts_then_is_refused() -> None:
     cut = (SplitFurther("a"), Requeue("a"))
     done = life(fresh("a"), *launches(ON_A, *[failed("over budget", cuttable=True)] * 5))[1::2]
-    assert done == [(Evict("a"), Requeue("a")), cut, cut, cut, (Fail("over budget"),)]
+    assert done == [(EvictBuffers("a"), Requeue("a")), cut, cut, cut, (Fail("over budget"),)]
     assert life(fresh("a"), *launches(ON_A, *[failed("over budget")] * 2))[1::2] == [done[0], done[-1]]
 
 
@@ -278,7 +278,7 @@ def test_another_device_begins_anew_and_the_same_one_does_not() -> None:
 
 
 @pytest.mark.parametrize("fault", ["lost", "poisoned"])
-def test_the_third_worker_that_dies_of_it_makes_it_poison(fault: Fault) -> None:
+def test_the_third_worker_that_dies_of_it_makes_it_poison(fault: TaskFault) -> None:
     task = lived(fresh(), ON_A, failed(fault), ON_B, failed(fault), Started("a", 2))
     after, actions = step(task, failed(fault))
     assert (after.status, after.deaths) == ("failed", 3)
@@ -286,7 +286,7 @@ def test_the_third_worker_that_dies_of_it_makes_it_poison(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", ["lost", "hung", "too big", "unsupported", "missing"])
-def test_who_failed_with_others_runs_alone_from_then_on(fault: Fault) -> None:
+def test_who_failed_with_others_runs_alone_from_then_on(fault: TaskFault) -> None:
     task = lived(fresh(), ON_A_SHARED, failed(fault))
     assert task.suspect
     assert (task.deaths, task.cuts, task.restores, task.excluded) == (0, 0, 0, ())
@@ -311,7 +311,7 @@ def test_missing_arguments_are_restored_three_times() -> None:
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("user", "late", "hung")])
-def test_what_was_not_begun_may_be_tried_again_even_if_it_is_not_repeatable(fault: Fault) -> None:
+def test_what_was_not_begun_may_be_tried_again_even_if_it_is_not_repeatable(fault: TaskFault) -> None:
     task = lived(fresh(repeatable=False), ON_A)
     assert step(task, failed(fault))[0].status == "failed"
     assert step(task, failed(fault, begun=False))[0].status == "queued"
@@ -348,7 +348,7 @@ def test_an_error_carries_the_whole_story() -> None:
 # -- every state that there is
 
 
-def _every_event(task: Task) -> Iterator[Event]:
+def _every_event(task: Task) -> Iterator[TaskEvent]:
     """In every variant that makes a difference somewhere."""
     for device in task.devices:
         yield Started(device, 1)
@@ -367,7 +367,7 @@ def _every_event(task: Task) -> Iterator[Event]:
                 yield failed(fault, begun=begun, overdue=True)
 
 
-def _attempt(task: Task, event: Event) -> tuple[Task, tuple[Action, ...]] | None:
+def _attempt(task: Task, event: TaskEvent) -> tuple[Task, tuple[Action, ...]] | None:
     """The step, after a look whether it was right; `None` for an event that is impossible."""
     try:
         after, actions = step(task, event)
@@ -391,7 +391,7 @@ def _essence(task: Task) -> Task:
     return replace(task, history=())
 
 
-def _may_happen(task: Task, event: Event) -> bool:
+def _may_happen(task: Task, event: TaskEvent) -> bool:
     if isinstance(event, Cancelled | Expired):
         return True
     if isinstance(event, Finished | Failed):
@@ -408,7 +408,7 @@ def _answered(task: Task) -> bool:
     return task.status == "abandoned" or task.status in FINAL
 
 
-def check(before: Task, event: Event, after: Task, actions: tuple[Action, ...]) -> None:
+def check(before: Task, event: TaskEvent, after: Task, actions: tuple[Action, ...]) -> None:
     """What is true of every single step; together these make every life a right one."""
     answers = [action for action in actions if isinstance(action, Deliver | Fail)]
     assert len(answers) == _answered(after) - _answered(before), "one answer, when its caller is done with it"
@@ -426,7 +426,7 @@ def check(before: Task, event: Event, after: Task, actions: tuple[Action, ...]) 
         assert actions[-1] is requeued[0], "everything is ready before it waits"
         assert set(after.devices) - set(after.excluded), "there is a device to wait for"
         assert not isinstance(requeued[0].device, str) or requeued[0].device not in after.excluded
-    freed = any(isinstance(action, Free) for action in actions)
+    freed = any(isinstance(action, DeviceFree) for action in actions)
     assert freed == (before.status == "abandoned" != after.status), "an abandoned task frees its device"
     if isinstance(event, Failed) and event.fault in ("lost", "poisoned", "hung"):
         assert Replace(before.device or "") in actions or Probe(before.device or "") in actions, (
@@ -484,7 +484,7 @@ def _longest_way(start: Task, following: dict[Task, set[Task]]) -> int:
 # -- lives
 
 
-def _some_event(draw: random.Random, task: Task) -> Event:
+def _some_event(draw: random.Random, task: Task) -> TaskEvent:
     kind = draw.random()
     if kind < 0.4:
         device = (
@@ -560,7 +560,7 @@ class Lives(RuleBasedStateMachine):
         self.answers: list[Action] = []
         self.cancelled_in_time = False
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: TaskEvent) -> None:
         after, actions = step(self.task, event)
         check(self.task, event, after, actions)
         self.task = after
@@ -589,7 +589,7 @@ class Lives(RuleBasedStateMachine):
 
     @precondition(lambda self: self.busy)
     @rule(fault=st.sampled_from(FAULTS), cuttable=st.booleans(), begun=st.booleans(), overdue=st.booleans())
-    def fail(self, fault: Fault, cuttable: bool, begun: bool, overdue: bool) -> None:
+    def fail(self, fault: TaskFault, cuttable: bool, begun: bool, overdue: bool) -> None:
         self.busy = None
         self.tell(failed(fault, cuttable=cuttable, begun=begun, overdue=overdue))
 

@@ -11,11 +11,11 @@ from rich.console import Console
 import anygpu
 from anygpu import api
 from anygpu.cli.demo import demo
-from anygpu.cli.devices import Json, ProbeSeconds, calibrate, devices
+from anygpu.cli.devices import ProbeSeconds, calibrate, devices
 from anygpu.cli.explain import explain
 from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
-from anygpu.cli.output import print_json, show_diagnosis, show_findings, waiting
+from anygpu.cli.output import Json, print_json, show_diagnosis, show_findings, waiting
 from anygpu.cli.scripts import advise, profile
 from anygpu.cli.serve import serve
 from anygpu.cli.top import dashboard, run, top

@@ -50,7 +50,7 @@ def price(normals, spot, strike, rate, sigma):  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True)
-class Program:
+class DemoProgram:
     """A function of the demo, and arguments for it."""
 
     function: Callable[..., Any]
@@ -59,7 +59,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DemoTimes:
     """Times of a program with NumPy and with the decorator, in seconds: medians of calls in turn."""
 
     numpy: float
@@ -86,7 +86,7 @@ class Comparison:
         return self.numpy / self.anygpu
 
 
-def programs(scale: float = 1.0) -> list[Program]:
+def programs(scale: float = 1.0) -> list[DemoProgram]:
     """The programs; `scale` multiplies the number of their elements, about."""
     generator = np.random.default_rng(0)
     height, width = max(2, round(1080 * scale**0.5)), max(2, round(1920 * scale**0.5))
@@ -94,20 +94,22 @@ def programs(scale: float = 1.0) -> list[Program]:
     image = generator.random((height, width), np.float32)
     normals = generator.standard_normal(paths)
     return [
-        Program(sharpen, f"sharpens an image of {width} × {height} pixels, float32", (image,)),
-        Program(price, f"prices an option from {paths:,} random paths, float64", (normals, 100.0, 105.0, 0.03, 0.2)),
+        DemoProgram(sharpen, f"sharpens an image of {width} × {height} pixels, float32", (image,)),
+        DemoProgram(
+            price, f"prices an option from {paths:,} random paths, float64", (normals, 100.0, 105.0, 0.03, 0.2)
+        ),
     ]
 
 
 def compare(
-    program: Program,
+    program: DemoProgram,
     offloaded: Callable[..., Any],
     *,
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
     last_receipt: Callable[[], Receipt | None] = api.last_receipt,
     read: Callable[[], Reading] = read_processors,
-) -> Comparison:
+) -> DemoTimes:
     """Call the decorated function until it has found its place, `seconds` at most; then both functions in turn."""
 
     def timed(function: Callable[..., Any]) -> tuple[float, Any]:
@@ -146,7 +148,7 @@ def compare(
             theirs.append(timed(program.function)[0])
     found = conditions(before, read())
     device = Counter(each.device for each in receipts[searched:]).most_common(1)[0][0]
-    return Comparison(
+    return DemoTimes(
         # Not the best: native code on all cores has single calls twice as fast as usual; NumPy on one core has none.
         numpy=median(theirs),
         anygpu=median(ours),
@@ -199,7 +201,7 @@ def demo(
 # -- what is shown
 
 
-def show(console: Console, program: Program, comparison: Comparison, on: str | None = None) -> None:
+def show(console: Console, program: DemoProgram, comparison: DemoTimes, on: str | None = None) -> None:
     """The code of a program, both times as bars, and what is behind them."""
     longest = max(comparison.numpy, comparison.anygpu)
     console.print()
@@ -216,7 +218,7 @@ def show(console: Console, program: Program, comparison: Comparison, on: str | N
         console.print(Text.assemble(f"  {name:<12}", text), soft_wrap=True)
 
 
-def verdict(comparison: Comparison) -> str:
+def verdict(comparison: DemoTimes) -> str:
     """The comparison in a few words: a ratio only where something other than NumPy ran, on a machine that was calm."""
     if comparison.device == "numpy":
         return "stayed on NumPy"
@@ -227,7 +229,7 @@ def verdict(comparison: Comparison) -> str:
     return f"slower: {_readable_ratio(1 / comparison.ratio)} times NumPy's time"
 
 
-def facts(comparison: Comparison) -> list[tuple[str, str]]:
+def facts(comparison: DemoTimes) -> list[tuple[str, str]]:
     """Lines below the bars: a name and a sentence each."""
     stayed = comparison.device == "numpy"
     first = f"{readable_seconds(comparison.first)}"
@@ -252,7 +254,7 @@ def facts(comparison: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def show_end(console: Console, found: Sequence[Comparison]) -> None:
+def show_end(console: Console, found: Sequence[DemoTimes]) -> None:
     """Print the next step."""
     console.print()
     if all(each.device == "numpy" for each in found):

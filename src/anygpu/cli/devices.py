@@ -15,7 +15,7 @@ from rich.text import Text
 
 from anygpu import api
 from anygpu.base.units import readable_seconds
-from anygpu.cli.output import grid, print_json, show_inventory, show_usage, waiting, warn_of_old_name
+from anygpu.cli.output import Json, grid, print_json, show_inventory, show_usage, waiting, warn_of_old_name
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.preference import prefer
@@ -25,7 +25,6 @@ from anygpu.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
 from anygpu.program.costs import OperationClass
 from anygpu.workers.discovery import discover
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")]
 ProbeSeconds = Annotated[
     float,
     typer.Option(
@@ -178,6 +177,7 @@ def _show_all(
 
 
 def _show(console: Console, calibration: Calibration) -> None:
+    """Print the calibration of one device: overheads, transfers and a table of rates."""
     if calibration.source == "assumed":
         console.print(Padding(Text("not measured yet: assumed from its kind", style="yellow"), (0, 0, 0, 2)))
     elif calibration.disturbed:

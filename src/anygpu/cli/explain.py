@@ -133,6 +133,7 @@ def _checked(on: str | None, fallback: str | None, precision: str | None) -> dic
 
 
 def _value(text: str, generator: np.random.Generator) -> Any:
+    """The value of an argument on the command line: a random array, a .npy file, a number or a word."""
     array = _ARRAY.fullmatch(text)
     if array is not None:
         return _random(text, array["dtype"], array["shape"], generator)
@@ -149,6 +150,7 @@ def _value(text: str, generator: np.random.Generator) -> Any:
 
 
 def _random(text: str, name: str, shape_text: str, generator: np.random.Generator) -> Any:
+    """An array of random numbers for a text such as `float32[100,100]`."""
     try:
         dtype = np.dtype(name)
     except TypeError:
@@ -220,6 +222,7 @@ def _settle(console: Console) -> None:
 
 
 def show_plan(console: Console, plan: Plan) -> None:
+    """Print a plan: where the call would run, and the time of each candidate with its reason."""
     heading = Text.assemble((plan.task, "bold"), " would run on ", (plan.chosen, "bold green"), f": {plan.reason}")
     console.print(heading)
     if plan.bytes_in is not None and plan.bytes_out is not None:

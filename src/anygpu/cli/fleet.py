@@ -15,8 +15,8 @@ from anygpu.cli.output import grid, show_findings
 from anygpu.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from anygpu.fleet.simulation.scenario import Pattern, Scenario
-    from anygpu.fleet.simulation.simulate import Quantiles, Report
+    from anygpu.fleet.simulation.scenario import ArrivalPattern, Scenario
+    from anygpu.fleet.simulation.simulate import SimulationReport, TimeQuantiles
 
 
 def _option(text: str, **options: Any) -> Any:
@@ -80,7 +80,7 @@ def simulate(
 
 def _scenario(options: dict[str, Any]) -> Scenario:
     """The scenario of the command's options, by their names."""
-    from anygpu.fleet.simulation.scenario import Arrivals, Faults, Network, Scenario
+    from anygpu.fleet.simulation.scenario import Arrivals, Faults, Scenario, SimulatedNetwork
 
     def pick(*names: str) -> dict[str, Any]:
         return {name: options[name] for name in names}
@@ -91,7 +91,7 @@ def _scenario(options: dict[str, Any]) -> Scenario:
         **pick("driver_launch", "driver_task"),
         tenants=max(options["tenants"], options["drivers"]),
         arrivals=Arrivals(pattern=_pattern(options["arrivals"]), **pick("rate", "load", "burst", "period", "clients")),
-        network=Network(latency=options["latency"], bytes_per_second=options["bandwidth"]),
+        network=SimulatedNetwork(latency=options["latency"], bytes_per_second=options["bandwidth"]),
         faults=Faults(
             actors=options["actor_faults"],
             nodes=options["node_faults"],
@@ -101,7 +101,7 @@ def _scenario(options: dict[str, Any]) -> Scenario:
     )
 
 
-def _pattern(name: str) -> Pattern:
+def _pattern(name: str) -> ArrivalPattern:
     from anygpu.fleet.simulation.scenario import PATTERNS
 
     for pattern in PATTERNS:
@@ -110,7 +110,8 @@ def _pattern(name: str) -> Pattern:
     raise typer.BadParameter(f"{name!r} is none of {', '.join(PATTERNS)}.", param_hint="--arrivals")
 
 
-def _show(console: Console, report: Report) -> None:
+def _show(console: Console, report: SimulationReport) -> None:
+    """Print the report of a simulation as a table."""
     scenario = report.scenario
     table = grid(2, style="dim")
     table.add_row(
@@ -145,7 +146,7 @@ def _show(console: Console, report: Report) -> None:
     console.print(table)
 
 
-def _quantiles(found: Quantiles) -> str:
+def _quantiles(found: TimeQuantiles) -> str:
     return ", ".join(
         f"p{share} {readable_seconds(seconds)}"
         for share, seconds in ((50, found.p50), (95, found.p95), (99, found.p99))

@@ -16,7 +16,7 @@ from rich.text import Text
 from anygpu.base.printable import encode_json
 from anygpu.base.tables import Column
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.cli.output import PLAIN, grid, show_table
+from anygpu.cli.output import PLAIN, Json, grid, show_table
 from anygpu.errors import InvalidOption
 from anygpu.history.hints import forget_marks
 from anygpu.history.history import (
@@ -51,8 +51,7 @@ history = typer.Typer(
     add_completion=False,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")]
-Name = Annotated[
+FunctionName = Annotated[
     str, typer.Argument(metavar="NAME", help="A function's name, with or without its module, or its hash.")
 ]
 
@@ -109,7 +108,7 @@ def show(
 
 
 @history.command()
-def explain(name: Name, json: Json = False) -> None:
+def explain(name: FunctionName, json: Json = False) -> None:
     """Show for one function what is known of every device, and what follows from it."""
     stored = HistoryFile(history_path())
     functions = _named(_functions(stored.contents()), name)
@@ -249,6 +248,7 @@ def _show_functions(console: Console, functions: Sequence[FunctionHistory], now:
 
 
 def _explain(console: Console, function: FunctionHistory, now: float) -> None:
+    """Print what is known of one function: its habit, and its latest times on each device."""
     habit = function.habit
     console.print(Text.assemble((_label(habit), "bold"), f"  {habit_text(habit, now)}"), soft_wrap=True)
     latest = latest_by_device(function.timings)

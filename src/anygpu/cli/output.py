@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -31,6 +31,9 @@ from anygpu.hardware.usage.usage import ProcessUsage, UsageDocument
 
 # -- prints inventories, diagnoses, usage and tables on a terminal
 
+
+#: An option of most commands.
+Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")]
 
 _MARKS: dict[State, tuple[str, str]] = {
     "verified": ("✓", "green"),
@@ -92,6 +95,7 @@ def show_findings(console: Console, verdict: str, findings: Sequence[Finding]) -
 
 
 def _show_card(console: Console, card: Card, ways: list[Device], *, deep: bool) -> None:
+    """Print a card with the devices that reach it; with `deep`, all their facts."""
     heading = Text(card.name, style="bold")
     heading.append(f"  {memory_of(card)}", style="default")
     console.print(heading)

@@ -25,7 +25,7 @@ from anygpu.base.tables import pick
 from anygpu.base.units import readable_seconds
 from anygpu.cli.output import PLAIN, check_output, numbered, show_table, write_new, write_output
 from anygpu.observe.advising import watching
-from anygpu.observe.advising.judging import FunctionAdvice, Report
+from anygpu.observe.advising.judging import AdviceReport, FunctionAdvice
 from anygpu.observe.profile_html import FUNCTIONS, OPERATIONS, line_columns, summary, to_html
 from anygpu.observe.profile_records import Profile, by_device, joined, run_scalene, version
 from anygpu.observe.script import decorated
@@ -79,7 +79,7 @@ def advise(
     raise typer.Exit(code)
 
 
-def run_and_report(script: str, arguments: list[str], *, measure: bool = False) -> tuple[int, Report | None]:
+def run_and_report(script: str, arguments: list[str], *, measure: bool = False) -> tuple[int, AdviceReport | None]:
     """Run the script in a process of its own, with our standard streams; its exit code, and what was found."""
     with tempfile.TemporaryDirectory(prefix="anygpu-advise-") as folder:
         path = Path(folder) / "report.json"
@@ -91,12 +91,12 @@ def run_and_report(script: str, arguments: list[str], *, measure: bool = False) 
         finally:
             signal.signal(signal.SIGINT, before)
         try:
-            return code, Report.from_json(path.read_bytes())
+            return code, AdviceReport.from_json(path.read_bytes())
         except OSError:
             return code, None
 
 
-def write_copy(script: Path, report: Report) -> tuple[Path, list[int]] | None:
+def write_copy(script: Path, report: AdviceReport) -> tuple[Path, list[int]] | None:
     """Write a copy beside the script, with a decorator for each of its functions that gains.
 
     Returns its path and the lines of these functions, or `None` if there are none. The copy has the script's mode.
@@ -117,7 +117,10 @@ def write_copy(script: Path, report: Report) -> tuple[Path, list[int]] | None:
 # -- what is shown
 
 
-def _tell(report: Report, copy: tuple[Path, list[int]] | None, console: Console, *, apply: bool, json: bool) -> None:
+def _tell(
+    report: AdviceReport, copy: tuple[Path, list[int]] | None, console: Console, *, apply: bool, json: bool
+) -> None:
+    """Print the advice as text or JSON, and where a changed copy of the script was written."""
     if json:
         console.file.write(report.to_json().decode() + "\n")
         return
@@ -132,7 +135,8 @@ def _tell(report: Report, copy: tuple[Path, list[int]] | None, console: Console,
             console.print(Text.assemble("Written to ", (_plain(str(copy[0])), "bold"), f": {functions} offloaded."))
 
 
-def show_report(console: Console, report: Report) -> None:
+def show_report(console: Console, report: AdviceReport) -> None:
+    """Print findings on a script's calls, and the functions that would gain from a device."""
     gains = [each for each in report.functions if each.verdict == "gains"]
     others = [each for each in report.functions if each.verdict != "gains"]
     took = f"{_plain(report.script)} took {readable_seconds(report.seconds)}"

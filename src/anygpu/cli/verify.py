@@ -24,11 +24,11 @@ from anygpu.hardware.device import Device, parse_device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.placement.mismatches import Mismatch, kept
-from anygpu.verify.cases import Check
-from anygpu.verify.document import CheckRecord, Finding, Record, Timing
+from anygpu.verify.cases import VerifyCheck
+from anygpu.verify.document import CallTiming, CheckRecord, VerifyRecord, WrongCase
 
 if TYPE_CHECKING:
-    from anygpu.verify.document import Record
+    from anygpu.verify.document import VerifyRecord
 
 
 #: Why not every case was tried.
@@ -74,15 +74,15 @@ class Screen:
         if self._aside.is_terminal:
             self._bars.stop()
 
-    def begun(self, check: Check, cases: int) -> None:
+    def begun(self, check: VerifyCheck, cases: int) -> None:
         if self._aside.is_terminal:
             self._tasks[check.name] = self._bars.add_task(check.name, total=cases, note="")
 
-    def advanced(self, check: Check, tried: int) -> None:
+    def advanced(self, check: VerifyCheck, tried: int) -> None:
         if check.name in self._tasks:
             self._bars.update(self._tasks[check.name], completed=tried)
 
-    def found(self, finding: Finding) -> None:
+    def found(self, finding: WrongCase) -> None:
         if finding.check in self._tasks:
             self._bars.update(self._tasks[finding.check], note="[red]✗[/red]")
 
@@ -100,7 +100,7 @@ class Screen:
                 highlight=False,
             )
 
-    def show(self, record: Record, path: Path | None) -> None:
+    def show(self, record: VerifyRecord, path: Path | None) -> None:
         """The whole outcome, on standard output."""
         device = record.device
         self._console.print()
@@ -123,7 +123,7 @@ class Screen:
                 soft_wrap=True,
             )
 
-    def _show_finding(self, finding: Finding) -> None:
+    def _show_finding(self, finding: WrongCase) -> None:
         what = f"{finding.check}, {finding.case}: it {finding.kind}"
         if finding.operations:
             what += f", in {', '.join(finding.operations)}"
@@ -138,7 +138,8 @@ class Screen:
         self._console.print()
 
 
-def _table(record: Record) -> Table:
+def _table(record: VerifyRecord) -> Table:
+    """The table of checks: how many cases were tried, wrong, on the host or skipped, and their time."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("", no_wrap=True)
     table.add_column("check", no_wrap=True)
@@ -157,13 +158,13 @@ def _table(record: Record) -> Table:
     return table
 
 
-def _times(record: Record) -> Table:
+def _times(record: VerifyRecord) -> Table:
     sizes = sorted({timing.elements for timing in record.timings})
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("time per call, vs. NumPy", no_wrap=True)
     for size in sizes:
         table.add_column(f"{size:,} elements", justify="right", no_wrap=True)
-    by_name: dict[str, dict[int, Timing]] = {}
+    by_name: dict[str, dict[int, CallTiming]] = {}
     for timing in record.timings:
         by_name.setdefault(timing.workload, {})[timing.elements] = timing
     for name, found in by_name.items():
@@ -171,7 +172,7 @@ def _times(record: Record) -> Table:
     return table
 
 
-def _time(timing: Timing | None) -> Any:
+def _time(timing: CallTiming | None) -> Any:
     if timing is None:
         return Text("–", style="dim")
     factor = timing.speedup
@@ -183,7 +184,8 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def _verdict(record: Record) -> Text:
+def _verdict(record: VerifyRecord) -> Text:
+    """The outcome of a verification in one sentence."""
     tried = sum(check.tried for check in record.checks)
     wrong = sum(check.wrong for check in record.checks)
     left = sum(check.cases - check.tried for check in record.checks)
@@ -272,6 +274,7 @@ def verify(
 
 
 def _devices(wanted: str | None, every: bool) -> Sequence[Device]:
+    """The devices to verify: the named one, every one, or the best that is not NumPy."""
     from anygpu.engines.catalogue import catalogue
     from anygpu.workers.discovery import discover
 
@@ -294,7 +297,7 @@ def _verified(
     number: int | None,
     programs: int,
     file: Path | None,
-) -> list[Record]:
+) -> list[VerifyRecord]:
     """Verify them, and write a record each to `file`, which may be the folder for names of our own."""
     from anygpu.verify.checks import all_checks, chosen
     from anygpu.verify.running import verify_device
@@ -317,7 +320,7 @@ def _verified(
     return records
 
 
-def _written(record: Record, file: Path) -> Path:
+def _written(record: VerifyRecord, file: Path) -> Path:
     if file.is_dir():
         name = f"anygpu-verify-{record.device.id.replace(':', '-')}-{record.date}.json"
         return write_new(numbered(file / name), record.to_json() + b"\n")

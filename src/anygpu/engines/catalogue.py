@@ -14,7 +14,7 @@ from anygpu.engines.disk_cache import version_of
 from anygpu.engines.protocol import Engine
 from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTraits
 from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra, install_command
-from anygpu.hardware.device import CPU, Device, Form, parse_device
+from anygpu.hardware.device import CPU, Device, DeviceForm, parse_device
 from anygpu.hardware.selection import is_stand_in
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _CPU_RATES = msgspec.structs.replace(
 #: Libraries of the vendors of GPUs: their own products, and no child process in between.
 _NATIVE_INTEGRATED = msgspec.structs.replace(INTEGRATED, launch=6e-5, latency=2e-5)
 _NATIVE_DISCRETE = msgspec.structs.replace(DISCRETE, launch=6e-5, latency=2e-5, bytes_per_second=1e10, products=1e13)
-_NATIVE_GPU_RATES: dict[Form, AssumedRates] = {
+_NATIVE_GPU_RATES: dict[DeviceForm, AssumedRates] = {
     "integrated": _NATIVE_INTEGRATED,
     "discrete": _NATIVE_DISCRETE,
     "virtual": _NATIVE_DISCRETE,

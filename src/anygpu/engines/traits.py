@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.engines.isolation import Isolation
-from anygpu.hardware.device import Form
+from anygpu.hardware.device import DeviceForm
 from anygpu.program.ops.custom import Language
 
 #: Which views of an array share its memory.
@@ -60,7 +60,7 @@ DISCRETE = AssumedRates(
     transforms=1e11, sorting=5e10, indexing=1e11, solving=1e11, wide=32.0, compile=0.05, open=0.5,
 )  # fmt: skip
 
-_BY_FORM: dict[Form, AssumedRates] = {
+_BY_FORM: dict[DeviceForm, AssumedRates] = {
     "host": SOFTWARE,
     "software": SOFTWARE,
     "integrated": INTEGRATED,
@@ -85,7 +85,7 @@ class EngineTraits(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether calls may go to it that name no device. Otherwise it is used where it is named.
     automatic: bool = True
     #: By form of the device, where it differs from what anygpu assumes of any engine.
-    rates: dict[Form, AssumedRates] = {}
+    rates: dict[DeviceForm, AssumedRates] = {}
 
-    def rates_of(self, form: Form) -> AssumedRates:
+    def rates_of(self, form: DeviceForm) -> AssumedRates:
         return self.rates.get(form, _BY_FORM[form])

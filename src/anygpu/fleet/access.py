@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from anygpu.errors import InvalidOption
-from anygpu.fleet.security import Access, FileMode, Token
+from anygpu.fleet.security import ClusterAccess, FileMode, TokenSource
 
 #: Ray's default ports of the head and of its dashboard.
 HEAD_PORT, DASHBOARD_PORT = 6379, 8265
@@ -37,7 +37,7 @@ def observe_access(
     dashboard: str | None = None,
     environment: Mapping[str, str] | None = None,
     timeout: float = 5.0,
-) -> Access:
+) -> ClusterAccess:
     """Ask the cluster at `host:port` without a token whether it demands one, and its dashboard too."""
     environment = os.environ if environment is None else environment
     host, port = split_address(address)
@@ -53,7 +53,7 @@ def observe_access(
     if demands and token.source != "none":
         accepted, _ = _ask_head(address, environment, timeout, _read_token(environment))
         token = msgspec.structs.replace(token, accepted=None if accepted is None else not accepted)
-    return Access(
+    return ClusterAccess(
         address=address,
         answered=answered,
         beyond_loopback=reachable_from_outside(host, port),
@@ -114,10 +114,10 @@ def token_path(environment: Mapping[str, str]) -> Path:
     return Path(named) if named else Path(environment.get("HOME", "~")).expanduser() / ".ray" / "auth_token"
 
 
-def _observe_token(environment: Mapping[str, str]) -> Token:
+def _observe_token(environment: Mapping[str, str]) -> TokenSource:
     path = token_path(environment)
     file = file_mode(path)
-    return Token(
+    return TokenSource(
         source="variable" if environment.get("RAY_AUTH_TOKEN") else "file" if file is not None else "none",
         path=str(path),
         file=file,

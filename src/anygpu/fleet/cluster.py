@@ -23,6 +23,7 @@ from anygpu.fleet.messages import (
     ActorEnded,
     ActorOpened,
     Bundle,
+    ClusterNode,
     Connect,
     Connected,
     CountExecutions,
@@ -31,12 +32,11 @@ from anygpu.fleet.messages import (
     DriverRequest,
     Executions,
     KillActor,
+    MachineRefusal,
     MachinesRefused,
-    Node,
     NodeProbed,
     OpenActor,
     ProbeNode,
-    Refusal,
     RequestMachines,
     WatchNodes,
     decode_answer,
@@ -97,11 +97,11 @@ class Cluster:
         self._devices: dict[int, str] = {}
         self._news = threading.Condition()
         self._end: str | None = None
-        self.when_nodes_change: Callable[[tuple[Node, ...]], None] = lambda nodes: None
+        self.when_nodes_change: Callable[[tuple[ClusterNode, ...]], None] = lambda nodes: None
         #: Told the device.
         self.when_actor_ends: Callable[[str], None] = lambda device: None
         self.when_lost: Callable[[str], None] = lambda why: None
-        self.when_refused: Callable[[int, Refusal | None], None] = lambda count, refusal: None
+        self.when_refused: Callable[[int, MachineRefusal | None], None] = lambda count, refusal: None
         try:
             connected = self._connected(address)
         except BaseException:

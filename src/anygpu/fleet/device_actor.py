@@ -21,13 +21,14 @@ from anygpu.engines.disk_cache import version_of
 from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.errors import InvalidOption
 from anygpu.fleet import messages
-from anygpu.fleet.messages import Ask, Bytes, Part, Pulse, Reply
+from anygpu.fleet.messages import Ask, MessagePart, Pulse, Reply
 from anygpu.hardware.device import Device, Unavailable, node_of, parse_device
 from anygpu.hardware.inventory import together
 from anygpu.plan.calibration import Calibration
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
-from anygpu.workers.child_server import Server
+from anygpu.workers.child_server import ChildServer
+from anygpu.workers.shared_memory import ByteArray
 from anygpu.workers.task_messages import Answer, InSegment, TaskFailed, TaskOutcome, error_to_message
 from anygpu.workers.worker import default_budget
 
@@ -46,7 +47,7 @@ COMMON = ("anygpu", "numpy")
 _OPTION = "other_versions=True"
 
 
-class Difference(NamedTuple):
+class VersionDifference(NamedTuple):
     """A distribution whose minor version is another one there."""
 
     distribution: str
@@ -70,10 +71,12 @@ def library_of(engine: str) -> tuple[str, ...]:
     return entry.versions[:1] if entry is not None else ()
 
 
-def differences(names: Iterable[str], here: Mapping[str, str], there: Mapping[str, str]) -> tuple[Difference, ...]:
+def differences(
+    names: Iterable[str], here: Mapping[str, str], there: Mapping[str, str]
+) -> tuple[VersionDifference, ...]:
     """Those of the distributions that are in both places, and in another minor version."""
     return tuple(
-        Difference(name, here[name], there[name])
+        VersionDifference(name, here[name], there[name])
         for name in names
         if name in here and name in there and minor_version(here[name]) != minor_version(there[name])
     )
@@ -85,7 +88,7 @@ def minor_version(version: str) -> tuple[str, ...]:
     return (version,) if found is None else (str(int(found[1])), str(int(found[2] or 0)))
 
 
-def refused(name: str, engine: str, found: tuple[Difference, ...]) -> Unavailable:
+def refused(name: str, engine: str, found: tuple[VersionDifference, ...]) -> Unavailable:
     """A device that is not used because of its versions, with the command that helps; `name` is that in the fleet."""
     node = node_of(name)
     packages = " ".join(f"'{each.distribution}=={each.here}'" for each in found)
@@ -108,7 +111,7 @@ def warnings_of(missing: Iterable[Unavailable], here: Mapping[str, str]) -> Iter
         if each.cause == "other_version" and node is not None:
             nodes.setdefault(tuple(each.facts.items()), {})[node] = None
     for facts, names in nodes.items():
-        found = [Difference(name, here.get(name, "none"), there) for name, there in facts]
+        found = [VersionDifference(name, here.get(name, "none"), there) for name, there in facts]
         packages = " ".join(f"'{each.distribution}=={each.here}'" for each in found)
         yield (
             f"Devices of {together(names)} are not used, because they may compute other values: "
@@ -185,7 +188,7 @@ _LOOK_SECONDS = 0.1
 
 class _Kept(NamedTuple):
     reply: Reply
-    arrays: list[Bytes]
+    arrays: list[ByteArray]
     nbytes: int
 
 
@@ -217,7 +220,7 @@ class DeviceActor:
         """End this process, for a fleet that is about to end and cannot ask the cluster's head any more."""
         os._exit(0)
 
-    def ask(self, header: bytes, *parts: Part) -> bytes | list[Part]:
+    def ask(self, header: bytes, *parts: MessagePart) -> bytes | list[MessagePart]:
         """Answer a question: a header, and parts if the question has room for these."""
         self._unheard = 0.0
         ask = messages.decode_ask(header)
@@ -236,7 +239,8 @@ class DeviceActor:
         found = messages.packed(kept.arrays) if fits else []
         return [head, *found, *([b""] * (ask.returns - 1 - len(found)))]
 
-    def _answered(self, ask: Ask, parts: Sequence[Part]) -> _Kept:
+    def _answered(self, ask: Ask, parts: Sequence[MessagePart]) -> _Kept:
+        """Execute a task, and keep its answer with the arrays that have to travel."""
         number = ask.envelope.number
         if number:
             self._executed += 1
@@ -273,7 +277,7 @@ class DeviceActor:
         os._exit(1)
 
 
-class ActorServer(Server):
+class ActorServer(ChildServer):
     """The server of a child, whose arrays come and go with messages instead of shared memory."""
 
     # They are in Ray's messages, or in its store, and nobody writes to them.
@@ -283,10 +287,10 @@ class ActorServer(Server):
         super().__init__()
         self._name = device
         self._there = parse_device(device).there
-        self._given: list[Bytes] = []
-        self._places: dict[int, Bytes] = {}
+        self._given: list[ByteArray] = []
+        self._places: dict[int, ByteArray] = {}
 
-    def respond(self, ask: Ask, parts: Sequence[Part]) -> tuple[TaskOutcome, dict[int, Bytes]]:
+    def respond(self, ask: Ask, parts: Sequence[MessagePart]) -> tuple[TaskOutcome, dict[int, ByteArray]]:
         """The outcome, and by their places the arrays that belong to it."""
         self._places = {}
         try:
@@ -343,7 +347,7 @@ class ActorServer(Server):
 
     def _place(self, number: int, spec: Spec) -> HostArray:
         _check_place(number)
-        room: Bytes = np.empty(spec.nbytes, np.uint8)
+        room: ByteArray = np.empty(spec.nbytes, np.uint8)
         self._places[number] = room
         view: HostArray = room.view(numpy_dtype(spec.dtype)).reshape(spec.shape)
         return view

@@ -22,7 +22,7 @@ from anygpu._version import __version__
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.errors import install_command
 from anygpu.fleet.access import file_mode, reachable_from_outside, token_path
-from anygpu.fleet.security import Access, FileMode, access_findings, driver_variables, private_file
+from anygpu.fleet.security import ClusterAccess, FileMode, access_findings, driver_variables, private_file
 from anygpu.hardware.inventory import Finding, Severity, together
 
 # -- what the doctor wants to know of each node, gathered by a Ray task on it
@@ -135,6 +135,7 @@ def _outermost_private(folder: Path) -> Path:
 
 
 def _look(address: str) -> NodesSeen:
+    """The facts of every node, by a task on each. Runs in a process of its own, where Ray may fail."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -201,7 +202,7 @@ _NO_MODULE = "No module named 'anygpu"
 class FleetFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster, as far as it can be seen from here."""
 
-    access: Access
+    access: ClusterAccess
     driver: Software
     nodes: NodesSeen = NodesSeen()
 
@@ -248,7 +249,7 @@ def diagnose_fleet(facts: FleetFacts) -> FleetDiagnosis:
     return FleetDiagnosis(verdict=_verdict(facts, findings), findings=tuple(findings), facts=facts)
 
 
-def _can_connect(access: Access) -> bool:
+def _can_connect(access: ClusterAccess) -> bool:
     """Ray needs 20 s to find out that a token is wrong, and 80 for TLS, so it is not even tried."""
     without_token = access.demands_token and (access.token.source == "none" or access.token.accepted is False)
     tls_differs = access.tls is not None and access.tls is not access.tls_here
@@ -281,6 +282,7 @@ def ray_missing(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def nodes_not_seen(facts: FleetFacts) -> Iterator[Finding]:
+    """This machine is no node of the cluster, or nodes did not answer."""
     if facts.nodes.not_a_node:
         yield Finding(
             code="not_a_node",
@@ -363,6 +365,7 @@ def versions_differ(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def clocks_differ(facts: FleetFacts) -> Iterator[Finding]:
+    """Nodes whose clock is surely ahead of or behind ours."""
     for node in facts.nodes.nodes:
         surely = abs(node.clock_ahead) - node.clock_doubt
         if surely <= _SKEW_SECONDS:
@@ -381,6 +384,7 @@ def clocks_differ(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def object_store_too_small(facts: FleetFacts) -> Iterator[Finding]:
+    """Nodes whose object store is larger than their shared memory, so that Ray puts it on disk."""
     on_disk = [node for node in facts.nodes.nodes if (node.shared_memory or node.object_store) < node.object_store]
     for (store, shared, container), names in _alike(on_disk, lambda n: (n.object_store, n.shared_memory, n.container)):
         wanted = f"{-(-store * 11 // 10 >> 30)}g"
@@ -411,6 +415,7 @@ def object_store_too_small(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def files_of_nodes(facts: FleetFacts) -> Iterator[Finding]:
+    """Tokens and folders of nodes that other users can read."""
     tokens = [node for node in facts.nodes.nodes if node.token_file is not None]
     for file, names in _alike(tokens, lambda node: node.token_file):
         if file is not None:

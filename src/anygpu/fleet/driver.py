@@ -28,6 +28,7 @@ from anygpu.fleet.messages import (
     ActorRefused,
     AnswerLost,
     Bundle,
+    ClusterNode,
     Connect,
     Connected,
     CountExecutions,
@@ -36,12 +37,11 @@ from anygpu.fleet.messages import (
     DriverRequest,
     Executions,
     KillActor,
+    MachineRefusal,
     MachinesRefused,
-    Node,
     NodesChanged,
     OpenActor,
     ProbeNode,
-    Refusal,
     RequestMachines,
     WatchNodes,
     decode_request,
@@ -264,7 +264,7 @@ def main() -> None:
             # What is there now stays: the garbage collector need not look at it again and again.
             gc.collect()
             gc.freeze()
-            driver = Driver(link, cluster)
+            driver = RayDriver(link, cluster)
             try:
                 driver.serve()
             finally:
@@ -301,7 +301,7 @@ class _OpenedActor(NamedTuple):
     node: str
 
 
-class Driver:
+class RayDriver:
     """Takes requests, each of which is served on a thread of its own and answered on a link of its own."""
 
     def __init__(self, link: Link, cluster: RayCluster) -> None:
@@ -312,7 +312,7 @@ class Driver:
         #: Executions of actors that are gone.
         self._ended = Executions()
         #: The machines that Ray knows, and those that the user's process was told of.
-        self._known: tuple[Node, ...] = ()
+        self._known: tuple[ClusterNode, ...] = ()
         self._told: frozenset[str] | None = None
         #: Guards all of these.
         self._comparing = threading.Lock()
@@ -335,6 +335,7 @@ class Driver:
             threading.Thread(target=self._do, args=(request, answers), daemon=True).start()
 
     def _do(self, request: DriverRequest, answers: Link | None) -> None:
+        """Serve one request on its own thread, and answer it on its own link."""
         try:
             match request:
                 case ProbeNode() if answers is not None:
@@ -366,6 +367,7 @@ class Driver:
         answers.close()
 
     def _open(self, request: OpenActor, answers: Link) -> None:
+        """Open the actor of a device, and relay tasks to it until its link closes."""
         try:
             self._require_line(request.node)
             actor = self._cluster.open_actor(request.device, request.node, request.gpus, request.seconds)
@@ -466,8 +468,9 @@ class Driver:
             threading.Thread(target=self._ask_for_machines, daemon=True).start()
 
     def _ask_for_machines(self) -> None:
+        """The thread that requests machines from Ray's autoscaler, and reports when it refuses them."""
         bundles: tuple[Bundle, ...] = ()
-        known: Refusal | None = None
+        known: MachineRefusal | None = None
         while True:
             is_new = self._asked.wait(_REFUSAL_SECONDS if bundles else None)
             try:

@@ -16,7 +16,7 @@ from anygpu.errors import AnyGPUError, InvalidOption, MissingExtra
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.device_actor import installed_versions, warnings_of
 from anygpu.fleet.machines import Machines
-from anygpu.fleet.messages import Node
+from anygpu.fleet.messages import ClusterNode
 from anygpu.fleet.registry import FleetRegistry
 from anygpu.fleet.scaling import FleetHealth, Scaler, Scaling, bundle_of
 from anygpu.fleet.security import check_access
@@ -134,7 +134,7 @@ class Fleet(Runtime):
         """Devices that cannot be used, here or on another machine, with the reasons."""
         return self._places.unavailable()
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ClusterNode]:
         """The machines of the cluster."""
         return list(self._cluster.nodes.values())
 

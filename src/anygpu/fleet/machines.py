@@ -9,8 +9,8 @@ import msgspec
 
 from anygpu.errors import AnyGPUError, DeviceUnavailable, text_of
 from anygpu.fleet.cluster import Cluster
-from anygpu.fleet.device_actor import COMMON, Difference, differences, installed_versions, library_of, refused
-from anygpu.fleet.messages import Node, NodeProbed
+from anygpu.fleet.device_actor import COMMON, VersionDifference, differences, installed_versions, library_of, refused
+from anygpu.fleet.messages import ClusterNode, NodeProbed
 from anygpu.hardware.device import FLEET, Device, Unavailable, at_node, node_of, parse_device
 from anygpu.hardware.selection import matches_name
 from anygpu.plan.calibration import Calibration, assumed, through
@@ -32,7 +32,7 @@ class RemoteDevice(msgspec.Struct, frozen=True):
     """A device of another machine."""
 
     device: Device
-    node: Node
+    node: ClusterNode
     calibration: Calibration
     #: The share of a GPU that Ray reserves for it.
     gpus: float
@@ -71,8 +71,8 @@ class Machines:
         """Look at every machine: several at once, but those of one host one after the other."""
         self._probe_hosts([node for node in self._cluster.nodes.values() if node.id != self._own])
 
-    def _probe_hosts(self, nodes: list[Node]) -> None:
-        hosts: dict[str, list[Node]] = {}
+    def _probe_hosts(self, nodes: list[ClusterNode]) -> None:
+        hosts: dict[str, list[ClusterNode]] = {}
         for node in nodes:
             if self._may_have_wanted(node):
                 hosts.setdefault(node.address, []).append(node)
@@ -84,7 +84,7 @@ class Machines:
         for thread in threads:
             thread.join()
 
-    def nodes_changed(self, nodes: tuple[Node, ...]) -> None:
+    def nodes_changed(self, nodes: tuple[ClusterNode, ...]) -> None:
         """Machines have come or gone. New ones are probed in the background; those that are back are known."""
         there = {node.id for node in nodes}
         with self._lock:
@@ -104,7 +104,7 @@ class Machines:
         if new:
             threading.Thread(target=self._arrived, args=(new,), name="anygpu-fleet-probe", daemon=True).start()
 
-    def _arrived(self, new: list[Node]) -> None:
+    def _arrived(self, new: list[ClusterNode]) -> None:
         self._probe_hosts(new)
         self.when_changed()
 
@@ -150,7 +150,7 @@ class Machines:
             self._devices.setdefault(name, found)
         self.when_changed()
 
-    def _probe(self, nodes: list[Node]) -> None:
+    def _probe(self, nodes: list[ClusterNode]) -> None:
         for node in nodes:
             try:
                 self._add(node, self._cluster.probe(node.id, PROBE_SECONDS))
@@ -161,7 +161,7 @@ class Machines:
                     self._probing.discard(node.id)
             self._probe_again_later(node)
 
-    def _probe_again_later(self, node: Node) -> None:
+    def _probe_again_later(self, node: ClusterNode) -> None:
         """If a part of it did not answer, which a busy machine does not: its devices would be missing for good."""
         with self._lock:
             attempt = self._again.get(node.id, 0)
@@ -173,18 +173,19 @@ class Machines:
         timer.daemon, timer.name = True, "anygpu-fleet-probe-again"
         timer.start()
 
-    def _probe_again(self, node: Node) -> None:
+    def _probe_again(self, node: ClusterNode) -> None:
         if self._cluster.ended is None and node.id in self._cluster.nodes:
             self._arrived([node])
 
-    def _refused(self, node: Node, why: str) -> None:
+    def _refused(self, node: ClusterNode, why: str) -> None:
         reason = f"the devices of {node.name} are not known: {why}"
         name = at_node(FLEET, node.name)
         missing = Unavailable(id=name, engine=FLEET, state="absent", cause="failed", reason=reason)
         with self._lock:
             self._unavailable[node.id] = (missing,)
 
-    def _add(self, node: Node, probed: NodeProbed) -> None:
+    def _add(self, node: ClusterNode, probed: NodeProbed) -> None:
+        """Add the devices of a node that was probed, or the reason why it cannot be used."""
         others = self._other_versions(COMMON, probed)
         if others:
             with self._lock:
@@ -217,11 +218,11 @@ class Machines:
             missing = [msgspec.structs.replace(each, id=at_node(each.id, node.name)) for each in probed.unavailable]
             self._unavailable[node.id] = (*refusals, *missing)
 
-    def _other_versions(self, names: Iterable[str], probed: NodeProbed) -> tuple[Difference, ...]:
+    def _other_versions(self, names: Iterable[str], probed: NodeProbed) -> tuple[VersionDifference, ...]:
         """The versions for which what was probed is not used."""
         return () if self._versions is None else differences(names, self._versions, probed.versions)
 
-    def _may_have_wanted(self, node: Node) -> bool:
+    def _may_have_wanted(self, node: ClusterNode) -> bool:
         """Whether a machine has to be looked at: not if all names that were given are those of others."""
         return any("@" not in name or name.rpartition("@")[2] == node.name for name in self._wanted)
 

@@ -7,17 +7,17 @@ from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec import Meta
 
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.plan.calibration import Calibration, Network
+from anygpu.workers.shared_memory import ByteArray
 from anygpu.workers.task_messages import Answer, Envelope, TaskFailed, WireRecord, decoded
 
 # -- messages between this process and the driver, its child that speaks to Ray: MessagePack, and nothing else
 
 
-class Node(msgspec.Struct, frozen=True):
+class ClusterNode(msgspec.Struct, frozen=True):
     """A machine of the cluster, as Ray knows it."""
 
     #: Ray's own identity of it, in hexadecimal digits.
@@ -39,7 +39,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 #: infeasible: no machine that could be started has it. alone: nobody starts machines. labels: they are ignored.
-Refusal = Literal["infeasible", "alone", "labels"]
+MachineRefusal = Literal["infeasible", "alone", "labels"]
 
 
 # -- to the driver
@@ -101,7 +101,7 @@ DriverRequest = Connect | ProbeNode | OpenActor | CountExecutions | KillActor | 
 
 
 class Connected(WireRecord, frozen=True, tag="connected"):
-    nodes: tuple[Node, ...]
+    nodes: tuple[ClusterNode, ...]
     #: The machine that this process is on.
     own: str
     #: The versions of Ray and of Python.
@@ -150,14 +150,14 @@ class ActorEnded(WireRecord, frozen=True, tag="ended"):
 
 
 class NodesChanged(WireRecord, frozen=True, tag="nodes"):
-    nodes: tuple[Node, ...]
+    nodes: tuple[ClusterNode, ...]
 
 
 class MachinesRefused(WireRecord, frozen=True, tag="refused"):
     """The autoscaler's reason to refuse a request for machines; `None` if it does not."""
 
     count: int
-    refusal: Refusal | None
+    refusal: MachineRefusal | None
 
 
 DriverAnswer = Connected | NodeProbed | ActorOpened | Executions | TaskFailed
@@ -205,7 +205,7 @@ class AnswerLost(Exception):
     """The answer was lost on its way, or perhaps the question: it can be asked again, with the same number."""
 
 
-class NoRoom(Exception):
+class NoRoomForParts(Exception):
     """There is no memory for what would have to travel."""
 
 
@@ -213,9 +213,8 @@ class ActorRefused(Exception):
     """The actor could not be made there."""
 
 
-Bytes = npt.NDArray[np.uint8]
 #: One object of a message. Either is bytes: Ray copies those of an array into its store, and shows them there in place.
-Part = bytes | Bytes
+MessagePart = bytes | ByteArray
 
 #: One part. Ray's limit is 100 KiB, with what it adds itself.
 PART = 96 << 10
@@ -289,7 +288,7 @@ def parts_of(sizes: Sequence[int]) -> int:
     return -(-_extent(sizes) // PART)
 
 
-def packed(arrays: Sequence[Bytes]) -> list[Part]:
+def packed(arrays: Sequence[ByteArray]) -> list[MessagePart]:
     """The arrays as objects for one message: parts, or the arrays themselves, which the store takes without a copy."""
     if not arrays:
         return []
@@ -305,7 +304,7 @@ def packed(arrays: Sequence[Bytes]) -> list[Part]:
     return packed([stream])
 
 
-def unpack_into(targets: Sequence[Bytes], parts: Sequence[Part]) -> None:
+def unpack_into(targets: Sequence[ByteArray], parts: Sequence[MessagePart]) -> None:
     """Write the arrays that `packed` has packed to memory of the same sizes. Raises `ValueError` if others came."""
     if not targets:
         return
@@ -321,7 +320,7 @@ def unpack_into(targets: Sequence[Bytes], parts: Sequence[Part]) -> None:
         _copy(target, parts, start)
 
 
-def unpacked(sizes: Sequence[int], parts: Sequence[Part]) -> list[Bytes]:
+def unpacked(sizes: Sequence[int], parts: Sequence[MessagePart]) -> list[ByteArray]:
     """The arrays, in the memory of the parts where they are in one piece. Raises `ValueError` if they are not there."""
     expected, there = parts_of(sizes), len(parts)
     if there != expected:
@@ -333,7 +332,7 @@ def unpacked(sizes: Sequence[int], parts: Sequence[Part]) -> list[Bytes]:
         return found
     if sum(len(part) for part in parts) != _extent(sizes) or any(len(part) != PART for part in parts[:-1]):
         raise ValueError("the parts that came have not the sizes that were announced")
-    arrays: list[Bytes] = []
+    arrays: list[ByteArray] = []
     for size, start in zip(sizes, _starts(sizes), strict=True):
         first, offset = divmod(start, PART)
         if offset + size <= PART:
@@ -344,7 +343,7 @@ def unpacked(sizes: Sequence[int], parts: Sequence[Part]) -> list[Bytes]:
     return arrays
 
 
-def _copy(target: Bytes, parts: Sequence[Part], start: int) -> None:
+def _copy(target: ByteArray, parts: Sequence[MessagePart], start: int) -> None:
     done = 0
     while done < target.nbytes:
         number, offset = divmod(start + done, PART)

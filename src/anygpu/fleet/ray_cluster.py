@@ -30,7 +30,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from anygpu.fleet import messages
 from anygpu.fleet.device_actor import DeviceActor, Prober, decode
-from anygpu.fleet.messages import ActorLost, ActorRefused, AnswerLost, Bundle, Node, NodeProbed, NoRoom, Part, Refusal
+from anygpu.fleet.messages import (
+    ActorLost,
+    ActorRefused,
+    AnswerLost,
+    Bundle,
+    ClusterNode,
+    MachineRefusal,
+    MessagePart,
+    NodeProbed,
+    NoRoomForParts,
+)
 from anygpu.plan.calibration import Network
 
 #: Ray neither restarts nor repeats: we make up for lost messages, so that nothing is executed twice.
@@ -64,12 +74,12 @@ class RayCluster:
         self.own = str(ray.get_runtime_context().get_node_id())
         self.versions = {"ray": str(ray.__version__), "python": platform.python_version()}
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[ClusterNode, ...]:
         """The machines that are alive and stay, each with a name of its own."""
         # A machine that is being drained finishes what it has, and gets nothing new.
         leaving = ray._private.state.state.get_draining_nodes()
         return tuple(
-            Node(
+            ClusterNode(
                 id=each["NodeID"],
                 name=self._name(each),
                 address=each["NodeManagerAddress"],
@@ -142,7 +152,7 @@ class RayCluster:
             bundle_label_selectors=[bundle.labels for bundle in bundles] or None,
         )
 
-    def refusal(self, bundles: Sequence[Bundle]) -> Refusal | None:
+    def refusal(self, bundles: Sequence[Bundle]) -> MachineRefusal | None:
         """Why machines for the last request will not come. Ray itself says nothing."""
         client = ray._private.worker.global_worker.gcs_client
         status = GetClusterStatusReply.FromString(client.get_cluster_status(timeout_s=_ANSWER_SECONDS))
@@ -174,7 +184,7 @@ class RayActor:
         #: By the number of objects that are wanted.
         self._asks: dict[int, Any] = {}
 
-    def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]:
+    def ask(self, header: bytes, parts: Sequence[MessagePart], returns: int) -> list[Any]:
         """Ask, without waiting: what `get` takes."""
         method = self._asks.get(returns)
         if method is None:
@@ -184,10 +194,10 @@ class RayActor:
             found = method.remote(header, *parts)
         return [found] if returns == 1 else found
 
-    def get(self, answer: list[Any], seconds: float) -> list[Part]:
+    def get(self, answer: list[Any], seconds: float) -> list[MessagePart]:
         """The objects of an answer. Raises `TimeoutError`, `ActorLost` or `AnswerLost`."""
         with _translated():
-            found: list[Part] = ray.get(answer, timeout=seconds)
+            found: list[MessagePart] = ray.get(answer, timeout=seconds)
             return found
 
     def ping(self) -> Any:
@@ -275,8 +285,8 @@ def _measured(prober: Any) -> Network:
 
 #: Most special first: several of them are children of others.
 _LOST: tuple[tuple[type[BaseException], Callable[[str], Exception]], ...] = (
-    (exceptions.ObjectStoreFullError, NoRoom),
-    (exceptions.OutOfDiskError, NoRoom),
+    (exceptions.ObjectStoreFullError, NoRoomForParts),
+    (exceptions.OutOfDiskError, NoRoomForParts),
     (exceptions.ActorUnavailableError, AnswerLost),
     (exceptions.ObjectLostError, AnswerLost),
     (exceptions.RayError, ActorLost),

@@ -158,6 +158,7 @@ class FleetRegistry(DeviceRegistry):
     def _opened(
         self, device: Device, where: Isolation, generation: int, adopted: Child | None, *, is_first: bool
     ) -> Worker:
+        """Open a device on its node: the actor there, and the worker here that talks to it."""
         found = self._machines.find(device.id)
         self._underway.add(device.id)
         try:

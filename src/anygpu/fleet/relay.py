@@ -15,11 +15,21 @@ import msgspec
 
 from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.fleet import messages
-from anygpu.fleet.messages import CLOSED, KILLED, ActorLost, AnswerLost, Ask, Bytes, Executions, NoRoom, Part, Reply
+from anygpu.fleet.messages import (
+    CLOSED,
+    KILLED,
+    ActorLost,
+    AnswerLost,
+    Ask,
+    Executions,
+    MessagePart,
+    NoRoomForParts,
+    Reply,
+)
 from anygpu.receipts import NetworkUse
 from anygpu.workers import task_messages
 from anygpu.workers.link import Link, LinkClosed
-from anygpu.workers.shared_memory import AttachedSegments
+from anygpu.workers.shared_memory import AttachedSegments, ByteArray
 from anygpu.workers.task_messages import (
     Answer,
     ChildTask,
@@ -44,9 +54,9 @@ IDLE_SECONDS = 2.0
 class ActorHandle(Protocol):
     """The actor of a device, as `ray_cluster` has it."""
 
-    def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]: ...
+    def ask(self, header: bytes, parts: Sequence[MessagePart], returns: int) -> list[Any]: ...
 
-    def get(self, answer: list[Any], seconds: float) -> list[Part]: ...
+    def get(self, answer: list[Any], seconds: float) -> list[MessagePart]: ...
 
     def ping(self) -> Any: ...
 
@@ -151,7 +161,7 @@ class Relay:
             if isinstance(task, task_messages.OpenSide):
                 raise InvalidOption("there is one way to another machine.")
             return self._asked(envelope.number, task)
-        except NoRoom:
+        except NoRoomForParts:
             return error_to_message(OutOfMemory(f"Ray's object store on the way to {self._device}"))
         except (ActorLost, AnswerLost):
             raise
@@ -159,7 +169,8 @@ class Relay:
             return error_to_message(error)
 
     def _asked(self, number: int, task: ChildTask) -> TaskOutcome:
-        arrays: list[Bytes] = []
+        """Execute one task at the actor: arrays go as parts of the message, and results into their segments."""
+        arrays: list[ByteArray] = []
         places: list[int] = []
         task = self._unsegmented(task, arrays, places)
         sizes = [self._segments.size(place) for place in places]
@@ -182,8 +193,8 @@ class Relay:
         return outcome
 
     def _settled(
-        self, envelope: Envelope, sizes: tuple[int, ...], parts: Sequence[Part], returns: int
-    ) -> tuple[Reply, list[Part], NetworkUse]:
+        self, envelope: Envelope, sizes: tuple[int, ...], parts: Sequence[MessagePart], returns: int
+    ) -> tuple[Reply, list[MessagePart], NetworkUse]:
         """Ask until there is an answer."""
         sent = received = asks = 0
         self._missed = 0
@@ -210,7 +221,7 @@ class Relay:
             # There is more than there was room for: the answer is kept there.
             returns, parts, sizes = reply.parts + 1, (), ()
 
-    def _awaited(self, answer: list[Any], number: int) -> list[Part]:
+    def _awaited(self, answer: list[Any], number: int) -> list[MessagePart]:
         """The objects of an answer. Raises `AnswerLost` when it has to be asked again, and `ActorLost`."""
         ping: Any = None
         #: How many pongs in a row say that the actor is not busy with the question.
@@ -242,7 +253,7 @@ class Relay:
 
     # -- arrays, which are in shared memory on this side and in messages on the other
 
-    def _unsegmented(self, task: ChildTask, arrays: list[Bytes], places: list[int]) -> ChildTask:
+    def _unsegmented(self, task: ChildTask, arrays: list[ByteArray], places: list[int]) -> ChildTask:
         """The task with the numbers of arrays, which are collected, and of places for results."""
 
         def operand(each: WireOperand) -> WireOperand:

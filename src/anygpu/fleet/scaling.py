@@ -15,7 +15,7 @@ import msgspec
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.machines import Machines
-from anygpu.fleet.messages import Bundle, Node, Refusal
+from anygpu.fleet.messages import Bundle, ClusterNode, MachineRefusal
 from anygpu.fleet.registry import FleetRegistry
 from anygpu.hardware.device import CPU, FLEET, node_of
 from anygpu.runtime.health import Health, LaneHealth
@@ -140,19 +140,19 @@ class Asking:
         return self._limit
 
 
-def provided(bundle: Bundle, nodes: Iterable[Node]) -> int:
+def provided(bundle: Bundle, nodes: Iterable[ClusterNode]) -> int:
     """How many such bundles the machines could hold, if they were free."""
     return sum(_fits(bundle, node) for node in nodes if has_labels(node, bundle.labels))
 
 
-def _fits(bundle: Bundle, node: Node) -> int:
+def _fits(bundle: Bundle, node: ClusterNode) -> int:
     return min(
         (int(node.resources.get(name, 0.0) / number + 1e-9) for name, number in bundle.resources.items() if number),
         default=0,
     )
 
 
-def has_labels(node: Node, wanted: Mapping[str, str]) -> bool:
+def has_labels(node: ClusterNode, wanted: Mapping[str, str]) -> bool:
     """Whether a machine has them, as Ray's selectors mean it: a value, `in(a,b)`, and `!` before either."""
     return all(_selects(selector, node.labels.get(name)) for name, selector in wanted.items())
 
@@ -170,12 +170,12 @@ class Shortage(NamedTuple):
     bundle: Bundle
     wanted: int
     provided: int
-    refusal: Refusal | None
+    refusal: MachineRefusal | None
     #: Since they were asked for.
     seconds: float
 
 
-def explain(shortage: Shortage, nodes: Sequence[Node]) -> str | None:
+def explain(shortage: Shortage, nodes: Sequence[ClusterNode]) -> str | None:
     """Why machines do not come, in a sentence; `None` if they may be on their way."""
     bundle, wanted, there, refusal, seconds = shortage
     if there >= wanted:
@@ -198,7 +198,7 @@ def explain(shortage: Shortage, nodes: Sequence[Node]) -> str | None:
     return f"{what}: asked for {seconds:.0f} s ago, and {there} came. `ray status` at the head says what it waits for."
 
 
-def _lacking(bundle: Bundle, nodes: Sequence[Node]) -> str:
+def _lacking(bundle: Bundle, nodes: Sequence[ClusterNode]) -> str:
     """Which resource or label nobody has."""
     for name, number in bundle.resources.items():
         if not any(node.resources.get(name, 0.0) >= number for node in nodes):
@@ -301,7 +301,7 @@ class Scaler:
         self._wanted: tuple[Bundle, ...] = ()
         self._wanted_since = 0.0
         self._asked: tuple[Bundle, ...] | None = None
-        self._refusal: Refusal | None = None
+        self._refusal: MachineRefusal | None = None
         self._missing: tuple[str, ...] = ()
         self._ended = False
         self._thread: threading.Thread | None = None
@@ -427,7 +427,7 @@ class Scaler:
 
     # -- on the cluster's thread
 
-    def _refused(self, count: int, refusal: Refusal | None) -> None:
+    def _refused(self, count: int, refusal: MachineRefusal | None) -> None:
         now = time.monotonic()
         nodes = list(self._cluster.nodes.values())
         with self._lock:

@@ -38,7 +38,7 @@ _NAME_ONE = (
 )
 
 
-class Note(NamedTuple):
+class AddressFile(NamedTuple):
     """The file in which Ray keeps the address of the cluster that was started last on this machine."""
 
     path: Path
@@ -60,7 +60,7 @@ def find_address(environment: Mapping[str, str] | None = None, running: Collecti
     return chosen(running_clusters() if running is None else running, read_note(environment))
 
 
-def chosen(running: Collection[str], note: Note) -> str:
+def chosen(running: Collection[str], note: AddressFile) -> str:
     """The only cluster of which a process runs here, or the one that was started last. Raises as `find_address`."""
     if len(running) == 1:
         return next(iter(running))
@@ -75,7 +75,7 @@ def chosen(running: Collection[str], note: Note) -> str:
     raise ClusterUnavailable(AUTO, detail=f"no Ray process of this user runs on this machine. {_NAME_ONE}")
 
 
-def read_note(environment: Mapping[str, str]) -> Note:
+def read_note(environment: Mapping[str, str]) -> AddressFile:
     """Ray's note of the running cluster, if only this user or root can have written it and its folder."""
     path = Path(environment.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
     content = None
@@ -84,7 +84,7 @@ def read_note(environment: Mapping[str, str]) -> Note:
         if is_own(path.parent.parent.stat()):
             content = read_file(path, _MOST_BYTES)
     address = (content or b"").decode("utf-8", "replace").strip()
-    return Note(path, os.path.lexists(path), address or None)
+    return AddressFile(path, os.path.lexists(path), address or None)
 
 
 def running_clusters() -> frozenset[str]:
@@ -129,7 +129,7 @@ class FileMode(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.mode & _WRITABLE_BY_OTHERS)
 
 
-class Token(msgspec.Struct, frozen=True, kw_only=True):
+class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where Ray in this process would take its token from. The token itself is never kept."""
 
     source: Literal["variable", "file", "none"]
@@ -142,7 +142,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     accepted: bool | None = None
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about who may use a cluster."""
 
     #: `host:port` of the cluster's head (its GCS).
@@ -164,10 +164,10 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     tls_here: bool = False
     #: The private key of this process, if it encrypts.
     key: FileMode | None = None
-    token: Token
+    token: TokenSource
 
 
-def refusal(access: Access, *, insecure: bool = False) -> ClusterError | None:
+def refusal(access: ClusterAccess, *, insecure: bool = False) -> ClusterError | None:
     """Why the cluster is not used, or None. What could not be asked counts as open: a guess is no protection."""
     if not access.answered:
         return ClusterUnavailable(access.address, detail=access.unknown)
@@ -219,18 +219,19 @@ def check_access(
     )
 
 
-def driver_variables(access: Access) -> dict[str, str]:
+def driver_variables(access: ClusterAccess) -> dict[str, str]:
     """Variables for the environment of a Ray driver: Ray sends no token to an address it was given unless told to."""
     return {"RAY_AUTH_MODE": "token"} if access.demands_token else {}
 
 
-def access_findings(access: Access) -> Iterator[Finding]:
+def access_findings(access: ClusterAccess) -> Iterator[Finding]:
     """Everything that is wrong with the access to a cluster, or could be better."""
     for rule in (_unreachable, _open, _not_asked, _token, _token_file, _no_tls, _tls_differs, _key_file, _dashboard):
         yield from rule(access)
 
 
-def _unreachable(access: Access) -> Iterator[Finding]:
+def _unreachable(access: ClusterAccess) -> Iterator[Finding]:
+    """No cluster answers at the address."""
     if access.answered:
         return
     yield Finding(
@@ -246,7 +247,8 @@ def _unreachable(access: Access) -> Iterator[Finding]:
     )
 
 
-def _open(access: Access) -> Iterator[Finding]:
+def _open(access: ClusterAccess) -> Iterator[Finding]:
+    """The cluster demands no token."""
     if access.demands_token is not False:
         return
     yield Finding(
@@ -265,7 +267,8 @@ def _open(access: Access) -> Iterator[Finding]:
     )
 
 
-def _not_asked(access: Access) -> Iterator[Finding]:
+def _not_asked(access: ClusterAccess) -> Iterator[Finding]:
+    """It could not be found out whether the cluster demands a token."""
     if access.demands_token is not None or not access.answered:
         return
     yield Finding(
@@ -281,7 +284,8 @@ def _not_asked(access: Access) -> Iterator[Finding]:
     )
 
 
-def _token(access: Access) -> Iterator[Finding]:
+def _token(access: ClusterAccess) -> Iterator[Finding]:
+    """This process has no token, or one in a file that others can read."""
     if not access.demands_token:
         return
     token = access.token
@@ -321,13 +325,13 @@ def _token(access: Access) -> Iterator[Finding]:
         )
 
 
-def _token_file(access: Access) -> Iterator[Finding]:
+def _token_file(access: ClusterAccess) -> Iterator[Finding]:
     file = access.token.file
     if file is not None and access.token.source == "file":
         yield from private_file(file, code="token_readable", what="token")
 
 
-def _key_file(access: Access) -> Iterator[Finding]:
+def _key_file(access: ClusterAccess) -> Iterator[Finding]:
     if access.key is not None:
         yield from private_file(access.key, code="key_readable", what="private TLS key")
 
@@ -347,7 +351,8 @@ def private_file(file: FileMode, *, code: str, what: str, on: str = "") -> Itera
     )
 
 
-def _no_tls(access: Access) -> Iterator[Finding]:
+def _no_tls(access: ClusterAccess) -> Iterator[Finding]:
+    """Nodes talk without encryption beyond one machine."""
     if access.tls is not False or access.tls_here or not access.beyond_loopback:
         return
     yield Finding(
@@ -363,7 +368,8 @@ def _no_tls(access: Access) -> Iterator[Finding]:
     )
 
 
-def _tls_differs(access: Access) -> Iterator[Finding]:
+def _tls_differs(access: ClusterAccess) -> Iterator[Finding]:
+    """The cluster uses TLS and this process does not, or the other way round."""
     if access.tls and not access.tls_here:
         yield Finding(
             code="tls_not_set_here",
@@ -387,7 +393,8 @@ def _tls_differs(access: Access) -> Iterator[Finding]:
         )
 
 
-def _dashboard(access: Access) -> Iterator[Finding]:
+def _dashboard(access: ClusterAccess) -> Iterator[Finding]:
+    """The dashboard answers to other machines."""
     if not access.dashboard_beyond_loopback:
         return
     yield Finding(

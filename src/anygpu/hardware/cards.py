@@ -21,7 +21,7 @@ _NOT_PART_OF_A_NAME = ("nvidia", "amd", "intel", "corporation", "graphics", "gpu
 Match = Literal["uuid", "pci", "model", "name", "host"]
 
 
-class Way(msgspec.Struct, frozen=True):
+class CardDevice(msgspec.Struct, frozen=True):
     """A device that leads into a card, and how we know."""
 
     device: str
@@ -37,7 +37,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     name: str
     #: Source of the values: "nvml", "nvidia-smi", "sysfs", or the engine's name when no vendor tool did.
     source: str
-    ways: tuple[Way, ...] = ()
+    ways: tuple[CardDevice, ...] = ()
     #: A sentence when a device could not be matched with certainty.
     note: str | None = None
     memory_total: int | None = None
@@ -94,7 +94,7 @@ def plain_name(name: str) -> str:
 def assemble(devices: Iterable[Device], cards: Iterable[Card]) -> tuple[list[Device], list[Card]]:
     """Match every device to a card, by the strongest evidence that both sides have."""
     known = list(cards)
-    ways: dict[str, list[Way]] = {card.id: [] for card in known}
+    ways: dict[str, list[CardDevice]] = {card.id: [] for card in known}
     matched: list[Device] = []
     for device in devices:
         card, matched_by, note = _card_of(device, known)
@@ -103,12 +103,13 @@ def assemble(devices: Iterable[Device], cards: Iterable[Card]) -> tuple[list[Dev
             known.append(card)
             ways[card.id] = []
             matched_by = "host" if card.id == "cpu" else "name"
-        ways[card.id].append(Way(device.id, matched_by))
+        ways[card.id].append(CardDevice(device.id, matched_by))
         matched.append(_with_facts_of(card, device))
     return matched, [msgspec.structs.replace(card, ways=tuple(ways[card.id])) for card in known]
 
 
 def _card_of(device: Device, cards: Sequence[Card]) -> tuple[Card | None, Match, str | None]:
+    """The card of a device, how it was matched, and the reason if it could not be."""
     if device.kind == "cpu":
         return next((card for card in cards if card.id == "cpu"), None), "host", None
     for card in cards:

@@ -80,7 +80,7 @@ DeviceKind = Literal["gpu", "cpu", "npu"]
 State = Literal["absent", "present", "usable", "verified", "hung"]
 
 #: How the device sits in the machine. `software` is a GPU interface that runs on the CPU.
-Form = Literal["discrete", "integrated", "virtual", "software", "host"]
+DeviceForm = Literal["discrete", "integrated", "virtual", "software", "host"]
 
 #: The features that engines report under one name, whatever their library calls them.
 FEATURES = ("f16", "bf16", "f64", "i64", "subgroups", "timestamps", "unified_memory")
@@ -119,7 +119,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     id: str
     engine: str
     kind: DeviceKind
-    form: Form
+    form: DeviceForm
     name: str
     state: State
     #: What the engine talks to: "Vulkan", "Metal", "CUDA", "ROCm", "OpenCL 3.0", "CPU", …

@@ -30,7 +30,7 @@ _HIDING = {
     "ROCR_VISIBLE_DEVICES": ("AMD",),
 }
 
-Rule = Callable[[DiagnosisContext], Iterator[Finding]]
+DiagnosisRule = Callable[[DiagnosisContext], Iterator[Finding]]
 
 
 def engines_left_out(case: DiagnosisContext) -> Iterator[Finding]:
@@ -120,6 +120,7 @@ def gpu_without_driver(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def torch_without_gpu(case: DiagnosisContext) -> Iterator[Finding]:
+    """PyTorch was installed without support for the card that is here."""
     for item in case.unavailable("torch", "cpu_only_build"):
         for vendor in ("NVIDIA", "AMD"):
             if vendor not in case.vendors:
@@ -137,6 +138,7 @@ def torch_without_gpu(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def jax_without_gpu(case: DiagnosisContext) -> Iterator[Finding]:
+    """JAX was installed without CUDA, and there is an NVIDIA card."""
     for item in case.unavailable("jax", "cpu_only_build"):
         if "NVIDIA" not in case.vendors:
             continue
@@ -159,6 +161,7 @@ def _outdated(card: Card | None) -> str:
 
 
 def driver_too_old(case: DiagnosisContext) -> Iterator[Finding]:
+    """NVIDIA's driver is older than the CUDA that a library was built for."""
     for item in case.inventory.unavailable:
         built_for = fixes.version(item.facts.get("built_for_cuda"))
         for card in case.cards("NVIDIA"):
@@ -210,6 +213,7 @@ def vulkan_loader_missing(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def no_vulkan_driver(case: DiagnosisContext) -> Iterator[Finding]:
+    """WebGPU finds no Vulkan driver, or one that cannot be used."""
     if _applies(container_without_graphics, case):
         return  # that says why, and what to do
     for item in case.unavailable("webgpu", "no_driver", "no_device"):
@@ -257,6 +261,7 @@ def container_without_graphics(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def no_permission(case: DiagnosisContext) -> Iterator[Finding]:
+    """Device nodes that this user may not open, and the group that may."""
     closed = [node for node in case.evidence.nodes if not node.openable]
     for group in dict.fromkeys(node.group for node in closed):
         paths = [node.path for node in closed if node.group == group]
@@ -273,6 +278,7 @@ def no_permission(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def only_software(case: DiagnosisContext) -> Iterator[Finding]:
+    """There is a GPU, and WebGPU finds only a software renderer."""
     adapters = [device for device in case.inventory.devices if device.engine == "webgpu"]
     missed = [gpu for gpu in case.gpus if gpu.vendor not in _unserved(case)]
     if not adapters or not missed or not all(device.software for device in adapters):
@@ -356,6 +362,7 @@ def extra_not_installed(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def no_gpu_at_all(case: DiagnosisContext) -> Iterator[Finding]:
+    """There is no GPU on this machine, or in this container."""
     if case.gpus or case.seems_to_have_a_gpu:
         return
     steps: tuple[str, ...] = ()
@@ -391,7 +398,7 @@ def unmatched_cards(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 #: In the order in which they are asked; the first that explains something keeps it.
-RULES: tuple[Rule, ...] = (
+RULES: tuple[DiagnosisRule, ...] = (
     no_gpu_at_all,
     hidden_by_variable,
     container_without_card,
@@ -434,7 +441,7 @@ def _drivers(case: DiagnosisContext, interface: str, vendors: Iterable[str], *, 
     return _once(*(fixes.install(case.evidence, *names) for names in wanted))
 
 
-def _applies(rule: Rule, case: DiagnosisContext) -> bool:
+def _applies(rule: DiagnosisRule, case: DiagnosisContext) -> bool:
     return next(rule(case), None) is not None
 
 
@@ -503,6 +510,7 @@ def _matters(item: Unavailable) -> bool:
 
 
 def _verdict(case: DiagnosisContext) -> str:
+    """The diagnosis in one sentence: which GPUs work and through what, or that none does."""
     working = [gpu for gpu in case.gpus if gpu.ways]
     idle = [gpu for gpu in case.gpus if not gpu.ways]
     if working:

@@ -45,6 +45,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 def take_inventory(
     items: Iterable[Device | Unavailable | Card], *, seconds: float = 0.0, remembered: dict[str, float] | None = None
 ) -> Inventory:
+    """The inventory of what probes found, with each device assigned to its card."""
     found = list(items)
     devices, cards = assemble(
         [item for item in found if isinstance(item, Device)],

@@ -19,7 +19,7 @@ from anygpu.hardware.cards import Card, normal_pci, normal_uuid
 from anygpu.hardware.device import Cause, State, Unavailable, unknown_facts
 
 
-class Code(IntEnum):
+class NvmlCode(IntEnum):
     """NVML's errors as nvml.h numbers them; `nvidia-smi` ends with the same numbers."""
 
     INVALID_ARGUMENT = 2
@@ -99,20 +99,20 @@ _HUNG = _Problem(
     "Restart the machine; if it happens again, check the card's power cable and its seat.",
 )
 _PROBLEMS: Mapping[int, _Problem] = {
-    Code.DRIVER_NOT_LOADED: _Problem(
+    NvmlCode.DRIVER_NOT_LOADED: _Problem(
         "absent",
         "no_driver",
         "NVIDIA's driver is not running, so {what} cannot be reached.",
         "Install NVIDIA's driver, or start it with `sudo modprobe nvidia`; if that fails, restart the machine. For a "
         "container, do so on the host.",
     ),
-    Code.LIBRARY_NOT_FOUND: _Problem(
+    NvmlCode.LIBRARY_NOT_FOUND: _Problem(
         "absent",
         "no_driver",
         "NVIDIA's driver is not fully installed: its program nvidia-smi is there, but not its library libnvidia-ml.",
         "Install NVIDIA's driver again, then run `sudo ldconfig`.",
     ),
-    Code.LIB_RM_VERSION_MISMATCH: _Problem(
+    NvmlCode.LIB_RM_VERSION_MISMATCH: _Problem(
         "present",
         "driver_mismatch",
         "The kernel module of NVIDIA's driver that is loaded ({kernel}) and the library that programs use ({library}) "
@@ -120,30 +120,31 @@ _PROBLEMS: Mapping[int, _Problem] = {
         "Restart the machine, or reload the modules with `sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia "
         "&& sudo modprobe nvidia`. In a container: restart the container after the host's driver was updated.",
     ),
-    Code.GPU_IS_LOST: _Problem(
+    NvmlCode.GPU_IS_LOST: _Problem(
         "present",
         "lost",
         "The machine has lost its connection to {what} (fallen off the bus).",
         "Check the card's power cable and its seat, then reset it with `sudo nvidia-smi -r` or restart the machine.",
     ),
-    Code.FUNCTION_NOT_FOUND: _Problem(
+    NvmlCode.FUNCTION_NOT_FOUND: _Problem(
         "present",
         "driver_too_old",
         "NVIDIA's driver is too old to report {what}: its library lacks a function that is needed for it.",
         "Install a newer driver with the system's package manager or from https://www.nvidia.com/drivers, then restart "
         "the machine.",
     ),
-    Code.NO_PERMISSION: _NO_PERMISSION,
+    NvmlCode.NO_PERMISSION: _NO_PERMISSION,
     # What a container gets whose device cgroup does not list the card.
-    Code.OPERATING_SYSTEM: _NO_PERMISSION,
-    Code.NOT_FOUND: _NO_DEVICE,
-    Code.GPU_NOT_FOUND: _NO_DEVICE,
+    NvmlCode.OPERATING_SYSTEM: _NO_PERMISSION,
+    NvmlCode.NOT_FOUND: _NO_DEVICE,
+    NvmlCode.GPU_NOT_FOUND: _NO_DEVICE,
 }
 
 
 def _unavailable(
     problem: _Problem, words: str, *, index: int | None = None, pci: str | None = None, **facts: object
 ) -> Unavailable:
+    """The entry for a card, or all of NVIDIA's, that cannot be used for this problem."""
     whole = "NVIDIA's cards" if pci is None else f"the card at {pci}"
     facts["what"] = whole if index is None else f"the card nvidia:{index}"
     return Unavailable(
@@ -212,10 +213,10 @@ _CARD_FACTS: _Getters = {
     "nvmlDeviceGetUtilizationRates": {"load": lambda answer: answer.gpu / 100},
 }
 REFUSALS: Mapping[int, str] = {
-    Code.NOT_SUPPORTED: "the card or its driver does not report it",
-    Code.NO_PERMISSION: "this user may not read it",
-    Code.FUNCTION_NOT_FOUND: "the driver is too old to report it",
-    Code.LIBRARY_NOT_FOUND: "the driver's library that knows it (libcuda) cannot be loaded",
+    NvmlCode.NOT_SUPPORTED: "the card or its driver does not report it",
+    NvmlCode.NO_PERMISSION: "this user may not read it",
+    NvmlCode.FUNCTION_NOT_FOUND: "the driver is too old to report it",
+    NvmlCode.LIBRARY_NOT_FOUND: "the driver's library that knows it (libcuda) cannot be loaded",
 }
 
 
@@ -237,7 +238,7 @@ class _Facts:
             try:
                 answer = getattr(nvml, function)(*handle)
             except nvml.NVMLError as error:
-                if error.value == Code.GPU_IS_LOST:
+                if error.value == NvmlCode.GPU_IS_LOST:
                     raise
                 reason = REFUSALS.get(error.value, f"NVML reports error {error.value} ({error})")
                 self.unknown |= unknown_facts(reason, *readings)
@@ -286,10 +287,11 @@ _OLD_COLUMNS = {column: name for column, name in _COLUMNS.items() if column != "
 
 
 def _read_smi(program: str, system: Path, seconds: float = 5.0) -> list[Card | Unavailable]:
+    """The cards that `nvidia-smi` lists, also an old one; or why it lists none."""
     try:
         for columns in (_COLUMNS, _OLD_COLUMNS):
             answer = _run_smi(program, columns, seconds)
-            if answer.returncode != Code.INVALID_ARGUMENT:
+            if answer.returncode != NvmlCode.INVALID_ARGUMENT:
                 break
     except subprocess.TimeoutExpired:
         return [_unavailable(_HUNG, "", seconds=seconds)]

@@ -14,32 +14,32 @@ from anygpu.hardware.gpu_presence import software_devices_are_automatic
 from anygpu.hardware.preference import Power, Preference
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class DeviceRefusal(msgspec.Struct, frozen=True):
     """A device that was not chosen, and why."""
 
     device: str
     sentence: str
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceSelection(msgspec.Struct, frozen=True, kw_only=True):
     chosen: tuple[Device, ...]
-    refused: tuple[Refusal, ...]
+    refused: tuple[DeviceRefusal, ...]
 
 
-def select(devices: Iterable[Device], preference: Preference) -> Selection:
+def select(devices: Iterable[Device], preference: Preference) -> DeviceSelection:
     """The devices that fit, best first; every other one is refused with a sentence."""
     devices = list(devices)
     preference = preference._replace(on=meant(preference.on, devices))
     ranked: list[tuple[tuple[object, ...], Device]] = []
-    refused: list[Refusal] = []
+    refused: list[DeviceRefusal] = []
     for position, device in enumerate(devices):
         rank, sentence = _judge(device, preference)
         if sentence is not None:
-            refused.append(Refusal(device.id, sentence))
+            refused.append(DeviceRefusal(device.id, sentence))
         else:
             ranked.append(((rank, *_quality(device, preference.power), position), device))
     ranked.sort(key=lambda pair: pair[0])
-    return Selection(chosen=tuple(device for _, device in ranked), refused=tuple(refused))
+    return DeviceSelection(chosen=tuple(device for _, device in ranked), refused=tuple(refused))
 
 
 def require(

@@ -111,6 +111,7 @@ def read(root: Path = Path("/")) -> list[Card | Unavailable]:
 
 
 def _without_driver(card_id: str, device: PciDevice) -> Unavailable:
+    """The entry for a card that no kernel driver, or another one than is needed, is bound to."""
     name = device.name or _plain_name(device)
     drivers = " or ".join(_DRIVERS[device.vendor])
     if device.kernel_driver is None:
@@ -134,6 +135,7 @@ def _without_driver(card_id: str, device: PciDevice) -> Unavailable:
 
 
 def _amd(root: Path, card_id: str, device: PciDevice) -> Card:
+    """A card of AMD's, with the memory that amdgpu tells."""
     folder = pci_folder(root, device.pci)
     total = read_number(folder / "mem_info_vram_total", _NO_MEMORY_OF_ITS_OWN)
     used = read_number(folder / "mem_info_vram_used", "the driver does not tell how much memory is in use")
@@ -159,6 +161,7 @@ def _amd(root: Path, card_id: str, device: PciDevice) -> Card:
 
 
 def _intel(root: Path, card_id: str, device: PciDevice) -> Card:
+    """A card of Intel's, integrated or not, with its memory where the driver tells it."""
     folder = pci_folder(root, device.pci)
     # Intel's integrated GPU is always at this place; any other is a card, and only some drivers tell its memory.
     integrated = device.pci.endswith(":00:02.0")

@@ -224,6 +224,7 @@ def _open_loader() -> Any:
 
 
 def _create_instance(library: Any) -> c_void_p:
+    """A Vulkan instance of the highest version that is asked for. Raises `VulkanError`."""
     offered = c_uint32()
     # The call itself came with Vulkan 1.1, and a loader without it serves nothing that is asked below.
     if not hasattr(library, "vkEnumerateInstanceVersion"):
@@ -246,6 +247,7 @@ def _create_instance(library: Any) -> c_void_p:
 
 
 def _describe(library: Any, handle: c_void_p) -> VulkanDevice:
+    """The facts of one physical device: its ids, driver, PCI address and memory, as far as its version tells."""
     all_properties = _new(_DeviceProperties2)
     properties = all_properties.properties
     library.vkGetPhysicalDeviceProperties(handle, byref(properties))

@@ -37,7 +37,7 @@ from anygpu.history.records import (
     plain_name,
     timing_of,
 )
-from anygpu.history.storage import Batch, HistoryFile, Storage, history_path
+from anygpu.history.storage import HistoryFile, HistoryStorage, RowBatch, history_path
 
 # -- the history in words for people. Pure functions of records and times
 
@@ -216,9 +216,9 @@ class History:
     """
 
     def __init__(
-        self, path: Path | Storage | None, *, names: bool = True, clock: Callable[[], float] = time.time
+        self, path: Path | HistoryStorage | None, *, names: bool = True, clock: Callable[[], float] = time.time
     ) -> None:
-        self._storage: Storage | None = HistoryFile(path, clock=clock) if isinstance(path, Path) else path
+        self._storage: HistoryStorage | None = HistoryFile(path, clock=clock) if isinstance(path, Path) else path
         self._names = names
         self._clock = clock
         self._begin_anew()
@@ -357,7 +357,7 @@ class History:
 
     # -- internals
 
-    def _write(self, storage: Storage, seconds: float) -> bool:
+    def _write(self, storage: HistoryStorage, seconds: float) -> bool:
         batch = self._take()
         # Also after an interrupt: then it is not known what was written, and twice is worse than not at all.
         done = True
@@ -376,9 +376,9 @@ class History:
             found = self._timings[key] = _Collected()
         return found
 
-    def _take(self) -> Batch:
+    def _take(self) -> RowBatch:
         with self._lock:
-            batch = Batch(
+            batch = RowBatch(
                 {key: each.row() for key, each in self._timings.items() if is_hash(key.program) and is_hash(key.stamp)},
                 {key: self._habits[key].row(self._process) for key in self._changed if key in self._habits},
                 self._used_programs,
@@ -388,7 +388,7 @@ class History:
             self._changed, self._used_programs, self._used_habits = set(), set(), set()
         return batch
 
-    def _finish(self, batch: Batch, done: bool) -> None:
+    def _finish(self, batch: RowBatch, done: bool) -> None:
         """Note that the rows were written, or put them back."""
         with self._lock:
             for habit in batch.habits:

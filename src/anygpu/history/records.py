@@ -34,9 +34,9 @@ MOST_CALLS = 1 << 53
 #: Hashes are hexadecimal digits.
 _HASH = "^[0-9a-f]{8,128}$"
 Hash = Annotated[str, Meta(pattern=_HASH)]
-Name = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
+ShortName = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
 Count = Annotated[int, Meta(ge=0, le=MOST_CALLS)]
-Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+StoredSeconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Moment = Annotated[float, Meta(ge=0, le=LATEST)]
 
 
@@ -54,15 +54,15 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     #: The program's key.
     program: Hash
     #: The device's id, for people; NumPy's own times are those of "numpy".
-    device: Name
+    device: ShortName
     #: The setup for which the time holds: see `anygpu.history.records.device_stamp`.
     stamp: Hash
     #: The median of recent calls; `None` if the program was compiled or compared there, and no call was counted.
-    seconds: Seconds | None
+    seconds: StoredSeconds | None
     #: Calls that were ever counted.
     calls: Count
     #: Seconds of the last compilation; `None` if nothing was compiled.
-    compile: Seconds | None
+    compile: StoredSeconds | None
     #: Whether results were compared with NumPy's and agreed, and none disagreed since.
     agreed: bool
     #: When a result last disagreed with NumPy's, in seconds since 1970; `None` if none did.
@@ -81,7 +81,7 @@ class Habit(msgspec.Struct, frozen=True, kw_only=True):
     #: See `anygpu.history.records.function_hash`.
     function: Hash
     #: For people; `None` when names are not kept.
-    name: Name | None
+    name: ShortName | None
     #: See `anygpu.history.records.signature_hash`.
     signature: Hash
     #: The key of the program that it was traced to; `None` if it was not, or could not be.
@@ -90,7 +90,7 @@ class Habit(msgspec.Struct, frozen=True, kw_only=True):
     processes: Count
     #: The calls of one process and the seconds that they took together: the medians of recent processes.
     calls: Count
-    seconds: Seconds
+    seconds: StoredSeconds
     #: When it was last called, in seconds since 1970.
     when: Moment
 
@@ -128,18 +128,18 @@ RECENT = 9
 AHEAD = 86_400.0
 
 #: The time of a measurement, and its duration.
-Measured = tuple[Moment, Seconds]
+Measured = tuple[Moment, StoredSeconds]
 #: When it was measured, the rows of the arguments, and bytes.
 MeasuredPeak = tuple[Moment, Count, Count]
 #: The largest random number that identifies a process.
 MOST_PROCESS = (1 << 62) - 1
 #: The number of a process, the time of its last call, the count of its calls, and their total duration.
-Spent = tuple[Annotated[int, Meta(ge=0, le=MOST_PROCESS)], Moment, Count, Seconds]
+Spent = tuple[Annotated[int, Meta(ge=0, le=MOST_PROCESS)], Moment, Count, StoredSeconds]
 
 
 class TimingKey(msgspec.Struct, frozen=True, order=True):
     program: Hash
-    device: Name
+    device: ShortName
     stamp: Hash
 
 
@@ -182,7 +182,7 @@ class HabitRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """The stored row of a function with one kind of arguments; also an increment to be merged into it."""
 
     #: With the time of the call that gave the name.
-    name: tuple[Moment, Name | None] = (0.0, None)
+    name: tuple[Moment, ShortName | None] = (0.0, None)
     program: tuple[Moment, Hash] | None = None
     processes: Count = 0
     #: Recent processes, the latest last.
@@ -248,6 +248,7 @@ def merged_habit(one: HabitRow, other: HabitRow, now: float = LATEST) -> HabitRo
 
 
 def timing_of(key: TimingKey, row: TimingRow) -> Timing:
+    """The timing of a stored row, with the typical seconds of its recent calls."""
     return Timing(
         program=key.program,
         device=key.device,
@@ -372,6 +373,7 @@ def _named(tag: str, what: Any) -> bytes:
 
 
 def _value(value: Any, depth: int) -> bytes:
+    """Bytes that are equal for equal values, in every process; only the type counts for what cannot be compared."""
     kind = type(value)
     if depth > _DEEPEST_VALUE:
         return _named("deep", kind)
@@ -405,6 +407,7 @@ def _value(value: Any, depth: int) -> bytes:
 
 
 def _function(function: Any, depth: int) -> bytes | None:
+    """Bytes that are equal for the same code, constants and captured functions; `None` for what has no code."""
     kind = type(function)  # and not isinstance: an object may say of itself that it is a function
     if depth > _DEEPEST_FUNCTION:
         return _named("deep", kind)

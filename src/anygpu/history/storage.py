@@ -44,8 +44,8 @@ from anygpu.history.records import (
     plain_name,
 )
 
-Row = TypeVar("Row", TimingRow, HabitRow)
-Key = TypeVar("Key", TimingKey, HabitKey)
+HistoryRow = TypeVar("HistoryRow", TimingRow, HabitRow)
+RowKey = TypeVar("RowKey", TimingKey, HabitKey)
 
 #: Limits of each of the two tables, and of the file.
 MOST_ROWS = 2048
@@ -72,7 +72,7 @@ def history_path() -> Path:
 
 
 @dataclasses.dataclass
-class Batch:
+class RowBatch:
     """Rows to be merged into the history."""
 
     timings: dict[TimingKey, TimingRow] = dataclasses.field(default_factory=dict)
@@ -85,14 +85,14 @@ class Batch:
         return bool(self.timings or self.habits or self.used_programs or self.used_habits)
 
 
-class Storage(Protocol):
+class HistoryStorage(Protocol):
     """Stores rows. No method raises for the state of the disk."""
 
     def timings(self, program: str) -> dict[TimingKey, TimingRow]: ...
 
     def habit(self, key: HabitKey) -> HabitRow | None: ...
 
-    def add(self, batch: Batch, seconds: float) -> bool:
+    def add(self, batch: RowBatch, seconds: float) -> bool:
         """Merge the rows, waiting at most that long for other processes; `False` if it has to be tried again."""
         ...
 
@@ -187,7 +187,7 @@ class HistoryFile:
 
     # -- writing
 
-    def add(self, batch: Batch, seconds: float) -> bool:
+    def add(self, batch: RowBatch, seconds: float) -> bool:
         """Merge the rows; `False` if it has to be tried again. If that is of no use, the rows are dropped."""
 
         def merge(tables: _Tables) -> bool:
@@ -310,9 +310,9 @@ def _habit_key(text: str) -> HabitKey:
     return msgspec.convert({"function": function, "signature": signature}, HabitKey)
 
 
-def _decoded_rows(table: _Table, key: Callable[[str], Key], kind: type[Row]) -> dict[Key, Row]:
+def _decoded_rows(table: _Table, key: Callable[[str], RowKey], kind: type[HistoryRow]) -> dict[RowKey, HistoryRow]:
     """The rows that are valid."""
-    found: dict[Key, Row] = {}
+    found: dict[RowKey, HistoryRow] = {}
     for text, (_, raw) in table.items():
         row = _row(raw, kind)
         with contextlib.suppress(ValueError):  # msgspec's errors are among these
@@ -321,18 +321,19 @@ def _decoded_rows(table: _Table, key: Callable[[str], Key], kind: type[Row]) -> 
     return found
 
 
-def _row(raw: msgspec.Raw, kind: type[Row]) -> Row | None:
+def _row(raw: msgspec.Raw, kind: type[HistoryRow]) -> HistoryRow | None:
     row = decoded(msgspec.msgpack.decode, bytes(raw), kind)
     return row if row is not None and row.is_plausible else None
 
 
 def _merge_rows(
     table: _Table,
-    rows: dict[Any, Row],
-    kind: type[Row],
-    merge: Callable[[Row, Row, float], Row],
+    rows: dict[Any, HistoryRow],
+    kind: type[HistoryRow],
+    merge: Callable[[HistoryRow, HistoryRow, float], HistoryRow],
     now: float,
 ) -> bool:
+    """Merge rows into a table; whether anything has changed."""
     for key, row in rows.items():
         text = _text(key)
         kept = table.pop(text, None)

@@ -102,7 +102,7 @@ HELP = """\
 %%offload [on=gpu ...]        offload every function that the cell defines with def at its top level"""
 
 
-class Text(str):
+class PlainText(str):
     """Shown as it is, without quotation marks."""
 
     __slots__ = ()
@@ -259,7 +259,7 @@ def _without_arguments(name: str, text: str) -> Any:
     if text.strip():
         raise InvalidOption(f"%anygpu {name} takes no arguments; got {text.strip()!r}.")
     if name == "help":
-        return Text(HELP)
+        return PlainText(HELP)
     functions: dict[str, Callable[[], Any]] = {
         "devices": api.devices,
         "doctor": api.doctor,

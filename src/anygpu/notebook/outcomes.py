@@ -85,6 +85,7 @@ def devices_html(devices: Sequence[Device]) -> str:
 
 
 def diagnosis_html(diagnosis: Diagnosis) -> str:
+    """A diagnosis as HTML: its verdict, the devices, and the findings with their fixes."""
     inventory = diagnosis.inventory
     rows = [(_mark(each.state), tag("b", each.id), in_a_few_words(each)) for each in inventory.devices]
     parts: list[object] = [
@@ -183,6 +184,7 @@ def outcome_html(outcome: Outcome) -> str:
 
 
 def outcomes_html(outcomes: Sequence[Outcome]) -> str:
+    """Outcomes of `map` as HTML: where they ran, and failures first."""
     devices = Counter(each.receipt.device for each in outcomes if each.receipt is not None)
     failed = [(number, each) for number, each in enumerate(outcomes) if each.error is not None]
     done = [(number, each) for number, each in enumerate(outcomes) if each.error is None]
@@ -206,6 +208,7 @@ def outcomes_html(outcomes: Sequence[Outcome]) -> str:
 
 
 def future_html(future: Future) -> str:
+    """A future as HTML: waiting, running, or with its receipt or error."""
     if not future.done():
         return framed("Future", paragraph(tag("b", "Future"), ": running." if future.running() else ": waiting."))
     if future.cancelled():
@@ -223,6 +226,7 @@ def future_html(future: Future) -> str:
 
 
 def streamed_html(streamed: Streamed) -> str:
+    """The report of a stream as HTML, with a bar of its stages."""
     seconds = streamed.seconds
     stages = (
         ("read", seconds.read, OLIVE),
@@ -275,6 +279,7 @@ MOST_ELEMENTS = 100
 
 
 def array_html(array: Array) -> str:
+    """An array as HTML: its facts and the corner of its values, which are not computed for it."""
     value = array._value
     facts = [
         ("shape", str(array.shape)),
@@ -299,6 +304,7 @@ def array_html(array: Array) -> str:
 
 
 def tensor_html(tensor: Tensor) -> str:
+    """A tensor of a store as HTML: its facts, its tier and its holders."""
     facts: list[tuple[str, object]] = [
         ("shape", str(tensor.shape)),
         ("dtype", tensor.dtype.name),

@@ -150,6 +150,7 @@ def _parts(parts: dict[str, float]) -> Html:
 
 
 def _facts(receipt: Receipt) -> list[tuple[str, object]]:
+    """The rows of a receipt's table: kind of device, bytes, memory and kernels."""
     facts: list[tuple[str, object]] = [
         ("kind of device", receipt.kind),
         ("to the device", readable_bytes(receipt.bytes_to_device)),
@@ -179,6 +180,7 @@ def _facts(receipt: Receipt) -> list[tuple[str, object]]:
 
 
 def plan_html(plan: Plan) -> str:
+    """A plan as HTML: where the call would run, and a bar for each candidate."""
     parts: list[object] = [
         paragraph(tag("b", plan.task), " would run on ", tag("b", plan.chosen), ": ", plan.reason),
     ]
@@ -201,6 +203,7 @@ def plan_html(plan: Plan) -> str:
 
 
 def _candidate(candidate: Candidate, longest: float, *, chosen: bool) -> tuple[object, ...]:
+    """The row of a candidate: its seconds as a bar, and its reason."""
     why: list[object] = [candidate.sentence]
     if candidate.phases is not None and candidate.basis != "measured":
         why += [Html("<br/>"), tag("span", str(candidate.phases), class_="soft")]
@@ -233,6 +236,7 @@ MOST_FUNCTIONS = 50
 
 
 def summary_html(summary: Summary) -> str:
+    """The statistics of a process as HTML, one row for each function and device."""
     # The package of observing is loaded where there is a summary, and not for every receipt.
     from anygpu.observe.statistics import SUMMARY
 

@@ -29,9 +29,9 @@ from anygpu.observe.sockets import (
     NEW,
     PORT,
     SOCKET,
-    Answer,
+    NoMessage,
     Question,
-    Refused,
+    SnapshotAnswer,
     framed,
     length_of,
     listening_folder,
@@ -105,7 +105,7 @@ class AnswerServer:
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
-        except (Refused, OSError, asyncio.IncompleteReadError, TimeoutError):
+        except (NoMessage, OSError, asyncio.IncompleteReadError, TimeoutError):
             pass  # it is no request, or the other side is gone or does not read
         except Exception:  # noqa: BLE001 - whatever is wrong with one answer, the next may be asked for
             _log.exception("this process could not say what it is doing")
@@ -228,7 +228,7 @@ class Answering:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         if self._unix and not peer_is_this_user(writer.get_extra_info("socket")):
-            raise Refused("another user")
+            raise NoMessage("another user")
         async with asyncio.timeout(self._deadline):
             length = length_of(await reader.readexactly(HEAD), MOST_QUESTION)
             question = question_of(await reader.readexactly(length))
@@ -236,8 +236,8 @@ class Answering:
 
     def _answer_to(self, question: Question) -> bytes:
         if not hmac.compare_digest(question.token.encode(), self._secrets.question_token.encode()):
-            raise Refused("wrong token")
-        return framed(Answer(snapshot=self._take(question.since), token=self._secrets.answer_token))
+            raise NoMessage("wrong token")
+        return framed(SnapshotAnswer(snapshot=self._take(question.since), token=self._secrets.answer_token))
 
 
 def listener_of(content: bytes) -> LoopbackListener | None:

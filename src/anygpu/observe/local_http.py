@@ -31,7 +31,7 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger("anygpu.observe")
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """A GET request."""
 
     path: str
@@ -40,18 +40,18 @@ class Request(NamedTuple):
     origins: list[str]
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     body: bytes
     type: str = TEXT
     status: int = 200
 
 
-class Refused(Exception):
+class HttpRefused(Exception):
     """A request that gets a status and a sentence instead of a page."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.answer = Answer(f"{message}\n".encode(), status=status)
+        self.answer = HttpAnswer(f"{message}\n".encode(), status=status)
 
 
 class LocalServer(AnswerServer):
@@ -63,8 +63,8 @@ class LocalServer(AnswerServer):
 
     def __init__(
         self,
-        respond: Callable[[Request], Answer],
-        check: Callable[[Request], None],
+        respond: Callable[[HttpRequest], HttpAnswer],
+        check: Callable[[HttpRequest], None],
         port: int,
         *,
         headers: dict[str, str] | None = None,
@@ -92,27 +92,28 @@ class LocalServer(AnswerServer):
             async with asyncio.timeout(self._request_seconds):
                 answer = self._answer_to(await reader.readuntil(b"\r\n\r\n"))
         except TimeoutError:
-            answer = Refused(408, f"the request did not arrive within {self._request_seconds:g} s.").answer
+            answer = HttpRefused(408, f"the request did not arrive within {self._request_seconds:g} s.").answer
         except asyncio.LimitOverrunError:
-            answer = Refused(431, f"a request has at most {MOST_BYTES} bytes.").answer
+            answer = HttpRefused(431, f"a request has at most {MOST_BYTES} bytes.").answer
         return self._written(answer)
 
-    def _answer_to(self, head: bytes) -> Answer:
+    def _answer_to(self, head: bytes) -> HttpAnswer:
+        """The answer to the head of a request; errors become a status and a sentence."""
         path = ""
         try:
             method, request = parse(head)
             self._check(request)
             path = request.path
             if method != "GET":
-                raise Refused(405, "only GET is allowed.")
+                raise HttpRefused(405, "only GET is allowed.")
             return self._respond(request)
-        except Refused as refused:
+        except HttpRefused as refused:
             return refused.answer
         except Exception:  # noqa: BLE001 - the next request is answered as well
             _log.exception("%s could not be answered", path)
-            return Refused(500, f"{path} could not be answered; the log has the reason.").answer
+            return HttpRefused(500, f"{path} could not be answered; the log has the reason.").answer
 
-    def _written(self, answer: Answer) -> bytes:
+    def _written(self, answer: HttpAnswer) -> bytes:
         headers = {"Content-Type": answer.type, "Content-Length": len(answer.body), **self._headers}
         if answer.status == 405:
             headers["Allow"] = "GET"
@@ -121,7 +122,7 @@ class LocalServer(AnswerServer):
         return "\r\n".join([*lines, "", ""]).encode() + answer.body
 
 
-def parse(head: bytes) -> tuple[str, Request]:
+def parse(head: bytes) -> tuple[str, HttpRequest]:
     """The method and the request. Raises `Refused` for what is no HTTP."""
     try:
         first, *lines = head.decode("ascii").removesuffix("\r\n\r\n").split("\r\n")
@@ -130,10 +131,10 @@ def parse(head: bytes) -> tuple[str, Request]:
     except ValueError:  # also what is not ASCII
         version = ""
     if version not in ("HTTP/1.0", "HTTP/1.1"):
-        raise Refused(400, "this is not a request of HTTP/1.1.")
+        raise HttpRefused(400, "this is not a request of HTTP/1.1.")
     path, _, query = target.partition("?")
     hosts, origins = ([value for name, value in headers if name == wanted] for wanted in ("host", "origin"))
-    return method, Request(path, dict(parse_qsl(query)), hosts, origins)
+    return method, HttpRequest(path, dict(parse_qsl(query)), hosts, origins)
 
 
 class MetricsServer:
@@ -179,13 +180,13 @@ class MetricsServer:
     def __repr__(self) -> str:
         return f"<MetricsServer at {self.url}>"
 
-    def _page(self, request: Request) -> Answer:
+    def _page(self, request: HttpRequest) -> HttpAnswer:
         if request.path != "/metrics":
-            raise Refused(404, "there is only /metrics.")
-        return Answer(self._text().encode())
+            raise HttpRefused(404, "there is only /metrics.")
+        return HttpAnswer(self._text().encode())
 
 
-def _check_program(request: Request) -> None:
+def _check_program(request: HttpRequest) -> None:
     reason = refusal_of_page(request.hosts, request.origins)
     if reason is not None:
-        raise Refused(403, reason)
+        raise HttpRefused(403, reason)

@@ -25,8 +25,8 @@ from anygpu.observe.sockets import (
     MOST_ANSWER,
     PORT,
     SOCKET,
+    NoMessage,
     Question,
-    Refused,
     SocketFolderRefused,
     answer_of,
     checked,
@@ -94,7 +94,7 @@ class ObservedProcess:
             raise NoAnswer(f"process {self.pid} has ended", ended=True) from None
         except OSError as error:
             raise NoAnswer(f"process {self.pid} cannot be asked: {error}") from None
-        except Refused as error:
+        except NoMessage as error:
             raise NoAnswer(f"process {self.pid} has answered with {error}") from None
         if not hmac.compare_digest(answer.token.encode(), secret.answer_token.encode()):
             raise NoAnswer(f"process {self.pid} has ended, and another one listens in its place", ended=True)
@@ -102,6 +102,10 @@ class ObservedProcess:
 
     @contextlib.contextmanager
     def _connected(self, latest: float) -> Iterator[tuple[socket.socket, LoopbackListener]]:
+        """A connection to the process, on its socket or loopback port.
+
+        Raises `NoMessage` if another user listens there.
+        """
         with contextlib.ExitStack() as opened:
             if self.path.suffix == PORT:
                 secret = listener_of(read_file(self.path, _MOST_FILE) or b"")
@@ -115,7 +119,7 @@ class ObservedProcess:
                 connection.settimeout(_left(latest))
                 _connect(connection, self.path, latest)
                 if not peer_is_this_user(connection):
-                    raise Refused("the voice of another user")
+                    raise NoMessage("the voice of another user")
             yield connection, secret
 
 

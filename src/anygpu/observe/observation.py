@@ -27,16 +27,16 @@ from anygpu.notes import Failure, Note, Origin, Seen
 from anygpu.observe.snapshot import (
     Advice,
     Anomaly,
-    Call,
-    DeviceMemory,
-    Fallback,
-    Process,
+    CallRecord,
+    DeviceMemoryUse,
+    FallbackRecord,
+    ProcessInfo,
     Snapshot,
     call_of,
     fallback_of,
 )
-from anygpu.observe.statistics import Statistics, Summary, batches
-from anygpu.observe.watching import Sample, Watch
+from anygpu.observe.statistics import RunningStatistics, Summary, batches
+from anygpu.observe.watching import MemorySample, ProcessWatch
 from anygpu.receipts import Receipt
 from anygpu.runtime.health import Health
 from anygpu.runtime.runtime import existing_runtime
@@ -61,22 +61,23 @@ class Observation:
         now = _clock()
         #: Added to times of `time.perf_counter`, these become seconds since 1970.
         self.epoch = time.time() - now
-        self._statistics = Statistics(now)
+        self._statistics = RunningStatistics(now)
         self._folding = threading.RLock()
         #: Calls that wait to be folded: those that left a note, and others with when they ended.
         self._notes: deque[Note] = deque()
         self._others: deque[tuple[Receipt | Failure, float]] = deque()
         #: The latest folded calls in parts, each with the number of its last call.
         self._recent: deque[tuple[int, _Folded]] = deque()
-        self._fallbacks: deque[Fallback] = deque(maxlen=FALLBACKS)
+        self._fallbacks: deque[FallbackRecord] = deque(maxlen=FALLBACKS)
         #: Number of the newest call that was folded.
         self._number = 0
-        self._watch = Watch()
+        self._watch = ProcessWatch()
         self._anomalies: deque[Anomaly] = deque(maxlen=ANOMALIES)
         #: Anomalies that have not been reported.
         self._untold: deque[Anomaly] = deque(maxlen=ANOMALIES)
 
     def __call__(self, seen: Seen, origin: Origin | None) -> None:
+        """Take in one call. It is buffered, and folded into the statistics with many others."""
         # For every call, also of functions that take a microsecond.
         if type(seen) is tuple:
             notes = self._notes
@@ -101,12 +102,12 @@ class Observation:
         with self._folding:
             return self._statistics.summary(_clock()), self._statistics.histograms(bounds)
 
-    def recent(self, since: int = 0) -> list[Call]:
+    def recent(self, since: int = 0) -> list[CallRecord]:
         """The latest calls whose number is higher, about in the order they ended in."""
         self._fold()
         with self._folding:
             parts = list(self._recent)
-        found: list[Call] = []
+        found: list[CallRecord] = []
         for number, (notes, others) in parts:
             ended: list[tuple[Seen, float]] = [(note, note[3]) for note in notes]
             ended += others
@@ -117,13 +118,13 @@ class Observation:
             ]
         return found[-RECENT:]
 
-    def fallbacks(self) -> list[Fallback]:
+    def fallbacks(self) -> list[FallbackRecord]:
         """The latest calls that did not run where they were first meant to."""
         self._fold()
         with self._folding:
             return list(self._fallbacks)
 
-    def add_sample(self, sample: Sample) -> None:
+    def add_sample(self, sample: MemorySample) -> None:
         """Add a sample of what the process and its devices use now."""
         with self._folding:
             self._note(self._watch.add_sample(sample, time.time()))
@@ -152,6 +153,7 @@ class Observation:
         return self._number
 
     def _fold(self, *, wait: bool = True) -> None:
+        """Add the buffered calls to the statistics, and look for anomalies in them."""
         # A call may end in the middle of this on the same thread, by a signal or the garbage collector: it does not
         # wait for itself, and is folded by the next.
         with TryAcquire(self._folding, None if wait else 0.0) as acquired:
@@ -193,7 +195,7 @@ class Sampler:
     def __init__(
         self,
         observation: Observation,
-        sample: Callable[[], Sample],
+        sample: Callable[[], MemorySample],
         told: Callable[[Anomaly], object] | None = None,
         period: float = PERIOD,
     ) -> None:
@@ -286,7 +288,7 @@ class Describing:
             advice=tuple(self._advice()),
         )
 
-    def sample(self) -> Sample:
+    def sample(self) -> MemorySample:
         """A sample of what is watched for leaks and throttling."""
         usage, memory = self._read_devices()
         own = host.resident_bytes()
@@ -296,10 +298,10 @@ class Describing:
             free = usage[device].memory_free if device in usage else None
             if free is not None:
                 limits[device] = held.bytes + free
-        return Sample(own, memory, usage, limits)
+        return MemorySample(own, memory, usage, limits)
 
-    def _process(self) -> Process:
-        return Process(
+    def _process(self) -> ProcessInfo:
+        return ProcessInfo(
             pid=os.getpid(),
             command=_command(),
             version=__version__,
@@ -308,13 +310,14 @@ class Describing:
             memory_bytes=host.resident_bytes(),
         )
 
-    def _read_devices(self) -> tuple[dict[str, Usage], dict[str, DeviceMemory]]:
+    def _read_devices(self) -> tuple[dict[str, Usage], dict[str, DeviceMemoryUse]]:
         with self._reading:
             self._read_again()
             found = {device: each.latest() for device, each in self._memories.items()}
             return self._usage, {device: memory for device, memory in found.items() if memory is not None}
 
     def _read_again(self) -> None:
+        """Read the use and memory of open devices, if the last reading is old enough."""
         now = self._clock()
         if self._read_at is not None and now - self._read_at < READING_SECONDS:
             return
@@ -343,7 +346,7 @@ class _MemoryOfDevice:
         self._clock = clock
         self._answered = threading.Event()
         self._answered.set()
-        self._known: tuple[float, DeviceMemory] | None = None
+        self._known: tuple[float, DeviceMemoryUse] | None = None
         self._peak = 0
 
     def ask(self) -> None:
@@ -358,7 +361,7 @@ class _MemoryOfDevice:
     def wait(self, seconds: float) -> None:
         self._answered.wait(seconds)
 
-    def latest(self) -> DeviceMemory | None:
+    def latest(self) -> DeviceMemoryUse | None:
         known = self._known
         if known is None or self._clock() - known[0] > STALE or not self.worker.alive:
             return None
@@ -372,7 +375,7 @@ class _MemoryOfDevice:
         if memory is not None and (memory.by_owner or memory.in_use is not None):
             held = sum(memory.by_owner.values()) or memory.in_use or 0
             self._peak = max(self._peak, held)
-            self._known = self._clock(), DeviceMemory(bytes=held, peak_bytes=self._peak, by_owner=memory.by_owner)
+            self._known = self._clock(), DeviceMemoryUse(bytes=held, peak_bytes=self._peak, by_owner=memory.by_owner)
         self._answered.set()
 
 

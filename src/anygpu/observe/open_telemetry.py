@@ -43,7 +43,7 @@ _SENTENCE = 1000
 #: Seconds for which a summary is good: a reader asks for all instruments at once.
 _SUMMARY_SECONDS = 1.0
 
-Attributes = dict[str, str | bool | int | float]
+SpanAttributes = dict[str, str | bool | int | float]
 
 
 class Telemetry:
@@ -103,6 +103,7 @@ class Telemetry:
                 _log.exception("OpenTelemetry failed, and further failures are not logged")
 
     def _tell(self, seen: Seen, origin: Origin | None) -> None:
+        """Count a call in the metrics, and make a span of it if it was long enough."""
         now = time.time_ns()
         task, device, seconds, phases, failed, *_ = ended(seen)
         end = now
@@ -116,7 +117,7 @@ class Telemetry:
         name = visible(task)
         start = end - _nanoseconds(seconds)
         # With what a sampler may decide by.
-        attributes: Attributes = {FUNCTION: name, DEVICE: visible(device)}
+        attributes: SpanAttributes = {FUNCTION: name, DEVICE: visible(device)}
         span = self._tracer.start_span(name, context, attributes=attributes, start_time=start)
         if not span.is_recording():
             return
@@ -140,7 +141,7 @@ class Telemetry:
                 self._functions.add(task)
             else:
                 task = OTHER
-        attributes: Attributes = {FUNCTION: visible(task), DEVICE: visible(device)}
+        attributes: SpanAttributes = {FUNCTION: visible(task), DEVICE: visible(device)}
         if failed is not None:
             attributes[ERROR] = visible(failed)
         self._duration.record(seconds, attributes, context)
@@ -157,7 +158,8 @@ class Telemetry:
 
 
 def _describe(span: Span, receipt: Receipt, end: int) -> None:
-    attributes: Attributes = {
+    """Set the attributes of a call's span, and add its phases and attempts as events."""
+    attributes: SpanAttributes = {
         "anygpu.device.kind": receipt.kind,
         "anygpu.reason": visible(receipt.reason, _SENTENCE),
         "anygpu.bytes_to_device": receipt.bytes_to_device,
@@ -180,12 +182,12 @@ def _describe(span: Span, receipt: Receipt, end: int) -> None:
             attributes[f"anygpu.{name}"] = visible(value, _SENTENCE) if isinstance(value, str) else value
     span.set_attributes(attributes)
     for attempt in receipt.failures:
-        told: Attributes = {DEVICE: visible(attempt.device), ERROR: visible(attempt.error or OTHER)}
+        told: SpanAttributes = {DEVICE: visible(attempt.device), ERROR: visible(attempt.error or OTHER)}
         if attempt.message:
             told["exception.message"] = visible(attempt.message, _SENTENCE)
         span.add_event("anygpu.attempt_failed", told, end)
     for host in receipt.host_operations[:_MOST_EVENTS]:
-        said: Attributes = {
+        said: SpanAttributes = {
             "anygpu.operation": visible(host.operation),
             "anygpu.reason": visible(host.reason, _SENTENCE),
         }
@@ -221,6 +223,8 @@ class _Observed:
         self._latest: tuple[float, Summary] | None = None
 
     def callback(self, label: str, read: CounterValues) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        """A callback of the meter that yields the values of a counter, by function, device and `label`."""
+
         def look(options: CallbackOptions) -> Iterable[Observation]:
             # The API has no way to take a callback back.
             if self._closed():

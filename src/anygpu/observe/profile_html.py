@@ -193,6 +193,7 @@ def _head(profile: Profile) -> Html:
 
 
 def _lines(profile: Profile) -> Html:
+    """The table of lines, longest first, with code, calls and devices."""
     shown = [
         line
         for line in profile.lines[:_MOST_LINES]
@@ -306,6 +307,7 @@ def _sources(profile: Profile) -> list[Html]:
 
 
 def _source(file: str, lines: Mapping[int, LineProfile], whole: float) -> Html:
+    """The lines of a file around those of the profile, each with its share of the time."""
     try:
         texts = source_lines(decode_source(Path(file).read_bytes())[0])
     except (OSError, ValueError, SyntaxError):  # it is gone or no source, or its name is no name of a file

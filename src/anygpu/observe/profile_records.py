@@ -213,6 +213,7 @@ def run_scalene(script: str, arguments: Sequence[str]) -> dict[tuple[str, int], 
 
 
 def read_scalene(data: bytes) -> dict[tuple[str, int], tuple[ScaleneLine, str]]:
+    """The lines of Scalene's JSON document, by file and line. Raises `ScaleneFailed` if it cannot be read."""
     try:
         document = msgspec.json.decode(data, type=_Document)
     except msgspec.MsgspecError as error:

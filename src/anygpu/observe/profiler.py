@@ -17,7 +17,7 @@ from anygpu.base import events
 from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, OperationProfile, Profile
 from anygpu.observe.snapshot import ended
-from anygpu.observe.statistics import Tally
+from anygpu.observe.statistics import CallTally
 from anygpu.receipts import PHASES, Phases, Receipt
 
 if TYPE_CHECKING:
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 #: Seconds between two samples.
 INTERVAL = 0.005
 
-Line = tuple[str, int]
+SourceLine = tuple[str, int]
 
 #: Where calls that leave receipts come in: modules of ours, and functions of theirs.
 _MODULES = frozenset(("anygpu.placement.offload", "anygpu.pytorch.step"))
 _ENTRIES = frozenset(("__call__", "run"))
 
 
-class Where(NamedTuple):
+class ThreadPosition(NamedTuple):
     """The position of a thread."""
 
     #: The innermost line of the user's own code.
-    line: Line | None
+    line: SourceLine | None
     #: The line that made the innermost call of an offloaded function, and the one that made the outermost.
-    caller: Line | None
-    outermost: Line | None
+    caller: SourceLine | None
+    outermost: SourceLine | None
     #: How many such calls are inside of each other.
     depth: int
 
@@ -76,10 +76,11 @@ class UsersFiles:
         path = str(Path(file).resolve()).replace("\\", "/")
         return "/site-packages/" in path or path.startswith(self._folders)
 
-    def where(self, frame: FrameType | None) -> Where:
-        line: Line | None = None
-        caller: Line | None = None
-        outermost: Line | None = None
+    def where(self, frame: FrameType | None) -> ThreadPosition:
+        """The position of a thread in the user's own files, and how many calls of ours it is inside of."""
+        line: SourceLine | None = None
+        caller: SourceLine | None = None
+        outermost: SourceLine | None = None
         depth, wanted = 0, False
         known = self._known
         while frame is not None:
@@ -90,7 +91,7 @@ class UsersFiles:
                 file = code.co_filename
                 users = known.get(file)
                 if users or (users is None and self.has(file)):
-                    here: Line = (file, frame.f_lineno or code.co_firstlineno)
+                    here: SourceLine = (file, frame.f_lineno or code.co_firstlineno)
                     if line is None:
                         line = here
                     if wanted:
@@ -98,7 +99,7 @@ class UsersFiles:
                         if caller is None:
                             caller = here
             frame = frame.f_back
-        return Where(line, caller, outermost, depth)
+        return ThreadPosition(line, caller, outermost, depth)
 
 
 class LineSampler:
@@ -112,8 +113,8 @@ class LineSampler:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         #: Seconds by line outside of calls; and inside, by the line that made the call, and the line inside.
-        self.outside: dict[Line, float] = {}
-        self.inside: dict[Line, dict[Line, float]] = {}
+        self.outside: dict[SourceLine, float] = {}
+        self.inside: dict[SourceLine, dict[SourceLine, float]] = {}
         self.samples = 0
         self.seconds = 0.0
         #: Seconds that samples have seen of the call that is under way.
@@ -142,7 +143,7 @@ class LineSampler:
             self.add(where, now - last, sum_of_calls - calls)
             last, calls = now, sum_of_calls
 
-    def add(self, where: Where, elapsed: float, measured: float) -> None:
+    def add(self, where: ThreadPosition, elapsed: float, measured: float) -> None:
         """A sample after so many seconds, in which calls of so many seconds ended."""
         self.samples += 1
         line = where.line
@@ -161,18 +162,18 @@ class LineSampler:
 
 def seconds_by_line(
     seconds: float,
-    calls: dict[Line, float],
-    outside: dict[Line, float],
-    inside: dict[Line, dict[Line, float]],
-    first: Line,
-) -> dict[Line, float]:
+    calls: dict[SourceLine, float],
+    outside: dict[SourceLine, float],
+    inside: dict[SourceLine, dict[SourceLine, float]],
+    first: SourceLine,
+) -> dict[SourceLine, float]:
     """The seconds of a script by line: those of `calls` by the line that made them, and all others, as sampled.
 
     What no sample has met belongs to the `first` line.
     """
-    found: dict[Line, float] = {}
+    found: dict[SourceLine, float] = {}
 
-    def give(line: Line, part: float) -> None:
+    def give(line: SourceLine, part: float) -> None:
         found[line] = found.get(line, 0.0) + part
 
     for caller, took in calls.items():
@@ -267,7 +268,7 @@ MOST_LINES, MOST_OPERATIONS = 1000, 200
 _LONGEST = 300
 
 
-class _Tally(Tally):
+class _Tally(CallTally):
     """Calls from one line, of one function, on one device, without the calls that they make."""
 
     def __init__(self) -> None:
@@ -292,7 +293,7 @@ class _Tally(Tally):
 
     def profile(self, function: str, device: str, others: Sequence[_Tally]) -> FunctionProfile:
         """The profile of a function whose calls were made from several lines."""
-        whole, every = Tally(), (self, *others)
+        whole, every = CallTally(), (self, *others)
         for tally in every:
             whole.merge(tally)
         clocks = [tally.device_seconds for tally in every if tally.device_seconds is not None]
@@ -317,13 +318,13 @@ class Profiler:
         self._files = UsersFiles(script)
         self._main = threading.get_ident()
         self._lock = threading.Lock()
-        self._tallies: dict[tuple[Line | None, str, str], _Tally] = {}
+        self._tallies: dict[tuple[SourceLine | None, str, str], _Tally] = {}
         #: Functions and devices that have compiled before: doing so again is worth a mention.
         self._compiled: set[tuple[str, str]] = set()
         #: Seconds of calls that were made inside of one that has not ended, by thread and depth.
         self._inner: dict[tuple[int, int], float] = {}
         #: Seconds that the main thread waited, by the line that made the outermost call.
-        self._waited: dict[Line, float] = {}
+        self._waited: dict[SourceLine, float] = {}
         self._waited_in_all = 0.0
         self._operations = Operations()
         self._sampler = LineSampler(self._files, lambda: self._waited_in_all, _clock)
@@ -351,7 +352,8 @@ class Profiler:
         with self._lock:
             self._add(seen, line, thread, depth, outermost)
 
-    def _add(self, seen: Seen, line: Line | None, thread: int, depth: int, outermost: Line | None) -> None:
+    def _add(self, seen: Seen, line: SourceLine | None, thread: int, depth: int, outermost: SourceLine | None) -> None:
+        """Add a call that has ended to its line, without the time of calls inside of it."""
         task, device, seconds, phases, *_ = ended(seen)
         inner = self._inner.pop((thread, depth + 1), 0.0)
         if depth > 1:
@@ -406,7 +408,7 @@ class Profiler:
         sampler = self._sampler
         first = (self._script, 1)
         seconds = seconds_by_line(sampler.seconds, self._waited, sampler.outside, sampler.inside, first)
-        tallies: dict[Line, list[tuple[str, _Tally]]] = {}
+        tallies: dict[SourceLine, list[tuple[str, _Tally]]] = {}
         for (line, _, device), tally in self._tallies.items():
             tallies.setdefault(line or first, []).append((device, tally))
         lines = [_line(line, seconds.get(line, 0.0), tallies.get(line, [])) for line in {*seconds, *tallies}]
@@ -421,7 +423,8 @@ class Profiler:
         return tuple(sorted(functions, key=lambda each: -each.seconds))
 
 
-def _line(line: Line, seconds: float, tallies: Sequence[tuple[str, _Tally]]) -> LineProfile:
+def _line(line: SourceLine, seconds: float, tallies: Sequence[tuple[str, _Tally]]) -> LineProfile:
+    """The profile of one line: its seconds, its calls, and the seconds on each device."""
     devices: dict[str, float] = {}
     for device, tally in tallies:
         devices[device] = devices.get(device, 0.0) + tally.seconds

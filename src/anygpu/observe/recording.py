@@ -91,6 +91,7 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        """Stop recording, write what is left, and complete the file."""
         if self in events.calls:
             events.calls.remove(self)
         if self._hear in events.workers:
@@ -118,6 +119,7 @@ class Recording:
             )
 
     def _said(self, kind: type[BaseException] | None) -> dict[str, Any]:
+        """The description of a recording at the end of its file: its time, its calls, and what was dropped."""
         assert self._calls is not None
         return {
             "schema": "anygpu.trace/1",
@@ -150,6 +152,7 @@ class Recording:
         self._events.append((event, _clock()))
 
     def _write(self, *, wait: bool) -> None:
+        """Write the pending calls to the file; without `wait`, only if no other thread does."""
         if os.getpid() != self._process:  # a fork: the file is the parent's
             self._pending.clear()
             return

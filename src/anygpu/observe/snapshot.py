@@ -13,7 +13,7 @@ from anygpu.receipts import Phases, Receipt
 from anygpu.runtime.health import Health
 
 
-class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceMemoryUse(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that this process holds on one device."""
 
     bytes: int
@@ -49,7 +49,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     instead: str
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class CallRecord(msgspec.Struct, frozen=True, array_like=True):
     """One call that has ended."""
 
     #: Calls of a process are numbered from 1, in the order they ended in, about.
@@ -68,7 +68,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     error: str | None
 
 
-class Fallback(msgspec.Struct, frozen=True, array_like=True):
+class FallbackRecord(msgspec.Struct, frozen=True, array_like=True):
     """A call that did not run, or not as a whole, where it was first meant to; or not at the first attempt."""
 
     #: Seconds since 1970.
@@ -81,7 +81,7 @@ class Fallback(msgspec.Struct, frozen=True, array_like=True):
     repeated: bool = False
 
 
-class Ended(NamedTuple):
+class CallEnd(NamedTuple):
     """A call that has ended, whatever it left behind: a receipt, a note or a failure."""
 
     task: str
@@ -94,39 +94,41 @@ class Ended(NamedTuple):
     bytes_moved: int = 0
 
 
-def ended(seen: Seen) -> Ended:
+def ended(seen: Seen) -> CallEnd:
     if isinstance(seen, Receipt):
         error = seen.attempts[-1].error if seen.attempts and not seen.attempts[-1].succeeded else None
         moved = seen.bytes_to_device + seen.bytes_to_host
-        return Ended(seen.task, seen.device, seen.seconds, seen.phases, error, seen.predicted_seconds, moved)
+        return CallEnd(seen.task, seen.device, seen.seconds, seen.phases, error, seen.predicted_seconds, moved)
     if isinstance(seen, Failure):
         seconds = seen.end - seen.begin
-        return Ended(seen.task, seen.device, seconds, Phases(run=seconds), seen.error)
+        return CallEnd(seen.task, seen.device, seconds, Phases(run=seconds), seen.error)
     said, begin, ready, end = seen
     phases = Phases(plan=ready - begin, run=end - ready)
-    return Ended(said.task, "numpy", end - begin, phases, predicted=said.predicted)
+    return CallEnd(said.task, "numpy", end - begin, phases, predicted=said.predicted)
 
 
-def call_of(seen: Seen, end: float, number: int) -> Call:
+def call_of(seen: Seen, end: float, number: int) -> CallRecord:
     """The record of a call that ended at a time in seconds since 1970."""
     task, device, seconds, phases, error, predicted, moved = ended(seen)
     move = phases.write + phases.read
-    return Call(number, task, device, end, seconds, phases.queue, move, phases.run, moved, predicted, error)
+    return CallRecord(number, task, device, end, seconds, phases.queue, move, phases.run, moved, predicted, error)
 
 
-def fallback_of(receipt: Receipt, end: float) -> Fallback | None:
+def fallback_of(receipt: Receipt, end: float) -> FallbackRecord | None:
     """The fallback of a call that was tried before, there or elsewhere, or that the host computed in part."""
     for failure in receipt.failures:
         reason = f"{failure.device}: {failure.error}: {failure.message}"
         repeated = failure.device == receipt.device and len(receipt.attempts) > 1
-        return Fallback(end, receipt.task, receipt.device, reason, repeated)
+        return FallbackRecord(end, receipt.task, receipt.device, reason, repeated)
     for host in receipt.host_operations:
         where = f" at {host.line}" if host.line else ""
-        return Fallback(end, receipt.task, receipt.device, f"{host.operation}{where} ran on the host: {host.reason}")
+        return FallbackRecord(
+            end, receipt.task, receipt.device, f"{host.operation}{where} ran on the host: {host.reason}"
+        )
     return None
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Identity and use of a process."""
 
     pid: int
@@ -146,15 +148,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "anygpu.snapshot/1"
     #: Seconds since 1970.
     time: float
-    process: Process
+    process: ProcessInfo
     statistics: Summary
     #: Calls after the number that was asked for, the newest last, at most a thousand.
-    calls: tuple[Call, ...] = ()
-    fallbacks: tuple[Fallback, ...] = ()
+    calls: tuple[CallRecord, ...] = ()
+    fallbacks: tuple[FallbackRecord, ...] = ()
     #: Health of the runtime behind `submit` and `map`; `None` as long as neither was called.
     runtime: Health | None = None
     usage: dict[str, Usage] = {}
     #: By device; those whose memory could not be asked for in time are absent.
-    memory: dict[str, DeviceMemory] = {}
+    memory: dict[str, DeviceMemoryUse] = {}
     anomalies: tuple[Anomaly, ...] = ()
     advice: tuple[Advice, ...] = ()

@@ -45,7 +45,7 @@ class Question(msgspec.Struct, frozen=True, tag="snapshot", tag_field="ask", for
     token: str = ""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot, with a token that proves its sender."""
 
     snapshot: Snapshot
@@ -53,14 +53,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _questions = msgspec.msgpack.Decoder(Question)
-_answers = msgspec.msgpack.Decoder(Answer)
+_answers = msgspec.msgpack.Decoder(SnapshotAnswer)
 
 
-class Refused(Exception):
+class NoMessage(Exception):
     """The bytes that came are no message."""
 
 
-def framed(message: Question | Answer) -> bytes:
+def framed(message: Question | SnapshotAnswer) -> bytes:
     content = encode_msgpack(message)
     return _LENGTH.pack(len(content)) + content
 
@@ -69,7 +69,7 @@ def length_of(head: bytes | bytearray, most: int) -> int:
     """The length of the message that follows. Raises `Refused` if it would be longer than any."""
     (length,) = _LENGTH.unpack(head[:HEAD])
     if not 0 < length <= most:
-        raise Refused(f"a message of {length} bytes, and at most {most} are allowed")
+        raise NoMessage(f"a message of {length} bytes, and at most {most} are allowed")
     return int(length)
 
 
@@ -78,18 +78,18 @@ def question_of(content: bytes | bytearray) -> Question:
     try:
         question = _questions.decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Refused("not a question") from error
+        raise NoMessage("not a question") from error
     if not (question.since is None or 0 <= question.since < 1 << 63) or len(question.token) > MOST_TOKEN:
-        raise Refused("not a question")
+        raise NoMessage("not a question")
     return question
 
 
-def answer_of(content: bytes | bytearray) -> Answer:
+def answer_of(content: bytes | bytearray) -> SnapshotAnswer:
     """Raises `Refused`."""
     try:
         return _answers.decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Refused("not an answer of this version of anygpu") from error
+        raise NoMessage("not an answer of this version of anygpu") from error
 
 
 # -- the private folder in which observed processes listen: one socket each, and the removal of leftovers

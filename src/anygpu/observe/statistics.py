@@ -138,19 +138,19 @@ def breakdown(phases: Mapping[str, float], parts: Mapping[str, float]) -> list[t
     return [(name, seconds) for name, seconds in [*named, ("rest", rest)] if seconds > 0.0]
 
 
-Times = NDArray[np.float64]
+CallTimes = NDArray[np.float64]
 
 
-class Batch(NamedTuple):
+class CallBatch(NamedTuple):
     """Calls of one function on one device; each array has an element for each call."""
 
     function: str
     device: str
     #: Seconds that the caller waited, and when that ended.
-    seconds: Times
-    ends: Times
+    seconds: CallTimes
+    ends: CallTimes
     #: Seconds of the function itself: without tracing, planning, compiling and waiting for a turn.
-    run: Times
+    run: CallTimes
     #: Seconds that were predicted for each of them; `None` if nothing was.
     predicted: float | None = None
     #: The receipts and failures that they were made of, beside notes.
@@ -158,12 +158,12 @@ class Batch(NamedTuple):
     failures: Sequence[Failure] = ()
 
 
-def batches(notes: Sequence[Note], others: Iterable[tuple[Receipt | Failure, float]]) -> list[Batch]:
+def batches(notes: Sequence[Note], others: Iterable[tuple[Receipt | Failure, float]]) -> list[CallBatch]:
     """Calls that left a note, and others with when they ended."""
     return [*_of_notes(notes), *_of_others(others)]
 
 
-def _of_notes(notes: Sequence[Note]) -> Iterable[Batch]:
+def _of_notes(notes: Sequence[Note]) -> Iterable[CallBatch]:
     groups: dict[int, list[Note]] = {}
     for note in notes:
         # Calls of one call site share what they say, until that changes.
@@ -176,10 +176,10 @@ def _of_notes(notes: Sequence[Note]) -> Iterable[Batch]:
         said = group[0][0]
         _, begins, readies, ends = zip(*group, strict=True)
         begin, ready, end = np.array(begins), np.array(readies), np.array(ends)
-        yield Batch(said.task, "numpy", end - begin, end, end - ready, said.predicted)
+        yield CallBatch(said.task, "numpy", end - begin, end, end - ready, said.predicted)
 
 
-def _of_others(others: Iterable[tuple[Receipt | Failure, float]]) -> Iterable[Batch]:
+def _of_others(others: Iterable[tuple[Receipt | Failure, float]]) -> Iterable[CallBatch]:
     groups: dict[tuple[bool, str, str], list[tuple[Receipt | Failure, float]]] = {}
     for one, end in others:
         groups.setdefault((type(one) is Failure, one.task, one.device), []).append((one, end))
@@ -188,12 +188,12 @@ def _of_others(others: Iterable[tuple[Receipt | Failure, float]]) -> Iterable[Ba
         if failed:
             failures = [one for one, _ in group if isinstance(one, Failure)]
             seconds = np.array([one.end - one.begin for one in failures])
-            yield Batch(function, device, seconds, ends, seconds, failures=failures)
+            yield CallBatch(function, device, seconds, ends, seconds, failures=failures)
         else:
             receipts = [one for one, _ in group if isinstance(one, Receipt)]
             seconds = np.array([one.phases.total for one in receipts])
             before = [one.phases.trace + one.phases.plan + one.phases.compile + one.phases.queue for one in receipts]
-            yield Batch(function, device, seconds, ends, seconds - np.array(before), receipts=receipts)
+            yield CallBatch(function, device, seconds, ends, seconds - np.array(before), receipts=receipts)
 
 
 #: Functions that are counted by name; all others together are "other".
@@ -299,7 +299,7 @@ _COUNTS = (
 )  # fmt: skip
 
 
-class Tally:
+class CallTally:
     """Sums over calls of one function on one device, in a fixed memory."""
 
     def __init__(self) -> None:
@@ -343,7 +343,7 @@ class Tally:
         if (peak or 0, predicted or 0) > (self.peak_bytes or 0, self.predicted_bytes or 0):
             self.peak_bytes, self.predicted_bytes = peak, predicted
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: CallTally) -> None:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, count in other.errors.items():
@@ -360,7 +360,7 @@ class Tally:
         return {**{name: getattr(self, name) for name in names}, **copies}
 
 
-class _Series(Tally):
+class _Series(CallTally):
     """The calls of one function on one device, with their quantiles."""
 
     def __init__(self) -> None:
@@ -406,7 +406,7 @@ class _Series(Tally):
         )
 
 
-class Statistics:
+class RunningStatistics:
     """Folds what calls leave behind. For one thread at a time."""
 
     def __init__(self, begin: float) -> None:
@@ -414,7 +414,7 @@ class Statistics:
         self._series: dict[tuple[str, str], _Series] = {}
         self._functions: set[str] = set()
 
-    def add(self, seen: Iterable[Batch]) -> None:
+    def add(self, seen: Iterable[CallBatch]) -> None:
         for batch in seen:
             series = self._of(self._key(batch.function, batch.device))
             series.calls += len(batch.seconds)

@@ -14,9 +14,9 @@ from anygpu.observe.trace_file import (
     CALLERS,
     DEVICES,
     ORDER,
-    Rows,
-    Slice,
     TraceFile,
+    TraceSlice,
+    TrackRows,
     arrow_events,
     counter_event,
     instant_event,
@@ -91,7 +91,7 @@ class CallWriter:
         self._threads = threads
         self._tracks: dict[tuple[int, str | int, int], int | None] = {}
         self._next_track = {CALLERS: 1, DEVICES: 1}
-        self._rows: dict[tuple[int, str | int], Rows] = {}
+        self._rows: dict[tuple[int, str | int], TrackRows] = {}
         self._numbers = count(1)
         self._launches: dict[int, _Launch] = {}
         #: The memory that the last call on each device has needed at once.
@@ -225,7 +225,7 @@ class CallWriter:
         events += self._device_events(receipt, slices, calls, name, thread)
         self._put(events, calls, seconds)
 
-    def _part_events(self, receipt: Receipt, slices: list[Slice], track: int, calls: int) -> list[str]:
+    def _part_events(self, receipt: Receipt, slices: list[TraceSlice], track: int, calls: int) -> list[str]:
         """The parts of its run, one after the other, inside of it: a receipt has their sums, not their times."""
         sums: dict[str, float] = {}
         add_parts(sums, receipt.parts)
@@ -252,7 +252,9 @@ class CallWriter:
             events += waiting_events(number, _QUEUE, begin - task.queue, begin)
         return events
 
-    def _device_events(self, receipt: Receipt, slices: list[Slice], calls: int, name: str, thread: int) -> list[str]:
+    def _device_events(
+        self, receipt: Receipt, slices: list[TraceSlice], calls: int, name: str, thread: int
+    ) -> list[str]:
         """The transfers and the kernels of a call, on the track of its device."""
         there = [each for each in slices if each.name in ("write", "run", "read")]
         if not there:
@@ -314,7 +316,7 @@ class CallWriter:
             return None
         rows = self._rows.get((process, of))
         if rows is None:
-            rows = self._rows[process, of] = Rows(_ROWS)
+            rows = self._rows[process, of] = TrackRows(_ROWS)
         fit = rows.fit(begin, end, thread)
         if fit is None:
             return None

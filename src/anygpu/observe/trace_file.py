@@ -157,7 +157,7 @@ _REMEMBERED = 4096
 ORDER = ("trace", "plan", "compile", "queue", "write", "run", "read", "other")
 
 
-class Slice(NamedTuple):
+class TraceSlice(NamedTuple):
     """A part of a call: from when to when."""
 
     name: str
@@ -165,7 +165,7 @@ class Slice(NamedTuple):
     end: int
 
 
-class Fit(NamedTuple):
+class TracePosition(NamedTuple):
     """Where a call is drawn: its row and its beginning; and from when to when others are drawn inside of it."""
 
     row: int
@@ -173,7 +173,9 @@ class Fit(NamedTuple):
     inner: tuple[int, int] | None
 
 
-def phase_slices(parts: Sequence[tuple[str, int]], begin: int, end: int, inner: tuple[int, int] | None) -> list[Slice]:
+def phase_slices(
+    parts: Sequence[tuple[str, int]], begin: int, end: int, inner: tuple[int, int] | None
+) -> list[TraceSlice]:
     """Slices for named lengths, from `begin` to `end`. What is `inner` happened during `run`.
 
     Nothing is drawn if that cannot be: then the lengths are not those of one call on one thread.
@@ -192,15 +194,15 @@ def phase_slices(parts: Sequence[tuple[str, int]], begin: int, end: int, inner: 
     before = _one_after_another(rest, begin, start)
     drawn = sum(each.end - each.begin for each in before)
     after = _one_after_another(_without(rest, drawn), start + length, end)
-    return [*before, Slice("run", start, start + length), *after]
+    return [*before, TraceSlice("run", start, start + length), *after]
 
 
-def _one_after_another(parts: Sequence[tuple[str, int]], begin: int, end: int) -> list[Slice]:
+def _one_after_another(parts: Sequence[tuple[str, int]], begin: int, end: int) -> list[TraceSlice]:
     slices = []
     for name, length in parts:
         stop = min(begin + length, end)
         if stop > begin:
-            slices.append(Slice(name, begin, stop))
+            slices.append(TraceSlice(name, begin, stop))
             begin = stop
     return slices
 
@@ -256,22 +258,22 @@ class _Row:
         return begin, None if first is None else (first, last)
 
 
-class Rows:
+class TrackRows:
     """The rows of one track: a new one is begun where a call would overlap with what is in all others."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._rows = [_Row()]
 
-    def fit(self, begin: int, end: int, thread: int) -> Fit | None:
+    def fit(self, begin: int, end: int, thread: int) -> TracePosition | None:
         """Where a call is drawn; `None` if there are too many at once."""
         for number, row in enumerate(self._rows):
             found = row.fit(begin, end, thread)
             if found is not None:
-                return Fit(number, *found)
+                return TracePosition(number, *found)
         if len(self._rows) == self._most:
             return None
         self._rows.append(_Row())
         found = self._rows[-1].fit(begin, end, thread)
         assert found is not None, "nothing is in a new row"
-        return Fit(len(self._rows) - 1, *found)
+        return TracePosition(len(self._rows) - 1, *found)

@@ -15,8 +15,8 @@ import numpy as np
 
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.snapshot import Anomaly, DeviceMemory
-from anygpu.observe.statistics import Batch, Times
+from anygpu.observe.snapshot import Anomaly, DeviceMemoryUse
+from anygpu.observe.statistics import CallBatch, CallTimes
 
 # -- detects changes in series: a function that became slower, memory that only grows, and when it runs out
 #
@@ -245,13 +245,13 @@ _SETTLING = 60.0
 _SOON = 3600.0
 
 
-class Sample(NamedTuple):
+class MemorySample(NamedTuple):
     """Memory of the process and readings of its devices at a moment."""
 
     #: Bytes of the process itself, on the host.
     memory_bytes: int
     #: Memory that it holds on devices.
-    memory: Mapping[str, DeviceMemory]
+    memory: Mapping[str, DeviceMemoryUse]
     usage: Mapping[str, Usage]
     #: Bytes that there are: of each device, and of the machine as "host".
     limits: Mapping[str, int]
@@ -268,7 +268,7 @@ class _Slowdown(NamedTuple):
     after: deque[float]
 
 
-class Watch:
+class ProcessWatch:
     """Watches one process. For one thread at a time."""
 
     def __init__(self) -> None:
@@ -282,7 +282,7 @@ class Watch:
         self._memory: dict[str, _Samples] = {}
         self._calls = 0
 
-    def add_calls(self, seen: Iterable[Batch], now: float) -> list[Anomaly]:
+    def add_calls(self, seen: Iterable[CallBatch], now: float) -> list[Anomaly]:
         """Calls that have ended; `now` is in seconds since 1970."""
         found = self._lasting(now)
         for batch in seen:
@@ -300,7 +300,7 @@ class Watch:
                 found += self._predictions(key, ratios, now)
         return found
 
-    def _level(self, key: tuple[str, str], run: Times, now: float) -> None:
+    def _level(self, key: tuple[str, str], run: CallTimes, now: float) -> None:
         watch = self._levels.get(key)
         if watch is None:
             if len(self._levels) >= MOST_WATCHED or np.median(run) < _LEAST_WATCHED:
@@ -362,7 +362,7 @@ class Watch:
             over=usual < _FINE,
         )
 
-    def add_sample(self, sample: Sample, now: float) -> list[Anomaly]:
+    def add_sample(self, sample: MemorySample, now: float) -> list[Anomaly]:
         """Add a sample, at a time in seconds since 1970; returns new anomalies."""
         found = self._lasting(now)
         found += self._grows("host", None, sample.memory_bytes, sample.limits.get("host"), now)

@@ -10,7 +10,7 @@ from anygpu.engines.catalogue import traits_of, why_only_when_named
 from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind, node_of
-from anygpu.hardware.selection import Selection, select
+from anygpu.hardware.selection import DeviceSelection, select
 from anygpu.placement.machine import first_choice, lacking, usable_bytes
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
@@ -124,7 +124,7 @@ class Candidates:
     def _consider(
         self,
         planner: Planner,
-        selection: Selection,
+        selection: DeviceSelection,
         lacks: dict[str, str | None],
         resident: dict[str, int] | None,
     ) -> None:

@@ -23,17 +23,17 @@ from anygpu.plan.choosing import Choice
 from anygpu.plan.chunking import Chunks
 from anygpu.workers.task_lifecycle import (
     Action,
-    Event,
-    Evict,
+    DeviceFree,
+    EvictBuffers,
     Fail,
     Failed,
-    Free,
     Probe,
     Reclaim,
     Replace,
     Requeue,
     SplitFurther,
     Task,
+    TaskEvent,
     fault_of,
     step,
 )
@@ -51,7 +51,7 @@ class LockedTask:
         self.task = task
         self._lock = lock or threading.RLock()
 
-    def tell(self, event: Event) -> tuple[Action, ...]:
+    def tell(self, event: TaskEvent) -> tuple[Action, ...]:
         """Report an event; the actions to take now are returned."""
         with self._lock:
             self.task, actions = step(self.task, event)
@@ -101,7 +101,7 @@ def recover(
             case Reclaim():
                 for device in devices:
                     planner.places.reclaim(device)
-            case Evict():
+            case EvictBuffers():
                 for device in devices:
                     planner.places.evict(device)
             case Replace() | Probe():
@@ -114,7 +114,7 @@ def recover(
                 if refused is None:
                     break
                 refused(action)
-            case Requeue() | Free():
+            case Requeue() | DeviceFree():
                 outcome = outcome or action
     return outcome
 

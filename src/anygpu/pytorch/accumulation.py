@@ -29,7 +29,7 @@ from anygpu.pytorch.undoing import Buffers, random_state, set_random_state
 # rows' losses is still computed exactly, on the outputs of all parts.
 
 
-Kind = Literal["mean", "sum", "unknown"]
+LossKind = Literal["mean", "sum", "unknown"]
 #: The relative tolerance of a loss in float32, and how far parts may be from it.
 _TOLERANCE = 1e-4
 #: Of the targets' tensors, those that are changed one after the other.
@@ -50,7 +50,7 @@ class Counted(NamedTuple):
 class Combining(NamedTuple):
     """How the losses of parts make that of the whole."""
 
-    kind: Kind
+    kind: LossKind
     reason: str
     counted: Counted | None = None
     #: Whether values have shown it, and not torch: then it is compared on every batch where that costs little.
@@ -101,6 +101,7 @@ def known(loss: Callable[..., Any], outputs: Any, targets: Any) -> Combining | N
 def _by_class(
     function: Any, name: str, reduction: str, options: Mapping[str, Any], outputs: torch.Tensor, targets: torch.Tensor
 ) -> Combining | None:
+    """How losses of parts are combined for a loss over classes: by rows, or by the weights of the targets' classes."""
     if outputs.dim() < 2 or targets.dim() == 0 or outputs.size(0) != targets.size(0):
         return None
     if reduction == "sum":
@@ -145,13 +146,13 @@ def _described(loss: Callable[..., Any]) -> tuple[Any, dict[str, Any]] | None:
 # -- all others
 
 
-def fits(whole: float, parts: Sequence[tuple[int, float]]) -> set[Kind]:
+def fits(whole: float, parts: Sequence[tuple[int, float]]) -> set[LossKind]:
     """As what the losses of parts, each with its rows, make that of the whole."""
     if not all(map(math.isfinite, (whole, *(loss for _, loss in parts)))):
         return set()
     rows = sum(count for count, _ in parts)
     size = max(abs(whole), *(abs(loss) for _, loss in parts))
-    found: set[Kind] = set()
+    found: set[LossKind] = set()
     if abs(sum(count * loss for count, loss in parts) / rows - whole) <= _TOLERANCE * size:
         found.add("mean")
     if abs(sum(loss for _, loss in parts) - whole) <= _TOLERANCE * size:
@@ -163,7 +164,7 @@ def found_by_values(loss_of: Callable[[Any], torch.Tensor], tree: Any, rows: int
     """Ask `loss_of(tree)`, where `tree` has `rows` rows. Those tensors of it are changed too that are in `changed`."""
     if rows < 2:
         return Combining("unknown", "one row shows nothing of how losses combine")
-    possible: set[Kind] = {"mean", "sum"}
+    possible: set[LossKind] = {"mean", "sum"}
     unless: list[int] = []
     told = False
     for place, (case, sign) in enumerate(_cases(tree, rows, changed)):
@@ -171,7 +172,7 @@ def found_by_values(loss_of: Callable[[Any], torch.Tensor], tree: Any, rows: int
             whole, *again = [float(loss_of(case)) for _ in range(2 if place == 0 else 1)]
             if again and again[0] != whole and math.isfinite(whole):
                 return Combining("unknown", "its value differs from call to call", by_values=True)
-            fitting: set[Kind] = {"mean", "sum"}
+            fitting: set[LossKind] = {"mean", "sum"}
             for cut in sorted({1, rows - 1, rows // 2}):
                 bounds = ((0, cut), (cut, rows))
                 parts = [(end - begin, float(loss_of(part_of(case, rows, begin, end)))) for begin, end in bounds]

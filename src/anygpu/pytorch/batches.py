@@ -61,6 +61,7 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
 
 
 def _collect(batch: Any, found: list[torch.Tensor]) -> None:
+    """Append all tensors of a batch, in the order in which they stand in it."""
     if isinstance(batch, torch.Tensor):
         found.append(batch)
     elif isinstance(batch, list | tuple):
@@ -217,7 +218,7 @@ def form_of(tensors: Sequence[torch.Tensor], rows: int) -> tuple[Any, ...]:
 # -- moving batches to a device: in a thread that fetches them, and then in the loop that uses them
 
 
-class Moved(NamedTuple):
+class MovedBatch(NamedTuple):
     """A batch on its way; `ready` is what the loop's stream has to wait for, if anything."""
 
     batch: Any
@@ -225,11 +226,11 @@ class Moved(NamedTuple):
 
 
 class Mover(Protocol):
-    def send(self, batch: Any) -> Moved:
+    def send(self, batch: Any) -> MovedBatch:
         """Called by the thread that fetches."""
         ...
 
-    def receive(self, moved: Moved) -> Any:
+    def receive(self, moved: MovedBatch) -> Any:
         """The batch. Called by the loop that uses it."""
         ...
 
@@ -240,10 +241,10 @@ class StayMover:
     def __init__(self, *, copies: bool = False) -> None:
         self._copies = copies
 
-    def send(self, batch: Any) -> Moved:
-        return Moved(copied(batch) if self._copies else batch)
+    def send(self, batch: Any) -> MovedBatch:
+        return MovedBatch(copied(batch) if self._copies else batch)
 
-    def receive(self, moved: Moved) -> Any:
+    def receive(self, moved: MovedBatch) -> Any:
         return moved.batch
 
 
@@ -254,10 +255,10 @@ class PlainMover:
         self._device = device
         self._map = copied if copies else map_tensors
 
-    def send(self, batch: Any) -> Moved:
-        return Moved(self._map(batch, lambda tensor: tensor.to(self._device)))
+    def send(self, batch: Any) -> MovedBatch:
+        return MovedBatch(self._map(batch, lambda tensor: tensor.to(self._device)))
 
-    def receive(self, moved: Moved) -> Any:
+    def receive(self, moved: MovedBatch) -> Any:
         return moved.batch
 
 
@@ -276,7 +277,8 @@ class CudaMover:
         self._device = torch.device("cuda", index)
         self._stream: Any = None
 
-    def send(self, batch: Any) -> Moved:
+    def send(self, batch: Any) -> MovedBatch:
+        """Copy a batch to the card on a stream of its own, beside what the loop computes."""
         cuda, device = self._cuda, self._device
         if self._stream is None:
             self._stream = cuda.Stream(device)
@@ -289,7 +291,7 @@ class CudaMover:
             ready.record(self._stream)
         if self._copies:
             ready.synchronize()  # then the loader may write to the memory that was copied from
-        return Moved(there, ready)
+        return MovedBatch(there, ready)
 
     def _copy(self, tensor: Any) -> Any:
         if tensor.is_cuda:
@@ -297,7 +299,7 @@ class CudaMover:
         pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
         return pinned.to(self._device, non_blocking=True)
 
-    def receive(self, moved: Moved) -> Any:
+    def receive(self, moved: MovedBatch) -> Any:
         stream = self._cuda.current_stream(self._device)
         stream.wait_event(moved.ready)
         for tensor in tensors_of(moved.batch):

@@ -54,6 +54,7 @@ def is_compiled(model: torch.nn.Module) -> bool:
 
 
 def _candidates(module: torch.nn.Module, prefix: str, *, is_root: bool = False) -> Iterator[str]:
+    """The names of submodules that may be checkpointed: those that are called once and as a whole."""
     name = prefix.removesuffix(".")
     if isinstance(module, torch.nn.RNNBase):
         if not is_root:
@@ -273,6 +274,7 @@ class _Repeated:
         self._preserve_random_state = preserve_random_state
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Run the submodule; with gradients, drop its activations and compute them again in the backward pass."""
         if not torch.is_grad_enabled():
             return self._forward(*arguments, **options)
         before = _State(self._modules)

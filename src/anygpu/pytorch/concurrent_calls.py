@@ -117,9 +117,9 @@ def _has_saved_tensors_hooks() -> bool:
 # slower side by side was, so that looking again takes a fiftieth of the time at most.
 
 
-Way = Literal["one after the other", "side by side"]
-SERIAL: Way = "one after the other"
-TOGETHER: Way = "side by side"
+Concurrency = Literal["one after the other", "side by side"]
+SERIAL: Concurrency = "one after the other"
+TOGETHER: Concurrency = "side by side"
 
 #: Calls of each way that count before one is chosen.
 TRIALS = 6
@@ -155,19 +155,19 @@ class Timings(msgspec.Struct, frozen=True):
         fewer = min(len(self.serial), len(self.together))
         return fewer >= TRIALS or (fewer >= 2 and min(self.together) > _HOPELESS * max(self.serial))
 
-    def next_way(self) -> Way:
+    def next_way(self) -> Concurrency:
         """The way of the next call: the two take turns, one after the other first."""
         return TOGETHER if self.calls // _ROW % 2 else SERIAL
 
 
-class Choice(msgspec.Struct, frozen=True):
-    way: Way
+class ConcurrencyChoice(msgspec.Struct, frozen=True):
+    way: Concurrency
     reason: str
     #: Calls until both ways are measured again.
     holds: int
 
 
-def choose(timings: Timings, before: Choice | None = None) -> Choice:
+def choose(timings: Timings, before: ConcurrencyChoice | None = None) -> ConcurrencyChoice:
     """The way of the calls to come, when `timings` are decided. `before` is the choice of the trials before these."""
     serial, together = median(timings.serial), median(timings.together)
     enough = 1 - _LEAST_GAIN
@@ -183,10 +183,10 @@ def choose(timings: Timings, before: Choice | None = None) -> Choice:
     reason = f"{way}: {at_best}{spent[way]} against {spent[other]} {other}, {calls} calls each"
     if way == SERIAL:
         ratio = max(1.0, together / serial if serial > 0 else 1.0)
-        return Choice(way, reason, math.ceil((TRIALS // (_ROW - 1) * _ROW) * ratio / _TRYING))
+        return ConcurrencyChoice(way, reason, math.ceil((TRIALS // (_ROW - 1) * _ROW) * ratio / _TRYING))
     again = before is not None and before.way == TOGETHER
     holds = min(_LAST_HOLD, 2 * before.holds) if again and before is not None else _FIRST_HOLD
-    return Choice(way, reason, holds)
+    return ConcurrencyChoice(way, reason, holds)
 
 
 def shares(groups: int, cores: int) -> tuple[int, ...]:
@@ -241,6 +241,7 @@ def _things(module: torch.nn.Module) -> Iterator[Any]:
 
 
 def _known_by(hook: Any) -> Iterator[Any]:
+    """The objects that a hook can reach, by which two modules may share state."""
     if not isinstance(hook, types.FunctionType):
         yield hook  # an object that is called, which may keep anything
     owner = getattr(hook, "__self__", None)
@@ -298,10 +299,10 @@ def versions(tensors: Sequence[torch.Tensor]) -> list[int] | None:
         return None
 
 
-Call = Callable[[], Any]
+Thunk = Callable[[], Any]
 
 
-class Outcome:
+class CallOutcome:
     """The value or the error of one call. A call that was never begun has neither."""
 
     __slots__ = ("error", "value")
@@ -310,7 +311,7 @@ class Outcome:
         self.value: Any = None
         self.error: BaseException | None = None
 
-    def of(self, call: Call) -> None:
+    def of(self, call: Thunk) -> None:
         try:
             self.value = call()
         except BaseException as error:  # noqa: BLE001 - it is the caller's
@@ -318,7 +319,9 @@ class Outcome:
 
 
 class Crew(Protocol):
-    def run(self, calls: Sequence[Call], groups: Sequence[Sequence[int]]) -> list[Outcome]:
+    """Runs groups of calls at the same time, and the calls of a group one after the other."""
+
+    def run(self, calls: Sequence[Thunk], groups: Sequence[Sequence[int]]) -> list[CallOutcome]:
         """Every call's outcome, in the order of `calls`. All have ended, also when one raised."""
         ...
 
@@ -339,8 +342,9 @@ class ThreadCrew:
     def __init__(self) -> None:
         self.cores = int(torch.get_num_threads())
 
-    def run(self, calls: Sequence[Call], groups: Sequence[Sequence[int]]) -> list[Outcome]:
-        outcomes = [Outcome() for _ in calls]
+    def run(self, calls: Sequence[Thunk], groups: Sequence[Sequence[int]]) -> list[CallOutcome]:
+        """Run the groups on threads, which share the cores."""
+        outcomes = [CallOutcome() for _ in calls]
         counts = shares(len(groups), self.cores)
         state = ThreadState.here()
         # With more groups than workers all have one core, so it does not matter which worker takes which group.
@@ -364,14 +368,14 @@ class ThreadCrew:
                 thread.join()
         return outcomes
 
-    def _start(self, threads: list[threading.Thread], works: Sequence[Call], counts: Sequence[int]) -> None:
+    def _start(self, threads: list[threading.Thread], works: Sequence[Thunk], counts: Sequence[int]) -> None:
         """Threads with their number of cores. What new threads of the process get is as before afterwards.
 
         torch has that number for each thread, but whoever sets it also sets what new threads begin with.
         """
         ready: SimpleQueue[int] = SimpleQueue()
 
-        def begin(work: Call, count: int) -> None:
+        def begin(work: Thunk, count: int) -> None:
             usual = torch.get_num_threads()  # the first question sets it to the usual: it has to come first
             if usual != count:
                 torch.set_num_threads(count)
@@ -423,9 +427,10 @@ class StreamCrew:
         self._inputs = inputs
         self._cuda = cuda
 
-    def run(self, calls: Sequence[Call], groups: Sequence[Sequence[int]]) -> list[Outcome]:
+    def run(self, calls: Sequence[Thunk], groups: Sequence[Sequence[int]]) -> list[CallOutcome]:
+        """Run the groups on CUDA streams; the caller's stream waits for all of them."""
         cuda = self._cuda
-        outcomes = [Outcome() for _ in calls]
+        outcomes = [CallOutcome() for _ in calls]
         callers = cuda.current_stream(self._device)
         streams = [cuda.Stream(self._device) for _ in groups]
         try:

@@ -20,7 +20,7 @@ from anygpu.errors import AnyGPUError, InvalidOption, name_of, text_of
 from anygpu.pytorch.batches import count_rows, leaves, mapped
 from anygpu.pytorch.checkpointing import candidates, checkpointed, is_compiled, layer_of
 from anygpu.pytorch.live_bytes import LiveBytes
-from anygpu.pytorch.step_plans import PRECISIONS, Footprint, LayerCost, Precision
+from anygpu.pytorch.step_plans import PRECISIONS, Footprint, LayerCost, StepPrecision
 
 # -- copies of modules, optimisers and batches that have shapes and no data. The originals are not touched
 
@@ -144,7 +144,7 @@ def predict(
     *,
     rows: int,
     checkpoint: Sequence[str] = (),
-    precision: Precision = "float32",
+    precision: StepPrecision = "float32",
     optimizer: torch.optim.Optimizer | None = None,
     accumulate: bool = True,
 ) -> Footprint:
@@ -189,10 +189,11 @@ def _predicted(
     batch: Any,
     rows: int,
     checkpoint: tuple[str, ...],
-    precision: Precision,
+    precision: StepPrecision,
     optimizer: torch.optim.Optimizer | None,
     accumulate: bool,
 ) -> Footprint:
+    """Run a step with fake tensors, which have shapes and no memory, and count the bytes that are alive."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     copied, fakes = fake_module(mode, model)
     inputs = fake_batch(mode, batch, rows)
@@ -360,7 +361,7 @@ class _Layers:
         )
 
 
-def _autocast(device: str, precision: Precision) -> contextlib.AbstractContextManager[Any]:
+def _autocast(device: str, precision: StepPrecision) -> contextlib.AbstractContextManager[Any]:
     if precision == "float32":
         return contextlib.nullcontext()
     autocast: contextlib.AbstractContextManager[Any] = torch.autocast(device, dtype=getattr(torch, precision))

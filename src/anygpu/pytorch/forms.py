@@ -18,15 +18,15 @@ from anygpu.pytorch.batches import all_have_rows, bounds, count_rows, joined, le
 from anygpu.pytorch.checkpointing import candidates
 from anygpu.pytorch.footprint import CannotPredict
 from anygpu.pytorch.gradient_comparison import (
-    Agreement,
     BackwardHooks,
     Compared,
     Comparer,
     Comparisons,
+    GradientAgreement,
     GradientsDiffer,
 )
 from anygpu.pytorch.rows import ROWS, Shown, look_at_rows, same, undisturbed
-from anygpu.pytorch.step_plans import Halving, Precision, Room, StepPlan
+from anygpu.pytorch.step_plans import Halving, Room, StepPlan, StepPrecision
 from anygpu.pytorch.undoing import forget, release
 
 #: Bytes by which a measured peak may be off on a host.
@@ -50,7 +50,7 @@ class StepPlanner(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class PlanningWork:
     """The input of a planner: a module with its optimiser, and a batch to train it with."""
 
     model: torch.nn.Module
@@ -66,7 +66,7 @@ class Work:
     rows: int
     device: torch.device
     #: Those to choose from, the one to prefer first.
-    precisions: tuple[Precision, ...]
+    precisions: tuple[StepPrecision, ...]
     #: Why the batch may not be cut; empty if it may, or if nobody has looked yet.
     whole: str
     #: The user's settings; `None` where one is left to the planner.
@@ -75,10 +75,10 @@ class Work:
     memory: int | None
 
 
-MakePlanner = Callable[[Work], StepPlanner]
+MakePlanner = Callable[[PlanningWork], StepPlanner]
 
 
-def halving_for(work: Work, why: str = "nothing is predicted") -> StepPlanner:
+def halving_for(work: PlanningWork, why: str = "nothing is predicted") -> StepPlanner:
     """The planner that needs no predictions."""
     return Halving(
         work.precisions[0],
@@ -90,7 +90,7 @@ def halving_for(work: Work, why: str = "nothing is predicted") -> StepPlanner:
     )
 
 
-class Calling:
+class StepCalling:
     """The calls of a step: `model` with a batch's inputs, `loss` with outputs and targets.
 
     ========================  =====================  ==========================
@@ -132,12 +132,12 @@ class Calling:
 
     def outputs_by(self, model: torch.nn.Module, batch: Any) -> Any:
         """The outputs of that module instead."""
-        return Calling(model, self.loss, self._forward).forward(batch)
+        return StepCalling(model, self.loss, self._forward).forward(batch)
 
     def comparer(self, parameters: Sequence[torch.nn.Parameter], device: torch.device) -> Comparer:
         """Compares what this calls. A module that was compiled is taken as it was before, to compile nothing anew."""
         inner = getattr(self.model, "_orig_mod", self.model)
-        other = Calling(inner, self.loss, self._forward)
+        other = StepCalling(inner, self.loss, self._forward)
         return Comparer(inner, other.forward, self.loss, self.targets, parameters, device)
 
     def named_modules(self) -> list[tuple[str, torch.nn.Module]]:
@@ -164,10 +164,12 @@ def _described(batch: Any) -> str:
     return f"a {type(batch).__name__}"
 
 
-class Form:
+class BatchForm:
     """The plan, the comparisons and the loss of batches of one form."""
 
-    def __init__(self, calling: Calling, work: Work, make_planner: MakePlanner, comparisons: Comparisons) -> None:
+    def __init__(
+        self, calling: StepCalling, work: PlanningWork, make_planner: MakePlanner, comparisons: Comparisons
+    ) -> None:
         self._calling = calling
         self._work = work
         self._make_planner = make_planner
@@ -184,7 +186,7 @@ class Form:
         #: The hook for which a batch is not cut; empty if there is none.
         self._hook = ""
         #: What was compared and when, by the numbers of rows of a batch and of its parts.
-        self._compared: dict[tuple[int, int], Agreement] = {}
+        self._compared: dict[tuple[int, int], GradientAgreement] = {}
         #: The most rows at once that have fitted, with gradients and without, and that may fit where memory ran out.
         self._fitted: dict[str, int] = {}
         self._limits: dict[str, int] = {}
@@ -376,6 +378,7 @@ class Form:
         )
 
     def _look_at(self, batch: Any, rows: int, most: int) -> tuple[str, Combining]:
+        """Whether outputs have one row for each row of the batch, and how the losses of parts are combined."""
         calling, work = self._calling, self._work
         shown = look_at_rows(work.model, calling.forward, batch, rows, work.device, most=most)
         self._have_rows = shown.have_rows
@@ -394,6 +397,7 @@ class Form:
         return "", combining
 
     def _combining(self, shown: Shown) -> Combining:
+        """How the losses of parts are combined, by the loss function or by trying it on a few rows."""
         calling, work = self._calling, self._work
         if shown.batch is None or shown.outputs is None:
             return Combining("unknown", shown.whole)

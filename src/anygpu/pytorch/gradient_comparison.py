@@ -44,7 +44,7 @@ def next_comparison(cut: int) -> int:
     return following
 
 
-class Agreement(NamedTuple):
+class GradientAgreement(NamedTuple):
     """A comparison that found no difference, in words, and the number of steps that had been cut by then."""
 
     what: str
@@ -66,12 +66,12 @@ class Comparisons:
     def is_due(self) -> bool:
         return self.cut >= self._next
 
-    def agreed(self, what: str) -> Agreement:
+    def agreed(self, what: str) -> GradientAgreement:
         """`what` was compared before the present step, and is the same."""
         self._last = self.cut
         if self.is_due:
             self._next = next_comparison(self.cut)
-        return Agreement(what, self.cut)
+        return GradientAgreement(what, self.cut)
 
     def differed(self, why: str) -> None:
         self.failed = why
@@ -79,7 +79,7 @@ class Comparisons:
     def ran_cut(self) -> None:
         self.cut += 1
 
-    def sentence(self, agreement: Agreement) -> str:
+    def sentence(self, agreement: GradientAgreement) -> str:
         """A sentence about the last comparison, seen from the present step, which has not been counted."""
         ago = self.cut - agreement.cut
         when = "in this step" if ago == 0 else f"{ago} cut step{'s' if ago > 1 else ''} ago"

@@ -93,6 +93,7 @@ def _keeps_layout(tensor: torch.Tensor) -> bool:
 
 
 def _convolution(arguments: Arguments, result: Any) -> int:
+    """Bytes of the workspace that a convolution takes on the processor."""
     x, weight, transposed = arguments[0], arguments[1], arguments[6]
     if not _on_processor(x):
         return 0
@@ -109,6 +110,7 @@ def _convolution(arguments: Arguments, result: Any) -> int:
 
 
 def _convolution_backward(arguments: Arguments, result: Any) -> int:
+    """Bytes of the workspace that the gradient of a convolution takes on the processor."""
     gradient, x, weight, stride, transposed, mask = (arguments[i] for i in (0, 1, 2, 4, 7, 10))
     if not _on_processor(x):
         return 0
@@ -253,6 +255,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unu
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        """Run one operation, and add the memory of its results and its workspace."""
         result = operation(*args, **(kwargs or {}))
         if operation is _prim.device.default:  # the question for a tensor's device comes as an operation
             return result

@@ -23,20 +23,20 @@ from anygpu.engines.torch.engine import meter_for
 from anygpu.pytorch.batches import tensors_of
 from anygpu.pytorch.checkpointing import candidates, select
 from anygpu.pytorch.footprint import CannotPredict, predict, predict_outputs
-from anygpu.pytorch.forms import StepPlanner, Work, halving_for
+from anygpu.pytorch.forms import PlanningWork, StepPlanner, halving_for
 from anygpu.pytorch.step_plans import (
     MOST_TRIALS,
     RUNS,
     SLOW,
     SLOW_CHECKPOINTED,
     Drift,
-    Fit,
     Fitting,
     Footprint,
-    Precision,
+    PlanFit,
     Room,
     StepPlan,
-    Way,
+    StepPrecision,
+    StepWay,
     balanced,
     cost_of_each,
     fastest,
@@ -63,7 +63,7 @@ _SURPRISE = 1.15
 _LESS, _MORE = 0.95, 1.25
 
 
-class Watch(Protocol):
+class BusyWatch(Protocol):
     """As `anygpu.base.disturbance.DisturbanceWatch`."""
 
     def begin(self, now: float) -> Reading: ...
@@ -76,7 +76,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: int
     budget: int
-    precision: Precision
+    precision: StepPrecision
     micro_batch: int
     checkpoint: tuple[str, ...] = ()
     #: The factor of predictions.
@@ -85,7 +85,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     seconds_per_row: float
 
 
-class Planner:
+class FormPlanner:
     """Plans the steps of one module, for batches of one form.
 
     `precisions` are those to choose from, the first the one to prefer. `whole` says why batches may not be cut, and is
@@ -99,13 +99,13 @@ class Planner:
         fitting: Fitting,
         rows: int,
         *,
-        precisions: Sequence[Precision] = ("float32",),
+        precisions: Sequence[StepPrecision] = ("float32",),
         whole: str = "",
         micro_batch: int | None = None,
         checkpoint: tuple[str, ...] | None = None,
         kept: Kept | None = None,
         keep: Callable[[Kept], None] = lambda kept: None,
-        watch: Watch | None = None,
+        watch: BusyWatch | None = None,
     ) -> None:
         self._fitting = fitting
         self._rows = rows
@@ -116,10 +116,10 @@ class Planner:
         self._keep = keep
         self._watch = watch
         self._begun: Reading | None = None
-        self._seconds: dict[Way, list[float]] = {}
-        self._failed: set[Way] = set()
+        self._seconds: dict[StepWay, list[float]] = {}
+        self._failed: set[StepWay] = set()
         self._ratios: deque[float] = deque(maxlen=_RECENT)
-        self._exploring: Generator[Way, None, Way] | None = None
+        self._exploring: Generator[StepWay, None, StepWay] | None = None
         #: Steps of the present search, those of it that did not count, and what has been seen since it ended.
         self._trials = self._passed_over = 0
         self._drift = Drift()
@@ -130,7 +130,7 @@ class Planner:
         self._reason = ""
         if kept is not None and self._holds(kept):
             fitting.correction = kept.correction
-            self._way = Way(kept.precision, kept.micro_batch, kept.checkpoint)
+            self._way = StepWay(kept.precision, kept.micro_batch, kept.checkpoint)
             self._predicted = kept.predicted_bytes
             self._is_kept = True
             self._reason = "it was the fastest that fitted in an earlier run" + self._not_cut()
@@ -138,7 +138,7 @@ class Planner:
         else:
             if kept is not None:
                 fitting.correction = kept.correction
-            self._way = Way(self._precisions[0], rows)
+            self._way = StepWay(self._precisions[0], rows)
             self._predicted = None
             self._begin()
 
@@ -166,7 +166,7 @@ class Planner:
 
     def ran(self, plan: StepPlan, rows: int, seconds: float, peak_bytes: int | None) -> None:
         """A step has run so."""
-        way = Way(plan.precision, plan.micro_batch, plan.checkpoint)
+        way = StepWay(plan.precision, plan.micro_batch, plan.checkpoint)
         if peak_bytes is not None and self._correct(way, peak_bytes):
             self._did_not_fit(way)
             self._begin()
@@ -187,7 +187,7 @@ class Planner:
 
     def failed(self, plan: StepPlan, rows: int) -> StepPlan | None:
         """There was not enough memory for it: how to try again, or `None` when nothing smaller is left."""
-        way = Way(plan.precision, plan.micro_batch, plan.checkpoint)
+        way = StepWay(plan.precision, plan.micro_batch, plan.checkpoint)
         self._did_not_fit(way)
         peak = self._fitting.peak(way)
         fixed = self._fitting.footprint(way).fixed_bytes
@@ -198,21 +198,21 @@ class Planner:
         self._fitting.correction = min(self._fitting.correction, _MOST)
         self._begin()
         smaller = self.next(rows)
-        if Way(smaller.precision, smaller.micro_batch, smaller.checkpoint) in self._failed:
+        if StepWay(smaller.precision, smaller.micro_batch, smaller.checkpoint) in self._failed:
             return self._half(way, rows)
         return smaller
 
     def room(self, rows: int) -> Room:
         """The most that fits at once by prediction: with layers checkpointed, unless the user has named some."""
         fitting = self._fitting
-        precision: Precision = "float32"
+        precision: StepPrecision = "float32"
         if self._checkpoint is not None:
             fit = fitting.largest(rows, precision, self._checkpoint)
         else:
             fit = fitting.checkpointed(rows, precision)
             if fit is None:
                 fit = fitting.largest(rows, precision, fitting.smallest(precision).checkpoint)
-        fixed = fitting.footprint(Way(precision, 1)).fixed_bytes
+        fixed = fitting.footprint(StepWay(precision, 1)).fixed_bytes
         if fit is None:
             return Room(rows=0, most_rows=0, outputs=fitting.most_outputs(rows, 0, fixed))
         way = fit.way
@@ -223,7 +223,7 @@ class Planner:
         begun, self._begun = self._begun, None
         return self._watch is not None and begun is not None and self._watch.end(begun, time.perf_counter())
 
-    def _did_not_fit(self, way: Way) -> None:
+    def _did_not_fit(self, way: StepWay) -> None:
         self._failed.add(way)
         self._seconds[way] = [math.inf]
 
@@ -237,7 +237,8 @@ class Planner:
         self._is_kept = False
         self._advance()
 
-    def _best_fit(self, precision: Precision) -> Fit:
+    def _best_fit(self, precision: StepPrecision) -> PlanFit:
+        """The fastest way of this precision that fits into the memory, within what the user has fixed."""
         fitting, rows = self._fitting, self._rows
         if self._micro_batch is not None or self._whole:
             size = rows if self._micro_batch is None else min(self._micro_batch, rows)
@@ -257,29 +258,29 @@ class Planner:
                 return fit
         return self._least(precision)
 
-    def _at(self, size: int, precision: Precision) -> Fit | None:
+    def _at(self, size: int, precision: StepPrecision) -> PlanFit | None:
         if self._checkpoint is not None:
-            way = Way(precision, size, self._checkpoint)
-            return Fit(way, self._fitting.peak(way))
+            way = StepWay(precision, size, self._checkpoint)
+            return PlanFit(way, self._fitting.peak(way))
         return self._fitting.checkpointed(size, precision)
 
-    def _least(self, precision: Precision) -> Fit:
+    def _least(self, precision: StepPrecision) -> PlanFit:
         """Nothing fits by prediction. Predictions may be wrong, so the least there is is run."""
         way = self._fitting.smallest(precision)
         if self._micro_batch is not None or self._whole:
             way = way._replace(micro_batch=self._rows if self._micro_batch is None else self._micro_batch)
         if self._checkpoint is not None:
             way = way._replace(checkpoint=self._checkpoint)
-        return Fit(way, self._fitting.peak(way))
+        return PlanFit(way, self._fitting.peak(way))
 
-    def _half(self, way: Way, rows: int) -> StepPlan | None:
+    def _half(self, way: StepWay, rows: int) -> StepPlan | None:
         """The plan after one that failed: half the rows at once; then every layer checkpointed."""
         size = way.micro_batch
         while size > 1 and self._micro_batch is None and not self._whole:
             size = math.ceil(size / 2)
             smaller = way._replace(micro_batch=size)
             if smaller not in self._failed:
-                self._take(Fit(smaller, self._fitting.peak(smaller)))
+                self._take(PlanFit(smaller, self._fitting.peak(smaller)))
                 self._exploring = None
                 return self.next(rows)
         least = self._least(way.precision)
@@ -289,7 +290,7 @@ class Planner:
         self._exploring = None
         return self.next(rows)
 
-    def _correct(self, way: Way, peak_bytes: int) -> bool:
+    def _correct(self, way: StepWay, peak_bytes: int) -> bool:
         """Compare a prediction with what was measured. Whether the step was over the budget and has to change."""
         found = self._fitting.footprint(way)
         through = found.peak_bytes - found.fixed_bytes
@@ -311,7 +312,7 @@ class Planner:
 
     # -- what is fastest
 
-    def _explore(self, fit: Fit) -> Generator[Way, None, Way]:
+    def _explore(self, fit: PlanFit) -> Generator[StepWay, None, StepWay]:
         """Yields the way of the next step, as long as one is to be measured, and returns the best."""
         best = fit.way
         if len(self._precisions) > 1:
@@ -349,19 +350,19 @@ class Planner:
             yield way
         return fastest(ways, self._seconds)
 
-    def _smaller(self, way: Way) -> list[Way]:
+    def _smaller(self, way: StepWay) -> list[StepWay]:
         """A half of the batch, a quarter, and so on to single rows: what is below its size."""
         halves = [math.ceil(self._rows / 2**power) for power in range(1, self._rows.bit_length() + 1)]
         return [way._replace(micro_batch=size) for size in dict.fromkeys(halves) if size < way.micro_batch]
 
-    def _checkpointed(self, way: Way, measured: list[Way]) -> list[Way]:
+    def _checkpointed(self, way: StepWay, measured: list[StepWay]) -> list[StepWay]:
         """More rows at once, with as few layers checkpointed as that takes, where that fits and may be faster."""
         count = math.ceil(self._rows / way.micro_batch)
         now = self._took(way) * self._rows
         each_costs = cost_of_each([(math.ceil(self._rows / one.micro_batch), self._took(one)) for one in measured])
         # Caches may make up for some of it. But nothing is risked for that where nobody measures how much fits.
         most = now * (_SURPRISE if self._ratios else 1.0)
-        ways: list[Way] = []
+        ways: list[StepWay] = []
         # Halves as well, as long as they fit; then between the least that fits and the most that does not.
         fits, too_few = count, 0
         while fits - too_few > 1:
@@ -377,11 +378,11 @@ class Planner:
                 ways.append(fit.way)
         return [each for each in ways if each not in self._failed]
 
-    def _beside(self, way: Way, ladder: list[Way]) -> list[Way]:
+    def _beside(self, way: StepWay, ladder: list[StepWay]) -> list[StepWay]:
         """Sizes between that of the fastest way and its neighbours on the ladder, the largest first."""
         place = ladder.index(way)
         count = math.ceil(self._rows / way.micro_batch)
-        found: list[Way] = []
+        found: list[StepWay] = []
         for other in (*ladder[max(0, place - 1) : place], *ladder[place + 1 : place + 2]):
             middle = (count + math.ceil(self._rows / other.micro_batch)) // 2
             fit = self._at(math.ceil(self._rows / max(1, middle)), way.precision)
@@ -389,15 +390,15 @@ class Planner:
                 found.append(fit.way._replace(micro_batch=balanced(self._rows, fit.way.micro_batch)))
         return [each for each in dict.fromkeys(found) if each not in ladder and each not in self._failed]
 
-    def _walk(self, ladder: list[Way], slow: float = SLOW) -> Generator[Way, None, None]:
+    def _walk(self, ladder: list[StepWay], slow: float = SLOW) -> Generator[StepWay, None, None]:
         while (way := next_on(ladder, self._seconds, slow)) is not None and self._trials < MOST_TRIALS:
             yield way
 
-    def _measure(self, way: Way) -> Generator[Way, None, None]:
+    def _measure(self, way: StepWay) -> Generator[StepWay, None, None]:
         while way not in self._failed and len(self._seconds.get(way, ())) < RUNS:
             yield way
 
-    def _took(self, way: Way) -> float:
+    def _took(self, way: StepWay) -> float:
         """Seconds a row; without end for what did not fit."""
         return math.inf if way in self._failed else took(way, self._seconds)
 
@@ -415,13 +416,13 @@ class Planner:
             if end.value not in self._failed:
                 self._keep_it()
 
-    def _fit_of(self, way: Way) -> Fit:
-        return Fit(way, self._fitting.peak(way))
+    def _fit_of(self, way: StepWay) -> PlanFit:
+        return PlanFit(way, self._fitting.peak(way))
 
-    def _take(self, fit: Fit) -> None:
+    def _take(self, fit: PlanFit) -> None:
         self._way, self._predicted = fit.way, fit.peak_bytes
         budget = self._fitting.budget
-        whole = self._fitting.known_peak(Way(fit.way.precision, self._rows))
+        whole = self._fitting.known_peak(StepWay(fit.way.precision, self._rows))
         if fit.peak_bytes > budget:
             self._reason = (
                 f"nothing smaller is left: {readable_bytes(fit.peak_bytes)} are predicted, of {readable_bytes(budget)}"
@@ -434,6 +435,7 @@ class Planner:
         return f"; the batch is not cut: {self._whole}" if self._whole and self._micro_batch is None else ""
 
     def _keep_it(self) -> None:
+        """Settle on the current way, and store it for later processes."""
         way = self._way
         self._is_kept = True
         self._drift.settled(self._trials)
@@ -514,13 +516,13 @@ def remember(key: str, kept: Kept, layers: Sequence[str]) -> None:
 _UNKNOWN = 1 << 50
 
 
-def planner_for(work: Work) -> StepPlanner:
+def planner_for(work: PlanningWork) -> StepPlanner:
     """Plans by predictions; for a module that cannot run without data, by halving what does not fit."""
     layers = candidates(work.model)
     options = (work.rows, work.precisions, bool(work.whole), work.micro_batch, work.checkpoint)
     key = step_key(work.model, work.optimizer, list(tensors_of(work.batch)), *options)
 
-    def predicted(rows: int, checkpoint: tuple[str, ...], precision: Precision) -> Footprint:
+    def predicted(rows: int, checkpoint: tuple[str, ...], precision: StepPrecision) -> Footprint:
         # A loss with parameters of its own, or of the module, is not copied: fakes must not stay in their gradients.
         with without_gradients(work.parameters):
             return predict(
@@ -541,7 +543,7 @@ def planner_for(work: Work) -> StepPlanner:
         remember(key, kept, layers)
 
     try:
-        return Planner(
+        return FormPlanner(
             Fitting(predicted, select, budget_of(work), predict_outputs=outputs),
             work.rows,
             precisions=work.precisions,
@@ -556,7 +558,7 @@ def planner_for(work: Work) -> StepPlanner:
         return halving_for(work, error.reason)
 
 
-def budget_of(work: Work) -> int:
+def budget_of(work: PlanningWork) -> int:
     """Bytes for the whole of a training step, parameters included: the user's, or what there is and what it has."""
     if work.memory is not None:
         return work.memory

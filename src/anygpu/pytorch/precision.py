@@ -8,9 +8,9 @@ from typing import Any, get_args
 import torch
 
 from anygpu.errors import InvalidOption
-from anygpu.pytorch.step_plans import PRECISIONS, Precision
+from anygpu.pytorch.step_plans import PRECISIONS, StepPrecision
 
-_DTYPES: dict[Precision, torch.dtype] = {
+_DTYPES: dict[StepPrecision, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
@@ -21,7 +21,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _BFLOAT16_SINCE = (8, 0)
 
 
-def precisions_for(asked: str, model: torch.nn.Module, device: torch.device) -> tuple[Precision, ...]:
+def precisions_for(asked: str, model: torch.nn.Module, device: torch.device) -> tuple[StepPrecision, ...]:
     """Those to choose from by measurement, the one to prefer first."""
     own = own_precision(model)
     if own is not None:
@@ -34,12 +34,12 @@ def precisions_for(asked: str, model: torch.nn.Module, device: torch.device) -> 
     if asked != "auto":
         if asked not in PRECISIONS:
             raise InvalidOption(f"precision={asked!r} is none of 'auto', {', '.join(map(repr, PRECISIONS))}.")
-        return (next(each for each in get_args(Precision) if each == asked),)
+        return (next(each for each in get_args(StepPrecision) if each == asked),)
     candidate = faster_than_float32(device)
     return ("float32",) if candidate is None else ("float32", candidate)
 
 
-def faster_than_float32(device: torch.device) -> Precision | None:
+def faster_than_float32(device: torch.device) -> StepPrecision | None:
     """Precisions that the device has units for. Whether a module gains by them is measured."""
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.get_device_capability(device) >= _BFLOAT16_SINCE else "float16"
@@ -50,7 +50,7 @@ def faster_than_float32(device: torch.device) -> Precision | None:
     return None
 
 
-def own_precision(model: torch.nn.Module) -> Precision | None:
+def own_precision(model: torch.nn.Module) -> StepPrecision | None:
     """For modules whose parameters are of a half type as they are: torch.autocast has nothing to do for them."""
     found = {each.dtype for each in model.parameters() if each.is_floating_point()}
     return _NAMES[found.pop()] if found in ({torch.bfloat16}, {torch.float16}) else None
@@ -64,14 +64,14 @@ class Casting:
         self._own = own_precision(model)
         self._scaler: torch.amp.GradScaler | None = None
 
-    def cast(self, precision: Precision) -> AbstractContextManager[Any]:
+    def cast(self, precision: StepPrecision) -> AbstractContextManager[Any]:
         """Around each forward pass: weights that were converted are forgotten at its end."""
         if precision == "float32" or precision == self._own:
             return nullcontext()
         cast: AbstractContextManager[Any] = torch.autocast(self._device.type, _DTYPES[precision])
         return cast
 
-    def scaler(self, precision: Precision) -> torch.amp.GradScaler | None:
+    def scaler(self, precision: StepPrecision) -> torch.amp.GradScaler | None:
         """Small gradients vanish in float16, and only there; losses are scaled up before, gradients down after."""
         if precision != "float16" or self._own is not None:
             return None

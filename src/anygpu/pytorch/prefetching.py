@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.pytorch import measuring
-from anygpu.pytorch.batches import Moved, Mover, mover_to
+from anygpu.pytorch.batches import MovedBatch, Mover, mover_to
 from anygpu.pytorch.concurrent_calls import ThreadState, not_carried
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class _Turn:
 
 
 class _Batch(NamedTuple):
-    moved: Moved
+    moved: MovedBatch
 
 
 class _End(NamedTuple):
@@ -169,6 +169,7 @@ class Batches(Iterator[T]):
         self._receive()
 
     def __next__(self) -> T:
+        """The next batch, on its device. Raises what the loader raised."""
         if self._ended:
             raise StopIteration
         if self._channel.pid != os.getpid():
@@ -265,6 +266,7 @@ class _Producer:
             channel.drop()
 
     def _all(self) -> _End:
+        """Iterate over the loader and send its batches, until it ends or the loop does."""
         channel = self._channel
         try:
             with self._turn.lock:

@@ -44,6 +44,7 @@ class SteadyRandom(TorchDispatchMode):
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation with random numbers that do not depend on the number of rows."""
         if _draws_nothing(func):
             return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
@@ -188,6 +189,7 @@ class undisturbed:  # noqa: N801 - a context manager, as functions are
         self._modes: list[Any] = []
 
     def __enter__(self) -> Buffers:
+        """Keep the random states, buffers and attributes of the module, to put them back at the end."""
         self._random = random_state(self._device)
         self._host_random = host_random_state()
         self._attributes = [

@@ -25,14 +25,14 @@ from anygpu.notes import publish
 from anygpu.pytorch.batches import tensors_of
 from anygpu.pytorch.concurrent_calls import (
     SERIAL,
-    Call,
-    Choice,
+    CallOutcome,
+    Concurrency,
+    ConcurrencyChoice,
     Crew,
-    Outcome,
     StreamCrew,
     ThreadCrew,
+    Thunk,
     Timings,
-    Way,
     choose,
     common_tensors,
     groups_of,
@@ -108,7 +108,8 @@ def parallel(
     return ParallelResult(tuple(outputs), receipt)
 
 
-def _calls(models: Sequence[Any], inputs: Sequence[Any], keywords: Sequence[Mapping[str, Any]] | None) -> list[Call]:
+def _calls(models: Sequence[Any], inputs: Sequence[Any], keywords: Sequence[Mapping[str, Any]] | None) -> list[Thunk]:
+    """One call for each model with its inputs. Raises `InvalidOption` if their numbers differ."""
     if len(models) != len(inputs) or (keywords is not None and len(models) != len(keywords)):
         counts = f"{len(models)} models, {len(inputs)} inputs"
         counts += "" if keywords is None else f", {len(keywords)} keywords"
@@ -137,7 +138,7 @@ class _Case:
         self.timings = Timings()
         #: Why they never run side by side; `None` if they may.
         self.refusal: str | None = None
-        self._choice: Choice | None = None
+        self._choice: ConcurrencyChoice | None = None
         #: Calls that the choice still holds for.
         self._left = 0
 
@@ -154,7 +155,7 @@ class _Case:
     def trying(self) -> bool:
         return self._left <= 0
 
-    def next_way(self) -> tuple[Way, str]:
+    def next_way(self) -> tuple[Concurrency, str]:
         if self._left > 0 and self._choice is not None:
             self._left -= 1
             return self._choice.way, self._choice.reason
@@ -247,7 +248,7 @@ class _Work:
     """One call of which it is not settled that it runs one after the other."""
 
     def __init__(
-        self, case: _Case, calls: list[Call], models: Sequence[Any], inputs: Sequence[Any], keywords: Any
+        self, case: _Case, calls: list[Thunk], models: Sequence[Any], inputs: Sequence[Any], keywords: Any
     ) -> None:
         self._case = case
         self._calls = calls
@@ -310,7 +311,7 @@ class _Work:
         return _values(outcomes)
 
 
-def _values(outcomes: list[Outcome]) -> list[Any]:
+def _values(outcomes: list[CallOutcome]) -> list[Any]:
     error = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
     if error is not None:
         try:

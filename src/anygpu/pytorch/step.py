@@ -22,12 +22,12 @@ from anygpu.pytorch import measuring
 from anygpu.pytorch.accumulation import Disagreement, Passes
 from anygpu.pytorch.batches import bounds, count_rows, form_of, leaves, moved
 from anygpu.pytorch.checkpointing import checkpointed, first_overlap, is_compiled, layer_of
-from anygpu.pytorch.forms import Calling, Form, MakePlanner, Work
+from anygpu.pytorch.forms import BatchForm, MakePlanner, PlanningWork, StepCalling
 from anygpu.pytorch.gradient_comparison import Comparisons
 from anygpu.pytorch.measuring import Laps, StepMeter, laps_on
 from anygpu.pytorch.planning import bytes_of, planner_for
 from anygpu.pytorch.precision import Casting, precisions_for
-from anygpu.pytorch.step_plans import Precision, StepPlan
+from anygpu.pytorch.step_plans import StepPlan, StepPrecision
 from anygpu.pytorch.undoing import (
     Buffers,
     Gradients,
@@ -93,7 +93,7 @@ class Step:
         loss: Callable[[Any, Any], torch.Tensor],
         *,
         forward: Callable[[Any, Any], Any] | None = None,
-        precision: Literal["auto"] | Precision = "auto",
+        precision: Literal["auto"] | StepPrecision = "auto",
         micro_batch: int | Literal["auto"] = "auto",
         checkpoint: Sequence[str] | Literal["auto"] = "auto",
         clip_norm: float | None = None,
@@ -112,7 +112,7 @@ class Step:
         self.plan: StepPlan | None = None
         self._device = _only_device(model)
         self._task = name or f"train {type(getattr(model, '_orig_mod', model)).__name__}"
-        self._calling = Calling(model, loss, forward)
+        self._calling = StepCalling(model, loss, forward)
         self._precisions = precisions_for(precision, model, self._device)
         self._micro_batch = _positive("micro_batch", micro_batch)
         self._checkpoint = _names("checkpoint", checkpoint, model)
@@ -132,7 +132,7 @@ class Step:
         self._notice_changes()
         #: Batches whose gradients wait for the optimiser's step, and their precision.
         self._pending = 0
-        self._pending_precision: Precision | None = None
+        self._pending_precision: StepPrecision | None = None
         self._needs_closure = _needs_closure(optimizer)
         if self._needs_closure and (self._accumulate > 1 or "float16" in self._precisions):
             raise InvalidOption(
@@ -152,7 +152,7 @@ class Step:
                 events.calls.tell(Failure(self._task, name, name_of(error), began, time.perf_counter()), None)
             raise
 
-    def _smaller(self, plan: StepPlan, form: Form, batch: Any, rows: int, failure: str) -> StepPlan:
+    def _smaller(self, plan: StepPlan, form: BatchForm, batch: Any, rows: int, failure: str) -> StepPlan:
         """The next plan after one that ran out of memory. Raises `OutOfMemory` if there is none."""
         smaller = form.failed(plan, batch, rows)
         if smaller is None:
@@ -222,14 +222,15 @@ class Step:
         publish(receipt)
         return StepResult(loss, receipt, applied.stepped, applied.grad_norm)
 
-    def _compute(self, passes: Passes, plan: StepPlan, form: Form, batch: Any, rows: int) -> torch.Tensor:
+    def _compute(self, passes: Passes, plan: StepPlan, form: BatchForm, batch: Any, rows: int) -> torch.Tensor:
         """The loss of the whole batch; its gradients are in the parameters then."""
         with checkpointed(self.model, plan.checkpoint) if plan.checkpoint else nullcontext():
             if plan.micro_batch >= rows:
                 return passes.whole(batch)
             return passes.cut(batch, rows, plan.micro_batch, form.combining, plan.precision)
 
-    def _passes(self, plan: StepPlan, form: Form, laps: Laps) -> Passes:
+    def _passes(self, plan: StepPlan, form: BatchForm, laps: Laps) -> Passes:
+        """The forward and backward passes of a plan: its precision, its loss scaling, and its checkpoints."""
         scaler = self._casting.scaler(plan.precision)
         count = self._accumulate
 
@@ -315,7 +316,7 @@ class Step:
         return _Applied(True, norm)
 
     def _again(
-        self, passes: Passes, plan: StepPlan, form: Form, batch: Any, rows: int, before: RandomState
+        self, passes: Passes, plan: StepPlan, form: BatchForm, batch: Any, rows: int, before: RandomState
     ) -> torch.Tensor:
         """Loss and gradients once more, of other parameters and the same random numbers."""
         self._gradients.drop()
@@ -346,7 +347,7 @@ class Step:
         self._optimized = dict.fromkeys(optimized)
         self._buffers = Buffers(self.model)
         self._gradients = Gradients(_all_parameters(self.model, self.optimizer, self._loss))
-        self._forms: dict[tuple[Any, ...], Form] = {}
+        self._forms: dict[tuple[Any, ...], BatchForm] = {}
         self._comparisons = Comparisons()
 
     def _parts(self) -> tuple[Any, ...]:
@@ -362,19 +363,20 @@ class Step:
 
     # -- plans
 
-    def _form(self, batch: Any, tensors: Sequence[torch.Tensor], rows: int) -> Form:
+    def _form(self, batch: Any, tensors: Sequence[torch.Tensor], rows: int) -> BatchForm:
         trained = [each.requires_grad for each in self._gradients.parameters]
         key = (*[module.training for module in self._modules], *trained, *form_of(tensors, rows))
         form = self._forms.get(key)
         if form is None or rows > form.rows:
-            form = self._forms[key] = Form(
+            form = self._forms[key] = BatchForm(
                 self._calling, self._work(batch, rows), self._make_planner, self._comparisons
             )
         return form
 
-    def _work(self, batch: Any, rows: int) -> Work:
+    def _work(self, batch: Any, rows: int) -> PlanningWork:
+        """What a planner needs to know of this step, with this batch as the example."""
         calling = self._calling
-        return Work(
+        return PlanningWork(
             model=self.model,
             optimizer=self.optimizer,
             loss_of=calling.loss_by,
@@ -410,7 +412,7 @@ class Step:
     def _receipt(
         self,
         plan: StepPlan,
-        form: Form,
+        form: BatchForm,
         rows: int,
         timer: PhaseTimer,
         attempts: Sequence[Attempt],
@@ -420,6 +422,7 @@ class Step:
         sent: int,
         note: str,
     ) -> Receipt:
+        """The receipt of a step: its plan, its phases and parts, its memory, and its failed attempts."""
         on_card = self._device.type == "cuda"
         is_cut = plan.micro_batch < rows
         notes = [f"the module is on {self._device}", plan.reason, note]
@@ -470,6 +473,7 @@ class Step:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict()`. Raises `InvalidOption` for the state of another module."""
         parameters = self._gradients.parameters
         gradients = state.get("gradients", [])
         if state.get("version") != _VERSION or (gradients and len(gradients) != len(parameters)):
@@ -496,6 +500,7 @@ class Step:
 
 
 def _only_device(model: torch.nn.Module) -> torch.device:
+    """The device of all parameters. Raises `Unsupported` for modules on several devices."""
     if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
         raise Unsupported(
             "Step for a module on several devices",
@@ -541,6 +546,7 @@ def _settings_of(loss: Any) -> tuple[Any, ...]:
 
 
 def _names(name: str, value: Sequence[str] | str, model: torch.nn.Module) -> tuple[str, ...] | None:
+    """The names of submodules in an option, checked; `None` for "auto"."""
     if isinstance(value, str):
         if value == "auto":
             return None

@@ -23,14 +23,14 @@ from anygpu.history.history import setting
 # -- what is known of a training step, as plain values: how it is run, and what it takes
 
 
-Precision = Literal["float32", "bfloat16", "float16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+StepPrecision = Literal["float32", "bfloat16", "float16"]
+PRECISIONS: tuple[StepPrecision, ...] = get_args(StepPrecision)
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a step runs."""
 
-    precision: Precision
+    precision: StepPrecision
     #: Rows of a batch that go through the module at once.
     micro_batch: int
     #: Submodules, by name, whose activations are computed again in the backward pass instead of being kept.
@@ -91,10 +91,10 @@ SHARE = 0.95
 _MOST_GUESSES = 6
 
 
-class Way(NamedTuple):
+class StepWay(NamedTuple):
     """One way to run a step."""
 
-    precision: Precision
+    precision: StepPrecision
     micro_batch: int
     checkpoint: tuple[str, ...] = ()
 
@@ -102,16 +102,16 @@ class Way(NamedTuple):
 class Predict(Protocol):
     """Predicts the memory of a micro-batch without running it."""
 
-    def __call__(self, rows: int, checkpoint: tuple[str, ...], precision: Precision) -> Footprint: ...
+    def __call__(self, rows: int, checkpoint: tuple[str, ...], precision: StepPrecision) -> Footprint: ...
 
 
-Select = Callable[[Iterable[LayerCost], int], tuple[str, ...] | None]
+SelectLayers = Callable[[Iterable[LayerCost], int], tuple[str, ...] | None]
 
 
-class Fit(NamedTuple):
+class PlanFit(NamedTuple):
     """A way, and the peak that is predicted for it."""
 
-    way: Way
+    way: StepWay
     peak_bytes: int
     #: The share of the forward pass that is computed twice.
     repeated: float = 0.0
@@ -128,7 +128,7 @@ class Fitting:
     def __init__(
         self,
         predict: Predict,
-        select: Select,
+        select: SelectLayers,
         budget: int,
         correction: float = 1.0,
         *,
@@ -137,7 +137,7 @@ class Fitting:
         self._predict = predict
         self._predict_outputs = predict_outputs
         self._select = select
-        self._known: dict[Way, Footprint] = {}
+        self._known: dict[StepWay, Footprint] = {}
         self.budget = budget
         self.correction = correction
 
@@ -145,42 +145,42 @@ class Fitting:
     def allowed(self) -> int:
         return int(self.budget * SHARE)
 
-    def footprint(self, way: Way) -> Footprint:
+    def footprint(self, way: StepWay) -> Footprint:
         if way not in self._known:
             self._known[way] = self._predict(way.micro_batch, way.checkpoint, way.precision)
         return self._known[way]
 
-    def peak(self, way: Way) -> int:
+    def peak(self, way: StepWay) -> int:
         """Parameters and the like are known exactly; what goes through them is corrected."""
         found = self.footprint(way)
         return found.fixed_bytes + int(self.correction * (found.peak_bytes - found.fixed_bytes))
 
-    def known_peak(self, way: Way) -> int | None:
+    def known_peak(self, way: StepWay) -> int | None:
         """The predicted peak of a plan that was asked for before."""
         return self.peak(way) if way in self._known else None
 
-    def fits(self, way: Way) -> bool:
+    def fits(self, way: StepWay) -> bool:
         return self.peak(way) <= self.allowed
 
-    def largest(self, rows: int, precision: Precision, checkpoint: tuple[str, ...] = ()) -> Fit | None:
+    def largest(self, rows: int, precision: StepPrecision, checkpoint: tuple[str, ...] = ()) -> PlanFit | None:
         """The most rows at once that fit, at most `rows`; `None` if not even one does."""
         fits, too_many = 0, rows + 1
         for _ in range(_MOST_GUESSES):
-            guess = self._guess(fits, too_many, rows, Way(precision, rows, checkpoint))
+            guess = self._guess(fits, too_many, rows, StepWay(precision, rows, checkpoint))
             if guess is None:
                 break
-            if self.fits(Way(precision, guess, checkpoint)):
+            if self.fits(StepWay(precision, guess, checkpoint)):
                 fits = guess
             else:
                 too_many = guess
-        if not fits and too_many > 1 and self.fits(Way(precision, 1, checkpoint)):
+        if not fits and too_many > 1 and self.fits(StepWay(precision, 1, checkpoint)):
             fits = 1
         if not fits:
             return None
-        way = Way(precision, fits, checkpoint)
-        return Fit(way, self.peak(way), self._repeated(way))
+        way = StepWay(precision, fits, checkpoint)
+        return PlanFit(way, self.peak(way), self._repeated(way))
 
-    def _guess(self, fits: int, too_many: int, rows: int, whole: Way) -> int | None:
+    def _guess(self, fits: int, too_many: int, rows: int, whole: StepWay) -> int | None:
         """The next size to ask for: all, then an eighth, then where a line through the two nearest meets the budget."""
         if too_many - fits <= max(1, fits // 16):
             return None
@@ -194,25 +194,25 @@ class Fitting:
         meets = fits + int((self.allowed - below) / slope) if slope > 0 else (fits + too_many) // 2
         return min(max(meets, fits + 1), too_many - 1)
 
-    def checkpointed(self, micro_batch: int, precision: Precision) -> Fit | None:
+    def checkpointed(self, micro_batch: int, precision: StepPrecision) -> PlanFit | None:
         """With those layers checkpointed that free enough for the least time; `None` if all of them do not."""
-        plain = Way(precision, micro_batch)
+        plain = StepWay(precision, micro_batch)
         layers = self.footprint(plain).layers
         excess = self.peak(plain) - self.allowed
         for _ in range(_MOST_GUESSES):
             if excess <= 0:
-                return Fit(plain, self.peak(plain))
+                return PlanFit(plain, self.peak(plain))
             names = self._select(layers, int(excess / self.correction) + 1)
             if names is None:
                 break
             way = plain._replace(checkpoint=names)
             short = self.peak(way) - self.allowed
             if short <= 0:
-                return Fit(way, self.peak(way), self._repeated(way))
+                return PlanFit(way, self.peak(way), self._repeated(way))
             excess += short
         everything = plain._replace(checkpoint=tuple(layer.name for layer in layers))
         if layers and self.fits(everything):
-            return Fit(everything, self.peak(everything), self._repeated(everything))
+            return PlanFit(everything, self.peak(everything), self._repeated(everything))
         return None
 
     def most_outputs(self, rows: int, known: int, fixed_bytes: int) -> int:
@@ -224,18 +224,18 @@ class Fitting:
             size //= 2
         return known
 
-    def smallest(self, precision: Precision) -> Way:
+    def smallest(self, precision: StepPrecision) -> StepWay:
         """One row at a time, and every layer checkpointed: if anything fits, this does."""
-        layers = self.footprint(Way(precision, 1)).layers
-        return Way(precision, 1, tuple(layer.name for layer in layers))
+        layers = self.footprint(StepWay(precision, 1)).layers
+        return StepWay(precision, 1, tuple(layer.name for layer in layers))
 
-    def _repeated(self, way: Way) -> float:
+    def _repeated(self, way: StepWay) -> float:
         layers = self.footprint(way._replace(checkpoint=())).layers
         whole = sum(layer.seconds for layer in layers)
         return sum(layer.seconds for layer in layers if layer.name in way.checkpoint) / whole if whole else 0.0
 
 
-def sentence(fit: Fit, rows: int, whole_bytes: int | None, budget: int) -> str:
+def sentence(fit: PlanFit, rows: int, whole_bytes: int | None, budget: int) -> str:
     """Why it is run so."""
     way, allowed = fit.way, readable_bytes(budget)
     if way.micro_batch >= rows and not way.checkpoint:
@@ -253,7 +253,7 @@ def sentence(fit: Fit, rows: int, whole_bytes: int | None, budget: int) -> str:
 
 
 #: Seconds a row of steps, by plan; infinite for a plan that did not fit.
-Times = Mapping[Way, Sequence[float]]
+WayTimes = Mapping[StepWay, Sequence[float]]
 
 #: Steps of each way on a ladder, and of those that may still be the fastest.
 GLANCES, RUNS = 2, 3
@@ -271,15 +271,15 @@ _CONTENDS = 1.2
 _WORTH = 0.97
 
 
-def took(way: Way, times: Times) -> float:
+def took(way: StepWay, times: WayTimes) -> float:
     return min(times.get(way, ()), default=math.inf)
 
 
-def least(times: Times) -> float:
+def least(times: WayTimes) -> float:
     return min((min(each) for each in times.values() if each), default=math.inf)
 
 
-def next_on(ladder: Sequence[Way], times: Times, slow: float = SLOW) -> Way | None:
+def next_on(ladder: Sequence[StepWay], times: WayTimes, slow: float = SLOW) -> StepWay | None:
     """The way on it to be measured next; `None` once all of them are that may be the fastest."""
     best = least(times)
     elsewhere = least({way: taken for way, taken in times.items() if way not in ladder})
@@ -299,7 +299,7 @@ def next_on(ladder: Sequence[Way], times: Times, slow: float = SLOW) -> Way | No
     return None
 
 
-def next_of(contenders: Sequence[Way], times: Times) -> Way | None:
+def next_of(contenders: Sequence[StepWay], times: WayTimes) -> StepWay | None:
     """The one to be measured next among those that may be the fastest; `None` once each was often enough."""
     best = min((took(way, times) for way in contenders), default=math.inf)
     near = [way for way in contenders if took(way, times) <= _CONTENDS * best < math.inf]
@@ -309,7 +309,7 @@ def next_of(contenders: Sequence[Way], times: Times) -> Way | None:
     return fewest if len(times[fewest]) < RUNS else None
 
 
-def fastest(ways: Sequence[Way], times: Times) -> Way:
+def fastest(ways: Sequence[StepWay], times: WayTimes) -> StepWay:
     """The fastest of them; an earlier one where it is as good as that."""
     best = min(took(way, times) for way in ways)
     return next((way for way in ways if took(way, times) * _WORTH <= best), ways[0])
@@ -375,7 +375,7 @@ class Halving:
 
     def __init__(
         self,
-        precision: Precision = "float32",
+        precision: StepPrecision = "float32",
         *,
         whole: str = "",
         micro_batch: int | None = None,

@@ -87,6 +87,7 @@ class TorchFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def facts_here(measured: Measurements) -> TorchFacts:
+    """The facts of this process that the doctor judges: versions, cards, settings and environment."""
     return TorchFacts(
         version=str(torch.__version__),
         cards=tuple(_card(index) for index in range(torch.cuda.device_count())) if torch.cuda.is_available() else (),
@@ -184,6 +185,7 @@ def _product_seconds(seconds: float) -> float:
 
 
 def _ratios(seconds: float) -> tuple[float, float, float | None, float]:
+    """How much slower tiny numbers are, and how much faster bfloat16 and lower precision are than float32."""
     left = torch.linspace(-1.0, 1.0, _SIZE * _SIZE, dtype=torch.float32, device="cpu").reshape(_SIZE, _SIZE)
     half = left.to(torch.bfloat16)
     # Small enough for one thread: whether tiny numbers are flushed to zero is each thread's own setting.
@@ -286,6 +288,7 @@ def _verdict(facts: TorchFacts, findings: list[Finding]) -> str:
 
 
 def _threads(facts: TorchFacts) -> Iterator[Finding]:
+    """Another number of threads is faster than the current one."""
     times = facts.measured.product_by_threads
     now = times.get(facts.threads)
     best = min(times, key=lambda count: (times[count], count)) if times else None
@@ -352,6 +355,7 @@ def _busy(facts: TorchFacts) -> Iterator[Finding]:
 
 
 def _precision(facts: TorchFacts) -> Iterator[Finding]:
+    """Matrix products in full float32 on cards that have TF32."""
     tensor_cores = [card for card in facts.cards if card.capability >= (8, 0)]
     in_full = facts.matmul_precision == "highest" or (facts.matmul_precision is None and facts.cuda_matmul != "tf32")
     if tensor_cores and in_full:
@@ -375,6 +379,7 @@ def _precision(facts: TorchFacts) -> Iterator[Finding]:
 
 
 def _host_bfloat16(facts: TorchFacts) -> Iterator[Finding]:
+    """The processor computes bfloat16 faster than float32."""
     ratio, medium = facts.measured.bfloat16, facts.measured.medium
     if facts.cards or ratio is None or ratio < 1.5:
         return
@@ -394,6 +399,7 @@ def _host_bfloat16(facts: TorchFacts) -> Iterator[Finding]:
 
 
 def _convolutions(facts: TorchFacts) -> Iterator[Finding]:
+    """cuDNN does not measure which convolution is fastest."""
     if facts.cards and not facts.cudnn_benchmark:
         yield Finding(
             code="torch_no_cudnn_benchmark",
@@ -418,6 +424,7 @@ def _convolutions(facts: TorchFacts) -> Iterator[Finding]:
 
 
 def _debugging(facts: TorchFacts) -> Iterator[Finding]:
+    """Anomaly detection or other debugging is on."""
     if facts.anomaly:
         yield Finding(
             code="torch_anomaly_mode",
@@ -467,6 +474,7 @@ _COSTLY: tuple[tuple[str, tuple[str, ...] | None, bool, str], ...] = (
 
 
 def _variables(facts: TorchFacts) -> Iterator[Finding]:
+    """Environment variables that make torch slower."""
     for name, values, cards_only, why in _COSTLY:
         value = facts.environment.get(name)
         if value is None or (values is not None and value not in values) or (cards_only and not facts.cards):
@@ -505,6 +513,7 @@ def _allocator(facts: TorchFacts) -> Iterator[Finding]:
 
 
 def _loading(facts: TorchFacts) -> Iterator[Finding]:
+    """Settings of data loaders for a card."""
     if not facts.cards:
         return
     workers = max(1, facts.processors - 1)
@@ -522,6 +531,7 @@ def _loading(facts: TorchFacts) -> Iterator[Finding]:
 
 
 def _libraries(facts: TorchFacts) -> Iterator[Finding]:
+    """Libraries that this build of torch does not use."""
     if not facts.mkldnn:
         yield Finding(
             code="torch_no_onednn",

@@ -30,7 +30,7 @@ from anygpu.errors import InvalidOption
 # what is inherited. Where something is inherited, what a slot has of its own cannot be read; `inherits` says so.
 
 
-Slot = Literal[
+TorchSlot = Literal[
     "matmul_precision",
     "cuda_matmul",
     "mkldnn_matmul",
@@ -42,10 +42,10 @@ Slot = Literal[
     "threads",
     "new_threads",
 ]
-SLOTS: tuple[Slot, ...] = get_args(Slot)
+SLOTS: tuple[TorchSlot, ...] = get_args(TorchSlot)
 
 #: What one of torch's threads for itself has, and others have their own.
-OF_A_THREAD: frozenset[Slot] = frozenset({"threads"})
+OF_A_THREAD: frozenset[TorchSlot] = frozenset({"threads"})
 
 #: Held by whoever changes what the whole process has, from the first read to the last write.
 changing = threading.RLock()
@@ -59,11 +59,11 @@ def has_newer_way() -> bool:
     return hasattr(torch._C, "_get_fp32_precision_getter")
 
 
-def read(slot: Slot) -> Any:
+def read(slot: TorchSlot) -> Any:
     return _READERS[slot]()
 
 
-def write(values: Mapping[Slot, Any]) -> None:
+def write(values: Mapping[TorchSlot, Any]) -> None:
     """Set these slots, and leave the others as they are. What is `UNREADABLE` is left as well."""
     aimed = dict(values)
     if has_newer_way():
@@ -122,7 +122,7 @@ def _set_deterministic(value: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
 
 
-_READERS: dict[Slot, Callable[[], Any]] = {
+_READERS: dict[TorchSlot, Callable[[], Any]] = {
     "matmul_precision": lambda: _older(torch.get_float32_matmul_precision),
     "cuda_matmul": _newer(lambda: torch.backends.cuda.matmul),
     "mkldnn_matmul": _newer(lambda: torch.backends.mkldnn.matmul),
@@ -139,7 +139,7 @@ _READERS: dict[Slot, Callable[[], Any]] = {
     "new_threads": lambda: on_a_new_thread(torch.get_num_threads),
 }
 
-_WRITERS: dict[Slot, Callable[[Any], Any]] = {
+_WRITERS: dict[TorchSlot, Callable[[Any], Any]] = {
     "matmul_precision": torch.set_float32_matmul_precision,
     "cuda_matmul": _set_newer(lambda: torch.backends.cuda.matmul),
     "mkldnn_matmul": _set_newer(lambda: torch.backends.mkldnn.matmul),
@@ -213,7 +213,7 @@ T = TypeVar("T")
 MatmulPrecision = Literal["highest", "high", "medium"]
 
 
-class Options(NamedTuple):
+class TorchOptions(NamedTuple):
     """The settings of a block; `None` leaves one as it is."""
 
     tf32: bool | None = None
@@ -238,10 +238,10 @@ def settings(
 
     At the end of the block everything is as before, also after an error. `str()` of it says what each costs or gives.
     """
-    return TorchSettings(checked(Options(tf32, cudnn_benchmark, deterministic, threads, matmul_precision)))
+    return TorchSettings(checked(TorchOptions(tf32, cudnn_benchmark, deterministic, threads, matmul_precision)))
 
 
-def checked(options: Options) -> Options:
+def checked(options: TorchOptions) -> TorchOptions:
     """The same, or InvalidOption for values that mean nothing."""
     for name in ("tf32", "cudnn_benchmark"):
         value = getattr(options, name)
@@ -269,9 +269,9 @@ def checked(options: Options) -> Options:
     return options
 
 
-def changes(options: Options, now: Mapping[Slot, Any]) -> dict[Slot, Any]:
+def changes(options: TorchOptions, now: Mapping[TorchSlot, Any]) -> dict[TorchSlot, Any]:
     """The slots that the options change, with their values, given what is in `now`."""
-    found: dict[Slot, Any] = {}
+    found: dict[TorchSlot, Any] = {}
     if options.matmul_precision is not None:
         found.update(_precision_changes(options.matmul_precision, now))
     if options.tf32 is not None:
@@ -287,7 +287,7 @@ def changes(options: Options, now: Mapping[Slot, Any]) -> dict[Slot, Any]:
     return found
 
 
-def _precision_changes(precision: MatmulPrecision, now: Mapping[Slot, Any]) -> dict[Slot, Any]:
+def _precision_changes(precision: MatmulPrecision, now: Mapping[TorchSlot, Any]) -> dict[TorchSlot, Any]:
     if now["matmul_precision"] is None:
         raise InvalidOption(
             f"settings(matmul_precision={precision!r}) could not be restored: "
@@ -301,7 +301,7 @@ def _precision_changes(precision: MatmulPrecision, now: Mapping[Slot, Any]) -> d
     return {"matmul_precision": precision, "cuda_matmul": product, "mkldnn_matmul": host}
 
 
-def _tf32_product_changes(tf32: bool, now: Mapping[Slot, Any]) -> dict[Slot, Any]:
+def _tf32_product_changes(tf32: bool, now: Mapping[TorchSlot, Any]) -> dict[TorchSlot, Any]:
     older, newer = now["matmul_precision"], now["cuda_matmul"]
     if newer is None:
         return {"matmul_precision": _with_tf32(older) if tf32 else "highest"}
@@ -309,7 +309,7 @@ def _tf32_product_changes(tf32: bool, now: Mapping[Slot, Any]) -> dict[Slot, Any
         return {"cuda_matmul": "tf32" if tf32 else "ieee"}
     if tf32:
         return {"matmul_precision": _with_tf32(older), "cuda_matmul": "tf32"}
-    found: dict[Slot, Any] = {"matmul_precision": "highest", "cuda_matmul": "ieee"}
+    found: dict[TorchSlot, Any] = {"matmul_precision": "highest", "cuda_matmul": "ieee"}
     if now["mkldnn_matmul"] not in ("none", "ieee"):
         found["mkldnn_matmul"] = "ieee"  # beside "highest", torch would refuse to read anything else
     return found
@@ -319,7 +319,7 @@ def _with_tf32(precision: str | None) -> str:
     return precision if precision in ("high", "medium") else "high"
 
 
-def _tf32_cudnn_changes(tf32: bool, now: Mapping[Slot, Any]) -> dict[Slot, Any]:
+def _tf32_cudnn_changes(tf32: bool, now: Mapping[TorchSlot, Any]) -> dict[TorchSlot, Any]:
     if now["cudnn_conv"] is None:
         return {"cudnn_tf32": tf32}
     if now["cudnn_tf32"] is None:
@@ -335,7 +335,7 @@ def _tf32_cudnn_changes(tf32: bool, now: Mapping[Slot, Any]) -> dict[Slot, Any]:
 class _Entry:
     """One block's hold on one slot."""
 
-    def __init__(self, block: _Block, slot: Slot, found: Any, value: Any) -> None:
+    def __init__(self, block: _Block, slot: TorchSlot, found: Any, value: Any) -> None:
         self.block = block
         self.slot = slot
         #: The values to restore when it ends.
@@ -344,7 +344,7 @@ class _Entry:
 
 
 class _Block:
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: TorchOptions) -> None:
         self.options = options
         self.thread = threading.get_ident()
         self.thread_name = threading.current_thread().name
@@ -370,7 +370,7 @@ def _enter(block: _Block) -> None:
 def _leave(block: _Block) -> None:
     """Put back what it found. A second call does nothing."""
     with changing:
-        back: dict[Slot, Any] = {}
+        back: dict[TorchSlot, Any] = {}
         mine = [entry for entry in _entries if entry.block is block]
         for entry in mine:
             later = _next_entry(entry)
@@ -393,8 +393,8 @@ def _next_entry(entry: _Entry) -> _Entry | None:
     return None
 
 
-def _concerned(options: Options) -> list[Slot]:
-    found: list[Slot] = []
+def _concerned(options: TorchOptions) -> list[TorchSlot]:
+    found: list[TorchSlot] = []
     if options.matmul_precision is not None or options.tf32 is not None:
         found += ["matmul_precision", "cuda_matmul", "mkldnn_matmul"]
     if options.tf32 is not None:
@@ -409,6 +409,7 @@ def _concerned(options: Options) -> list[Slot]:
 
 
 def _refuse_conflicts(block: _Block) -> None:
+    """Raises `InvalidOption` if another thread's block has set one of the same settings to something else."""
     mine = block.options.given()
     for entry in _entries:
         if entry.block.thread == block.thread:
@@ -431,7 +432,7 @@ def _refuse_conflicts(block: _Block) -> None:
             )
 
 
-def _refuse_inheritance(options: Options) -> None:
+def _refuse_inheritance(options: TorchOptions) -> None:
     line = inherits()
     if line is not None:
         given = ", ".join(f"{name}={value!r}" for name, value in options.given().items())
@@ -444,7 +445,7 @@ def _refuse_inheritance(options: Options) -> None:
 class TorchSettings:
     """The result of `settings`: a context manager that can be entered again, also inside itself, and a decorator."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: TorchOptions) -> None:
         self._options = options
         self._blocks: list[_Block] = []
 
@@ -474,6 +475,7 @@ class TorchSettings:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Put the settings back, also after an interrupt."""
         block = self._last_of_this_thread()
         try:
             _leave(block)
@@ -518,7 +520,9 @@ class TorchSettings:
         return run
 
 
-def _generator_with(options: Options, function: Callable[..., Any]) -> Callable[..., Generator[Any, Any, Any]]:
+def _generator_with(options: TorchOptions, function: Callable[..., Any]) -> Callable[..., Generator[Any, Any, Any]]:
+    """A generator function that has the settings while it runs, and not between its values."""
+
     def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         generator = function(*args, **kwargs)
         step: Callable[[], Any] = functools.partial(next, generator)

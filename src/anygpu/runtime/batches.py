@@ -100,7 +100,7 @@ class Batch:
         return f"in one launch of {self.taken} calls{padded}"
 
 
-class Batched(NamedTuple):
+class BatchResults(NamedTuple):
     """The results of a launch."""
 
     #: The return values, in the order of the calls.
@@ -132,6 +132,9 @@ class _Variant:
         return known
 
     def predicted(self, calibration: Calibration, device: Device, size: int) -> _Predicted:
+        """The predicted seconds, compile time and memory of a launch of `size` calls; cached until the device is
+        calibrated.
+        """
         known = self._predicted.get(size)
         if known is None or known.calibration is not calibration:
             program = self.program(size)
@@ -232,7 +235,7 @@ class _VariantHistory:
         return self._predicted[size].peak_bytes if size in self._predicted else 0
 
 
-class Batches:
+class LaunchBatches:
     """The launches of one kind of calls, on all devices. Thread-safe.
 
     Calls with anygpu arrays are not batched: these are on a device already, where stacking them would be a program of
@@ -320,6 +323,7 @@ class Batches:
         return batch.seconds * _SURELY_BETTER > single * batch.taken
 
     def _look(self, traced: Traced, waiting: int, calls: Sequence[Call], offer: _Conditions) -> Batch | None:
+        """Plan a launch of the first calls of the same shapes, or return `None` if they are faster one by one."""
         # A sample of the calls decides whether to look at all of them.
         last = min(len(calls), SIZES[-1]) - 1
         sample = alike(traced.program, rows_of(traced, (calls[0], calls[1], calls[last])))
@@ -348,6 +352,10 @@ class Batches:
         return self._tables[key]
 
     def _variant(self, program: Program, needed: Marks) -> _Variant:
+        """The stacked program for these differing arguments: an existing one that covers them, or a new one.
+
+        At most `MOST_VARIANTS` are kept; beyond that, one variant that stacks all arguments replaces the oldest.
+        """
         variants = self._variants
         for each in variants:
             if each.marks == needed:
@@ -424,7 +432,7 @@ class Batches:
 
     # -- running
 
-    def run(self, batch: Batch, worker: Worker, timeout: float | None = None) -> Batched:
+    def run(self, batch: Batch, worker: Worker, timeout: float | None = None) -> BatchResults:
         """Run the launch and wait. An error may be due to a single call, so the caller runs them one by one."""
         clock = time.perf_counter
         begin = clock()
@@ -454,7 +462,7 @@ class Batches:
         )
         whole = ran._replace(results=[], phases=phases)
         self.learn(batch, end - compiled - ran.phases.compile, disturbed=disturbed)
-        return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
+        return BatchResults(values, whole, _share(whole, batch.taken), is_finite(ran.results))
 
     def learn(self, batch: Batch, seconds: float, *, disturbed: bool) -> None:
         """A launch took so long, beside compiling."""
@@ -500,6 +508,7 @@ class _Conditions(NamedTuple):
 
 
 def _weigh(table: _VariantHistory, waiting: int, offer: _Conditions) -> BatchPlan | None:
+    """The launch with the least time per call, compiling included; `None` if single calls are faster."""
     if table.resting > 0:
         table.resting -= 1
         return None
@@ -543,6 +552,7 @@ def _least(*bounds: int | None) -> int | None:
 
 
 def _share(whole: Ran, calls: int) -> Ran:
+    """The figures of one call in a launch: an equal part of its times and bytes."""
     phases = msgspec.structs.asdict(whole.phases)
     return whole._replace(
         phases=Phases(**{name: seconds / calls for name, seconds in phases.items()}),
@@ -568,7 +578,7 @@ class LaunchCheck:
     """Compares one launch: its calls run on NumPy one by one, and after the last the device computes them together."""
 
     def __init__(
-        self, planner: Planner, site: CallSite, function: Callable[..., Any], batches: Batches, batch: Batch
+        self, planner: Planner, site: CallSite, function: Callable[..., Any], batches: LaunchBatches, batch: Batch
     ) -> None:
         self._planner = planner
         self._state = site
@@ -596,6 +606,7 @@ class LaunchCheck:
             self._planner.background.submit(self._judge)
 
     def _judge(self) -> None:
+        """Run the batch again beside the callers, and compare its rows with the results that single calls had."""
         batch, site, planner = self._batch, self._state, self._planner
         with contextlib.suppress(Exception):  # whatever goes wrong here, calls run one by one
             with planner.trying((batch.device,)):

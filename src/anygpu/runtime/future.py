@@ -95,7 +95,7 @@ def end(*, soon: bool = False) -> None:
             seat.unblock(soon=soon)
 
 
-class Waiting:
+class LaneWaiting:
     """A context around waiting for a future; does nothing outside lane threads."""
 
     __slots__ = ("_future",)
@@ -313,7 +313,7 @@ class Future(concurrent.futures.Future[Any]):
 
         super().add_done_callback(wake)
         try:
-            with Waiting(self):
+            with LaneWaiting(self):
                 if not sleeper.acquire(
                     timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
                 ):
@@ -348,13 +348,14 @@ class Future(concurrent.futures.Future[Any]):
         )
 
     def __await__(self) -> Generator[Any, None, Any]:
+        """Wait inside an event loop without blocking it. Cancelling the awaiting task cancels this future."""
         if not self.done():
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
             mailbox = _mailbox_of(loop)
             self.add_done_callback(lambda _: mailbox.put(waiter))
             try:
-                with Waiting(self):
+                with LaneWaiting(self):
                     yield from waiter
             except asyncio.CancelledError:
                 self.cancel()
@@ -381,6 +382,7 @@ class _Mailbox:
         self._seen = 0.0
 
     def put(self, waiter: asyncio.Future[None]) -> None:
+        """Wake this waiter in its event loop. Many wake-ups become one callback of the loop."""
         self._waiters.append(waiter)
         if self._announced:
             if time.monotonic() - self._seen > STRETCH:
@@ -397,6 +399,7 @@ class _Mailbox:
                 self._waiters.clear()
 
     def _deliver(self) -> None:
+        """Resolve some of the waiters, and come again for the rest, so that the loop can do other work in between."""
         self._seen = time.monotonic()
         for _ in range(_AT_A_TIME):
             if not self._waiters:

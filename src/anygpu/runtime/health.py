@@ -135,6 +135,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
         return "ok" if self.ok else self.closed or "late"
 
     def __str__(self) -> str:
+        """One line for the queue, and one for each device, tenant, recent loss and recent mismatch."""
         lines = [f"{self._state}: {self.waiting} of at most {self.limit} tasks wait, {self.open_tasks} are open"]
         for lane in self.lanes:
             what = f"{lane.condition}, {lane.done} done, {lane.failed} failed"
@@ -193,6 +194,7 @@ def lanes_of(
 
 
 def _lane(lane: Lane, visits: Sequence[Visit], places: DeviceRegistry, now: float) -> LaneHealth:
+    """The health of one lane: idle, busy, late or lost, its running tasks, and how long the oldest has run."""
     condition: Condition = "idle"
     running: list[str] = []
     seconds = 0.0

@@ -143,6 +143,7 @@ class Intake:
         self._bell.put("over")
 
     def _watch(self) -> None:
+        """The thread that takes submitted calls in, soon after they came and several at a time."""
         while (ring := self._next_ring()) != "over":
             if not self._items and not self._calls:
                 continue
@@ -240,6 +241,7 @@ class Deadlines(Generic[T]):
         self._closed = False
 
     def add(self, number: int, item: T, at: float) -> None:
+        """Let this item expire at that time. The thread is started with the first one."""
         with self._changed:
             if self._closed:
                 return
@@ -270,6 +272,7 @@ class Deadlines(Generic[T]):
             thread.join(5)
 
     def _watch(self) -> None:
+        """The thread that waits for the next deadline, and expires one item after the other."""
         while True:
             with self._changed:
                 while not self._closed:

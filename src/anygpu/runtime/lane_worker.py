@@ -30,7 +30,7 @@ from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, queued_receipt
-from anygpu.runtime.batches import Batch, Batched, CheckStatus, LaunchCheck
+from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane
 from anygpu.runtime.opaque_runner import OpaqueRunner
@@ -70,7 +70,7 @@ class _Withdrawn(BaseException):
     """Raised when a task is about to begin that was cancelled or has expired. No error of the program, nor a user's."""
 
 
-class Stopped(Exception):
+class JobStopped(Exception):
     """Raised between pieces of a task that was cancelled or has expired."""
 
 
@@ -103,6 +103,9 @@ class LaneWorker:
     # -- work, on the thread of a lane
 
     def serve(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        """Run jobs that a lane has taken from the queue: planned, alone, or in batches where the device runs
+        several at once.
+        """
         if lane.name == PLANNING:
             for job in jobs:
                 self._plan(job)
@@ -259,7 +262,7 @@ class LaneWorker:
             else:
                 spent = Phases(other=planner.clock() - begin)
                 self.handle_failure(job, choice.candidate, error.with_traceback(None), spent)
-        except Stopped:
+        except JobStopped:
             self.fail(job, concurrent.futures.CancelledError())
         except BaseException as error:  # noqa: BLE001 - the user's own error is raised where the result is awaited
             call.starting = None
@@ -313,12 +316,14 @@ class LaneWorker:
         return over
 
     def handle_failure(self, job: Job, name: str, failure: AnyGPUError, spent: Phases) -> None:
+        """After a failed attempt: queue the job again for another device or another try, or fail its future."""
         if self._has_ended(job):
             return
         attribute_to_line(job.line)
         job.attempts += (Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure)),)
 
         def refused(why: Fail) -> None:
+            """Fail the future with the error for this reason; it is not tried again."""
             self._host.settle(job, spent.total, succeeded=False)
             if why.why == "late" and job.until is not None:
                 job.fail(DeadlineExceeded(job.name, job.until - job.submitted))
@@ -341,6 +346,7 @@ class LaneWorker:
     # -- several in one launch
 
     def _run_batches(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        """Run jobs of one kind in as few launches as pay off, and the rest one by one."""
         first = jobs[0]
         batches, choice = self._routing.batches_of(first.call.site), first.choice
         assert choice is not None, "a task that is taken by a device was meant for it"
@@ -453,7 +459,7 @@ class LaneWorker:
             self.resolve(job, value, note.receipt)
 
     def _in_numpy_order(
-        self, jobs: Sequence[Job], planned: Batch, made: Batched, device: str
+        self, jobs: Sequence[Job], planned: Batch, made: BatchResults, device: str
     ) -> tuple[list[Any], list[Job]]:
         """The values in the memory order that NumPy gives them, and the jobs that NumPy has to run as well.
 
@@ -537,6 +543,7 @@ class LaneWorker:
         return False
 
     def resolve(self, job: Job, value: Any, receipt: Any) -> None:
+        """Hand the value and the receipt to the caller, after those who observe calls or collect receipts."""
         job.future._receipt = receipt
         if job.receipt_sinks or events.calls:
             made = receipt() if callable(receipt) else receipt
@@ -574,7 +581,7 @@ class LaneWorker:
 def _stop_if_unwanted(job: Job) -> None:
     task = job.life.task
     if task.stopping or task.status == "abandoned":
-        raise Stopped
+        raise JobStopped
 
 
 class _Launch(NamedTuple):
@@ -597,6 +604,7 @@ class _BatchShare(NamedTuple):
     attempts: tuple[Attempt, ...]
 
     def receipt(self) -> Receipt:
+        """The receipt of one call of the launch, with its own waiting time."""
         launch = self.launch
         share, device = launch.share, launch.choice.candidate
         phases = msgspec.structs.replace(share.phases, queue=share.phases.queue + max(0.0, self.waited))

@@ -325,12 +325,14 @@ class LaneIndex(Generic[LaneType]):
                 self._free.move_to_end(name)
         return names
 
-    def waiting(self, now: float, others: Mapping[str, float] = _NOTHING, *, without: str | None = None) -> Waiting:
+    def waiting(
+        self, now: float, others: Mapping[str, float] = _NOTHING, *, without: str | None = None
+    ) -> LaneWaitingTimes:
         """For each device, the seconds until a task that comes now would begin; 0 for the lane `without`.
 
         `others` are devices that are busy with something else than tasks of these lanes.
         """
-        return Waiting(self, now, others, without)
+        return LaneWaitingTimes(self, now, others, without)
 
     def soonest(self, most: int, now: float) -> list[str]:
         """So many devices that are free now, or those that will be first if none is."""
@@ -371,7 +373,7 @@ class LaneIndex(Generic[LaneType]):
         del self._busy[bisect_left(self._busy, (self._until.pop(name), name))]
 
 
-class Waiting(WaitingTimes):
+class LaneWaitingTimes(WaitingTimes):
     """How long each device is busy, at one moment."""
 
     __slots__ = ("_index", "_now", "_others", "_without")

@@ -19,8 +19,8 @@ from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
 from anygpu.plan.batching import SIZES
 from anygpu.plan.choosing import LOOKED_AT, Choice, Kind, WaitingTimes
-from anygpu.runtime.batches import Batch, Batches
-from anygpu.runtime.lanes import PLANNING, Job, LaneIndex, LaneLoad, LaneType, Waiting
+from anygpu.runtime.batches import Batch, LaunchBatches
+from anygpu.runtime.lanes import PLANNING, Job, LaneIndex, LaneLoad, LaneType, LaneWaitingTimes
 from anygpu.runtime.stacking import OpaqueBatches
 from anygpu.runtime.task_queue import TaskQueue
 from anygpu.workers.overlap import WORTH_OVERLAPPING
@@ -56,7 +56,7 @@ class Route(NamedTuple):
     until: float
 
 
-class KindOfBatches(Batches):
+class KindOfBatches(LaunchBatches):
     """The batches of one kind of tasks, with figures for the queue."""
 
     def __init__(self, site: CallSite, watch: DisturbanceWatch) -> None:
@@ -346,7 +346,7 @@ class Dispatcher(Generic[LaneType]):
                     self.lanes[name].rouse(also_polling=True)
                     break
 
-    def waiting(self, now: float, *, without: str | None = None) -> Waiting:
+    def waiting(self, now: float, *, without: str | None = None) -> LaneWaitingTimes:
         """For each lane, the seconds until a task that comes now would begin."""
         return self.lanes.waiting(now, self._busy(), without=without)
 
@@ -355,7 +355,7 @@ class Dispatcher(Generic[LaneType]):
     def take(self, lane: LaneType, now: float) -> list[Job]:
         """The tasks that this lane runs next."""
         queue, routing = self.queue, self.routing
-        waiting: Waiting | None = None
+        waiting: LaneWaitingTimes | None = None
         route: Route | None = None
 
         def fits(job: Job) -> bool:

@@ -21,11 +21,11 @@ from anygpu.runtime.health import Health
 from anygpu.serving.limits import (
     EVERYBODY,
     MAX_HEADERS,
-    Access,
-    Held,
+    HeldRequests,
     InvalidRequest,
     Limits,
-    Refusal,
+    RequestRefused,
+    TokenAccess,
     Tokens,
     refusal_of,
     refusal_of_page,
@@ -36,9 +36,9 @@ from anygpu.serving.metrics import Metrics
 from anygpu.serving.models import VERSION, Model
 from anygpu.serving.protocol import Response, answer, parse
 
-Scope = MutableMapping[str, Any]
+AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _Headers = list[tuple[bytes, bytes]]
 
 _log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Application:
         self._limits = limits if limits is not None else Limits()
         #: The most seconds that a request may ask for; `None` for the runtime's own.
         self._deadline = deadline
-        self._held = Held(self._limits, tenants=1 if tokens is None else tokens.tenants)
+        self._held = HeldRequests(self._limits, tenants=1 if tokens is None else tokens.tenants)
         #: Names of hosts that requests may be for, if pages of a browser are refused.
         self.hosts: tuple[str, ...] | None = None
         self.metrics = Metrics()
@@ -125,7 +125,8 @@ class Application:
             for version in ("", f"/versions/{VERSION}")
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
+        """Answer one request, as ASGI has it."""
         if scope["type"] != "http":
             return
         model = self._infer_paths.get(scope["path"])
@@ -147,7 +148,8 @@ class Application:
 
     # -- inference
 
-    async def _infer(self, model: Model, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _infer(self, model: Model, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
+        """Answer a request for inference: check its token, read its body, compute, and count it."""
         began = time.perf_counter()
         access, status, body = EVERYBODY, _CALLER_GONE, _Body()
         try:
@@ -161,7 +163,7 @@ class Application:
             return
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             refusal = refusal_of(error, model.name, self._retry_seconds())
-            if refusal.status == 500 and not isinstance(error, Refusal):
+            if refusal.status == 500 and not isinstance(error, RequestRefused):
                 _log.error("%s failed", model.name, exc_info=error)
             response, status = Response(_error(refusal)), refusal.status
             extra = [*_JSON, *refusal.headers]
@@ -174,7 +176,7 @@ class Application:
         body.data = b""
         await self._send(send, status, response.body, extra, access.tenant)
 
-    def _headers(self, scope: Scope) -> _RequestHeaders:
+    def _headers(self, scope: AsgiScope) -> _RequestHeaders:
         """Read the headers that matter. Raises a `Refusal` for requests of a browser's page, if told to."""
         if self.hosts is not None:
             hosts, origins = (
@@ -183,7 +185,7 @@ class Application:
             )
             reason = refusal_of_page(hosts, origins, self.hosts)
             if reason is not None:
-                raise Refusal(403, reason)
+                raise RequestRefused(403, reason)
         return _read_headers(scope["headers"])
 
     def _enter(self, body: _Body, tenant: str) -> None:
@@ -192,7 +194,7 @@ class Application:
             raise try_again(429, message, self._retry_seconds())
         body.tenant = tenant
 
-    def _access(self, headers: _RequestHeaders, model: str) -> Access:
+    def _access(self, headers: _RequestHeaders, model: str) -> TokenAccess:
         if self._tokens is None:
             return EVERYBODY
         access = self._tokens.find(headers.authorization)
@@ -220,7 +222,7 @@ class Application:
                     data += _part(message)
                     self._count(body)
         except TimeoutError:
-            raise Refusal(408, f"the body did not arrive within {seconds:g} s.", [_CLOSE]) from None
+            raise RequestRefused(408, f"the body did not arrive within {seconds:g} s.", [_CLOSE]) from None
 
     def _check_length(self, length: int) -> None:
         if length > self._limits.body:
@@ -236,8 +238,9 @@ class Application:
         body.held = length
 
     async def _computed(
-        self, model: Model, body: bytes | bytearray, headers: _RequestHeaders, access: Access, receive: Receive
+        self, model: Model, body: bytes | bytearray, headers: _RequestHeaders, access: TokenAccess, receive: Receive
     ) -> Response:
+        """Parse a body, call the model through the runtime, and encode its results. Cancelled if the caller goes."""
         if len(body) < _LARGE:
             request = parse(body, headers.json_length, self._limits)
         else:
@@ -264,7 +267,8 @@ class Application:
 
     # -- everything else
 
-    async def _other(self, scope: Scope, send: Send) -> None:
+    async def _other(self, scope: AsgiScope, send: AsgiSend) -> None:
+        """Answer everything but inference: health, metrics, and the description of the server and its models."""
         extra, status = _JSON, 200
         try:
             method, parts = scope["method"], scope["path"].strip("/").split("/")
@@ -280,13 +284,13 @@ class Application:
                     extra, body = _TEXT, await asyncio.to_thread(self._metrics) if events.scrapes else self._metrics()
                 else:
                     status, body = self._described(method, parts, access)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             status, body, extra = refusal.status, _error(refusal), [*_JSON, *refusal.headers]
         await self._send(send, status, b"" if scope["method"] == "HEAD" else body, extra)
 
     def _health(self, what: str) -> tuple[int, bytes]:
         if what not in ("live", "ready"):
-            raise Refusal(404, "no such health check; available: /v2/health/live, /v2/health/ready.")
+            raise RequestRefused(404, "no such health check; available: /v2/health/live, /v2/health/ready.")
         ok = what == "live" or self.is_ready
         return 200 if ok else 503, msgspec.json.encode({what: ok})
 
@@ -295,7 +299,7 @@ class Application:
         ready = health.ok and not self.draining
         return self.metrics.to_text(health, self._held.total, ready=ready).encode()
 
-    def _described(self, method: str, parts: list[str], access: Access) -> tuple[int, bytes]:
+    def _described(self, method: str, parts: list[str], access: TokenAccess) -> tuple[int, bytes]:
         match parts:
             case ["v2"]:
                 found: Any = {"name": "anygpu", "version": _version.__version__, "extensions": ["binary_tensor_data"]}
@@ -304,19 +308,20 @@ class Application:
             case ["v2", "models", name, *rest]:
                 return self._model(method, name, rest, access)
             case _:
-                raise Refusal(404, "there is nothing here; see /v2/models.")
+                raise RequestRefused(404, "there is nothing here; see /v2/models.")
         _check_method(method, "GET")
         return 200, msgspec.json.encode(found)
 
-    def _model(self, method: str, name: str, rest: list[str], access: Access) -> tuple[int, bytes]:
+    def _model(self, method: str, name: str, rest: list[str], access: TokenAccess) -> tuple[int, bytes]:
+        """The status and document of a model: its description, or whether it is ready."""
         access.check(name)
         model = self._models.get(name)
         if model is None:
             available = ", ".join(access.allowed(self._models)) or "none"
-            raise Refusal(404, f"there is no model {name[:64]!r}; available: {available}.")
+            raise RequestRefused(404, f"there is no model {name[:64]!r}; available: {available}.")
         if rest[:1] == ["versions"]:
             if rest[1:2] != [VERSION]:
-                raise Refusal(404, f"{name} has the version {VERSION} alone.")
+                raise RequestRefused(404, f"{name} has the version {VERSION} alone.")
             rest = rest[2:]
         match rest:
             case []:
@@ -328,11 +333,12 @@ class Application:
                 return 200 if ready else 503, msgspec.json.encode({"name": name, "ready": ready})
             case ["infer"]:
                 _check_method(method, "POST")
-        raise Refusal(404, f"{name} has /ready and /infer.")
+        raise RequestRefused(404, f"{name} has /ready and /infer.")
 
     async def _send(
-        self, send: Send, status: int, body: bytes, headers: _Headers, tenant: str = EVERYBODY.tenant
+        self, send: AsgiSend, status: int, body: bytes, headers: _Headers, tenant: str = EVERYBODY.tenant
     ) -> None:
+        """Send a response; large bodies in parts, so that other requests are served in between."""
         headers = [(b"content-length", b"%d" % len(body)), *headers]
         if self.draining and _CLOSE not in headers:
             headers.append(_CLOSE)
@@ -369,7 +375,7 @@ def _part(message: Mapping[str, Any]) -> bytes:
 def _read_headers(headers: _Headers) -> _RequestHeaders:
     """Raises a `Refusal` for one that is not what it should be."""
     if len(headers) > MAX_HEADERS:
-        raise Refusal(431, f"a request has at most {MAX_HEADERS} headers, not {len(headers)}.", [_CLOSE])
+        raise RequestRefused(431, f"a request has at most {MAX_HEADERS} headers, not {len(headers)}.", [_CLOSE])
     length = json_length = authorization = timeout = None
     for name, value in headers:
         if name == b"content-length":
@@ -381,7 +387,7 @@ def _read_headers(headers: _Headers) -> _RequestHeaders:
         elif name == b"x-request-timeout":
             timeout = _seconds(value)
         elif name == b"content-encoding" and value.lower() != b"identity":
-            raise Refusal(415, "compressed requests are not supported; send it without Content-Encoding.")
+            raise RequestRefused(415, "compressed requests are not supported; send it without Content-Encoding.")
     return _RequestHeaders(length, json_length, authorization, timeout)
 
 
@@ -444,8 +450,8 @@ def _is_cancelled() -> bool:
 
 def _check_method(method: str, allowed: str) -> None:
     if method != allowed and not (method == "HEAD" and allowed == "GET"):
-        raise Refusal(405, f"only {allowed} is allowed here.", [(b"allow", allowed.encode())])
+        raise RequestRefused(405, f"only {allowed} is allowed here.", [(b"allow", allowed.encode())])
 
 
-def _error(refusal: Refusal) -> bytes:
+def _error(refusal: RequestRefused) -> bytes:
     return encode_json({"error": refusal.message})

@@ -37,7 +37,7 @@ _LONGEST = 300
 _OF_THE_ARGUMENTS = (ValueError, TypeError, IndexError)
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """A request that gets an error instead of a result."""
 
     def __init__(self, status: int, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
@@ -47,43 +47,45 @@ class Refusal(Exception):
         self.headers = tuple(headers)
 
 
-class InvalidRequest(Refusal):
+class InvalidRequest(RequestRefused):
     """The request breaks a rule of the protocol, or does not fit the model."""
 
     def __init__(self, message: str) -> None:
         super().__init__(400, message)
 
 
-def too_large(message: str) -> Refusal:
-    return Refusal(413, message, [(b"connection", b"close")])
+def too_large(message: str) -> RequestRefused:
+    return RequestRefused(413, message, [(b"connection", b"close")])
 
 
-def try_again(status: int, message: str, seconds: float) -> Refusal:
+def try_again(status: int, message: str, seconds: float) -> RequestRefused:
     """Nothing of it was run: the caller may come again after so many seconds."""
-    return Refusal(status, message, [(b"retry-after", str(max(1, math.ceil(seconds))).encode())])
+    return RequestRefused(status, message, [(b"retry-after", str(max(1, math.ceil(seconds))).encode())])
 
 
-def refusal_of(error: Exception, model: str, retry_seconds: float) -> Refusal:
+def refusal_of(error: Exception, model: str, retry_seconds: float) -> RequestRefused:
     """The response for a model's task that has failed.
 
     Messages of errors that blame the arguments are passed on, because the caller has to know. Of all others only the
     name is: they are about this machine, and are logged here.
     """
-    if isinstance(error, Refusal):
+    if isinstance(error, RequestRefused):
         return error
     if isinstance(error, DeadlineExceeded):
-        return Refusal(504, f"{model} did not finish within {error.seconds:g} s. Allow more time, or send less.")
+        return RequestRefused(504, f"{model} did not finish within {error.seconds:g} s. Allow more time, or send less.")
     if isinstance(error, Overloaded):
         return try_again(429, "too many requests wait already. Try again later.", retry_seconds)
     if isinstance(error, RuntimeClosed):
         return try_again(503, "the server is shutting down. Try another one.", retry_seconds)
     if isinstance(error, TooBig):
-        return Refusal(413, f"{model} does not fit into any device's memory with these inputs. Send smaller ones.")
+        return RequestRefused(
+            413, f"{model} does not fit into any device's memory with these inputs. Send smaller ones."
+        )
     if isinstance(error, AllocationError | DeviceError):
         return try_again(503, f"{model} has no device at the moment. Try again later.", retry_seconds)
     if isinstance(error, NotANumber) or (isinstance(error, _OF_THE_ARGUMENTS) and not isinstance(error, AnyGPUError)):
         return InvalidRequest(f"{model} does not take these inputs: {_shortened(text_of(error))}")
-    return Refusal(500, f"{model} failed with {name_of(error)}. The server's log has the details.")
+    return RequestRefused(500, f"{model} failed with {name_of(error)}. The server's log has the details.")
 
 
 def _shortened(text: str) -> str:
@@ -177,7 +179,7 @@ def limits_of(max_body: int | str) -> Limits:
     return Limits(body)
 
 
-class Held:
+class HeldRequests:
     """Counts open requests and the bytes that they hold, by tenant. Used by one event loop.
 
     One of several tenants may have half of each, so that the others are served beside it.
@@ -231,7 +233,7 @@ MIN_LENGTH = 16
 TokenMapping = Mapping[str, str | tuple[str, Sequence[str]]]
 
 
-class Access(msgspec.Struct, frozen=True):
+class TokenAccess(msgspec.Struct, frozen=True):
     """The tenant and models of a token."""
 
     tenant: str = "default"
@@ -240,19 +242,19 @@ class Access(msgspec.Struct, frozen=True):
 
     def check(self, model: str) -> None:
         if self.models is not None and model not in self.models:
-            raise Refusal(403, f"this token does not allow {model}.")
+            raise RequestRefused(403, f"this token does not allow {model}.")
 
     def check_metrics(self) -> None:
         """Metrics name all models and tenants: only tokens without a list of models may read them."""
         if self.models is not None:
-            raise Refusal(403, "this token does not allow /metrics: it is limited to some models.")
+            raise RequestRefused(403, "this token does not allow /metrics: it is limited to some models.")
 
     def allowed(self, models: Iterable[str]) -> list[str]:
         return [name for name in models if self.models is None or name in self.models]
 
 
 #: For servers without tokens.
-EVERYBODY = Access()
+EVERYBODY = TokenAccess()
 
 
 class Tokens:
@@ -262,13 +264,13 @@ class Tokens:
         if not given:
             raise InvalidOption("tokens= has no tokens: no client could use the server.")
         self._key = secrets.token_bytes(32)
-        self._known: dict[bytes, Access] = {}
+        self._known: dict[bytes, TokenAccess] = {}
         for token, value in given.items():
             self._known[self._digest(_checked(token))] = _access(value)
         #: Different tenants.
         self.tenants = len({access.tenant for access in self._known.values()})
 
-    def find(self, authorization: bytes | None) -> Access:
+    def find(self, authorization: bytes | None) -> TokenAccess:
         """Raises a `Refusal` for a token that is missing or unknown."""
         if authorization is None:
             raise _unauthorised("a token is needed: send the header Authorization: Bearer TOKEN.", b"Bearer")
@@ -292,6 +294,7 @@ def tokens_of(given: TokenMapping | str | os.PathLike[str] | None) -> Tokens | N
 
 
 def read_tokens(path: Path) -> dict[str, tuple[str, Sequence[str]] | str]:
+    """The tokens of a file with lines "tenant token [models]", as `Server(tokens=)` takes them."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -320,13 +323,13 @@ def _checked(token: object) -> str:
     return token
 
 
-def _access(value: Any) -> Access:
+def _access(value: Any) -> TokenAccess:
     if isinstance(value, str) and value:
-        return Access(value)
+        return TokenAccess(value)
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and not isinstance(value[1], str):
-        return Access(value[0], frozenset(value[1]))
+        return TokenAccess(value[0], frozenset(value[1]))
     raise InvalidOption(f"tokens= maps each token to a tenant, or to (tenant, models); got {value!r}.")
 
 
-def _unauthorised(message: str, challenge: bytes) -> Refusal:
-    return Refusal(401, message, [(b"www-authenticate", challenge)])
+def _unauthorised(message: str, challenge: bytes) -> RequestRefused:
+    return RequestRefused(401, message, [(b"www-authenticate", challenge)])

@@ -18,6 +18,8 @@ _NEWEST = 0.05
 
 
 class _Histogram:
+    """Counts of seconds in Prometheus' buckets, and their sum."""
+
     __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
@@ -74,6 +76,7 @@ class Metrics:
         return to_text([*families, *(each for scrape in events.scrapes for each in scrape())])
 
     def _families(self, held_bytes: int, ready: bool) -> Iterator[Family]:
+        """The metrics of the server: requests, their seconds, and those that are open."""
         yield Family(
             "anygpu_requests_total",
             "counter",

@@ -214,6 +214,7 @@ def models_of(given: Any) -> dict[str, Model]:
 
 
 def model_of(name: Any, given: Any) -> Model:
+    """The model of a function, a program, or the file of one. Raises `InvalidOption` for anything else."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidOption(f"a model's name has letters, digits, and . _ - between them; got {name!r}.")
     if isinstance(given, str | Path):
@@ -238,6 +239,10 @@ def _of_spec(name: str, spec: Spec) -> TensorMetadata:
 
 
 def _inputs_of(name: str, function: Callable[..., Any]) -> list[_Input]:
+    """The inputs of a function by its parameters and their annotations.
+
+    Raises `InvalidOption` if they cannot be read.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from anygpu.base.typing import HostArray
-from anygpu.serving.limits import MAX_INPUTS, MAX_NAME, MAX_RANK, InvalidRequest, Limits, Refusal, too_large
+from anygpu.serving.limits import MAX_INPUTS, MAX_NAME, MAX_RANK, InvalidRequest, Limits, RequestRefused, too_large
 
 #: The types of the protocol that NumPy has. BYTES is none of them: anygpu has no strings.
 DATATYPES: dict[str, np.dtype[Any]] = {
@@ -301,7 +301,9 @@ def answer(request: InferRequest, model: str, version: str, outputs: dict[str, H
             continue
         datatype = datatype_of(array.dtype)
         if datatype is None:
-            raise Refusal(500, f"the output {name!r} of {model} is {array.dtype}, which the protocol has no type for.")
+            raise RequestRefused(
+                500, f"the output {name!r} of {model} is {array.dtype}, which the protocol has no type for."
+            )
         if request.binary if requested is None else requested[name]:
             described.append(_Output(name, datatype, array.shape, parameters=_BinarySize(array.nbytes)))
             data.append(to_binary(array))

@@ -170,6 +170,7 @@ class Server:
     # -- inside
 
     def _prepare(self) -> HttpServer:
+        """Listen on the port, call the models with their examples, and make the HTTP server."""
         if self._server is not None:
             raise RuntimeError("a server serves once; create another Server.")
         listener = _listener(self._host, self._port)

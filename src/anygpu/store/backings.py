@@ -14,7 +14,7 @@ from anygpu.base.typing import HostArray
 from anygpu.errors import UnknownTensor
 from anygpu.store.contents import HostBytes
 from anygpu.store.entry import Path
-from anygpu.store.segments import Key
+from anygpu.store.segments import SegmentKey
 from anygpu.store.shared_store import Found, open_shared
 from anygpu.tensor_files.folders import TensorFolder, open_folder
 from anygpu.tensor_files.safetensors import TensorFile, open_file
@@ -23,14 +23,14 @@ from anygpu.tensor_files.saving import Saved, save
 # -- safetensors files: read when they are used, and saved whole or not at all
 
 
-class Owned(Protocol):
+class OwnedTensor(Protocol):
     """A tensor."""
 
     @property
     def owner(self) -> str: ...
 
 
-T = TypeVar("T", bound=Owned, covariant=True)
+T = TypeVar("T", bound=OwnedTensor, covariant=True)
 
 
 class NamedTensors(Protocol[T]):
@@ -116,11 +116,11 @@ class SharedNames:
     def __init__(self, name: str) -> None:
         self._shared = open_shared(name)
         #: By name, the version that this store has published or found.
-        self._versions: dict[Key, int] = {}
+        self._versions: dict[SegmentKey, int] = {}
         #: By name, the version that was published here last, until it is withdrawn.
-        self._published: dict[Key, int] = {}
+        self._published: dict[SegmentKey, int] = {}
 
-    def publish(self, key: Key, values: HostArray, *, owner: str, hash: str) -> HostBytes:
+    def publish(self, key: SegmentKey, values: HostArray, *, owner: str, hash: str) -> HostBytes:
         """Publish the values in shared memory. Copies them once, unless they are there already."""
         shared = self._shared.publish(key, values, owner=owner, hash=hash)
         found = self._shared.find(key)
@@ -129,7 +129,7 @@ class SharedNames:
             self._versions[key] = self._published[key] = found.version
         return HostBytes(shared, "shared")
 
-    def news(self, key: Key, *, here: bool) -> Found | None:
+    def news(self, key: SegmentKey, *, here: bool) -> Found | None:
         """The tensor that others have published under the name since the last `seen`; `None` if there is none.
 
         Everything is new to a store that has no tensor of that name, or none any more.
@@ -139,17 +139,17 @@ class SharedNames:
             return None
         return found
 
-    def seen(self, key: Key, found: Found) -> None:
+    def seen(self, key: SegmentKey, found: Found) -> None:
         """The store has taken that tensor."""
         self._versions[key] = found.version
 
-    def keys(self) -> Sequence[Key]:
+    def keys(self) -> Sequence[SegmentKey]:
         return self._shared.names()
 
-    def has(self, key: Key) -> bool:
+    def has(self, key: SegmentKey) -> bool:
         return key in self._versions
 
-    def withdraw(self, key: Key) -> None:
+    def withdraw(self, key: SegmentKey) -> None:
         """Withdraw a publication of this store; processes that have mapped it keep it."""
         self._versions.pop(key, None)
         version = self._published.pop(key, None)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 #: A call to make once the lock is held.
-Note = Callable[[], None]
+Notify = Callable[[], None]
 
 
 class _Gone(weakref.ref[Any]):
@@ -37,7 +37,7 @@ class _Gone(weakref.ref[Any]):
 
     __slots__ = ("bell", "note")
 
-    note: Note
+    note: Notify
     #: Tells the lock of it, in Python: if that is interrupted, the note is found at the next use.
     bell: weakref.ref[Any]
 
@@ -53,7 +53,7 @@ class DeferredLock:
     """
 
     def __init__(self) -> None:
-        self._notes: deque[Note | _Gone] = deque()
+        self._notes: deque[Notify | _Gone] = deque()
         self._watched: set[_Gone] = set()
         self.anew()
 
@@ -79,12 +79,12 @@ class DeferredLock:
             self.lock.release()
         self._look_again()
 
-    def note(self, note: Note) -> None:
+    def note(self, note: Notify) -> None:
         """Make the call now if the lock is free, else when it is released. Never waits."""
         self._notes.append(note)
         self._ring()
 
-    def note_when_gone(self, thing: object, note: Note) -> Callable[[], None]:
+    def note_when_gone(self, thing: object, note: Notify) -> Callable[[], None]:
         """Make the call when the object is gone, wherever that is, unless the function returned is called before.
 
         The caller must hold the lock.
@@ -155,12 +155,12 @@ class _Unlocked:
 
 
 #: The namespace, and the name last.
-Key = tuple[str, ...]
+StoreKey = tuple[str, ...]
 #: One namespace, or several, each nested in the one before; "" is none.
 Path = str | tuple[str, ...]
 
 
-def key_of(namespace: Path, name: str) -> Key:
+def key_of(namespace: Path, name: str) -> StoreKey:
     """The namespace, and the name last."""
     path = namespace if isinstance(namespace, tuple) else (namespace,) if namespace else ()
     for each in (*path, name):
@@ -238,22 +238,22 @@ class Lease:
 class EntryStore(Protocol):
     """The part of a store that tensors, views and leases use."""
 
-    def _value_of(self, entry: Entry) -> Value: ...
+    def _value_of(self, entry: NamedEntry) -> Value: ...
 
-    def _on_host(self, entry: Entry) -> HostArray: ...
+    def _on_host(self, entry: NamedEntry) -> HostArray: ...
 
-    def _write(self, entry: Entry, new: Value) -> None: ...
+    def _write(self, entry: NamedEntry, new: Value) -> None: ...
 
-    def _holders(self, entry: Entry) -> tuple[str, ...]: ...
+    def _holders(self, entry: NamedEntry) -> tuple[str, ...]: ...
 
     def _count(self, kind: CopyKind, nbytes: int) -> None: ...
 
-    def _add_view(self, entry: Entry, view: Value) -> None: ...
+    def _add_view(self, entry: NamedEntry, view: Value) -> None: ...
 
     def _later(self, note: Callable[[], None]) -> None: ...
 
 
-class Entry:
+class NamedEntry:
     """One name in a store, with its holders and its current content. The store's lock guards it."""
 
     __slots__ = (
@@ -274,7 +274,7 @@ class Entry:
     )
 
     def __init__(
-        self, store: EntryStore, key: Key, owner: str, content: Content, tensor: Callable[[Entry], Array]
+        self, store: EntryStore, key: StoreKey, owner: str, content: Content, tensor: Callable[[NamedEntry], Array]
     ) -> None:
         self.store = store
         #: The namespace, and the name last.

@@ -18,8 +18,8 @@ from anygpu.errors import NameTaken, StoreClosed, UnknownTensor
 from anygpu.program.primitives import Spec
 from anygpu.store.contents import Content, HostBytes, resident_value, values_of
 from anygpu.store.deduplication import Deduplication
-from anygpu.store.entry import DeferredLock, Entry, Holder, Key, Lease, Path, key_of
-from anygpu.store.report import Counters
+from anygpu.store.entry import DeferredLock, Holder, Lease, NamedEntry, Path, StoreKey, key_of
+from anygpu.store.report import StoreCounters
 from anygpu.store.tensor import Copying, Tensor
 from anygpu.store.tiers import Tiers
 from anygpu.tensor_files.header import content_hash
@@ -37,31 +37,31 @@ class Names:
 
     def __init__(self, store: str, tiers: Tiers) -> None:
         self.store = store
-        self.entries: dict[Key, Entry] = {}
+        self.entries: dict[StoreKey, NamedEntry] = {}
         self.closed = False
         self._tiers = tiers
         #: Released tensors that still have views.
-        self._orphans: list[weakref.ref[Entry]] = []
+        self._orphans: list[weakref.ref[NamedEntry]] = []
 
     def check_open(self) -> None:
         if self.closed:
             raise StoreClosed(self.store)
 
-    def find(self, key: Key) -> Entry:
+    def find(self, key: StoreKey) -> NamedEntry:
         self.check_open()
         entry = self.entries.get(key)
         if entry is None:
             raise self._unknown(key)
         return entry
 
-    def known(self, entry: Entry) -> Entry:
+    def known(self, entry: NamedEntry) -> NamedEntry:
         """The entry; raises `UnknownTensor` if it was released."""
         self.check_open()
         if entry.released:
             raise self._unknown(entry.key)
         return entry
 
-    def _unknown(self, key: Key) -> UnknownTensor:
+    def _unknown(self, key: StoreKey) -> UnknownTensor:
         others = [each[-1] for each in self.entries if each[:-1] == key[:-1]]
         alike = difflib.get_close_matches(key[-1], others, 3)
         where = f"{self.store}, namespace {'/'.join(key[:-1])}," if key[:-1] else self.store
@@ -69,7 +69,7 @@ class Names:
 
     # -- contents under names
 
-    def check_owner(self, key: Key, owner: str) -> Entry | None:
+    def check_owner(self, key: StoreKey, owner: str) -> NamedEntry | None:
         """The current entry of the name. Raises `NameTaken` if it has another owner."""
         self.check_open()
         entry = self.entries.get(key)
@@ -78,12 +78,12 @@ class Names:
             raise NameTaken(key[-1], entry.owner if entry.owner in entry.holders else others[0])
         return entry
 
-    def replaced(self, key: Key, owner: str) -> Content | None:
+    def replaced(self, key: StoreKey, owner: str) -> Content | None:
         """The content that is freed when another is put under the name."""
         entry = self.check_owner(key, owner)
         return entry.content if entry is not None and len(entry.content.tensors) == 1 else None
 
-    def replace(self, entry: Entry, content: Content) -> None:
+    def replace(self, entry: NamedEntry, content: Content) -> None:
         """Make the content the next version of the tensor."""
         old = entry.content
         if old is content:
@@ -95,7 +95,7 @@ class Names:
         if entry.tensor._shared is not None:
             entry.tensor._shared.version += 1
 
-    def remove_for(self, entry: Entry, owner: str) -> None:
+    def remove_for(self, entry: NamedEntry, owner: str) -> None:
         """Remove an entry for a tensor of another shape or type; raises `NameTaken` if the entry has other holders."""
         others = sorted({*entry.holders, *entry.leases} - {owner}) or sorted(entry.leases)
         if others:
@@ -105,7 +105,7 @@ class Names:
 
     # -- references
 
-    def end_lease(self, entry: Entry, holder: str, right: list[bool]) -> None:
+    def end_lease(self, entry: NamedEntry, holder: str, right: list[bool]) -> None:
         """End one lease; `right` is its own, and empty afterwards."""
         if not right:
             return
@@ -117,12 +117,12 @@ class Names:
             entry.leases.pop(holder, None)
         self.free_if_unheld(entry)
 
-    def holder_is_gone(self, entry: Entry, holder: str) -> None:
+    def holder_is_gone(self, entry: NamedEntry, holder: str) -> None:
         if holder in entry.holders:
             entry.holders.remove(holder)
             self.free_if_unheld(entry)
 
-    def free_if_unheld(self, entry: Entry) -> None:
+    def free_if_unheld(self, entry: NamedEntry) -> None:
         if entry.is_held or entry.released:
             return
         entry.released = True
@@ -138,7 +138,7 @@ class Names:
 
     def forget_orphans(self) -> None:
         """Forget released tensors whose views are gone."""
-        left: list[weakref.ref[Entry]] = []
+        left: list[weakref.ref[NamedEntry]] = []
         for each in self._orphans:
             entry = each()
             if entry is not None and entry.is_viewed:
@@ -163,13 +163,13 @@ class Insertion:
 
     def __init__(
         self,
-        new_entry: Callable[[Key, str, Content], Entry],
+        new_entry: Callable[[StoreKey, str, Content], NamedEntry],
         device: DeviceHandle,
         names: Names,
         tiers: Tiers,
         equals: Deduplication,
         guard: DeferredLock,
-        counters: Counters,
+        counters: StoreCounters,
     ) -> None:
         self._new_entry = new_entry
         self._device = device
@@ -179,20 +179,22 @@ class Insertion:
         self._guard = guard
         self._counters = counters
 
-    def put(self, key: Key, array: Any, owner: str, *, hashing: bool) -> Entry:
+    def put(self, key: StoreKey, array: Any, owner: str, *, hashing: bool) -> NamedEntry:
         """Enter an array or anything that NumPy takes."""
         self._check_name(key, owner)
         if isinstance(array, Array) and array._device is self._device:
             return self._put_resident(key, owner, array, hashing)
         return self._put_values(key, owner, *values_of(array), hashing)
 
-    def put_again(self, key: Key, known: Entry, owner: str) -> Entry:
+    def put_again(self, key: StoreKey, known: NamedEntry, owner: str) -> NamedEntry:
         """Enter the content of another entry of the same store under a second name."""
         with self._guard:
             self._names.check_owner(key, owner)
             return self._enter(key, owner, self._names.known(known).content)
 
-    def put_host(self, key: Key, source: HostBytes, owner: str, *, claimed_hash: str | None, hashing: bool) -> Entry:
+    def put_host(
+        self, key: StoreKey, source: HostBytes, owner: str, *, claimed_hash: str | None, hashing: bool
+    ) -> NamedEntry:
         """Enter bytes of a file or of shared memory. They are brought to the device when they are first used.
 
         `claimed_hash` is the hash that the file or another process states, as `anygpu.tensor_files` makes them. It is
@@ -219,12 +221,12 @@ class Insertion:
             content.remember()
             return self._enter(key, owner, content)
 
-    def _check_name(self, key: Key, owner: str) -> None:
+    def _check_name(self, key: StoreKey, owner: str) -> None:
         """Check the name before anything is computed or copied."""
         with self._guard:
             self._names.check_owner(key, owner)
 
-    def _put_resident(self, key: Key, owner: str, array: Array, hashing: bool) -> Entry:
+    def _put_resident(self, key: StoreKey, owner: str, array: Array, hashing: bool) -> NamedEntry:
         value, copied = resident_value(array, self._device)
         known, fingerprint = self._deduplication.with_buffer_of(value), None
         if known is None and hashing:
@@ -238,7 +240,10 @@ class Insertion:
             content.fingerprint = fingerprint
             return self._enter(key, owner, content)
 
-    def _put_values(self, key: Key, owner: str, values: HostArray, from_device: int, hashing: bool) -> Entry:
+    def _put_values(self, key: StoreKey, owner: str, values: HostArray, from_device: int, hashing: bool) -> NamedEntry:
+        """Enter host values under a name: as a reference to equal content if there is some, and as new content
+        otherwise.
+        """
         spec = Spec(values.shape, dtype_name(values.dtype))
         digest = content_hash(values) if hashing else None
         with self._guard:
@@ -255,7 +260,7 @@ class Insertion:
 
     # -- the caller must hold the lock
 
-    def _enter(self, key: Key, owner: str, content: Content) -> Entry:
+    def _enter(self, key: StoreKey, owner: str, content: Content) -> NamedEntry:
         """Enter the content under the key, as a new entry or as the next version of the existing one."""
         entry = self._names.check_owner(key, owner)
         if entry is not None and entry.spec != content.spec:
@@ -271,7 +276,7 @@ class Insertion:
         self._names.replace(entry, content)
         return entry
 
-    def _bring_instead(self, entry: Entry, content: Content) -> None:
+    def _bring_instead(self, entry: NamedEntry, content: Content) -> None:
         """Bring a new content of a pinned or leased entry to the device before it replaces the old one."""
         self._tiers.link(content, entry)
         try:

@@ -15,7 +15,7 @@ import msgspec
 
 from anygpu.base.interrupts import whole
 from anygpu.errors import AnyGPUError
-from anygpu.store.entry import Entry, Key
+from anygpu.store.entry import NamedEntry, StoreKey
 
 # -- which tensors leave the device or the host, when there is not room for all: a pure function of what is where
 #
@@ -25,14 +25,14 @@ from anygpu.store.entry import Entry, Key
 
 #: speed: stay on the device as long as there is room, with copies on the host, so that leaving costs nothing.
 #: memory: one copy only, wherever it is. balanced: copies that happen to exist are kept until the room is needed.
-Mode = Literal["speed", "memory", "balanced"]
+StoreMode = Literal["speed", "memory", "balanced"]
 
 #: leave_device: the device's copy goes, there is another. to_host, to_disk: it is written there first, and then goes.
 #: drop_host: the host's copy goes, there is another. host_to_disk: it is written to disk first.
-Step = Literal["leave_device", "to_host", "to_disk", "drop_host", "host_to_disk"]
+TierStep = Literal["leave_device", "to_host", "to_disk", "drop_host", "host_to_disk"]
 
 
-class Item(msgspec.Struct):
+class TierItem(msgspec.Struct):
     """The facts about one content."""
 
     key: int
@@ -55,12 +55,12 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     disk: bool = False
 
 
-class Move(msgspec.Struct, frozen=True):
+class TierMove(msgspec.Struct, frozen=True):
     key: int
-    step: Step
+    step: TierStep
 
 
-class NoRoom(Exception):
+class TierFull(Exception):
     """Contents that cannot leave occupy the room that is needed. `tier` is the full one."""
 
     def __init__(self, tier: Literal["device", "host"], missing: int) -> None:
@@ -69,31 +69,31 @@ class NoRoom(Exception):
         self.missing = missing
 
 
-def room_on_device(items: Iterable[Item], need: int, budgets: Budgets) -> list[Move]:
+def room_on_device(items: Iterable[TierItem], need: int, budgets: Budgets) -> list[TierMove]:
     """The moves, in order, after which `need` more bytes are within the budget of the device; raises `NoRoom`."""
     state = _State(items, budgets)
     state.free_device(need)
     return state.moves
 
 
-def room_on_host(items: Iterable[Item], need: int, budgets: Budgets) -> list[Move]:
+def room_on_host(items: Iterable[TierItem], need: int, budgets: Budgets) -> list[TierMove]:
     """The same for the host's memory."""
     state = _State(items, budgets)
     state.free_host(need)
     return state.moves
 
 
-def keeps_host_copy(mode: Mode) -> bool:
+def keeps_host_copy(mode: StoreMode) -> bool:
     """Whether a content that was brought to the device keeps its host copy."""
     return mode != "memory"
 
 
-def makes_host_copy(mode: Mode) -> bool:
+def makes_host_copy(mode: StoreMode) -> bool:
     """Whether a new content is copied to the host at once, so that it can leave the device at no cost later."""
     return mode == "speed"
 
 
-def tidied(items: Iterable[Item], since: int, budgets: Budgets, mode: Mode) -> list[Move]:
+def tidied(items: Iterable[TierItem], since: int, budgets: Budgets, mode: StoreMode) -> list[TierMove]:
     """The moves of `optimise()` for contents that were not used after `since`.
 
     memory: it leaves the device, and the host too where there is a disk, and there is one copy of everything.
@@ -118,7 +118,7 @@ def tidied(items: Iterable[Item], since: int, budgets: Budgets, mode: Mode) -> l
         # What is fixed may be over the budget since; the rest is as far down as it can be.
         try:
             free(0)
-        except NoRoom:
+        except TierFull:
             continue
     return state.moves
 
@@ -126,15 +126,19 @@ def tidied(items: Iterable[Item], since: int, budgets: Budgets, mode: Mode) -> l
 class _State:
     """Tiers as they will be after the moves so far."""
 
-    def __init__(self, items: Iterable[Item], budgets: Budgets) -> None:
+    def __init__(self, items: Iterable[TierItem], budgets: Budgets) -> None:
         self.items = {item.key: msgspec.structs.replace(item) for item in items}
         self.budgets = budgets
-        self.moves: list[Move] = []
+        self.moves: list[TierMove] = []
 
-    def _oldest(self) -> Iterator[Item]:
+    def _oldest(self) -> Iterator[TierItem]:
         return iter(sorted(self.items.values(), key=lambda item: item.used))
 
     def free_device(self, need: int) -> None:
+        """Move contents off the device until `need` bytes fit.
+
+        Raises `TierFull` if those that may leave do not suffice.
+        """
         budget = self.budgets.device
         if budget is None:
             return
@@ -142,7 +146,7 @@ class _State:
         if need > budget or missing > sum(
             item.nbytes for item in self.items.values() if item.on_device and not item.fixed
         ):
-            raise NoRoom("device", missing)
+            raise TierFull("device", missing)
         for item in self._oldest():
             if missing <= 0:
                 return
@@ -150,27 +154,28 @@ class _State:
                 self.leave_device(item)
                 missing -= item.nbytes
         if missing > 0:
-            raise NoRoom("device", missing)
+            raise TierFull("device", missing)
 
-    def leave_device(self, item: Item, *, gently: bool = False) -> None:
+    def leave_device(self, item: TierItem, *, gently: bool = False) -> None:
         """`gently`: not if there is nowhere to go."""
         if item.on_host or item.backed:
-            self.moves.append(Move(item.key, "leave_device"))
+            self.moves.append(TierMove(item.key, "leave_device"))
         else:
             try:
                 self.free_host(item.nbytes)
-                self.moves.append(Move(item.key, "to_host"))
+                self.moves.append(TierMove(item.key, "to_host"))
                 item.on_host = True
-            except NoRoom:
+            except TierFull:
                 if not self.budgets.disk:
                     if gently:
                         return
                     raise
-                self.moves.append(Move(item.key, "to_disk"))
+                self.moves.append(TierMove(item.key, "to_disk"))
                 item.backed = True
         item.on_device = False
 
     def free_host(self, need: int) -> None:
+        """Move contents from the host to disk until `need` bytes fit. Raises `TierFull` if that cannot be."""
         budget = self.budgets.host
         if budget is None:
             return
@@ -183,7 +188,7 @@ class _State:
             if item.on_host and (item.on_device or item.backed or self.budgets.disk)
         )
         if missing > movable or need > budget:
-            raise NoRoom("host", missing)
+            raise TierFull("host", missing)
         # Second copies first, and then the oldest.
         for spare in (True, False):
             for item in self._oldest():
@@ -193,11 +198,11 @@ class _State:
                     self.drop_host(item)
                     missing -= item.nbytes
 
-    def drop_host(self, item: Item) -> None:
+    def drop_host(self, item: TierItem) -> None:
         if item.on_device or item.backed:
-            self.moves.append(Move(item.key, "drop_host"))
+            self.moves.append(TierMove(item.key, "drop_host"))
         else:
-            self.moves.append(Move(item.key, "host_to_disk"))
+            self.moves.append(TierMove(item.key, "host_to_disk"))
             item.backed = True
         item.on_host = False
 
@@ -256,12 +261,12 @@ class PrefetchTrial:
 class Prefetcher:
     """Brings tensors to the device, in the order of requests."""
 
-    def __init__(self, bring: Callable[[Entry], None]) -> None:
+    def __init__(self, bring: Callable[[NamedEntry], None]) -> None:
         """`bring` is a method of the store, which is held weakly."""
         self._bring = WeakMethod(bring)
-        self._last: Key | None = None
+        self._last: StoreKey | None = None
         #: By name, the tensor that followed it last, and how many times in a row. Released tensors do not stay here.
-        self._next: dict[Key, tuple[ReferenceType[Entry], int]] = {}
+        self._next: dict[StoreKey, tuple[ReferenceType[NamedEntry], int]] = {}
         self._worth = PrefetchTrial()
         self._over = False
         self.forked()
@@ -269,12 +274,12 @@ class Prefetcher:
     def forked(self) -> None:
         """Also called in a forked child, which has no threads."""
         self._changed = threading.Condition()
-        self._wanted: deque[Entry] = deque()
+        self._wanted: deque[NamedEntry] = deque()
         self._busy = False
         self._thread: threading.Thread | None = None
 
     @whole
-    def fetch(self, entries: Sequence[Entry]) -> None:
+    def fetch(self, entries: Sequence[NamedEntry]) -> None:
         with self._changed:
             if self._over:
                 return
@@ -291,7 +296,7 @@ class Prefetcher:
             while (self._wanted or self._busy) and self._thread is not None:
                 self._changed.wait()
 
-    def observe(self, entry: Entry, *, came_back: bool) -> None:
+    def observe(self, entry: NamedEntry, *, came_back: bool) -> None:
         """Record a use of the tensor; `came_back` if it had been evicted."""
         last, self._last = self._last, entry.key
         if came_back:
@@ -324,6 +329,7 @@ class Prefetcher:
         self._last = None
 
     def _run(self) -> None:
+        """The thread: brings wanted tensors to the device one by one, and ends when none has come for a while."""
         while True:
             with self._changed:
                 self._busy = False
@@ -344,7 +350,9 @@ class Prefetcher:
             del bring, entry
 
 
-def _forget(following: dict[Key, tuple[ReferenceType[Entry], int]], name: Key, gone: ReferenceType[Entry]) -> None:
+def _forget(
+    following: dict[StoreKey, tuple[ReferenceType[NamedEntry], int]], name: StoreKey, gone: ReferenceType[NamedEntry]
+) -> None:
     """A tensor was released. Called in whichever thread let go of it last."""
     if (known := following.get(name)) is not None and known[0] is gone:
         following.pop(name, None)

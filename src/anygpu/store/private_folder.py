@@ -169,6 +169,7 @@ class PrivateFolder:
                 _sections.afterwards.pop()()
 
     def _locked(self) -> int:
+        """Acquire the folder's lock, and return its descriptor. Raises `StoreError` after `LOCK_SECONDS`."""
         while True:
             # Opened each time: threads of one process exclude each other only with descriptors of their own.
             descriptor = self.open(_LOCK, writing=True, create=True)

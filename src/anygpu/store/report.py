@@ -11,7 +11,7 @@ from anygpu.base.display import drawn
 from anygpu.base.units import readable_bytes
 
 if TYPE_CHECKING:
-    from anygpu.store.entry import Entry
+    from anygpu.store.entry import NamedEntry
     from anygpu.store.tiers import Tiers
 
 
@@ -145,7 +145,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 _TIERS: tuple[Tier, ...] = ("device", "host", "disk")
 
 
-class Counters:
+class StoreCounters:
     """Running counters. The caller must hold the store's lock."""
 
     def __init__(self) -> None:
@@ -167,7 +167,11 @@ class Counters:
 # -- collecting statistics
 
 
-def statistics_of(name: str, entries: Sequence[Entry], tiers: Tiers, counters: Counters) -> Statistics:
+def statistics_of(name: str, entries: Sequence[NamedEntry], tiers: Tiers, counters: StoreCounters) -> Statistics:
+    """The statistics of a store: bytes of names, contents, tiers and owners, and its counters.
+
+    Under the store's lock.
+    """
     contents = list(tiers)
     total = sum(entry.spec.nbytes for entry in entries)
     by_tier = tiers.bytes_by_tier()
@@ -198,7 +202,7 @@ def statistics_of(name: str, entries: Sequence[Entry], tiers: Tiers, counters: C
     )
 
 
-def _by_owner(entries: Sequence[Entry]) -> dict[str, Owned]:
+def _by_owner(entries: Sequence[NamedEntry]) -> dict[str, Owned]:
     found: dict[str, Owned] = {}
     for entry in entries:
         before = found.get(entry.owner, Owned())

@@ -31,7 +31,7 @@ from anygpu.workers import shared_memory as worker_memory
 
 
 #: The namespaces, and the name last.
-Key = tuple[str, ...]
+SegmentKey = tuple[str, ...]
 
 FORMAT = 1
 #: A directory of more bytes than this was not written by us.
@@ -47,10 +47,10 @@ _MOST = 1 << 62
 _Count = Annotated[int, Meta(ge=0, lt=_MOST)]
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class SegmentEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One tensor: whose it is, and where its bytes are."""
 
-    key: Annotated[Key, Meta(min_length=1)]
+    key: Annotated[SegmentKey, Meta(min_length=1)]
     owner: str
     #: The hash of its content as the publishing process computed it; may be empty.
     hash: str
@@ -67,17 +67,19 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class Directory(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The directory of a shared store: all its tensors, and a generation that changes with them."""
+
     format: int = FORMAT
     generation: _Count = 0
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[SegmentEntry, ...] = ()
 
-    def by_key(self) -> dict[Key, Entry]:
+    def by_key(self) -> dict[SegmentKey, SegmentEntry]:
         return {entry.key: entry for entry in self.entries}
 
     def segments(self) -> frozenset[str]:
         return frozenset(entry.segment for entry in self.entries)
 
-    def without(self, keys: frozenset[Key], added: tuple[Entry, ...] = ()) -> Directory:
+    def without(self, keys: frozenset[SegmentKey], added: tuple[SegmentEntry, ...] = ()) -> Directory:
         kept = tuple(entry for entry in self.entries if entry.key not in keys)
         return Directory(FORMAT, self.generation + 1, kept + added)
 
@@ -109,7 +111,7 @@ def decode(content: bytes) -> Directory:
         raise ValueError(str(error)) from error
     if directory.format != FORMAT:
         raise ValueError(f"it has the format {directory.format}, and this version of anygpu knows {FORMAT} only")
-    seen: set[Key] = set()
+    seen: set[SegmentKey] = set()
     for entry in directory.entries:
         _check(entry, directory.generation)
         if entry.key in seen:
@@ -123,7 +125,7 @@ def fits_anywhere(shape: tuple[int, ...], dtype: DType) -> bool:
     return len(shape) <= MOST_AXES and math.prod(size for size in shape if size) * ITEMSIZE[dtype] < _MOST
 
 
-def _check(entry: Entry, generation: int) -> None:
+def _check(entry: SegmentEntry, generation: int) -> None:
     if not fits_anywhere(entry.shape, entry.dtype):
         raise ValueError(f"{entry.key} has the shape {entry.shape}, which no memory holds")
     if entry.offset % ALIGNMENT:
@@ -141,10 +143,10 @@ _PAGE = 4096
 _PIECE = 64 << 20
 
 
-class Segment:
+class ReservedSegment:
     """Reserved memory to write into; invisible to other processes until it is published."""
 
-    def __init__(self, name: str, spec: Spec, memory: worker_memory.Segment) -> None:
+    def __init__(self, name: str, spec: Spec, memory: worker_memory.SharedSegment) -> None:
         self.name = name
         self.spec = spec
         self._memory = memory
@@ -176,7 +178,7 @@ def create(folder: PrivateFolder) -> tuple[str, int]:
     return name, descriptor
 
 
-def writable(name: str, descriptor: int, spec: Spec) -> Segment:
+def writable(name: str, descriptor: int, spec: Spec) -> ReservedSegment:
     """Takes the descriptor over."""
     try:
         nbytes = _size(spec.nbytes)
@@ -186,7 +188,7 @@ def writable(name: str, descriptor: int, spec: Spec) -> Segment:
     except BaseException:
         os.close(descriptor)
         raise
-    return Segment(name, spec, memory)
+    return ReservedSegment(name, spec, memory)
 
 
 def write(descriptor: int, nbytes: int, offsets: Sequence[int], arrays: Sequence[HostArray]) -> None:
@@ -217,7 +219,7 @@ def mapped(descriptor: int) -> mmap.mmap:
     return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
 
 
-def tensor(memory: mmap.mmap, entry: Entry) -> HostArray:
+def tensor(memory: mmap.mmap, entry: SegmentEntry) -> HostArray:
     """Read-only, and nothing is copied or even read."""
     end = entry.offset + entry.nbytes
     if end > len(memory):

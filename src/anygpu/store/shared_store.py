@@ -45,10 +45,20 @@ from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.primitives import Spec
 from anygpu.store import segments
 from anygpu.store.private_folder import PrivateFolder, hold, outside_of_locks
-from anygpu.store.segments import EMPTY, MOST_BYTES, Directory, Entry, Key, Segment, decode, encode, fits_anywhere
+from anygpu.store.segments import (
+    EMPTY,
+    MOST_BYTES,
+    Directory,
+    ReservedSegment,
+    SegmentEntry,
+    SegmentKey,
+    decode,
+    encode,
+    fits_anywhere,
+)
 
 #: A dict of pairs is no Mapping of tuples of any length, so callers keep their own kind of key.
-AnyKey = TypeVar("AnyKey", bound=Key)
+AnyKey = TypeVar("AnyKey", bound=SegmentKey)
 
 _DIRECTORY = "directory"
 _HOLDER = "holder-"
@@ -100,6 +110,7 @@ def open_shared(name: str, *, within: Path | None = None) -> SharedTensors:
 
 
 def _opened(name: str, path: Path) -> SharedTensors:
+    """Open the shared store in this folder, and create it if it is not there or was removed meanwhile."""
     for _ in range(_TRIES):
         # The last process may remove the folder between any two steps. Then it is created again.
         with contextlib.suppress(FileNotFoundError):
@@ -127,7 +138,7 @@ class SharedTensors:
         self._process = os.getpid()
         self._mutex = threading.RLock()
         self._known = EMPTY
-        self._entries: dict[Key, Entry] = {}
+        self._entries: dict[SegmentKey, SegmentEntry] = {}
         self._known_at = -1
         self._told = folder.changed_at(_DIRECTORY)
         self._maps: weakref.WeakValueDictionary[str, mmap.mmap] = weakref.WeakValueDictionary()
@@ -139,25 +150,25 @@ class SharedTensors:
     def path(self) -> Path:
         return self._folder.path
 
-    def names(self) -> tuple[Key, ...]:
+    def names(self) -> tuple[SegmentKey, ...]:
         with self._mutex:
             self._check_usable()
             if self._folder.changed_at(_DIRECTORY) == self._known_at:
                 return tuple(self._entries)
         return uninterrupted(self._names)
 
-    def _names(self) -> tuple[Key, ...]:
+    def _names(self) -> tuple[SegmentKey, ...]:
         with self._mutex, self._using():
             self._directory()
             return tuple(self._entries)
 
-    def find(self, key: Key) -> Found | None:
+    def find(self, key: SegmentKey) -> Found | None:
         """The tensor as it is now, without a copy. Later publications do not change it, they make others."""
         # What was looked up before needs no file to be opened, which an interrupt could leave open.
         known, found = self._found_before(key)
         return found if known else uninterrupted(lambda: self._find(key))
 
-    def _found_before(self, key: Key) -> tuple[bool, Found | None]:
+    def _found_before(self, key: SegmentKey) -> tuple[bool, Found | None]:
         """Whether it is known without opening a file, and what is known then."""
         with self._mutex:
             self._check_usable()
@@ -171,7 +182,8 @@ class SharedTensors:
                 return False, None
             return True, Found(segments.tensor(memory, entry), entry.owner, entry.hash, entry.version)
 
-    def _find(self, key: Key) -> Found | None:
+    def _find(self, key: SegmentKey) -> Found | None:
+        """A shared tensor by its name, mapped into this process; `None` if there is none."""
         for _ in range(_TRIES):
             with self._mutex, self._using():
                 self._directory()
@@ -187,14 +199,14 @@ class SharedTensors:
                 return Found(values, entry.owner, entry.hash, entry.version)
         raise StoreError(f"{key} of the shared store {self.name} is replaced faster than it can be read.")
 
-    def publish(self, key: Key, values: Any, *, owner: str, hash: str = "") -> HostArray:
+    def publish(self, key: SegmentKey, values: Any, *, owner: str, hash: str = "") -> HostArray:
         """Let every attached process find the values, and return them as those will see them.
 
         They are copied into shared memory once, unless they are a `Segment`, or there under another name already: then
         `hash`, type, shape and all bytes are the same. A name that the owner has already is replaced; who has found
         the old values keeps them. An array that is not NumPy's is read from its device, and counts as a crossing.
         """
-        if isinstance(values, Segment):
+        if isinstance(values, ReservedSegment):
             return self._publish_segment(key, values, owner, hash)
         return self.publish_all({key: values}, owner=owner, hashes={key: hash})[key]
 
@@ -217,6 +229,10 @@ class SharedTensors:
     def _publish_all(
         self, arrays: dict[AnyKey, HostArray], owner: str, given: Mapping[AnyKey, str]
     ) -> dict[AnyKey, HostArray]:
+        """Publish arrays at once, or none of them.
+
+        Arrays with an equal one in the store refer to that; returns the mapped ones.
+        """
         specs = {key: Spec(values.shape, _checked_dtype(key, values)) for key, values in arrays.items()}
         while True:
             twins = {key: twin for key in arrays if (twin := self._twin(arrays[key], specs[key], given.get(key, "")))}
@@ -227,7 +243,9 @@ class SharedTensors:
             try:
                 entries = self._commit(
                     [
-                        Entry(key, owner, given.get(key, ""), specs[key].dtype, specs[key].shape, *places[key], 1)
+                        SegmentEntry(
+                            key, owner, given.get(key, ""), specs[key].dtype, specs[key].shape, *places[key], 1
+                        )
                         for key in arrays
                     ],
                     borrowed=frozenset(twin.segment for twin, _ in twins.values()),
@@ -243,7 +261,7 @@ class SharedTensors:
             self._discard(written.name)  # another process removed the equal tensor: try again, with a copy
 
     @whole
-    def reserve(self, shape: Sequence[int], dtype: DType | str) -> Segment:
+    def reserve(self, shape: Sequence[int], dtype: DType | str) -> ReservedSegment:
         """Memory to write the values into directly; then `publish` it, or `discard` it."""
         if not _is_dtype(dtype):
             raise InvalidOption(f"{dtype} is not a dtype of tensors. Use one of {', '.join(DTYPES)}.")
@@ -262,14 +280,14 @@ class SharedTensors:
         return segment
 
     @whole
-    def discard(self, segment: Segment) -> None:
+    def discard(self, segment: ReservedSegment) -> None:
         """Give reserved memory back. Nothing happens to what was published."""
         segment.seal()
         with self._mutex, self._using():
             self._discard(segment.name)
 
     @whole
-    def remove(self, key: Key) -> None:
+    def remove(self, key: SegmentKey) -> None:
         """Remove a tensor. Processes that have mapped it keep it; its memory is freed with the last of them."""
         with self._mutex, self._using(), self._folder.locked():
             directory = self._directory()
@@ -281,7 +299,7 @@ class SharedTensors:
             self._replace(directory, directory.without(frozenset([key])))
 
     @whole
-    def in_use(self, key: Key) -> bool:
+    def in_use(self, key: SegmentKey) -> bool:
         """Whether a living process has an array of it, or of a tensor that was published together with it."""
         with self._mutex, self._using(), self._folder.locked():
             self._directory()
@@ -361,7 +379,9 @@ class SharedTensors:
         for name in old.segments() - new.segments():
             self._folder.remove(name)
 
-    def _commit(self, entries: list[Entry], borrowed: frozenset[str] = frozenset()) -> tuple[Entry, ...] | None:
+    def _commit(
+        self, entries: list[SegmentEntry], borrowed: frozenset[str] = frozenset()
+    ) -> tuple[SegmentEntry, ...] | None:
         """The entries as they are in the directory now, or None where a borrowed segment is gone."""
         with self._mutex, self._using(), self._folder.locked():
             directory = self._directory()
@@ -373,14 +393,14 @@ class SharedTensors:
             self._replace(directory, directory.without(frozenset(entry.key for entry in entries), added))
             return added
 
-    def _require_free(self, keys: Collection[Key], owner: str) -> None:
+    def _require_free(self, keys: Collection[SegmentKey], owner: str) -> None:
         for key in keys:
             there = self._entries.get(key)
             if there is not None and there.owner != owner:
                 raise NameTaken(key[-1], there.owner)
 
     @whole
-    def _publish_segment(self, key: Key, segment: Segment, owner: str, hash: str) -> HostArray:
+    def _publish_segment(self, key: SegmentKey, segment: ReservedSegment, owner: str, hash: str) -> HostArray:
         """The values of a segment that this process has reserved and filled."""
         _check_texts(key, owner, hash)
         if segment.published:
@@ -390,11 +410,16 @@ class SharedTensors:
                 memory = self._map(segment.name)
             except FileNotFoundError:
                 raise InvalidOption(f"the segment for {key} was reserved from another store, or discarded.") from None
-        entries = self._commit([Entry(key, owner, hash, segment.spec.dtype, segment.spec.shape, segment.name, 0, 1)])
+        entries = self._commit(
+            [SegmentEntry(key, owner, hash, segment.spec.dtype, segment.spec.shape, segment.name, 0, 1)]
+        )
         segment.seal()
         return segments.tensor(memory, (entries or ())[0])
 
-    def _written(self, arrays: list[HostArray], specs: list[Spec], keys: Collection[Key], owner: str) -> _Written:
+    def _written(
+        self, arrays: list[HostArray], specs: list[Spec], keys: Collection[SegmentKey], owner: str
+    ) -> _Written:
+        """Write arrays into one new segment, which no other process sees before it is published."""
         offsets, nbytes = segments.layout(specs)
         if not arrays:
             return _Written()
@@ -413,7 +438,7 @@ class SharedTensors:
         self._maps[name] = memory
         return _Written(name, offsets, memory)
 
-    def _twin(self, values: HostArray, spec: Spec, hash: str) -> tuple[Entry, HostArray] | None:
+    def _twin(self, values: HostArray, spec: Spec, hash: str) -> tuple[SegmentEntry, HostArray] | None:
         """A tensor with the same bytes, which is there already. The hash only says where to look."""
         if not hash:
             return None
@@ -459,7 +484,7 @@ class _Written(NamedTuple):
     offsets: Sequence[int] = ()
     memory: mmap.mmap | None = None
 
-    def tensor(self, entry: Entry) -> HostArray:
+    def tensor(self, entry: SegmentEntry) -> HostArray:
         if self.memory is None:
             raise StoreError(f"{entry.key} has no memory: a bug in anygpu; please report it.")
         return segments.tensor(self.memory, entry)
@@ -492,7 +517,7 @@ def _is_dtype(name: str) -> TypeGuard[DType]:
     return name in DTYPES
 
 
-def _checked_dtype(key: Key, values: HostArray) -> DType:
+def _checked_dtype(key: SegmentKey, values: HostArray) -> DType:
     name = values.dtype.name
     if not _is_dtype(name) or not values.dtype.isnative:
         raise InvalidOption(

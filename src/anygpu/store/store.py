@@ -25,10 +25,10 @@ from anygpu.store import policy
 from anygpu.store.backings import SharedNames
 from anygpu.store.contents import Content, HostBytes, settle, values_of
 from anygpu.store.deduplication import Deduplication
-from anygpu.store.entry import DeferredLock, Entry, Holder, Key, Lease, Path, key_of, label_of
+from anygpu.store.entry import DeferredLock, Holder, Lease, NamedEntry, Path, StoreKey, key_of, label_of
 from anygpu.store.names import Insertion, Names, Namespace
-from anygpu.store.policy import Mode, Prefetcher
-from anygpu.store.report import CopyKind, Counters, Report, Statistics, statistics_of
+from anygpu.store.policy import Prefetcher, StoreMode
+from anygpu.store.report import CopyKind, Report, Statistics, StoreCounters, statistics_of
 from anygpu.store.shared_store import Found
 from anygpu.store.tensor import Copying, Tensor, tensor_of
 from anygpu.store.tiers import Folder, Tiers
@@ -56,13 +56,13 @@ class Store:
         budget: int | str | None = None,
         host_budget: int | str | None = None,
         disk: str | os.PathLike[str] | bool | None = None,
-        mode: Mode = "balanced",
+        mode: StoreMode = "balanced",
         hash: bool = True,
         shared: bool = False,
     ) -> None:
         if shared and name is None:
             raise InvalidOption('a shared store needs a name: Store("models", shared=True).')
-        if mode not in get_args(Mode):
+        if mode not in get_args(StoreMode):
             raise InvalidOption(f'mode is "speed", "memory" or "balanced"; got {mode!r}.')
         handle = device_for(device)
         if not isinstance(handle, DeviceHandle):
@@ -71,7 +71,7 @@ class Store:
         self._device_handle = handle
         self._hash = hash
         self._guard = DeferredLock()
-        self._counters = Counters()
+        self._counters = StoreCounters()
         budgets = policy.Budgets(
             device=_bytes("budget", budget), host=_bytes("host_budget", host_budget), disk=bool(disk)
         )
@@ -91,7 +91,7 @@ class Store:
         return self._device_handle.device
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> StoreMode:
         return self._tiers.mode
 
     @property
@@ -401,7 +401,7 @@ class Store:
 
     # -- for tensors, views and leases
 
-    def _value_of(self, entry: Entry) -> Value:
+    def _value_of(self, entry: NamedEntry) -> Value:
         with self._reading():
             there = None if entry.released or self._names.closed else self._tiers.value_there(entry.content)
         if there is not None:
@@ -410,7 +410,8 @@ class Store:
         return self._brought(entry)
 
     @whole
-    def _brought(self, entry: Entry) -> Value:
+    def _brought(self, entry: NamedEntry) -> Value:
+        """The value of an entry on the device; it is brought there if it was evicted."""
         with self._guard:
             if entry.released and not self._names.closed and entry.is_viewed:
                 last = self._last_value(entry)
@@ -425,20 +426,20 @@ class Store:
         self._prefetcher.observe(entry, came_back=came_back)
         return value
 
-    def _last_value(self, entry: Entry) -> Value | None:
+    def _last_value(self, entry: NamedEntry) -> Value | None:
         """The last value of a released tensor, for a view that is still in use."""
         if entry.last_value is None and entry.last_host_values is not None:
             entry.last_value = self._tiers.upload_orphan(entry.last_host_values, entry.spec)
             entry.last_host_values = None
         return entry.last_value
 
-    def _prefetch(self, entry: Entry) -> None:
+    def _prefetch(self, entry: NamedEntry) -> None:
         with self._guard:
             self._names.known(entry)
             self._tiers.bring(entry.content, ahead=True)
 
     @whole
-    def _on_host(self, entry: Entry) -> HostArray:
+    def _on_host(self, entry: NamedEntry) -> HostArray:
         with self._guard:
             content = self._settled_content(entry)
             self._tiers.touch(content)
@@ -448,7 +449,7 @@ class Store:
         return shown
 
     @whole
-    def _write(self, entry: Entry, new: Value) -> None:
+    def _write(self, entry: NamedEntry, new: Value) -> None:
         """Make `new` the entry's next version. It is computed now; the old content is freed unless it is shared."""
         with self._guard:
             self._names.known(entry)
@@ -463,12 +464,12 @@ class Store:
         with self._reading():
             self._counters.copied(kind, nbytes)
 
-    def _add_view(self, entry: Entry, view: Value) -> None:
+    def _add_view(self, entry: NamedEntry, view: Value) -> None:
         with self._reading():
             if not entry.released:
                 self._tiers.add_view(entry.content, view)
 
-    def _holders(self, entry: Entry) -> tuple[str, ...]:
+    def _holders(self, entry: NamedEntry) -> tuple[str, ...]:
         with self._reading():
             return tuple(sorted({*entry.holders, *entry.leases}))
 
@@ -483,10 +484,10 @@ class Store:
 
     # -- the caller holds the lock
 
-    def _new_entry(self, key: Key, owner: str, content: Content) -> Entry:
-        return Entry(self, key, owner, content, Tensor)
+    def _new_entry(self, key: StoreKey, owner: str, content: Content) -> NamedEntry:
+        return NamedEntry(self, key, owner, content, Tensor)
 
-    def _bring(self, entry: Entry) -> None:
+    def _bring(self, entry: NamedEntry) -> None:
         """Bring it to the device. Meanwhile other threads may write to it or release it."""
         while True:
             content = entry.content
@@ -495,7 +496,7 @@ class Store:
             if entry.content is content:
                 return
 
-    def _settled_content(self, entry: Entry) -> Content:
+    def _settled_content(self, entry: NamedEntry) -> Content:
         """Its content, after waiting until that is not moving."""
         while self._names.known(entry).content.moving:
             self._guard.wait()
@@ -503,14 +504,14 @@ class Store:
 
     # -- other processes
 
-    def _key(self, namespace: Path, name: str) -> Key:
+    def _key(self, namespace: Path, name: str) -> StoreKey:
         """The key of a name, after importing what other processes have published under it."""
         key = key_of(namespace, name)
         if self._shared_names is not None and self._news(key) is not None:
             uninterrupted(lambda: self._take_news(key))
         return key
 
-    def _news(self, key: Key) -> Found | None:
+    def _news(self, key: StoreKey) -> Found | None:
         if self._shared_names is None:
             return None
         with self._reading():
@@ -518,7 +519,7 @@ class Store:
             here = key in self._names.entries
         return self._shared_names.news(key, here=here)
 
-    def _take_news(self, key: Key) -> None:
+    def _take_news(self, key: StoreKey) -> None:
         found = self._news(key)
         if found is not None and self._shared_names is not None:
             self._shared_names.seen(key, found)
@@ -526,7 +527,7 @@ class Store:
             claimed_hash = found.hash or None
             self._put_host(key[-1], source, owner=found.owner, namespace=key[:-1], claimed_hash=claimed_hash)
 
-    def _publish(self, entry: Entry) -> None:
+    def _publish(self, entry: NamedEntry) -> None:
         """Publish the current content to other processes. It crosses through the host, which is counted."""
         if self._shared_names is None:
             return

@@ -17,7 +17,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import traits_of
 from anygpu.errors import CopyNeeded, InvalidOption
 from anygpu.program.primitives import Flip, Primitive, Reshape, Slice, Spec, product
-from anygpu.store.entry import Entry
+from anygpu.store.entry import NamedEntry
 from anygpu.store.report import Tier
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Copying = Literal["allow", "never"]
 
 
 def view_of(
-    tensor: Array, entry: Entry, index: Any, *, shape: Any, dtype: Any, device: object | None, copy: Copying
+    tensor: Array, entry: NamedEntry, index: Any, *, shape: Any, dtype: Any, device: object | None, copy: Copying
 ) -> Array:
     """`Tensor.view`."""
     if copy not in ("allow", "never"):
@@ -190,7 +190,7 @@ def _why_no_run(engine: str, spec: Spec, path: tuple[Primitive, ...]) -> str | N
 # -- tensors
 
 
-def tensor_of(entry: Entry) -> Tensor:
+def tensor_of(entry: NamedEntry) -> Tensor:
     """The tensor that was created with the entry."""
     tensor = entry.tensor
     assert isinstance(tensor, Tensor)
@@ -206,7 +206,7 @@ class Tensor(Array):
 
     __slots__ = ("_entry",)
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: NamedEntry) -> None:
         self._entry = entry
         self._view = None
         self._shared = None

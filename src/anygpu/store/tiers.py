@@ -24,9 +24,9 @@ from anygpu.errors import InvalidOption, OverBudget
 from anygpu.program.primitives import Spec
 from anygpu.store import policy
 from anygpu.store.contents import Content, HostBytes, uploaded
-from anygpu.store.entry import DeferredLock, Entry
-from anygpu.store.policy import Budgets, Item, Mode, Move, NoRoom
-from anygpu.store.report import Counters, Dropped, Moved, Tier
+from anygpu.store.entry import DeferredLock, NamedEntry
+from anygpu.store.policy import Budgets, StoreMode, TierFull, TierItem, TierMove
+from anygpu.store.report import Dropped, Moved, StoreCounters, Tier
 
 # -- on disk
 
@@ -90,10 +90,10 @@ class Tiers:
         store: str,
         device: DeviceHandle,
         budgets: Budgets,
-        mode: Mode,
+        mode: StoreMode,
         folder: Folder | None,
         guard: DeferredLock,
-        counters: Counters,
+        counters: StoreCounters,
     ) -> None:
         self.store = store
         self.device_handle = device
@@ -116,7 +116,7 @@ class Tiers:
 
     # -- which tensors have which content
 
-    def link(self, content: Content, entry: Entry) -> None:
+    def link(self, content: Content, entry: NamedEntry) -> None:
         content.tensors.add(entry)
         self.contents[content.key] = content
         if content.tracked is not None:
@@ -127,7 +127,7 @@ class Tiers:
             self.by_claimed_hash.setdefault(content.claimed_hash, content)
         self._note_peak()
 
-    def unlink(self, content: Content, entry: Entry) -> None:
+    def unlink(self, content: Content, entry: NamedEntry) -> None:
         """Remove an entry from a content. The content is closed with its last entry."""
         content.tensors.discard(entry)
         if content.tensors:
@@ -246,7 +246,7 @@ class Tiers:
             return
         try:
             moves = policy.room_on_device(self._items(but), need, self.budgets)
-        except NoRoom as error:
+        except TierFull as error:
             raise self._over_budget(error, nbytes) from None
         for move in moves:
             self._apply(move)
@@ -256,21 +256,21 @@ class Tiers:
             return
         try:
             moves = policy.room_on_host(self._items(), nbytes, self.budgets)
-        except NoRoom as error:
+        except TierFull as error:
             raise self._over_budget(error, nbytes) from None
         for move in moves:
             self._apply(move)
 
-    def _over_budget(self, error: NoRoom, nbytes: int) -> OverBudget:
+    def _over_budget(self, error: TierFull, nbytes: int) -> OverBudget:
         if error.tier == "device":
             return OverBudget(self.device_handle.device, nbytes, self.budgets.device or 0)
         return OverBudget("the host", nbytes, self.budgets.host or 0)
 
     # -- locations
 
-    def _items(self, but: Content | None = None) -> list[Item]:
+    def _items(self, but: Content | None = None) -> list[TierItem]:
         return [
-            Item(
+            TierItem(
                 content.key,
                 content.nbytes,
                 content.used,
@@ -392,7 +392,8 @@ class Tiers:
                     dropped.append(Dropped(names, content.nbytes, tier))
         return moved, dropped
 
-    def _apply(self, move: Move) -> None:
+    def _apply(self, move: TierMove) -> None:
+        """Carry out one move of a plan: copy a content between tiers, or drop a copy of it."""
         content = self.contents[move.key]
         match move.step:
             case "to_host":

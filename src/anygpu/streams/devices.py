@@ -309,6 +309,10 @@ class StreamDevices:
             self._offers[device].judged.set()
 
     def _begin(self) -> DeviceChooser:
+        """Choose among the devices that the options allow, by predictions for one chunk.
+
+        NumPy alone needs no planning.
+        """
         on = self._options.preference.on
         # Agreement with NumPy is checked by `ChunkCheck`, chunk by chunk.
         if on[:1] == ("numpy",) or self._options.preference == Options().preference:

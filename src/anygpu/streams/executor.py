@@ -51,7 +51,7 @@ class ChunkKey(NamedTuple):
     stop: int
 
 
-class Attempt:
+class ChunkAttempt:
     """The first attempt to run a chunk, on a thread of its own."""
 
     def __init__(
@@ -122,7 +122,7 @@ def visible(phases: Phases, took: float) -> Phases:
 _STAYS = 1 << 16
 
 
-class Finished(NamedTuple):
+class FinishedSpan(NamedTuple):
     """A span of the results."""
 
     results: list[HostArray]
@@ -161,7 +161,7 @@ class ChunkExecutor:
         self.seconds_overlapped = 0.0
         self.device_bytes = 0
         #: By the start of a chunk: its first attempt, begun while the chunk before it was computed.
-        self._attempts: dict[int, Attempt] = {}
+        self._attempts: dict[int, ChunkAttempt] = {}
         #: When the last chunk was there.
         self._last_end = 0.0
 
@@ -191,7 +191,7 @@ class ChunkExecutor:
             worker, arguments = self._arguments(name, given)
             run = partial(worker.run, piece, arguments, timeout=self._options.timeout)
             key = ChunkKey(name, start, stop)
-            self._attempts[start] = Attempt(key, piece, given, run, self._planner.clock, ended)
+            self._attempts[start] = ChunkAttempt(key, piece, given, run, self._planner.clock, ended)
 
     def _may_begin(self, length: int) -> bool:
         return self.most is None or length <= self.most
@@ -206,7 +206,7 @@ class ChunkExecutor:
         while self._attempts:
             self._attempts.popitem()[1].leave()
 
-    def compute(self, chunks: Sequence[HostArray], start: int, stop: int) -> Iterator[Finished]:
+    def compute(self, chunks: Sequence[HostArray], start: int, stop: int) -> Iterator[FinishedSpan]:
         """The results of a chunk, in one span or, if memory ran out, in several."""
         left = deque([(start, stop)])
         task: LockedTask | None = None
@@ -237,7 +237,7 @@ class ChunkExecutor:
             attempt = None
             if failure is None:
                 task = None
-                yield Finished(results, begin, end)
+                yield FinishedSpan(results, begin, end)
                 del results
                 continue
             spent = Phases(other=self._planner.clock() - before)
@@ -273,8 +273,12 @@ class ChunkExecutor:
         return chunk if axis is None else chunk[span_of(axis, start, stop)]
 
     def _run(
-        self, name: str, chunks: Sequence[HostArray], start: int, stop: int, attempt: Attempt | None
+        self, name: str, chunks: Sequence[HostArray], start: int, stop: int, attempt: ChunkAttempt | None
     ) -> list[HostArray]:
+        """Run one chunk on a device, and record what it took.
+
+        NumPy runs the function itself where that gives the same.
+        """
         stream, planner, devices = self._stream, self._planner, self.devices
         piece = stream.piece(start, stop) if attempt is None else attempt.piece
         begin = planner.clock()
@@ -356,6 +360,7 @@ class ChunkExecutor:
         return known is not None and known.key == piece.key
 
     def _host_program(self, length: int) -> Program | None:
+        """The program of one chunk as NumPy traces it; `None` if an argument is not a part of a source."""
         stream = self._stream
         shapes: list[HostArray] = []
         for number, position in enumerate(stream.inputs):

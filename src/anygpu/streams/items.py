@@ -24,15 +24,15 @@ from anygpu.streams.pipeline import (
     NOT_PREDICTED,
     USABLE,
     Clock,
-    Seconds,
-    Stages,
+    StageSeconds,
+    StageState,
     Streamed,
     bytes_of_a_step,
     overlap,
 )
 from anygpu.streams.resuming import check_apart
-from anygpu.streams.sinks import Joined, Listed, Sink, ToFunction, sink_of
-from anygpu.streams.sources import InMemory, Source
+from anygpu.streams.sinks import Joined, ListSink, StreamSink, ToFunction, sink_of
+from anygpu.streams.sources import InMemory, StreamSource
 
 #: A function that is not traced is assumed to need this many times the size of its arguments.
 _UNKNOWN_TEMPORARIES = 6
@@ -66,6 +66,7 @@ class Items:
         self._most = 0
 
     def run(self, source: Any, axis: int, progress: Progress) -> Streamed:
+        """Call the function with each item of an iterable, and write its results in order."""
         items = iter(source)
         numbers = iter(range(1 << 62))
 
@@ -78,14 +79,18 @@ class Items:
 
         total = len(source) if hasattr(source, "__len__") else None
         known = [InMemory(each) for each in source if type(each) is np.ndarray] if isinstance(source, list) else []
-        sinks: list[Sink] = [Listed()] if self._given is None else self._sinks(known)
+        sinks: list[StreamSink] = [ListSink()] if self._given is None else self._sinks(known)
         try:
             return self._go(read, sinks, axis, progress, total)
         finally:
             if hasattr(items, "close"):
                 items.close()
 
-    def chunks(self, sources: list[Source], axis: int, length: int, budget: int, progress: Progress) -> Streamed:
+    def chunks(self, sources: list[StreamSource], axis: int, length: int, budget: int, progress: Progress) -> Streamed:
+        """Call the function with each chunk of arrays.
+
+        Raises `OverBudget` if one row of them does not fit into memory.
+        """
         row = sum(bytes_of_a_step(each, axis) for each in sources)
         most = min(CHUNK_BYTES, int(budget * USABLE) // (IN_FLIGHT + _UNKNOWN_TEMPORARIES))
         size = max(1, min(max(1, length), most // max(1, row)))
@@ -107,10 +112,10 @@ class Items:
                 parts = tuple(each.read(axis, start, stop, None) for each in sources)
             return parts, start, stop
 
-        sinks: list[Sink] = [Joined(axis)] if self._given is None else self._sinks(sources)
+        sinks: list[StreamSink] = [Joined(axis)] if self._given is None else self._sinks(sources)
         return self._go(read, sinks, axis, progress, length)
 
-    def _sinks(self, sources: Sequence[Source]) -> list[Sink]:
+    def _sinks(self, sources: Sequence[StreamSource]) -> list[StreamSink]:
         sinks = [sink_of(each) for each in (self._given if self._several else (self._given,))]
         # The result of a chunk may be longer or shorter than the chunk, so nothing is done in place.
         check_apart(sinks, sources, [False] * len(sinks))
@@ -119,11 +124,12 @@ class Items:
     def _go(
         self,
         read: Callable[[], tuple[tuple[Any, ...], int, int] | None],
-        sinks: list[Sink],
+        sinks: list[StreamSink],
         axis: int,
         progress: Progress,
         total: int | None,
     ) -> Streamed:
+        """Read, call and write at once, until `read` returns `None`."""
         clock = self._clock = Clock()
         rows = [0] * len(sinks)
 
@@ -137,7 +143,7 @@ class Items:
             value, start, stop = item
             with clock.writing():
                 for number, (each, part) in enumerate(zip(sinks, self._parts(value, len(sinks)), strict=True)):
-                    if isinstance(each, ToFunction | Listed | Joined):
+                    if isinstance(each, ToFunction | ListSink | Joined):
                         each.write(part, start, stop)
                     else:
                         first, rows[number] = rows[number], rows[number] + np.shape(part)[axis]
@@ -149,7 +155,7 @@ class Items:
             for each in sinks:
                 each.begin(None, axis, 1)
             with showing(progress, self._task, total) as advance:
-                overlap(Stages(), read, compute, write)
+                overlap(StageState(), read, compute, write)
             values = [each.finish() for each in sinks]
         finally:
             for each in sinks:
@@ -178,10 +184,11 @@ class Items:
         self._held += 1
 
     def _streamed(self, value: Any) -> Streamed:
+        """The report of the stream, from its clock and the receipts of its calls."""
         clock, receipts = self._clock, self._receipts
         total = clock.total
         phases = [each.phases for each in receipts]
-        seconds = Seconds(
+        seconds = StageSeconds(
             read=clock.read,
             transfer=sum(each.write + each.read + each.queue for each in phases),
             compute=sum(each.run + each.compile for each in phases),

@@ -18,12 +18,12 @@ from anygpu.base.display import drawn
 from anygpu.base.interrupts import completed
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.receipts import Receipt
-from anygpu.streams.sources import Source, shortened
+from anygpu.streams.sources import StreamSource, shortened
 
 # -- the report of a stream: its result, the time of each stage, and its progress
 
 
-Stage = Literal["reading", "computing", "writing"]
+StageName = Literal["reading", "computing", "writing"]
 #: Larger chunks are not faster.
 CHUNK_BYTES = 16 << 20
 #: Chunks on their way at once, of arguments and of results: one is worked on by each of two stages, one is between. If
@@ -37,7 +37,7 @@ LEAST_BYTES = 1 << 20
 NOT_PREDICTED = "a stream as a whole is not predicted"
 
 
-class Seconds(msgspec.Struct, frozen=True, kw_only=True):
+class StageSeconds(msgspec.Struct, frozen=True, kw_only=True):
     """The busy time of each stage. Stages overlap, so their sum exceeds the total."""
 
     read: float
@@ -57,12 +57,12 @@ class Streamed(NamedTuple):
     value: Any
     receipt: Receipt
     chunks: int
-    seconds: Seconds
+    seconds: StageSeconds
     #: Peak memory: the chunks in flight, and the memory for computing one of them.
     peak_bytes: int
 
     @property
-    def slowest(self) -> Stage:
+    def slowest(self) -> StageName:
         """The stage that the others waited for. Computing includes transfers that it waited for."""
         return max(self._stages, key=lambda stage: self._stages[stage])
 
@@ -73,7 +73,7 @@ class Streamed(NamedTuple):
         return self.seconds.total / slowest if slowest > 0 else 1.0
 
     @property
-    def _stages(self) -> dict[Stage, float]:
+    def _stages(self) -> dict[StageName, float]:
         seconds = self.seconds
         computing = seconds.transfer + seconds.compute - seconds.overlapped
         return {"reading": seconds.read, "computing": computing, "writing": seconds.write}
@@ -119,7 +119,7 @@ class Clock:
         return time.perf_counter() - self.begin
 
 
-def bytes_of_a_step(source: Source, axis: int) -> int:
+def bytes_of_a_step(source: StreamSource, axis: int) -> int:
     """The bytes of one step along the axis."""
     return math.prod(shortened(source.shape, axis, 1)) * source.dtype.itemsize
 
@@ -131,15 +131,15 @@ def bytes_of_a_step(source: Source, axis: int) -> int:
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
-Item = TypeVar("Item")
+Element = TypeVar("Element")
 Begun = TypeVar("Begun", contravariant=True)
 
 
-class Stopped(Exception):
+class StageStopped(Exception):
     """Ends a stage after another one has failed, or the stream is over. Not visible outside."""
 
 
-class Stages:
+class StageState:
     """The shared state of the stages: whether they go on, and the first error.
 
     No thread waits for a lock here: the caller may be interrupted at any moment, and the other threads have to go on.
@@ -167,10 +167,10 @@ class Stages:
 _END, _NUDGE = object(), object()
 
 
-class Channel(Generic[Item]):
+class Channel(Generic[Element]):
     """A bounded queue from one stage to another."""
 
-    def __init__(self, stages: Stages, most: int, first: Iterable[Item] = ()) -> None:
+    def __init__(self, stages: StageState, most: int, first: Iterable[Element] = ()) -> None:
         self._stages = stages
         self._items: SimpleQueue[Any] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()
@@ -180,18 +180,18 @@ class Channel(Generic[Item]):
             self._room.put(None)
         stages.queues += (self._items, self._room)
 
-    def put(self, item: Item) -> None:
+    def put(self, item: Element) -> None:
         self._next(self._room)
         self._items.put(item)
 
-    def take(self) -> Item:
+    def take(self) -> Element:
         """The next item; raises `Stopped` if there will be none."""
         item = self.take_unless(lambda: False)
         if item is None:
-            raise Stopped
+            raise StageStopped
         return item
 
-    def take_unless(self, ready: Callable[[], bool]) -> Item | None:
+    def take_unless(self, ready: Callable[[], bool]) -> Element | None:
         """The next item; `None` if something else is ready first, of which `nudge` tells, or if there will be none."""
         while not ready():
             item = self._next(self._items)
@@ -201,7 +201,7 @@ class Channel(Generic[Item]):
                 self._items.put(_END)
                 return None
             self._room.put(None)
-            found: Item = item
+            found: Element = item
             return found
         return None
 
@@ -215,10 +215,10 @@ class Channel(Generic[Item]):
 
     def _next(self, queue: SimpleQueue[Any]) -> Any:
         if self._stages.over:
-            raise Stopped
+            raise StageStopped
         found = queue.get()
         if self._stages.over:
-            raise Stopped
+            raise StageStopped
         return found
 
 
@@ -233,7 +233,7 @@ class Ahead(Protocol[Begun]):
 
 
 def overlap(
-    stages: Stages,
+    stages: StageState,
     read: Callable[[], Piece | None],
     compute: Callable[[Piece], Iterable[Done]],
     write: Callable[[Done], None],
@@ -269,7 +269,7 @@ def overlap(
         while True:
             try:
                 piece = following if following is not None else pieces.take()
-            except Stopped:
+            except StageStopped:
                 break
             following = None
             if ahead is not None:
@@ -282,7 +282,7 @@ def overlap(
             del piece
         results.close()
         threads[1].join()
-    except Stopped:
+    except StageStopped:
         pass  # the stage that failed has recorded its error
     except BaseException as error:
         stages.stop(error)
@@ -295,11 +295,11 @@ def overlap(
         raise stages.error
 
 
-def _started(stages: Stages, name: str, stage: Callable[[], None]) -> threading.Thread:
+def _started(stages: StageState, name: str, stage: Callable[[], None]) -> threading.Thread:
     def run() -> None:
         try:
             stage()
-        except Stopped:
+        except StageStopped:
             pass
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
             stages.stop(error)

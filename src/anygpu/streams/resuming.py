@@ -14,8 +14,8 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.base.units import readable_bytes
 from anygpu.errors import InvalidOption
-from anygpu.streams.sinks import Sink, ToArray, ToFile, ToZarr
-from anygpu.streams.sources import Identity, InFile, InMemory, Source
+from anygpu.streams.sinks import StreamSink, ToArray, ToFile, ToZarr
+from anygpu.streams.sources import Identity, InFile, InMemory, StreamSource
 from anygpu.tensor_files.header import FileRange
 from anygpu.tensor_files.writing import sync_folder
 
@@ -29,7 +29,7 @@ from anygpu.tensor_files.writing import sync_folder
 _WORK = 100_000
 
 
-def check_apart(sinks: Sequence[Sink], sources: Sequence[Source], aligned: Sequence[bool]) -> None:
+def check_apart(sinks: Sequence[StreamSink], sources: Sequence[StreamSource], aligned: Sequence[bool]) -> None:
     """Raises if they are not. `aligned`: for each sink, whether it is cut where the sources are."""
     for number, sink in enumerate(sinks):
         for source in sources:
@@ -43,13 +43,14 @@ def check_apart(sinks: Sequence[Sink], sources: Sequence[Source], aligned: Seque
                 raise InvalidOption(f"two results of the stream go to {_named(sink)}. Give each a sink of its own.")
 
 
-def in_place(sinks: Sequence[Sink], source: Source) -> bool:
+def in_place(sinks: Sequence[StreamSink], source: StreamSource) -> bool:
     """Whether a sink writes to the file of the source, which changes it therefore."""
     path = _file_of_source(source)
     return path is not None and any(_is_same_file(path, _file_of_sink(each)) for each in sinks)
 
 
-def _conflict(sink: Sink, source: Source, aligned: bool) -> bool:
+def _conflict(sink: StreamSink, source: StreamSource, aligned: bool) -> bool:
+    """Whether writing to this sink would change what a later chunk reads from the source."""
     if isinstance(sink, ToZarr):
         theirs = getattr(source, "folder", None)
         return theirs is not None and sink.folder == theirs
@@ -69,7 +70,7 @@ def _conflict(sink: Sink, source: Source, aligned: bool) -> bool:
     return not (aligned and _position(read) == _position(written))
 
 
-def _same(one: Sink, other: Sink) -> bool:
+def _same(one: StreamSink, other: StreamSink) -> bool:
     if isinstance(one, ToArray) and isinstance(other, ToArray):
         return _overlap(one.array, other.array)
     if isinstance(one, ToFile) and isinstance(other, ToFile):
@@ -97,13 +98,13 @@ def _position(file_range: FileRange) -> tuple[Any, ...]:
     return file_range.offset, file_range.shape, file_range.dtype, file_range.fortran
 
 
-def _file_of_source(source: Source) -> Path | None:
+def _file_of_source(source: StreamSource) -> Path | None:
     if isinstance(source, InFile):
         return source.file_range.path
     return _mapped(source.array) if isinstance(source, InMemory) else None
 
 
-def _file_of_sink(sink: Sink) -> Path | None:
+def _file_of_sink(sink: StreamSink) -> Path | None:
     if isinstance(sink, ToFile):
         return sink.path
     return _mapped(sink.array) if isinstance(sink, ToArray) else None
@@ -127,7 +128,7 @@ def _is_same_file(one: Path | None, other: Path | None) -> bool:
         return one.resolve() == other.resolve()
 
 
-def _named(sink: Sink) -> str:
+def _named(sink: StreamSink) -> str:
     path = _file_of_sink(sink)
     if path is not None:
         return str(path)
@@ -140,7 +141,7 @@ def _named(sink: Sink) -> str:
 _VERSION = 2
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The identity of a stream, and how far it has come."""
 
     version: int = _VERSION
@@ -173,7 +174,7 @@ def record_path_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial.json")
 
 
-def earlier_record(now: Record, partials: Sequence[Path], record_path: Path) -> Record:
+def earlier_record(now: StreamRecord, partials: Sequence[Path], record_path: Path) -> StreamRecord:
     """The record of an earlier stream; `now` if there is none. Raises if it was a different stream."""
     try:
         data = record_path.read_bytes()
@@ -182,7 +183,7 @@ def earlier_record(now: Record, partials: Sequence[Path], record_path: Path) -> 
     if not all(each.exists() for each in partials):
         return now
     try:
-        before = msgspec.json.decode(data, type=Record)
+        before = msgspec.json.decode(data, type=StreamRecord)
     except msgspec.DecodeError as error:
         raise InvalidOption(f"{record_path} cannot be read ({error}). {_anew(record_path, partials)}") from None
     different = list(_differences(before, now))
@@ -194,7 +195,7 @@ def earlier_record(now: Record, partials: Sequence[Path], record_path: Path) -> 
     return before if _adds_up(before) else now
 
 
-def _adds_up(record: Record) -> bool:
+def _adds_up(record: StreamRecord) -> bool:
     """Whether its pieces cover everything from the beginning to `done`."""
     end = 0
     for start, stop, _ in record.pieces:
@@ -204,7 +205,7 @@ def _adds_up(record: Record) -> bool:
     return end == record.done <= record.length
 
 
-def write_record(record: Record, record_path: Path) -> None:
+def write_record(record: StreamRecord, record_path: Path) -> None:
     """Write the record atomically."""
     new = record_path.with_name(f"{record_path.name}.new")
     with new.open("wb") as file:
@@ -215,7 +216,8 @@ def write_record(record: Record, record_path: Path) -> None:
     sync_folder(record_path.parent)
 
 
-def _differences(before: Record, now: Record) -> list[str]:
+def _differences(before: StreamRecord, now: StreamRecord) -> list[str]:
+    """Why a stream cannot be resumed: what has changed since it was begun, as parts of a sentence."""
     if before.version != now.version:
         return ["it was begun by another version of anygpu"]
     found: list[str] = []

@@ -31,7 +31,7 @@ from anygpu.tensor_files.writing import sync_folder
 _SAFETENSORS = ".safetensors"
 
 
-class Sink(Protocol):
+class StreamSink(Protocol):
     """Takes one array, span by span."""
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
@@ -98,7 +98,7 @@ class Joined:
     def abandon(self) -> None: ...
 
 
-class Listed:
+class ListSink:
     """Into a list, one value for each item."""
 
     def __init__(self) -> None:
@@ -267,6 +267,7 @@ class ToFile:
             (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(self._file.fileno())
 
     def finish(self) -> Any:
+        """Complete the file: its header if its length was not known, and its name. Returns the array in it."""
         if self._file is None:
             self._open((0,), np.dtype(np.float64))
         file, file_range = self._file, self._file_range
@@ -304,6 +305,7 @@ class ToZarr:
         self._partial: Path | None = None
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
+        """Create the zarr array. Raises `InvalidOption` if the shape of the results is not known."""
         from anygpu.streams.zarr_arrays import created
 
         if spec is None:
@@ -344,7 +346,7 @@ class ToZarr:
             self._partial = None
 
 
-def sink_of(given: Any, *, resume: bool = False) -> Sink:
+def sink_of(given: Any, *, resume: bool = False) -> StreamSink:
     """The sink that a caller means."""
     match given:
         case None:
@@ -363,7 +365,7 @@ def sink_of(given: Any, *, resume: bool = False) -> Sink:
     )
 
 
-def _of_path(text: str, *, resume: bool) -> Sink:
+def _of_path(text: str, *, resume: bool) -> StreamSink:
     file, colon, name = text.rpartition(_SAFETENSORS + ":")
     path = Path(file + _SAFETENSORS if colon and name else text)
     if not path.parent.is_dir():

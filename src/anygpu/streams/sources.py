@@ -38,7 +38,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     ends: str = ""
 
 
-class Source(Protocol):
+class StreamSource(Protocol):
     """An array that is read piece by piece."""
 
     @property
@@ -102,6 +102,7 @@ class InFile:
                 os.posix_fadvise(self._file.fileno(), file_range.offset, file_range.nbytes, os.POSIX_FADV_SEQUENTIAL)
 
     def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
+        """Read the rows `start` to `stop` along an axis from the file, into `into` if it has that layout."""
         file_range = self._file_range
         shape = shortened(self.shape, axis, stop - start)
         if file_range.fortran:
@@ -205,7 +206,7 @@ class InMemory:
         """Nothing to do: the array is the caller's."""
 
 
-def source_of(given: Any) -> Source | None:
+def source_of(given: Any) -> StreamSource | None:
     """The array that a caller means; `None` for something that can only be iterated over."""
     match given:
         case str():
@@ -241,7 +242,7 @@ def is_one_tensor(given: tuple[Any, ...]) -> bool:
     return len(given) == 2 and isinstance(given[1], str) and str(given[0]).endswith(_SAFETENSORS)
 
 
-def _of_path(text: str) -> Source:
+def _of_path(text: str) -> StreamSource:
     file, colon, name = text.rpartition(_SAFETENSORS + ":")
     if colon and name:
         return InFile(in_safetensors(_existing(file + _SAFETENSORS), name), name)

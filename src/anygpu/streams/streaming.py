@@ -30,7 +30,7 @@ from anygpu.placement.planner import Planner, default
 from anygpu.progress import Progress, showing
 from anygpu.receipts import Phases
 from anygpu.streams.devices import Stream, recorded, stand_in
-from anygpu.streams.executor import ChunkExecutor, Finished
+from anygpu.streams.executor import ChunkExecutor, FinishedSpan
 from anygpu.streams.items import Items
 from anygpu.streams.pipeline import (
     CHUNK_BYTES,
@@ -41,14 +41,14 @@ from anygpu.streams.pipeline import (
     USABLE,
     Channel,
     Clock,
-    Seconds,
-    Stages,
+    StageSeconds,
+    StageState,
     Streamed,
     bytes_of_a_step,
     overlap,
 )
 from anygpu.streams.resuming import (
-    Record,
+    StreamRecord,
     check_apart,
     digest_of,
     earlier_record,
@@ -56,8 +56,8 @@ from anygpu.streams.resuming import (
     record_path_of,
     write_record,
 )
-from anygpu.streams.sinks import Collected, Sink, ToFile, sink_of
-from anygpu.streams.sources import Source, is_one_tensor, shortened, source_of
+from anygpu.streams.sinks import Collected, StreamSink, ToFile, sink_of
+from anygpu.streams.sources import StreamSource, is_one_tensor, shortened, source_of
 
 #: The default memory limit: the lesser of this, and a share of the free memory.
 _MEMORY, _OF_FREE = 1 << 30, 0.25
@@ -86,7 +86,7 @@ def stream(
     task = getattr(function, "__qualname__", None) or repr(function)
     several = isinstance(source, tuple) and not is_one_tensor(source)
     with contextlib.ExitStack() as opened:
-        sources: list[Source] = []
+        sources: list[StreamSource] = []
         for each in source if several else (source,):
             found = source_of(each)
             if found is None:
@@ -137,7 +137,7 @@ class _Ahead:
 class _Run:
     """A stream of a traced function."""
 
-    def __init__(self, work: Stream, sources: list[Source], axis: int, budget: int, planner: Planner) -> None:
+    def __init__(self, work: Stream, sources: list[StreamSource], axis: int, budget: int, planner: Planner) -> None:
         self._work = work
         self._sources = sources
         self._axis = axis
@@ -183,6 +183,7 @@ class _Run:
         return self._bytes_at(length, flying) + shared + self._executor.bytes_for(length)
 
     def _longest(self) -> int:
+        """The rows of a chunk: as many as fit into the memory with all that is in flight, up to `CHUNK_BYTES`."""
         usable = int(self._budget * USABLE)
         length = max(1, self._work.length)
         if self._work.way is None:
@@ -219,6 +220,7 @@ class _Run:
     # -- stages
 
     def run(self, sink: Any, progress: Progress, *, resume: bool, traced: float) -> Streamed:
+        """Run the stream, and check at its end that no source has changed meanwhile."""
         work = self._work
         sinks = self._sinks(sink, resume=resume)
         record = self._record(sinks) if resume else None
@@ -261,9 +263,11 @@ class _Run:
             for each, room in zip(self._sources, memory, strict=True)
         ]
 
-    def _go(self, sinks: list[Sink], record: Record | None, record_path: Any, advance: Callable[[int], None]) -> None:
+    def _go(
+        self, sinks: list[StreamSink], record: StreamRecord | None, record_path: Any, advance: Callable[[int], None]
+    ) -> None:
         """Read, compute and write all chunks, and call `advance` with the rows that were written."""
-        work, stages, clock = self._work, Stages(), self._clock
+        work, stages, clock = self._work, StageState(), self._clock
         buffers = [[self._buffer(each) for each in self._sources] for _ in range(self._flying)]
         free: Channel[list[HostArray]] = Channel(stages, self._flying, buffers)
         begin, length = record.done if record is not None else 0, work.length
@@ -280,14 +284,15 @@ class _Run:
             with clock.reading():
                 return _Chunk(self._read(start, stop, memory), start, stop, memory)
 
-        def compute(chunk: _Chunk) -> Iterator[Finished]:
+        def compute(chunk: _Chunk) -> Iterator[FinishedSpan]:
             yield from self._executor.compute(chunk.parts, chunk.start, chunk.stop)
             self._chunks += 1
             self._longest_chunk = max(self._longest_chunk, chunk.stop - chunk.start)
             self._shorten()
             free.put(chunk.buffers)
 
-        def write(finished: Finished) -> None:
+        def write(finished: FinishedSpan) -> None:
+            """Write one span to all sinks, and the record for resuming after it."""
             nonlocal first, recorded_at, record
             with clock.writing():
                 written = [
@@ -317,13 +322,13 @@ class _Run:
             self._executor.leave()
             raise
 
-    def _buffer(self, source: Source) -> HostArray:
+    def _buffer(self, source: StreamSource) -> HostArray:
         """A buffer for the longest chunk; sources in memory need none."""
         if source.in_memory:
             return np.empty(0, np.uint8)
         return np.empty(bytes_of_a_step(source, self._axis) * self._length, np.uint8)
 
-    def _room(self, source: Source, buffer: HostArray, length: int) -> HostArray | None:
+    def _room(self, source: StreamSource, buffer: HostArray, length: int) -> HostArray | None:
         if source.in_memory:
             return None
         shape = shortened(source.shape, self._axis, length)
@@ -332,7 +337,7 @@ class _Run:
 
     # -- ends
 
-    def _sinks(self, sink: Any, *, resume: bool) -> list[Sink]:
+    def _sinks(self, sink: Any, *, resume: bool) -> list[StreamSink]:
         work = self._work
         wanted = len(self._returned)
         given = [None] * wanted if sink is None else list(sink) if isinstance(sink, tuple | list) else [sink]
@@ -344,7 +349,7 @@ class _Run:
         check_apart(sinks, self._sources, [each.axis == self._axis for each in self._returned])
         return sinks
 
-    def _verified(self, before: Record, now: Record, files: Sequence[ToFile]) -> Record:
+    def _verified(self, before: StreamRecord, now: StreamRecord, files: Sequence[ToFile]) -> StreamRecord:
         """The earlier record, if its data is still in the files; else the new one."""
         for number, (start, stop, digest) in enumerate(before.pieces):
             there = [
@@ -356,7 +361,11 @@ class _Run:
                 return now
         return before
 
-    def _record(self, sinks: list[Sink]) -> Record:
+    def _record(self, sinks: list[StreamSink]) -> StreamRecord:
+        """The identity of this stream, with what an interrupted one has written.
+
+        Raises `InvalidOption` if it cannot resume.
+        """
         work = self._work
         identities = [each.identity() for each in self._sources]
         if not all(isinstance(each, ToFile) for each in sinks) or any(each is None for each in identities):
@@ -364,7 +373,7 @@ class _Run:
                 "resume=True needs sources and sinks that are files: nothing else can be checked after a crash."
             )
         used = {position for position in work.inputs if position is not None}
-        return Record(
+        return StreamRecord(
             program=work.program.key,
             surroundings=digest_of([value for n, value in enumerate(work.values) if n not in used]),
             axis=self._axis,
@@ -381,8 +390,9 @@ class _Run:
         return tuple(values) if isinstance(sink, tuple | list) else values[0]
 
     def _streamed(self, value: Any, traced: float) -> Streamed:
+        """The report of the stream, from its clock and its executor."""
         work, executor, clock = self._work, self._executor, self._clock
-        seconds = Seconds(
+        seconds = StageSeconds(
             read=clock.read,
             transfer=executor.seconds_transferring,
             compute=executor.seconds_computing,
@@ -421,7 +431,7 @@ def _phases(ran: Phases, traced: float, planned: float, total: float) -> Phases:
     return msgspec.structs.replace(ran, trace=traced, plan=planned, other=max(0.0, total - named))
 
 
-def _along(sources: Sequence[Source], axis: int) -> tuple[int, int]:
+def _along(sources: Sequence[StreamSource], axis: int) -> tuple[int, int]:
     """The non-negative axis, and its length, which all sources must share."""
     dimensions = min(len(each.shape) for each in sources)
     if not -dimensions <= axis < dimensions:

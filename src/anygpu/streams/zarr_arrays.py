@@ -71,6 +71,7 @@ class InZarr:
         return into
 
     def identity(self) -> Identity | None:
+        """Size and times of the array's files, by which a change is noticed; `None` if it is not in a folder."""
         folder = Path(str(self._array.store_path).removeprefix("file://"))
         described = [each for each in (folder / "zarr.json", folder / ".zarray") if each.is_file()]
         if not described:

@@ -34,7 +34,7 @@ _TABLE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _MAP = msgspec.json.Decoder(dict[str, str])
 
 
-class Index(NamedTuple):
+class FolderIndex(NamedTuple):
     #: By tensor, the name of its file, which was checked to be in the folder.
     files: dict[str, str]
     #: Files of the previous save, which may still exist.
@@ -200,6 +200,7 @@ class TensorFolder:
         raise InvalidTensorFile(str(index), "another program keeps replacing it")
 
     def _all(self) -> dict[str, str]:
+        """The tensors of all files in a folder without an index, with the file of each."""
         found = sorted(
             each.name
             for each in self.path.iterdir()
@@ -235,7 +236,7 @@ class TensorFolder:
         self._files.clear()
 
 
-def read_index(path: Path, text: bytes) -> Index:
+def read_index(path: Path, text: bytes) -> FolderIndex:
     """Check the names in an index: every file is in the folder, and none is a pickle."""
     try:
         table = _TABLE.decode(text)
@@ -255,7 +256,7 @@ def read_index(path: Path, text: bytes) -> Index:
             )
     listed = told.get(REPLACED) if isinstance(told, dict) else None
     names = listed if isinstance(listed, list) else []
-    return Index(files, tuple(each for each in names if isinstance(each, str) and stays_inside(each)))
+    return FolderIndex(files, tuple(each for each in names if isinstance(each, str) and stays_inside(each)))
 
 
 def stays_inside(name: str) -> bool:

@@ -54,7 +54,7 @@ _SHOWN = 80
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tensor in the terms of the format; offsets are relative to the beginning of the data."""
 
     dtype: str
@@ -78,14 +78,14 @@ _NUMPY = {kind: np.dtype(dtype).newbyteorder("<") for kind, dtype in KINDS.items
 
 
 class Header(NamedTuple):
-    entries: dict[str, Entry]
+    entries: dict[str, TensorEntry]
     metadata: dict[str, str]
     #: The offset of the data in the file.
     begin: int
 
 
 _TABLE = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ENTRY = msgspec.json.Decoder(Entry)
+_ENTRY = msgspec.json.Decoder(TensorEntry)
 _METADATA = msgspec.json.Decoder(dict[str, str])
 
 
@@ -123,7 +123,7 @@ def parse_header(path: str, text: bytes, size: int) -> Header:
     return Header(entries, metadata, begin)
 
 
-def encoded_header(entries: Mapping[str, Entry], metadata: Mapping[str, str] | None = None) -> bytes:
+def encoded_header(entries: Mapping[str, TensorEntry], metadata: Mapping[str, str] | None = None) -> bytes:
     """The header of a file with these tensors, up to the data."""
     table: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     table.update(entries)
@@ -160,7 +160,8 @@ def _metadata(path: str, raw: msgspec.Raw) -> dict[str, str]:
         raise InvalidTensorFile(path, f"its metadata is not a table of strings ({error})") from None
 
 
-def _entry(path: str, name: str, raw: msgspec.Raw) -> Entry:
+def _entry(path: str, name: str, raw: msgspec.Raw) -> TensorEntry:
+    """One tensor of a header, checked: its dtype, its shape, and that its bytes are as many as these need."""
     try:
         entry = _ENTRY.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -184,7 +185,7 @@ def _entry(path: str, name: str, raw: msgspec.Raw) -> Entry:
     return entry
 
 
-def _without_gaps(path: str, entries: Mapping[str, Entry]) -> int:
+def _without_gaps(path: str, entries: Mapping[str, TensorEntry]) -> int:
     """The end of the last tensor, if the tensors are contiguous."""
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
@@ -238,6 +239,7 @@ class FileRange(NamedTuple):
 
 
 def in_npy(path: Path) -> FileRange:
+    """Where the numbers of a .npy file are: their dtype, shape, order and offset. Raises `InvalidTensorFile`."""
     with path.open("rb") as file:
         try:
             version = np.lib.format.read_magic(file)
@@ -271,7 +273,7 @@ def stretch_in(header: Header, path: Path, name: str) -> FileRange:
     return FileRange(path, header.begin + entry.data_offsets[0], entry.shape, entry.numpy_dtype)
 
 
-def entry_in(header: Header, path: Path, name: str) -> Entry:
+def entry_in(header: Header, path: Path, name: str) -> TensorEntry:
     entry = header.entries.get(name)
     if entry is None:
         listed = ", ".join(each[:40] for each in sorted(header.entries)[:10]) or "none"
@@ -284,7 +286,7 @@ def safetensors_header(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     kind = KIND_OF.get(dtype.name)
     if kind is None:
         raise InvalidOption(f"safetensors files have no {dtype}; write a .npy file instead.")
-    return encoded_header({name: Entry(kind, shape, (0, math.prod(shape) * dtype.itemsize))})
+    return encoded_header({name: TensorEntry(kind, shape, (0, math.prod(shape) * dtype.itemsize))})
 
 
 def _inside(found: FileRange) -> FileRange:
@@ -321,7 +323,7 @@ _PIECE = 8 << 20
 class Hashing:
     """Hashes one tensor, piece by piece."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: TensorEntry) -> None:
         self._state = hashlib.blake2b(f"{entry}\n".encode(), digest_size=16)
 
     def add(self, piece: memoryview) -> None:
@@ -345,13 +347,13 @@ def content_hash(values: HostArray) -> str:
     name = values.dtype.name
     # Stores also have what files have no word for, such as complex128.
     kind = name if values.dtype.kind == "c" and name not in KIND_OF else kind_of(values.dtype, "the array")
-    hashing = Hashing(Entry(kind, values.shape, (0, values.nbytes)))
+    hashing = Hashing(TensorEntry(kind, values.shape, (0, values.nbytes)))
     for piece in pieces_of(values):
         hashing.add(piece)
     return hashing.text()
 
 
-def hash_of_bytes(entry: Entry, data: memoryview) -> str:
+def hash_of_bytes(entry: TensorEntry, data: memoryview) -> str:
     """The hash of a tensor in a file."""
     hashing = Hashing(entry)
     for start in range(0, len(data), _PIECE):

@@ -27,8 +27,8 @@ from anygpu.tensor_files.header import (
     HASH,
     KINDS,
     OWNER,
-    Entry,
     FileRange,
+    TensorEntry,
     entry_in,
     hash_of_bytes,
     is_known,
@@ -224,7 +224,7 @@ class TensorFile:
         state = ", closed" if self._pages is None else ""
         return f"<TensorFile {str(self.path)!r}: {len(self)} tensors{state}>"
 
-    def _entry(self, name: str) -> Entry:
+    def _entry(self, name: str) -> TensorEntry:
         return entry_in(self._header, self.path, name)
 
     def _open_pages(self) -> mmap.mmap:
@@ -232,10 +232,10 @@ class TensorFile:
             raise InvalidOption(f"{self.path} was closed. Open it again, or read what you need before.")
         return self._pages
 
-    def _view(self, entry: Entry, dtype: np.dtype[Any]) -> HostArray:
+    def _view(self, entry: TensorEntry, dtype: np.dtype[Any]) -> HostArray:
         return np.ndarray(entry.shape, dtype, self._open_pages(), self._header.begin + entry.data_offsets[0])
 
-    def _widened(self, entry: Entry) -> HostArray:
+    def _widened(self, entry: TensorEntry) -> HostArray:
         bits = self._view(entry, np.dtype("<u2"))
         wide = np.empty(entry.shape, np.uint32)
         np.left_shift(bits, 16, out=wide, dtype=np.uint32)
@@ -254,7 +254,7 @@ class TensorFile:
                 )
             self._sound.add(name)
 
-    def _unknown(self, name: str, entry: Entry) -> InvalidOption:
+    def _unknown(self, name: str, entry: TensorEntry) -> InvalidOption:
         return InvalidOption(
             f"the tensor {shown(name)} of {self.path} is of {entry.dtype}, which neither NumPy nor anygpu has. Save it "
             "as float32 or float16 with the library that made it"

@@ -32,8 +32,8 @@ from anygpu.tensor_files.header import (
     NO_HASH,
     OWN,
     OWNER,
-    Entry,
     Hashing,
+    TensorEntry,
     encoded_header,
     kind_of,
     pieces_of,
@@ -122,6 +122,7 @@ def _save_file(target: Path, tensors: list[_Tensor], metadata: Mapping[str, str]
 def _save_folder(
     folder: Path, tensors: list[_Tensor], metadata: Mapping[str, str], hashes: bool, shard_bytes: int
 ) -> Saved:
+    """Save tensors in files of at most `shard_bytes`; the index, which makes them valid, is written last."""
     if folder.exists() and not folder.is_dir():
         raise InvalidOption(f"{folder} is a file, and shard_bytes= saves a folder of files. Name another place.")
     folder.mkdir(exist_ok=True)
@@ -172,8 +173,12 @@ def _write(file: io.FileIO, tensors: Sequence[_Tensor], metadata: Mapping[str, s
 
 
 def _header(
-    tensors: Sequence[_Tensor], entries: Mapping[str, Entry], metadata: Mapping[str, str], hashes: Mapping[str, str]
+    tensors: Sequence[_Tensor],
+    entries: Mapping[str, TensorEntry],
+    metadata: Mapping[str, str],
+    hashes: Mapping[str, str],
 ) -> bytes:
+    """The header of a file: entries, metadata, and a record of each tensor."""
     records: dict[str, str] = {}
     for each in tensors:
         records[DTYPE + each.name] = KINDS[each.kind]
@@ -184,7 +189,7 @@ def _header(
     return encoded_header(entries, {**metadata, **records})
 
 
-def _laid_out(tensors: Sequence[_Tensor]) -> dict[str, Entry]:
+def _laid_out(tensors: Sequence[_Tensor]) -> dict[str, TensorEntry]:
     """The offset of each tensor. The format allows no gaps, so tensors of whole cache lines come first: these are
     aligned to a cache line, and the rest at least to the size of an element."""
     offsets: dict[str, tuple[int, int]] = {}
@@ -192,7 +197,7 @@ def _laid_out(tensors: Sequence[_Tensor]) -> dict[str, Entry]:
     for each in sorted(tensors, key=lambda each: -_alignment(each.nbytes)):
         offsets[each.name] = (end, end + each.nbytes)
         end += each.nbytes
-    return {each.name: Entry(each.kind, each.shape, offsets[each.name]) for each in tensors}
+    return {each.name: TensorEntry(each.kind, each.shape, offsets[each.name]) for each in tensors}
 
 
 def _alignment(nbytes: int) -> int:
@@ -259,6 +264,7 @@ def _planned(tensors: Mapping[str, Any], owners: Mapping[str, str]) -> list[_Ten
 
 
 def _tensor(name: Any, given: Any, owners: Mapping[str, str]) -> _Tensor:
+    """A tensor to save, checked. Raises `InvalidOption` for what a file cannot hold."""
     if not isinstance(name, str):
         raise InvalidOption(f"names of tensors are strings; got {name!r:.80}.")
     if name == METADATA:
@@ -299,6 +305,7 @@ def _checked_metadata(metadata: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def _require_file_name(target: Path) -> None:
+    """Raises `InvalidOption` for a folder, and for names of other formats."""
     if target.is_dir():
         raise InvalidOption(
             f"{target} is a folder: name a file in it, or give shard_bytes= to save several files there."

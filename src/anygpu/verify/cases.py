@@ -21,7 +21,7 @@ from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Input
-from anygpu.verify.document import Timing
+from anygpu.verify.document import CallTiming
 from anygpu.workers.worker import Ran, Worker
 
 # -- makes a program small that gives a wrong result: nodes are dropped while it still does
@@ -172,7 +172,7 @@ class Tried(NamedTuple):
     hosted: bool = False
     #: Why the case says nothing; empty if it does.
     skipped: str = ""
-    timings: tuple[Timing, ...] = ()
+    timings: tuple[CallTiming, ...] = ()
     #: What is wrong, smaller than the whole program where that is known.
     suspect: Suspect | None = None
 
@@ -225,10 +225,10 @@ class ActCase(NamedTuple):
             return Tried(hosted=True)
 
 
-Case = ProgramCase | ActCase
+VerifyCase = ProgramCase | ActCase
 
 
-class Check(NamedTuple):
+class VerifyCheck(NamedTuple):
     """One kind of trial."""
 
     name: str
@@ -239,7 +239,7 @@ class Check(NamedTuple):
     #: How many cases there are, for a device.
     count: Callable[[Subject], int]
     #: The cases, made while they are tried.
-    cases: Callable[[Subject], Iterator[Case]]
+    cases: Callable[[Subject], Iterator[VerifyCase]]
 
 
 def judged(

@@ -20,8 +20,8 @@ from anygpu.errors import AllocationError, InvalidOption
 from anygpu.hardware.host import resident_bytes
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Gather, Input, Iota, Primitive, Scatter
-from anygpu.verify.cases import ActCase, Case, Check, Subject, Tried, judged, skipped_for_memory
-from anygpu.verify.document import Timing
+from anygpu.verify.cases import ActCase, Subject, Tried, VerifyCase, VerifyCheck, judged, skipped_for_memory
+from anygpu.verify.document import CallTiming
 from anygpu.verify.values import CONFORMANCE, DTYPES, PROGRAMS, SIZES, SPECIAL_VALUES, programs
 
 # -- memory is given back: arrays come and go, and no more is in use afterwards than before
@@ -81,12 +81,12 @@ def _many_at_once(subject: Subject) -> Tried:
     return Tried()
 
 
-def _memory_cases(subject: Subject) -> Iterator[Case]:
+def _memory_cases(subject: Subject) -> Iterator[VerifyCase]:
     yield ActCase("arrays come and go", 0, _comes_and_goes)
     yield ActCase("256 arrays at once", 1, _many_at_once)
 
 
-MEMORY = Check(
+MEMORY = VerifyCheck(
     "memory", "Memory is given back, and arrays do not disturb each other.", 0.03, lambda subject: 2, _memory_cases
 )
 
@@ -209,12 +209,12 @@ def _acts(subject: Subject) -> Iterator[tuple[str, Callable[[Subject], Tried]]]:
             yield "a kernel that reads beyond its array", _kernel_beyond_its_array(_BEYOND[language])
 
 
-def _fault_cases(subject: Subject) -> Iterator[Case]:
+def _fault_cases(subject: Subject) -> Iterator[VerifyCase]:
     for number, (name, act) in enumerate(_acts(subject)):
         yield ActCase(name, number, act)
 
 
-FAULTS = Check(
+FAULTS = VerifyCheck(
     "faults",
     "Mistakes and losses end in the right error, and the device goes on.",
     0.04,
@@ -321,7 +321,7 @@ def _attempt(workload: Workload, elements: int, subject: Subject) -> Tried:
         return skipped_for_memory(refusal)
     found = judged(record(workload.function, *arguments), arguments, [np.asarray(value)], set())
     numpy_seconds = _median(lambda: workload.function(*arguments))
-    timing = Timing(
+    timing = CallTiming(
         workload=workload.name,
         elements=elements,
         seconds=float(f"{seconds:.4g}"),
@@ -339,7 +339,7 @@ def _median(call: Callable[[], object]) -> float:
     return statistics.median(taken)
 
 
-def _grid_cases(subject: Subject) -> Iterator[Case]:
+def _grid_cases(subject: Subject) -> Iterator[VerifyCase]:
     kinds = [(workload, elements) for elements in ELEMENTS for workload in WORKLOADS]
     for number, (workload, elements) in enumerate(kinds):
         yield ActCase(
@@ -349,7 +349,7 @@ def _grid_cases(subject: Subject) -> Iterator[Case]:
         )
 
 
-GRID = Check(
+GRID = VerifyCheck(
     "grid",
     "Calls of NumPy functions are right, and timed.",
     0.06,
@@ -364,12 +364,12 @@ GRID = Check(
 NAMES = ("dtypes", "sizes", "memory", "faults", "grid", "conformance", "special-values", "programs")
 
 
-def all_checks(count: int = PROGRAMS, *, first: int = 0) -> tuple[Check, ...]:
+def all_checks(count: int = PROGRAMS, *, first: int = 0) -> tuple[VerifyCheck, ...]:
     """With so many random programs, from a first seed on."""
     return (DTYPES, SIZES, MEMORY, FAULTS, GRID, CONFORMANCE, SPECIAL_VALUES, programs(count, first=first))
 
 
-def chosen(names: tuple[str, ...], checks: tuple[Check, ...]) -> tuple[Check, ...]:
+def chosen(names: tuple[str, ...], checks: tuple[VerifyCheck, ...]) -> tuple[VerifyCheck, ...]:
     """Those of these names; all where there are none. Raises `InvalidOption` for a name that there is not."""
     known = {check.name: check for check in checks}
     for name in names:

@@ -73,10 +73,10 @@ SCHEMA = "anygpu.verify/1"
 FindingKind = Literal["differs", "raises", "crashes", "hangs"]
 
 #: complete: every case was tried. time: the time was over. interrupted: by the user. given up: it died too often.
-Ended = Literal["complete", "time", "interrupted", "given up"]
+CheckEnd = Literal["complete", "time", "interrupted", "given up"]
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class WrongCase(msgspec.Struct, frozen=True, kw_only=True):
     """One case in which the device was wrong."""
 
     check: str
@@ -114,10 +114,10 @@ class CheckRecord(msgspec.Struct, frozen=True, kw_only=True):
     #: For each reason why cases were skipped: how many were.
     reasons: dict[str, int] = {}
     seconds: float
-    ended: Ended
+    ended: CheckEnd
 
 
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
+class CallTiming(msgspec.Struct, frozen=True, kw_only=True):
     """What one call took, on the device and on NumPy: the median of several, transfers included."""
 
     workload: str
@@ -154,7 +154,7 @@ class VerifiedDevice(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind == "cpu"
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class VerifiedMachine(msgspec.Struct, frozen=True, kw_only=True):
     system: str
     processor: str
     cores: int | None
@@ -164,7 +164,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     libraries: dict[str, str]
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The document that `anygpu verify` writes."""
 
     schema: str = SCHEMA
@@ -172,15 +172,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     #: The day, such as 2026-11-17.
     date: str
     device: VerifiedDevice
-    machine: Machine
+    machine: VerifiedMachine
     #: What it took, and what it might have taken.
     seconds: float
     budget: float
     #: Whether something else had the processors, so that times say little.
     disturbed: bool
     checks: tuple[CheckRecord, ...]
-    findings: tuple[Finding, ...]
-    timings: tuple[Timing, ...]
+    findings: tuple[WrongCase, ...]
+    timings: tuple[CallTiming, ...]
 
     @property
     def is_clean(self) -> bool:
@@ -200,9 +200,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
-def from_json(data: bytes) -> Record:
+def from_json(data: bytes) -> VerifyRecord:
     """Raises `msgspec.ValidationError` for what is no such document."""
-    record = msgspec.json.decode(data, type=Record)
+    record = msgspec.json.decode(data, type=VerifyRecord)
     if record.schema != SCHEMA:
         raise msgspec.ValidationError(f"the schema is {record.schema!r}, not {SCHEMA!r}")
     return record

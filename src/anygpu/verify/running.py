@@ -22,27 +22,27 @@ from anygpu.hardware import host
 from anygpu.hardware.device import Device
 from anygpu.verify.cases import (
     CASE_SECONDS,
-    Case,
-    Check,
     ProgramCase,
     Subject,
     Suspect,
     Tried,
+    VerifyCase,
+    VerifyCheck,
     differing,
     operations,
     reduced,
     skipped_for_memory,
 )
 from anygpu.verify.document import (
+    CallTiming,
+    CheckEnd,
     CheckRecord,
-    Ended,
-    Finding,
     FindingKind,
-    Machine,
     Owner,
-    Record,
-    Timing,
     VerifiedDevice,
+    VerifiedMachine,
+    VerifyRecord,
+    WrongCase,
     this_owner,
     without_personal_data,
 )
@@ -63,11 +63,11 @@ _DEATHS = (DeviceLost, DevicePoisoned, PoisonTask)
 class Watcher(Protocol):
     """Who is told how far it is."""
 
-    def begun(self, check: Check, cases: int) -> None: ...
+    def begun(self, check: VerifyCheck, cases: int) -> None: ...
 
-    def advanced(self, check: Check, tried: int) -> None: ...
+    def advanced(self, check: VerifyCheck, tried: int) -> None: ...
 
-    def found(self, finding: Finding) -> None: ...
+    def found(self, finding: WrongCase) -> None: ...
 
     def ended(self, record: CheckRecord) -> None: ...
 
@@ -75,14 +75,14 @@ class Watcher(Protocol):
 class _Attempt:
     """One check, as far as it was tried."""
 
-    def __init__(self, check: Check, subject: Subject, number: int | None) -> None:
+    def __init__(self, check: VerifyCheck, subject: Subject, number: int | None) -> None:
         self.check = check
         self.number = number
         self.count = 1 if number is not None else check.count(subject)
         every = check.cases(subject)
         self.cases = every if number is None else islice((case for case in every if case.number == number), 1)
         self.is_begun = False
-        self.ended: Ended | None = None
+        self.ended: CheckEnd | None = None
         self.tried = self.wrong = self.hosted = self.skipped = 0
         self.reasons: Counter[str] = Counter()
         self.seconds = 0.0
@@ -111,20 +111,20 @@ class _Attempt:
         )
 
 
-class Outcome:
+class TrialOutcome:
     """What was found so far, so that an interruption loses nothing."""
 
     def __init__(self) -> None:
         self.attempts: list[_Attempt] = []
-        self.findings: list[Finding] = []
-        self.timings: list[Timing] = []
+        self.findings: list[WrongCase] = []
+        self.timings: list[CallTiming] = []
 
     @property
     def checks(self) -> tuple[CheckRecord, ...]:
         return tuple(attempt.record() for attempt in self.attempts)
 
 
-class Trial:
+class DeviceTrial:
     """The checks of one device."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Trial:
         clock: Callable[[], float] = time.monotonic,
         owner: Owner | None = None,
     ) -> None:
-        self.outcome = Outcome()
+        self.outcome = TrialOutcome()
         self._subject = subject
         self._watcher = watcher
         self._clock = clock
@@ -145,13 +145,13 @@ class Trial:
         self._deaths = 0
         self._reducing_left = ALL_REDUCING_SECONDS
 
-    def run(self, checks: Sequence[Check], *, number: int | None = None) -> Outcome:
+    def run(self, checks: Sequence[VerifyCheck], *, number: int | None = None) -> TrialOutcome:
         """Try everything, or of each check the case of one number. Ctrl-C ends it with what there is."""
         with contextlib.suppress(KeyboardInterrupt):  # one that comes between two checks
             self._run(checks, number)
         return self.outcome
 
-    def _run(self, checks: Sequence[Check], number: int | None) -> None:
+    def _run(self, checks: Sequence[VerifyCheck], number: int | None) -> None:
         """Each check for its share of the time; then those that did not end, for what is left."""
         attempts = [_Attempt(check, self._subject, number) for check in checks]
         self.outcome.attempts = attempts
@@ -194,7 +194,7 @@ class Trial:
             attempt.ended = "interrupted"
         attempt.seconds += self._clock() - begin
 
-    def _try_case(self, check: Check, case: Case, *, keep: bool) -> Tried:
+    def _try_case(self, check: VerifyCheck, case: VerifyCase, *, keep: bool) -> Tried:
         kind: FindingKind = "differs"
         error: Exception | None = None
         try:
@@ -211,13 +211,15 @@ class Trial:
             self._note(check, case, kind, result, error)
         return result
 
-    def _note(self, check: Check, case: Case, kind: FindingKind, result: Tried, error: Exception | None) -> None:
+    def _note(
+        self, check: VerifyCheck, case: VerifyCase, kind: FindingKind, result: Tried, error: Exception | None
+    ) -> None:
         suspect = result.suspect
         before = len(suspect.program) if suspect is not None else None
         if suspect is not None and kind != "hangs":
             suspect = self._reduced(suspect, error)
         device = self._subject.device
-        finding = Finding(
+        finding = WrongCase(
             check=check.name,
             case=case.name,
             seed=case.number,
@@ -272,7 +274,7 @@ def driver_of(device: Device) -> str:
 
 def verify_device(
     device: Device,
-    checks: Sequence[Check],
+    checks: Sequence[VerifyCheck],
     watcher: Watcher,
     *,
     seconds: float,
@@ -280,15 +282,15 @@ def verify_device(
     places: DeviceRegistry = registry,
     timeout: float = CASE_SECONDS,
     clock: Callable[[], float] = time.monotonic,
-) -> Record:
+) -> VerifyRecord:
     """Try the checks on the device; with a `number`, only the case of that number in each."""
     subject = Subject(device, places=places, timeout=timeout)
     # Before the time begins: loading a library takes as long as hundreds of cases.
     _ = subject.worker
     begin, before = clock(), read_processors()
-    trial = Trial(subject, watcher, seconds=seconds, clock=clock)
+    trial = DeviceTrial(subject, watcher, seconds=seconds, clock=clock)
     outcome = trial.run(checks, number=number)
-    return Record(
+    return VerifyRecord(
         anygpu=__version__,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         device=facts_of(device),
@@ -321,12 +323,12 @@ def facts_of(device: Device) -> VerifiedDevice:
     )
 
 
-def this_machine(device: Device) -> Machine:
+def this_machine(device: Device) -> VerifiedMachine:
     libraries = {}
     for name in dict.fromkeys(("numpy", *entry_of(device.id).versions)):
         with contextlib.suppress(metadata.PackageNotFoundError):
             libraries[name] = metadata.version(name)
-    return Machine(
+    return VerifiedMachine(
         system=_system(),
         processor=host.processor_name(),
         cores=os.cpu_count(),

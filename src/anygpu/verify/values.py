@@ -21,7 +21,7 @@ from anygpu.testing.random_programs.agreement import disagreement
 from anygpu.testing.special_values import Tally, cases
 from anygpu.testing.special_values.programs import Case as Table
 from anygpu.testing.special_values.tables import count
-from anygpu.verify.cases import ActCase, Case, Check, Comparison, ProgramCase, Subject, Tried, judged
+from anygpu.verify.cases import ActCase, Comparison, ProgramCase, Subject, Tried, VerifyCase, VerifyCheck, judged
 
 # -- every type travels to the device and back unchanged, and calls return what NumPy's would: values, dtype, shape
 
@@ -60,14 +60,14 @@ def _called(dtype: DType, subject: Subject) -> Tried:
     return Tried(skipped=skipped)
 
 
-def _dtype_cases(subject: Subject) -> Iterator[Case]:
+def _dtype_cases(subject: Subject) -> Iterator[VerifyCase]:
     for number, dtype in enumerate(REFERENCE_DTYPES):
         yield ActCase(f"{dtype}, round trip", number, partial(_travel, dtype))
     for number, dtype in enumerate(REFERENCE_DTYPES, len(REFERENCE_DTYPES)):
         yield ActCase(f"calls with {dtype}", number, partial(_called, dtype))
 
 
-DTYPES = Check(
+DTYPES = VerifyCheck(
     "dtypes",
     "Every dtype travels unchanged, and calls return what NumPy's would.",
     0.04,
@@ -162,7 +162,7 @@ def _written(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape))
 
 
-def _size_cases(subject: Subject) -> Iterator[Case]:
+def _size_cases(subject: Subject) -> Iterator[VerifyCase]:
     for number, shape in enumerate(_shapes()):
         inputs = shape.make()
         recorded = record(shape.function, *inputs)
@@ -171,7 +171,7 @@ def _size_cases(subject: Subject) -> Iterator[Case]:
         yield ProgramCase(shape.name, number, program, inputs, judged)
 
 
-SIZES = Check(
+SIZES = VerifyCheck(
     "sizes",
     "Lengths from 0 to 16 million, primes, empty and many axes are right.",
     0.09,
@@ -214,14 +214,14 @@ def _special_case(number: int, table: Table) -> ProgramCase:
     return ProgramCase(_name(table), number, program, tuple(table.inputs), compare)
 
 
-def _special_cases(subject: Subject) -> Iterator[Case]:
+def _special_cases(subject: Subject) -> Iterator[VerifyCase]:
     """In an order in which every part of the time sees every type."""
     order = list(range(len(_tables())))
     random.Random(0).shuffle(order)
     yield from (_special_case(number, _tables()[number]) for number in order)
 
 
-SPECIAL_VALUES = Check(
+SPECIAL_VALUES = VerifyCheck(
     "special-values",
     "Infinities, NaN, limits and overflow are as in NumPy.",
     0.16,
@@ -256,14 +256,14 @@ def _conformance_case(number: int, suite: ConformanceProgram) -> ProgramCase:
     return ProgramCase(suite.name, number, suite.program, tuple(suite.inputs), compare)
 
 
-def _conformance_cases(subject: Subject) -> Iterator[Case]:
+def _conformance_cases(subject: Subject) -> Iterator[VerifyCase]:
     """In an order in which every part of the time sees every type."""
     order = list(range(len(_suites())))
     random.Random(0).shuffle(order)
     yield from (_conformance_case(number, _suites()[number]) for number in order)
 
 
-CONFORMANCE = Check(
+CONFORMANCE = VerifyCheck(
     "conformance", "Every operation works in every type.", 0.2, lambda subject: len(_suites()), _conformance_cases
 )
 
@@ -289,8 +289,8 @@ def _compare(
     return Comparison(wrong=sentence or "")
 
 
-def programs(count: int = PROGRAMS, *, first: int = 0) -> Check:
-    def cases(subject: Subject) -> Iterator[Case]:
+def programs(count: int = PROGRAMS, *, first: int = 0) -> VerifyCheck:
+    def cases(subject: Subject) -> Iterator[VerifyCase]:
         yield from (program_of(seed) for seed in range(first, first + count))
 
-    return Check("programs", "Random programs give what NumPy gives.", 0.38, lambda subject: count, cases)
+    return VerifyCheck("programs", "Random programs give what NumPy gives.", 0.38, lambda subject: count, cases)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: Who knows of cards without any engine.
 CARD_SOURCES: dict[str, Callable[[], list[Card | Unavailable]]] = {"nvidia": nvidia.read, "sysfs": sysfs.read}
 
-Send = Callable[[Message], None]
+SendMessage = Callable[[Message], None]
 
 
 def main() -> None:
@@ -106,7 +106,7 @@ def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
     return engine
 
 
-def _load(entry: catalogue.EngineEntry, send: Send) -> Engine | None:
+def _load(entry: catalogue.EngineEntry, send: SendMessage) -> Engine | None:
     try:
         return catalogue.load(entry)
     except Exception as error:  # noqa: BLE001 - a broken install raises anything, OSError from its libraries most often
@@ -114,7 +114,7 @@ def _load(entry: catalogue.EngineEntry, send: Send) -> Engine | None:
         return None
 
 
-def probe_engine(engine: Engine, request: ProbeRequest, send: Send) -> None:
+def probe_engine(engine: Engine, request: ProbeRequest, send: SendMessage) -> None:
     found = [item for item in engine.discover() if item.id not in request.skip]
     devices = [item for item in found if isinstance(item, Device)]
     send(Discovered(pending=tuple(device.id for device in devices), items=tuple(found)))
@@ -123,7 +123,7 @@ def probe_engine(engine: Engine, request: ProbeRequest, send: Send) -> None:
         send(Settled(name=device.id, items=(engine.verify(device, deep=request.deep),)))
 
 
-def read_cards(request: ProbeRequest, send: Send) -> None:
+def read_cards(request: ProbeRequest, send: SendMessage) -> None:
     sources = {name: read for name, read in CARD_SOURCES.items() if name not in request.skip}
     send(Discovered(pending=tuple(sources)))
     for name, read in sources.items():

@@ -28,7 +28,7 @@ from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_process import Child
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
-from anygpu.workers.shared_memory import MOST_OUT, Segment, SegmentKind, SharedMemory
+from anygpu.workers.shared_memory import MOST_OUT, SegmentKind, SharedMemory, SharedSegment
 from anygpu.workers.task_messages import Attached, ChildTask, Envelope, TaskOutcome, error_from_message
 
 if TYPE_CHECKING:
@@ -216,8 +216,8 @@ class ChildConnection:
         if not self.dropped and (shared is None or not (shared.unannounced or shared.forgotten)):
             self.post(Envelope(number, task), ())
             return
-        attached: list[Segment] = []
-        waiting = shared.unannounced if shared is not None else deque[Segment]()
+        attached: list[SharedSegment] = []
+        waiting = shared.unannounced if shared is not None else deque[SharedSegment]()
         while waiting:
             segment = waiting.popleft()
             if segment.closed:  # given back before it was used
@@ -231,7 +231,7 @@ class ChildConnection:
         if dropped:
             self._told(dropped)
 
-    def post(self, envelope: Envelope, attached: Sequence[Segment]) -> None:
+    def post(self, envelope: Envelope, attached: Sequence[SharedSegment]) -> None:
         """Send it as it is."""
         descriptors = [segment.descriptor for segment in attached if segment.descriptor >= 0]
         self.link.send(task_messages.encode(envelope), descriptors)
@@ -404,7 +404,7 @@ def _watch(reference: weakref.ref[ChildConnection], link: Link) -> None:
         del connection
 
 
-def _announced(segments: Sequence[Segment]) -> tuple[Attached, ...]:
+def _announced(segments: Sequence[SharedSegment]) -> tuple[Attached, ...]:
     return tuple([Attached(each.number, each.nbytes, each.name) for each in segments])
 
 

@@ -20,7 +20,7 @@ _LAST_WORDS = 4000
 UNKNOWN_CODE = 256
 
 
-class Process(Protocol):
+class ProcessLike(Protocol):
     """The methods of a process that a child needs: a `subprocess.Popen`, or a copy of a spare."""
 
     pid: int
@@ -37,7 +37,7 @@ class Process(Protocol):
 class Child:
     """A process that was started as a Python command of its own, and imports nothing of the caller's."""
 
-    process: Process
+    process: ProcessLike
     link: Link | None
     #: Whether it has a low priority, for good.
     has_low_priority: bool

@@ -44,7 +44,7 @@ def serve(link: Link, engine: ProgramEngine | None = None, *, listed: bool = Tru
     """Until the link closes. `engine` is loaded already, and if its devices are `listed`, it has discovered them."""
     # What the user types at the terminal goes to every process there; only the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = Server(engine, listed=listed)
+    server = ChildServer(engine, listed=listed)
     count = 0
     while not server.finished:
         try:
@@ -66,7 +66,7 @@ def _forget_old_words() -> None:
             os.ftruncate(2, 0)
 
 
-class Server:
+class ChildServer:
     """The state of a child: one open device, the programs and arrays that it was sent, and views of shared memory."""
 
     #: Whether an engine that works in the host's memory may read arguments where they are, as long as a run lasts.
@@ -131,6 +131,7 @@ class Server:
                 return task_messages.TaskDone()
 
     def _open(self, task: task_messages.Open) -> TaskOutcome:
+        """Open the device of the request. A probe that became a worker has its engine loaded already."""
         if self._engine is None:
             self._engine = open_engine(task.entry, task.device, task.budget)
         else:
@@ -157,6 +158,9 @@ class Server:
         return self._executor
 
     def _run(self, task: task_messages.Run) -> TaskOutcome:
+        """Run a program on operands from the message, from shared memory or on the device, and put results where
+        asked.
+        """
         program = self._program(task.program, task.text)
         arguments = [
             self._resident(each) if isinstance(each, int) else self._values(each, spec)
@@ -199,6 +203,10 @@ class Server:
         )
 
     def _program(self, key: str, text: bytes | None) -> Program:
+        """The program with this key, from the text or from those sent before.
+
+        Raises `UnknownProgramError` without both.
+        """
         known = self._programs.pop(key, None)
         if known is None:
             if text is None:
@@ -237,18 +245,19 @@ class Server:
         return values
 
 
-class SideServer(Server):
+class SideServer(ChildServer):
     """Uploads and downloads on a thread of their own, while the first one is busy with a run.
 
     It sees the same device and arrays. Its segments are others, so that neither link waits for news from the other.
     """
 
-    def __init__(self, main: Server) -> None:
+    def __init__(self, main: ChildServer) -> None:
         super().__init__(main._engine)
         self._executor = main._executor
         self._residents = main._residents
 
     def _do(self, task: ChildTask) -> TaskOutcome:
+        """Carry out one transfer while the main connection runs a program."""
         match task:
             case task_messages.Upload(operand, shape, dtype, handle):
                 self._residents[handle] = self._ready.upload_apart(self._values(operand, Spec(shape, dtype)))
@@ -269,6 +278,7 @@ class SideServer(Server):
 
 
 def _serve_side(link: Link, server: SideServer) -> None:
+    """Answer transfers on the second link until it closes."""
     while True:
         task: ChildTask | None = None
         try:

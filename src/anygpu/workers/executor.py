@@ -262,6 +262,7 @@ class Executor:
         return self.engine.upload(values, self.device)
 
     def _lent(self, values: HostArray) -> Buffer:
+        """A buffer on the caller's memory if the engine can use it in place, and a copy of it otherwise."""
         if self._borrows is not None:
             return self._borrows.borrow(values, self.device)
         if values.nbytes >= _WORTH_LENDING and values.flags.c_contiguous:
@@ -424,6 +425,7 @@ class Translating:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Raise the engine's errors as ours; other errors pass unchanged."""
         if error is not None and isinstance(error, Exception) and not isinstance(error, AnyGPUError):
             known = self._engine.classify(error, self._device)
             if known is not None:

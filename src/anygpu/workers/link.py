@@ -85,6 +85,10 @@ class Link:
             self._socket.settimeout(None)
 
     def _receive(self, deadline: float | None) -> memoryview:
+        """The next whole message, as a view that is valid until the next call.
+
+        Raises `LinkClosed` at the end or deadline.
+        """
         if self._used:
             # What came with the message before last's end is the beginning of this one.
             rest = self._room[self._used : self._filled]
@@ -113,6 +117,7 @@ class Link:
         return _HEAD.size + int(_HEAD.unpack_from(self._room)[0])
 
     def _fill(self) -> None:
+        """Read what the socket has into the buffer, and descriptors that come with it into their queue."""
         if len(self._room) > _ROOM and self._filled == 0:
             self._room = bytearray(_ROOM)
         free = memoryview(self._room)[self._filled :]

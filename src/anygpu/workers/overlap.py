@@ -32,7 +32,7 @@ from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_connection import ChildConnection
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
-from anygpu.workers.shared_memory import Segment, SegmentKind, SharedMemory
+from anygpu.workers.shared_memory import SegmentKind, SharedMemory, SharedSegment
 from anygpu.workers.task_messages import Attached, ChildTask, Envelope, InSegment, WireOperand, error_from_message
 from anygpu.workers.worker import Argument, Handle
 
@@ -58,7 +58,7 @@ class SideChannel:
         """Make it the array `handle` of the child. Raises what the device does, `LinkClosed` and `TimeoutError`."""
         block = self._place(spec, until)
         try:
-            segment: Segment = block.handle
+            segment: SharedSegment = block.handle
             np.copyto(segment.array(spec), values)
             self._request(
                 task_messages.Upload(InSegment(segment.number, spec.nbytes), spec.shape, spec.dtype, handle), until
@@ -97,6 +97,10 @@ class SideChannel:
             return self.shared.allocate(spec.nbytes)
 
     def _request(self, task: ChildTask, until: float | None) -> None:
+        """Send one transfer and wait for its answer.
+
+        After an error the channel is closed: late answers cannot be matched.
+        """
         with TryAcquire(self._lock, seconds_left(until)) as acquired:
             self._require(acquired)
             self._number += 1
@@ -113,7 +117,8 @@ class SideChannel:
             raise error_from_message(answer.outcome, self._device)
 
     def _send(self, task: ChildTask) -> None:
-        shared, fresh = self.shared, deque[Segment]()
+        """Send a task with new and forgotten segments, in as many messages as their descriptors need."""
+        shared, fresh = self.shared, deque[SharedSegment]()
         while shared.unannounced:
             segment = shared.unannounced.popleft()
             if not segment.closed:
@@ -123,7 +128,7 @@ class SideChannel:
         forgotten = tuple([shared.forgotten.popleft() for _ in range(len(shared.forgotten))])
         self._post(Envelope(self._number, task, forgotten=forgotten), list(fresh))
 
-    def _post(self, envelope: Envelope, fresh: list[Segment]) -> None:
+    def _post(self, envelope: Envelope, fresh: list[SharedSegment]) -> None:
         attached = tuple([Attached(each.number, each.nbytes, each.name) for each in fresh])
         descriptors = [each.descriptor for each in fresh if each.descriptor >= 0]
         self._link.send(task_messages.encode(msgspec.structs.replace(envelope, attached=attached)), descriptors)
@@ -177,6 +182,7 @@ class Entered:
             overlap._compiles = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Leave the count of large calls; after a failed allocation, overlap less from now on."""
         overlap = self._overlap
         if isinstance(error, AllocationError):
             overlap.crowded()
@@ -234,6 +240,7 @@ class Overlap:
             self._there, self._back = self._new_side(), self._new_side()
 
     def _new_side(self) -> SideChannel | None:
+        """Open the second link of a child; `None` if its device cannot transfer while it computes."""
         ours, theirs = socket.socketpair()
         with theirs:
             answer = self._connection.request(

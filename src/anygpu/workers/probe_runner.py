@@ -121,6 +121,7 @@ class EngineProbe:
         return [*self._items, *(self._listed[name] for name in self._pending if name in self._listed)]
 
     def received(self, message: Message, now: float) -> list[ProbeAction]:
+        """Take in one message of the child, and return what to do next."""
         match message:
             case Discovered(pending=pending, items=items):
                 self._pending = list(pending)
@@ -176,6 +177,7 @@ class EngineProbe:
     def _blame(
         self, cause: Cause, what: str, detail: str | None, now: float, *, fix: str | None = None
     ) -> list[ProbeAction]:
+        """Report the device or engine at which a probe failed as unavailable, and go on with those after it."""
         state: State = "hung" if cause == "hung" else "absent" if cause == "import_failed" else "present"
         culprit = self._current
         if cause in ("hung", "crashed", "garbage"):
@@ -272,6 +274,7 @@ def run_probes(
 
 
 def _not_installed(entry: EngineEntry) -> Unavailable:
+    """The entry for an engine whose library is missing, with the command that installs it."""
     return Unavailable(
         id=entry.name,
         engine=entry.name,
@@ -317,6 +320,9 @@ class _Children:
                 child.kill()
 
     def run(self, when_done: Callable[[str, list[ProbeItem]], None]) -> None:
+        """Start a child for each engine, feed their messages to the probes, and call `when_done` with each one's
+        results.
+        """
         for name in self._targets:
             # Its time begins now: on a busy machine it takes a while to start the others.
             self.probes[name] = probe = EngineProbe(name, deadlines=self._deadlines, now=time.monotonic())
@@ -340,6 +346,7 @@ class _Children:
                 self._carry_out(name, self._told(name, child, line))
 
     def _told(self, name: str, child: _Child, line: bytes | None) -> list[ProbeAction]:
+        """The actions after a line of a child, or after its end if `line` is `None`."""
         probe, now = self.probes[name], time.monotonic()
         self._give_time_back(probe, child)
         if line is None and probe.done and child.child.link is not None:
@@ -355,6 +362,7 @@ class _Children:
         return probe.received(message, now)
 
     def _expire(self, unfinished: Iterable[EngineProbe]) -> None:
+        """Stop the children whose deadline is over, not counting time that they waited for a processor."""
         now = time.monotonic()
         for probe in unfinished:
             if now < probe.next_deadline:
@@ -370,6 +378,7 @@ class _Children:
         probe.starved(seconds_without_processor(child.child.process.pid), here + child.reader_starved())
 
     def _carry_out(self, name: str, actions: Iterable[ProbeAction]) -> None:
+        """Start or stop the child of a probe."""
         for action in actions:
             match action:
                 case StopChild():

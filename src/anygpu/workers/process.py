@@ -37,7 +37,7 @@ from anygpu.workers.child_connection import ChildConnection
 from anygpu.workers.child_process import Child
 from anygpu.workers.executor import check_arguments, line_of, native_order, spec_of
 from anygpu.workers.overlap import WORTH_FETCHING, WORTH_OVERLAPPING, Overlap, Staged, seconds_left
-from anygpu.workers.shared_memory import Segment, SegmentKind
+from anygpu.workers.shared_memory import SegmentKind, SharedSegment
 from anygpu.workers.start_messages import ServeRequest
 from anygpu.workers.task_messages import InSegment, WireOperand
 from anygpu.workers.worker import Argument, Handle, Ran
@@ -218,6 +218,7 @@ class ProcessWorker:
         timed: bool = False,
         starting: Callable[[], None] | None = None,
     ) -> Ran:
+        """Run a program on arrays and handles. Large calls are uploaded while another one runs, if the device can."""
         begin = time.perf_counter()
         until = None if timeout is None else time.monotonic() + timeout
         known = self._known.get(program.key, lambda: _known_of(program))
@@ -431,7 +432,7 @@ class ProcessWorker:
         block = self._place(nbytes, blocks)
         if block is None:
             return argument.tobytes()
-        segment: Segment = block.handle
+        segment: SharedSegment = block.handle
         np.copyto(segment.array(spec), argument)
         return InSegment(segment.number, nbytes)
 

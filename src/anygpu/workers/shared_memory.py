@@ -36,7 +36,7 @@ from anygpu.workers.task_messages import Attached, Envelope
 #: memory: a Linux memfd; posix: shared memory of POSIX, unlinked at once; named: a file mapping of Windows.
 SegmentKind = Literal["memory", "posix", "named"]
 
-Bytes = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 
 _PAGE = 4096
 _HUGE_PAGES_FROM = 4 << 20
@@ -57,7 +57,7 @@ def default_kind() -> SegmentKind:
     return "memory" if hasattr(os, "memfd_create") else "posix"
 
 
-class Segment:
+class SharedSegment:
     """A piece of shared memory as this process sees it."""
 
     __slots__ = ("_map", "address", "bytes", "descriptor", "name", "nbytes", "number")
@@ -69,7 +69,7 @@ class Segment:
         #: Until the child has it; -1 afterwards, and where a name does the same.
         self.descriptor = descriptor
         self._map: mmap.mmap | None = mapped
-        self.bytes: Bytes = np.frombuffer(mapped, np.uint8)
+        self.bytes: ByteArray = np.frombuffer(mapped, np.uint8)
         self.address: int = self.bytes.ctypes.data
 
     def array(self, spec: Spec) -> HostArray:
@@ -96,31 +96,31 @@ class Segment:
                 mapped.close()
 
 
-def new_segment(nbytes: int, kind: SegmentKind) -> Segment:
+def new_segment(nbytes: int, kind: SegmentKind) -> SharedSegment:
     number = next(_numbers)
     if kind == "named":
         name = f"anygpu-{os.getpid()}-{secrets.token_hex(8)}"
-        return Segment(number, nbytes, _named(name, nbytes), -1, name)
+        return SharedSegment(number, nbytes, _named(name, nbytes), -1, name)
     descriptor = _nameless(nbytes, kind)
     try:
         os.ftruncate(descriptor, nbytes)
         if kind == "posix" and hasattr(os, "posix_fallocate"):
             # It has a limit of its own, and beyond it the first touch would kill the process.
             os.posix_fallocate(descriptor, 0, nbytes)
-        return Segment(number, nbytes, _mapped(descriptor, nbytes), descriptor)
+        return SharedSegment(number, nbytes, _mapped(descriptor, nbytes), descriptor)
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def attached_segment(number: int, nbytes: int, descriptor: int, name: str) -> Segment:
+def attached_segment(number: int, nbytes: int, descriptor: int, name: str) -> SharedSegment:
     """The child's view of a segment. The descriptor is closed, once the mapping holds the memory.
 
     Raises OSError where there is no room for it now; then it can be tried again.
     """
     if name:
-        return Segment(number, nbytes, _named(name, nbytes), -1, name)
-    segment = Segment(number, nbytes, _mapped(descriptor, nbytes), -1)
+        return SharedSegment(number, nbytes, _named(name, nbytes), -1, name)
+    segment = SharedSegment(number, nbytes, _mapped(descriptor, nbytes), -1)
     os.close(descriptor)
     return segment
 
@@ -175,7 +175,7 @@ class SharedMemory:
         #: Results that are in use.
         self.out = 0
         #: Segments that the child has not been told of.
-        self.unannounced: deque[Segment] = deque()
+        self.unannounced: deque[SharedSegment] = deque()
         self.forgotten: deque[int] = deque()
 
     def allocate(self, nbytes: int) -> Block:
@@ -190,7 +190,7 @@ class SharedMemory:
 
     def result(self, block: Block, spec: Spec) -> HostArray:
         """The values in a block, which goes back to the pool with the last view of them."""
-        segment: Segment = block.handle
+        segment: SharedSegment = block.handle
         if self.out >= MOST_OUT:
             copy: HostArray = segment.array(spec).copy()
             self.release(block)
@@ -214,7 +214,7 @@ class SharedMemory:
             self._closed = True
             self._pool.reclaim()
 
-    def _new(self, nbytes: int) -> Segment:
+    def _new(self, nbytes: int) -> SharedSegment:
         try:
             segment = new_segment(nbytes, self._kind)
         except (OSError, ValueError) as error:
@@ -223,11 +223,11 @@ class SharedMemory:
         self.unannounced.append(segment)
         return segment
 
-    def _drop(self, segment: Segment) -> None:
+    def _drop(self, segment: SharedSegment) -> None:
         self._close(segment)
         self.forgotten.append(segment.number)
 
-    def _close(self, segment: Segment) -> None:
+    def _close(self, segment: SharedSegment) -> None:
         self._sizes.pop(segment.number, None)
         segment.close()
 
@@ -241,7 +241,7 @@ class Lent:
         self._shared = shared
         self._block = block
         shared.out += 1
-        segment: Segment = block.handle
+        segment: SharedSegment = block.handle
         self.__array_interface__: dict[str, Any] = {
             "version": 3,
             "typestr": "|u1",
@@ -250,7 +250,7 @@ class Lent:
         }
 
     def array(self, spec: Spec) -> HostArray:
-        whole: Bytes = np.asarray(self)
+        whole: ByteArray = np.asarray(self)
         view: HostArray = whole[: spec.nbytes].view(numpy_dtype(spec.dtype)).reshape(spec.shape)
         return view
 
@@ -266,7 +266,7 @@ class AttachedSegments:
     """The segments of one link."""
 
     def __init__(self) -> None:
-        self._mapped: dict[int, Segment] = {}
+        self._mapped: dict[int, SharedSegment] = {}
         #: Segments that were announced and are not mapped yet, with their descriptors.
         self._announced: dict[int, tuple[Attached, int]] = {}
 
@@ -290,7 +290,7 @@ class AttachedSegments:
         found = self._mapped.get(number)
         return found.nbytes if found is not None else self._announced[number][0].nbytes
 
-    def find(self, number: int, device: str) -> Segment:
+    def find(self, number: int, device: str) -> SharedSegment:
         """Mapped when it is first used: where there is no room for it now, a later task for `device` may have it."""
         found = self._mapped.get(number)
         if found is None:

@@ -21,10 +21,10 @@ from anygpu.workers.child_start import end_with_parent, lower_this_thread
 from anygpu.workers.link import Link
 from anygpu.workers.start_messages import (
     AskExit,
-    Copied,
     Copy,
     Exited,
     ServeRequest,
+    SpareCopied,
     SpareReady,
     decode_spare,
     encode_spare,
@@ -59,7 +59,7 @@ def stand_by(link: Link, request: ServeRequest) -> tuple[Link, ProgramEngine | N
                 return _settled(*descriptors), engine
             for descriptor in descriptors:
                 os.close(descriptor)
-            link.send(encode_spare(Copied(process)))
+            link.send(encode_spare(SpareCopied(process)))
         elif isinstance(message, AskExit):
             link.send(encode_spare(Exited(_exit_code(message.process))))
 

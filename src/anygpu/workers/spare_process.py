@@ -26,10 +26,10 @@ from anygpu.workers.child_process import UNKNOWN_CODE, Child
 from anygpu.workers.link import Link, LinkClosed
 from anygpu.workers.start_messages import (
     AskExit,
-    Copied,
     Copy,
     Exited,
     ServeRequest,
+    SpareCopied,
     SpareMessage,
     SpareReady,
     decode_spare,
@@ -127,7 +127,7 @@ class Spare:
         copied: Child | None = None
         try:
             answer = self._ask(Copy(), (theirs.fileno(), reading, stderr.fileno()))
-            if isinstance(answer, Copied):
+            if isinstance(answer, SpareCopied):
                 copied = _Copy(CopiedProcess(answer.process, stdin, self), Link(ours), stderr)
         except ProcessLookupError:  # it has ended, and the spare with it
             copied = None

@@ -108,7 +108,7 @@ class Copy(msgspec.Struct, frozen=True, tag="copy"):
     """Make a copy. With it come three descriptors: the copy's link, its standard input and its standard error."""
 
 
-class Copied(msgspec.Struct, frozen=True, tag="copied"):
+class SpareCopied(msgspec.Struct, frozen=True, tag="copied"):
     process: int
 
 
@@ -123,7 +123,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     code: int | None
 
 
-SpareMessage = SpareReady | Copy | Copied | AskExit | Exited
+SpareMessage = SpareReady | Copy | SpareCopied | AskExit | Exited
 
 encode_spare = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[SpareMessage] = msgspec.msgpack.Decoder(SpareMessage)

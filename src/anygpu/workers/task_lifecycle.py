@@ -59,7 +59,7 @@ from anygpu.errors import (
 
 #: The kind of failure, which decides what comes next. `user`: anygpu can do nothing about it; `missing`: an argument
 #: was on a worker that is gone, while the worker that ran the task is healthy.
-Fault = Literal[
+TaskFault = Literal[
     "too big",
     "no memory",
     "over budget",
@@ -111,7 +111,7 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
 class Failed(msgspec.Struct, frozen=True, gc=False):
     """The device has returned an error, or never will return: it is free, or dead."""
 
-    fault: Fault
+    fault: TaskFault
     #: The error's name and message.
     error: str
     message: str
@@ -131,7 +131,7 @@ class Expired(msgspec.Struct, frozen=True, gc=False):
     """Its deadline is over."""
 
 
-Event = Started | Finished | Failed | Cancelled | Expired
+TaskEvent = Started | Finished | Failed | Cancelled | Expired
 
 
 # -- actions
@@ -155,7 +155,7 @@ class Reclaim(msgspec.Struct, frozen=True, gc=False):
     device: str
 
 
-class Evict(msgspec.Struct, frozen=True, gc=False):
+class EvictBuffers(msgspec.Struct, frozen=True, gc=False):
     """Evict buffers from that device that can be restored from a copy or recomputed."""
 
     device: str
@@ -187,18 +187,18 @@ class Fail(msgspec.Struct, frozen=True, gc=False):
     """Give the caller the error. Happens at most once, and never together with `Deliver`."""
 
     #: `poison` if it has killed three workers; `late` if its deadline was over; else the last fault.
-    why: Fault | Literal["poison", "cancelled"]
+    why: TaskFault | Literal["poison", "cancelled"]
     #: Whether a device is still busy with it.
     still_running: bool = False
 
 
-class Free(msgspec.Struct, frozen=True, gc=False):
+class DeviceFree(msgspec.Struct, frozen=True, gc=False):
     """The device has finished with an abandoned task and may take another."""
 
     device: str
 
 
-Action = Requeue | SplitFurther | Reclaim | Evict | Replace | Kill | Probe | Deliver | Fail | Free
+Action = Requeue | SplitFurther | Reclaim | EvictBuffers | Replace | Kill | Probe | Deliver | Fail | DeviceFree
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -233,19 +233,19 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: A cancelled or expired task that still runs is stopped at the next opportunity.
     stopping: bool = False
     #: Every event so far, with the actions it led to. `describe` turns it into sentences.
-    history: tuple[tuple[Event, tuple[Action, ...]], ...] = ()
+    history: tuple[tuple[TaskEvent, tuple[Action, ...]], ...] = ()
 
 
 # -- the machine
 
 #: The task after an event, and the actions to perform.
-Step = tuple[Task, tuple[Action, ...]]
+TaskStep = tuple[Task, tuple[Action, ...]]
 
 _NOTHING: tuple[Action, ...] = ()
 _DELIVER: tuple[Action, ...] = (Deliver(),)
 
 
-def step(task: Task, event: Event) -> Step:
+def step(task: Task, event: TaskEvent) -> TaskStep:
     """The task after the event, and the actions to perform, in order.
 
     The caller gets its error before a device is replaced or probed, so that it does not wait for that.
@@ -270,7 +270,7 @@ def step(task: Task, event: Event) -> Step:
     raise InvalidTransition(task.name, type(event).__name__, status, describe(task))
 
 
-def _start(task: Task, event: Started) -> Step:
+def _start(task: Task, event: Started) -> TaskStep:
     device = event.device
     if (
         device not in task.devices
@@ -308,7 +308,7 @@ def _wrong_start(task: Task, event: Started) -> InvalidTransition:
     return InvalidTransition(task.name, f"Started on {event.device}{company}", status, describe(task))
 
 
-def _while_running(task: Task, event: Event) -> Step:
+def _while_running(task: Task, event: TaskEvent) -> TaskStep:
     device = task.device or ""
     if isinstance(event, Failed):
         return _fail(task, event, device)
@@ -325,15 +325,15 @@ def _while_running(task: Task, event: Event) -> Step:
     raise InvalidTransition(task.name, type(event).__name__, f"running on {device}", describe(task))
 
 
-def _free(task: Task, event: Finished | Failed) -> Step:
+def _free(task: Task, event: Finished | Failed) -> TaskStep:
     """The device has finished with an abandoned task: its result is dropped, and the device is free again."""
     device = task.device or ""
     end = "cancelled" if task.cancelled else "failed"
     repairs = (Probe(device),) if task.killable else _repairs(event, device)
-    return _transition(task, event, *repairs, Free(device), status=end)
+    return _transition(task, event, *repairs, DeviceFree(device), status=end)
 
 
-def _repairs(event: Event, device: str) -> tuple[Action, ...]:
+def _repairs(event: TaskEvent, device: str) -> tuple[Action, ...]:
     """The repairs of a worker before it can be used again, however the task ends."""
     fault = event.fault if isinstance(event, Failed) else None
     if fault == "hung":
@@ -346,7 +346,7 @@ def _repairs(event: Event, device: str) -> tuple[Action, ...]:
 # -- failures
 
 
-def _fail(task: Task, event: Failed, device: str) -> Step:
+def _fail(task: Task, event: Failed, device: str) -> TaskStep:
     fault, repairs = event.fault, _repairs(event, device)
     if task.cancelled:
         return _transition(task, event, Fail("cancelled"), *repairs, status="cancelled")
@@ -372,7 +372,7 @@ def _fail(task: Task, event: Failed, device: str) -> Step:
     return _retry_for_memory(task, event, device) or _exclude(task, event, device)
 
 
-def _retry_for_memory(task: Task, event: Failed, device: str) -> Step | None:
+def _retry_for_memory(task: Task, event: Failed, device: str) -> TaskStep | None:
     """A retry on the same device after a failed allocation; `None` if the retries are used up."""
     fault = event.fault
     can_cut = event.cuttable and task.cuts < CUTS
@@ -385,30 +385,32 @@ def _retry_for_memory(task: Task, event: Failed, device: str) -> Step | None:
             return _requeue(task, event, device, actions, memory_retries=retries, cuts=task.cuts + 1)
         return _requeue(task, event, device, (Reclaim(device),), memory_retries=retries)
     if fault == "over budget" and task.evictions < EVICTIONS:
-        return _requeue(task, event, device, (Evict(device),), evictions=task.evictions + 1)
+        return _requeue(task, event, device, (EvictBuffers(device),), evictions=task.evictions + 1)
     if (fault == "over budget" or fault == "too big") and can_cut:
         return _requeue(task, event, device, (SplitFurther(device),), cuts=task.cuts + 1)
     return None
 
 
-def _exclude(task: Task, event: Failed, device: str) -> Step:
+def _exclude(task: Task, event: Failed, device: str) -> TaskStep:
     excluded = (*task.excluded, device)
     if len(excluded) >= len(task.devices) and all(each in excluded for each in task.devices):
         return _fail_with(task, event, event.fault, excluded=excluded)
     return _requeue(task, event, None, excluded=excluded)
 
 
-def _requeue(task: Task, event: Failed, device: str | None, before: tuple[Action, ...] = (), **changes: Any) -> Step:
+def _requeue(
+    task: Task, event: Failed, device: str | None, before: tuple[Action, ...] = (), **changes: Any
+) -> TaskStep:
     return _transition(task, event, *before, Requeue(device), status="queued", pinned_device=device, **changes)
 
 
 def _fail_with(
-    task: Task, event: Failed, why: Fault | Literal["poison"], repairs: tuple[Action, ...] = (), **changes: Any
-) -> Step:
+    task: Task, event: Failed, why: TaskFault | Literal["poison"], repairs: tuple[Action, ...] = (), **changes: Any
+) -> TaskStep:
     return _transition(task, event, Fail(why), *repairs, status="failed", **changes)
 
 
-def _transition(task: Task, event: Event, *actions: Action, **changes: Any) -> Step:
+def _transition(task: Task, event: TaskEvent, *actions: Action, **changes: Any) -> TaskStep:
     return replace(task, history=(*task.history, (event, actions)), **changes), actions
 
 
@@ -427,7 +429,7 @@ def describe(task: Task) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _happened(event: Event, device: str) -> str:
+def _happened(event: TaskEvent, device: str) -> str:
     match event:
         case Started():
             company = "alone" if event.alone else "with others"
@@ -453,7 +455,7 @@ def _done(action: Action) -> str:
             return f"it was cut smaller for {action.device}"
         case Reclaim():
             return f"memory was reclaimed on {action.device}"
-        case Evict():
+        case EvictBuffers():
             return f"arrays were evicted from {action.device}"
         case Replace():
             return f"{action.device} got a new worker"
@@ -466,7 +468,7 @@ def _done(action: Action) -> str:
         case Fail():
             busy = ", while the device was still busy with it" if action.still_running else ""
             return f"its caller got an error ({action.why}{busy})"
-        case Free():
+        case DeviceFree():
             return f"{action.device} was free again"
 
 
@@ -476,7 +478,7 @@ def _listed(phrases: Sequence[str]) -> str:
     return f"{', '.join(phrases[:-1])} and {phrases[-1]}"
 
 
-_FAULTS: dict[type[BaseException], Fault] = {
+_FAULTS: dict[type[BaseException], TaskFault] = {
     TooBig: "too big",
     OutOfMemory: "no memory",
     OverBudget: "over budget",
@@ -491,7 +493,7 @@ _FAULTS: dict[type[BaseException], Fault] = {
 }
 
 
-def fault_of(error: BaseException, *, device: str | None = None, generation: int | None = None) -> Fault:
+def fault_of(error: BaseException, *, device: str | None = None, generation: int | None = None) -> TaskFault:
     """The fault that an error stands for; errors that anygpu cannot handle are the user's.
 
     The device and the generation of the worker that ran the task distinguish the loss of that worker (`lost`) from the

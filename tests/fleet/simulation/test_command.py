@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anygpu.cli.fleet import fleet, simulate
-from anygpu.fleet.simulation.scenario import Arrivals, Faults, Network, Scenario
+from anygpu.fleet.simulation.scenario import Arrivals, Faults, Scenario, SimulatedNetwork
 
 
 def test_it_prints_figures_and_what_breaks_first() -> None:
@@ -47,8 +47,8 @@ def test_an_unknown_pattern_is_refused() -> None:
         ("load", Arrivals().load),
         ("burst", Arrivals().burst),
         ("period", Arrivals().period),
-        ("latency", Network().latency),
-        ("bandwidth", Network().bytes_per_second),
+        ("latency", SimulatedNetwork().latency),
+        ("bandwidth", SimulatedNetwork().bytes_per_second),
         ("cut_seconds", Faults().link_cut),
     ],
 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anygpu.errors import InvalidOption
 from anygpu.fallback_warnings import users_line
 from anygpu.fleet.simulation.ledger import InvariantBroken, Ledger, SimulatedFuture
-from anygpu.fleet.simulation.scenario import PATTERNS, Arrivals, Faults, Network, Scenario
+from anygpu.fleet.simulation.scenario import PATTERNS, Arrivals, Faults, Scenario, SimulatedNetwork
 from anygpu.fleet.simulation.simulate import breaks_first, simulate
 
 #: Sixteen blocking lanes, a Ray actor each, two cores: seconds of a launch, and the share of the time that devices
@@ -179,7 +179,7 @@ def test_a_result_that_comes_twice_is_found() -> None:
         {"task_seconds": 0.0},
         {"priorities": 11},
         {"noise": float("nan")},
-        {"network": Network(bytes_per_second=0.0)},
+        {"network": SimulatedNetwork(bytes_per_second=0.0)},
         {"faults": Faults(actors=-1.0)},
         {"arrivals": Arrivals(rate=0.0)},
     ],

@@ -11,7 +11,7 @@ import numpy as np
 
 from anygpu.device_arrays.lineage import Loss
 from anygpu.hardware.usage.usage import READINGS, Usage
-from anygpu.observe.snapshot import Advice, Anomaly, Call, DeviceMemory, Fallback, Process, Snapshot
+from anygpu.observe.snapshot import Advice, Anomaly, CallRecord, DeviceMemoryUse, FallbackRecord, ProcessInfo, Snapshot
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
 from anygpu.runtime.health import Health, LaneHealth, TenantHealth
 
@@ -30,8 +30,8 @@ def call(
     move: float = 0.0,
     predicted: float | None = None,
     error: str | None = None,
-) -> Call:
-    return Call(number, function, device, end, queue + move + run, queue, move, run, 0, predicted, error)
+) -> CallRecord:
+    return CallRecord(number, function, device, end, queue + move + run, queue, move, run, 0, predicted, error)
 
 
 def quantiles(count: int, p50: float) -> Quantiles:
@@ -59,7 +59,7 @@ def statistics(function: str, device: str, calls: int, p50: float, **fields: obj
 
 def snapshot(pid: int, time: float, **fields: object) -> Snapshot:
     values: dict[str, object] = {
-        "process": Process(
+        "process": ProcessInfo(
             pid=pid,
             command=f"python service.py --part {pid % 10}",
             version="0.1",
@@ -111,7 +111,7 @@ class Invented:
             error = "DeviceLost" if self._random.random() < 0.0005 else None
             predicted = run * self._random.lognormvariate(0.1, 0.35)
             calls.append(
-                Call(
+                CallRecord(
                     next(self._numbers[index]),
                     function,
                     device,
@@ -142,8 +142,10 @@ class Invented:
                 ),
             ),
             fallbacks=(
-                Fallback(now - 40, "embed", "webgpu:0", "cuda:0: OutOfMemory: 2.1 GiB asked for, 1.4 GiB free"),
-                Fallback(now - 4, "rank", "opencl:0", "sort at service.py:41 ran on the host: no sort of float16"),
+                FallbackRecord(now - 40, "embed", "webgpu:0", "cuda:0: OutOfMemory: 2.1 GiB asked for, 1.4 GiB free"),
+                FallbackRecord(
+                    now - 4, "rank", "opencl:0", "sort at service.py:41 ran on the host: no sort of float16"
+                ),
             ),
             runtime=Health(
                 ok=True,
@@ -207,7 +209,7 @@ class Invented:
                 ),
             },
             memory={
-                DEVICES[index % 3]: DeviceMemory(
+                DEVICES[index % 3]: DeviceMemoryUse(
                     bytes=(700 + int(200 * wave)) << 20,
                     peak_bytes=1200 << 20,
                     by_owner={"weights": 400 << 20, "store": 150 << 20, "results": int(100 * wave) << 20},

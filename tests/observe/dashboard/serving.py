@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 
-from anygpu.observe.dashboard.server import Dashboard, Source
+from anygpu.observe.dashboard.server import Dashboard, ProcessSource
 
 
 @contextlib.contextmanager
-def served(source: Source, interval: float = 0.1) -> Iterator[Dashboard]:
+def served(source: ProcessSource, interval: float = 0.1) -> Iterator[Dashboard]:
     dashboard = Dashboard(source, now=time.time, interval=interval)
     ready = threading.Event()
     stopping: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []

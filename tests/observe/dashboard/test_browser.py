@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from anygpu.observe.snapshot import Advice, Anomaly, DeviceMemory, Fallback, Process, Snapshot
+from anygpu.observe.snapshot import Advice, Anomaly, DeviceMemoryUse, FallbackRecord, ProcessInfo, Snapshot
 from anygpu.observe.statistics import Summary
 from anygpu.runtime.health import Health, LaneHealth, TenantHealth
 from tests.observe.dashboard.invented import Invented, call, snapshot, statistics, usage
@@ -47,7 +47,7 @@ class Hostile:
     def snapshots(self, since: Mapping[int, int]) -> dict[int, Snapshot | None]:
         now = time.time()
         last = since.get(7, 0)
-        process = Process(
+        process = ProcessInfo(
             pid=7, command=HOSTILE[0] + HOSTILE[1], version=HOSTILE[2], since=1.0, processor_seconds=1.0, memory_bytes=1
         )
         calls = tuple(
@@ -65,13 +65,13 @@ class Hostile:
                 statistics=Summary(
                     seconds=1.0, calls=tuple(statistics(name, name, 5, 0.1, errors={name: 1}) for name in HOSTILE)
                 ),
-                fallbacks=tuple(Fallback(now, name, name, name) for name in HOSTILE),
+                fallbacks=tuple(FallbackRecord(now, name, name, name) for name in HOSTILE),
                 runtime=Health(
                     ok=True, closed=None, waiting=1, limit=9, open_tasks=1, oldest_seconds=None,
                     lanes=lanes, tenants=tenants, losses=(),
                 ),
                 usage={name: usage(name, load=0.5) for name in HOSTILE},
-                memory={name: DeviceMemory(bytes=9, peak_bytes=9, by_owner={name: 5}) for name in HOSTILE},
+                memory={name: DeviceMemoryUse(bytes=9, peak_bytes=9, by_owner={name: 5}) for name in HOSTILE},
                 anomalies=tuple(
                     Anomaly(kind=name, subject=name, device=name, sentence=name, time=now) for name in HOSTILE
                 ),

@@ -18,12 +18,12 @@ from anygpu.observe.dashboard.history import (
     OTHER,
     PROCESSES,
     SAMPLES,
-    History,
-    Names,
+    DashboardHistory,
+    NameNumbers,
     Ring,
 )
-from anygpu.observe.dashboard.panels import View
-from anygpu.observe.snapshot import DeviceMemory, Process
+from anygpu.observe.dashboard.panels import HistoryView
+from anygpu.observe.snapshot import DeviceMemoryUse, ProcessInfo
 from tests.observe.dashboard.invented import Invented, call, snapshot, usage
 
 
@@ -39,7 +39,7 @@ def test_a_ring_has_the_latest_rows_in_order() -> None:
 
 
 def test_too_many_names_are_told_together() -> None:
-    names = Names()
+    names = NameNumbers()
 
     numbers = [names.number(f"function {number}") for number in range(1000)]
 
@@ -51,7 +51,7 @@ def test_too_many_names_are_told_together() -> None:
 
 
 def test_calls_are_counted_once_even_if_they_are_told_twice() -> None:
-    history = History()
+    history = DashboardHistory()
     history.add({7: snapshot(7, 10.0, calls=tuple(call(number, number) for number in (1, 2, 3)))}, 10.0)
     history.add({7: snapshot(7, 11.0, calls=tuple(call(number, number) for number in (2, 3, 4)))}, 11.0)
 
@@ -61,7 +61,7 @@ def test_calls_are_counted_once_even_if_they_are_told_twice() -> None:
 
 
 def test_calls_that_came_too_fast_are_known_to_be_missing() -> None:
-    history = History()
+    history = DashboardHistory()
     history.add({7: snapshot(7, 10.0, calls=(call(1, 1.0),))}, 10.0)
     history.add({7: snapshot(7, 11.0, calls=(call(51, 2.0),))}, 11.0)
 
@@ -69,7 +69,7 @@ def test_calls_that_came_too_fast_are_known_to_be_missing() -> None:
 
 
 def test_a_process_that_has_ended_is_remembered_for_a_while() -> None:
-    history = History()
+    history = DashboardHistory()
     history.add({7: snapshot(7, 10.0), 8: snapshot(8, 10.0)}, 10.0)
     history.add({8: snapshot(8, 11.0)}, 11.0)
 
@@ -81,7 +81,7 @@ def test_a_process_that_has_ended_is_remembered_for_a_while() -> None:
 
 
 def test_a_process_that_is_silent_has_not_ended() -> None:
-    history = History()
+    history = DashboardHistory()
     history.add({7: snapshot(7, 10.0)}, 10.0)
     history.add({7: None}, 11.0)
 
@@ -90,9 +90,9 @@ def test_a_process_that_is_silent_has_not_ended() -> None:
 
 
 def test_another_process_with_the_same_id_starts_afresh() -> None:
-    history = History()
+    history = DashboardHistory()
     history.add({7: snapshot(7, 10.0, calls=(call(900, 1.0),))}, 10.0)
-    process = Process(pid=7, command="other.py", version="0", since=2000.0, processor_seconds=0.0, memory_bytes=0)
+    process = ProcessInfo(pid=7, command="other.py", version="0", since=2000.0, processor_seconds=0.0, memory_bytes=0)
     history.add({7: snapshot(7, 11.0, process=process, calls=(call(1, 2.0),))}, 11.0)
 
     assert history.since() == {7: 1}
@@ -100,7 +100,7 @@ def test_another_process_with_the_same_id_starts_afresh() -> None:
 
 
 def test_devices_of_software_are_summed_and_cards_are_not() -> None:
-    history = History()
+    history = DashboardHistory()
     looks = {
         pid: snapshot(
             pid, 10.0, usage={"cuda:0": usage("nvidia:0", load=0.5), "webgpu:0": usage("webgpu:0", "worker", load=0.4)}
@@ -115,14 +115,14 @@ def test_devices_of_software_are_summed_and_cards_are_not() -> None:
 
 
 def test_what_is_not_known_is_not_full_load() -> None:
-    history = History()
+    history = DashboardHistory()
     history.add({7: snapshot(7, 10.0, usage={"cuda:0": usage("nvidia:0")})}, 10.0)
 
     assert math.isnan(history.device_samples["cuda:0"][-1].load)
 
 
 def test_devices_that_nobody_tells_of_any_more_are_forgotten() -> None:
-    history = History()
+    history = DashboardHistory()
     history.add({7: snapshot(7, 10.0, usage={"cuda:0": usage("nvidia:0", load=0.5)})}, 10.0)
     history.add({7: snapshot(7, 11.0)}, 11.0 + KEPT_SECONDS)
 
@@ -131,8 +131,8 @@ def test_devices_that_nobody_tells_of_any_more_are_forgotten() -> None:
 
 
 def test_memory_is_that_of_owners_and_the_rest() -> None:
-    history = History()
-    memory = {"cuda:0": DeviceMemory(bytes=100, peak_bytes=100, by_owner={"weights": 60})}
+    history = DashboardHistory()
+    memory = {"cuda:0": DeviceMemoryUse(bytes=100, peak_bytes=100, by_owner={"weights": 60})}
     history.add({7: snapshot(7, 10.0, memory=memory)}, 10.0)
 
     assert history.memory[-1][1] == {(7, "cuda:0", "weights"): 60, (7, "cuda:0", OTHER): 40}
@@ -142,7 +142,7 @@ def test_memory_does_not_grow() -> None:
     clock = itertools.count(1, 0.5)
     moment = [0.5]
     source = Invented(lambda: moment[0], rate=8000.0)
-    history = History()
+    history = DashboardHistory()
     for moment[0] in itertools.islice(clock, 60):
         history.add(source.snapshots(history.since()), moment[0])
     assert len(history.since()) == 4
@@ -158,8 +158,10 @@ def test_memory_does_not_grow() -> None:
 def test_of_owners_with_as_much_memory_the_one_seen_first_is_lowest() -> None:
     """Whatever the seed of hashes is: a chart must not look otherwise after each start."""
     owners = [f"owner {number}" for number in range(6)]
-    history = History()
-    held = DeviceMemory(bytes=600, peak_bytes=600, by_owner=dict.fromkeys(owners, 100))
+    history = DashboardHistory()
+    held = DeviceMemoryUse(bytes=600, peak_bytes=600, by_owner=dict.fromkeys(owners, 100))
     history.add({7: snapshot(7, 10.0, memory={"opencl:0": held})}, 10.0)
 
-    assert panels.owners(history, View(now=11.0, window=60.0))["name"] == [f"{each} on opencl:0" for each in owners]
+    assert panels.owners(history, HistoryView(now=11.0, window=60.0))["name"] == [
+        f"{each} on opencl:0" for each in owners
+    ]

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from anygpu.observe.dashboard import server
-from anygpu.observe.dashboard.history import History
-from anygpu.observe.dashboard.panels import View
+from anygpu.observe.dashboard.history import DashboardHistory
+from anygpu.observe.dashboard.panels import HistoryView
 from anygpu.observe.dashboard.server import TABS, Dashboard, columns, figures
 from tests.observe.dashboard.invented import Invented
 
@@ -29,9 +29,9 @@ class Clock:
 
 
 @pytest.fixture(scope="module")
-def history() -> History:
+def history() -> DashboardHistory:
     """Half a minute of four processes with 2,000 calls a second."""
-    clock, history = Clock(), History()
+    clock, history = Clock(), DashboardHistory()
     source = Invented(clock)
     for _ in range(60):
         clock.now += 0.5
@@ -39,8 +39,8 @@ def history() -> History:
     return history
 
 
-def view(history: History, **chosen: Any) -> View:
-    return View(max(each.answered for each in history.processes.values()), **({"window": 30.0} | chosen))
+def view(history: DashboardHistory, **chosen: Any) -> HistoryView:
+    return HistoryView(max(each.answered for each in history.processes.values()), **({"window": 30.0} | chosen))
 
 
 def drawn_columns(data: Any) -> Any:
@@ -48,7 +48,7 @@ def drawn_columns(data: Any) -> Any:
     return data[0] if isinstance(data, tuple) else data
 
 
-def test_figures_have_the_columns_that_they_draw(history: History) -> None:
+def test_figures_have_the_columns_that_they_draw(history: DashboardHistory) -> None:
     drawn = json.loads(figures())
     names = [name.removeprefix("plot-") for name in drawn["roots"].values()]
     assert len(names) == len(set(names)) == 11
@@ -75,7 +75,7 @@ def models(value: Any) -> list[Any]:
     return own + [each for one in value.values() for each in models(one)]
 
 
-def test_every_panel_of_the_page_has_data(history: History) -> None:
+def test_every_panel_of_the_page_has_data(history: DashboardHistory) -> None:
     page = (Path(server.__file__).with_name("page.html")).read_text()
     for tab in NAMES:
         part = page.split(f'<div data-tab="{tab}"')[1].split("<div data-tab=")[0]
@@ -104,7 +104,7 @@ def test_a_choice_that_is_none_changes_nothing(chosen: dict[str, str]) -> None:
     dashboard._server.listener.close()
 
 
-def test_columns_take_less_than_200_ms(history: History) -> None:
+def test_columns_take_less_than_200_ms(history: DashboardHistory) -> None:
     figures()
     for tab in NAMES:
         for pid in (None, next(iter(history.processes))):

@@ -59,6 +59,7 @@ def top(
 
 
 def _once(*, json: bool) -> None:
+    """Print one picture of all observed processes, and exit."""
     from anygpu.cli.top.pages import Watching, document, show_once
     from anygpu.workers.discovery import discover
 

@@ -25,7 +25,7 @@ from anygpu.observe.tables import CallRow, DeviceRow, Problem, ProcessRow, Tenan
 NO_PROCESS = "No process of yours is observed. Start one: anygpu run script.py"
 
 
-class Row(NamedTuple):
+class PageRow(NamedTuple):
     """One line; `name` stays the same from one picture to the next."""
 
     name: tuple[str, ...]
@@ -45,12 +45,14 @@ class Page(NamedTuple):
     #: Shown when there are no rows.
     empty: str
 
-    def rows(self, looks: Sequence[Look]) -> list[Row]:
+    def rows(self, looks: Sequence[Look]) -> list[PageRow]:
         return rows(self.columns, self.items(looks), self.name)
 
 
-def rows(columns: Sequence[Column[Any]], items: Sequence[Any], name: Callable[[Any], tuple[object, ...]]) -> list[Row]:
-    return [Row(tuple(map(str, name(item))), cells(columns, item, SHORT)) for item in items]
+def rows(
+    columns: Sequence[Column[Any]], items: Sequence[Any], name: Callable[[Any], tuple[object, ...]]
+) -> list[PageRow]:
+    return [PageRow(tuple(map(str, name(item))), cells(columns, item, SHORT)) for item in items]
 
 
 def heading(column: Column[Any]) -> str:
@@ -210,14 +212,14 @@ def _summed(usages: Sequence[Usage]) -> Usage:
     )
 
 
-def device_rows(found: Sequence[DeviceRow]) -> list[Row]:
+def device_rows(found: Sequence[DeviceRow]) -> list[PageRow]:
     return rows(DEVICES, found, lambda row: (row.name,))
 
 
 # -- order, filter and width
 
 
-def filtered(rows: Sequence[Row], words: str) -> list[Row]:
+def filtered(rows: Sequence[PageRow], words: str) -> list[PageRow]:
     """The rows that have every word somewhere, in upper or lower case."""
     wanted = words.lower().split()
     if not wanted:
@@ -225,7 +227,7 @@ def filtered(rows: Sequence[Row], words: str) -> list[Row]:
     return [row for row in rows if all(any(word in cell.text.lower() for cell in row.cells) for word in wanted)]
 
 
-def in_order(rows: Sequence[Row], column: int, *, descending: bool) -> list[Row]:
+def in_order(rows: Sequence[PageRow], column: int, *, descending: bool) -> list[PageRow]:
     """Sorted by a column, and where that is equal by name, so that rows do not dance. What is unknown comes last."""
     known = [row for row in rows if row.cells[column].key is not None]
     unknown = [row for row in rows if row.cells[column].key is None]
@@ -281,7 +283,7 @@ def headline(looks: Sequence[Look]) -> str:
 # -- all that is known of one row
 
 
-def details(page: Page, row: Row, looks: Sequence[Look]) -> Text:
+def details(page: Page, row: PageRow, looks: Sequence[Look]) -> Text:
     """Every column by its name, and of a function everything that was counted."""
     found = Text()
     found.append(f"{page.title}\n\n", style="bold")
@@ -309,6 +311,7 @@ def details(page: Page, row: Row, looks: Sequence[Look]) -> Text:
 
 
 def _function(found: Text, calls: CallStatistics) -> None:
+    """Append the details of a function: quantiles of its seconds, phases, and failures."""
     found.append("\nSeconds\n", style="bold")
     for name, quantiles in (("five minutes", calls.lately), ("since the start", calls.seconds)):
         _line(found, name, _quantiles(quantiles))
@@ -442,7 +445,8 @@ def show_once(console: Console, picture: Picture) -> None:
             _show(console, page.title, page.columns, in_order(rows, page.sort, descending=page.descending))
 
 
-def _show(console: Console, title: str, columns: Sequence[Column[Any]], rows: Sequence[Row]) -> None:
+def _show(console: Console, title: str, columns: Sequence[Column[Any]], rows: Sequence[PageRow]) -> None:
+    """Print rows as a table, cut to the width of the terminal."""
     console.print()
     if title:
         console.print(Text(title, style="bold"))

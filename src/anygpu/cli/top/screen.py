@@ -23,8 +23,8 @@ from anygpu.cli.top.pages import (
     NO_PROCESS,
     PAGES,
     Page,
+    PageRow,
     Picture,
-    Row,
     Watching,
     details,
     device_rows,
@@ -37,7 +37,7 @@ from anygpu.cli.top.table import Rows
 from anygpu.errors import AnyGPUError
 
 
-class Key(NamedTuple):
+class Shortcut(NamedTuple):
     """`textual` are its names for Textual, `shown` is what the help calls it."""
 
     shown: str
@@ -47,23 +47,23 @@ class Key(NamedTuple):
 
 
 KEYS = (
-    Key("q, F10, Ctrl-C", "quit", "q,f10,ctrl+c", "quit"),
-    Key("?, h, F1", "this help", "question_mark,h,f1", "help"),
-    *(Key("", page.title, str(number), f"page({number - 1})") for number, page in enumerate(PAGES, 1)),
-    Key(f"1 to {len(PAGES)}", ", ".join(page.title.lower() for page in PAGES), ""),
-    Key("Tab, →", "the next page", "tab,right", "next_page(1)"),
-    Key("Shift-Tab, ←", "the page before", "shift+tab,left", "next_page(-1)"),
-    Key("↑ ↓ PgUp PgDn Home End", "move the cursor", ""),
-    Key("Enter", "all about the line under the cursor", ""),
-    Key("/, F3, F4", "filter: only lines that have all these words", "slash,f3,f4,backslash", "filter"),
-    Key("Esc", "no filter", "escape", "show_all"),
-    Key("> ., F6", "sort by the next column, or click on its name", "greater_than_sign,full_stop,f6", "sort(1)"),
-    Key("< ,", "sort by the column before", "less_than_sign,comma", "sort(-1)"),
-    Key("r, I", "reverse the sort", "r,I", "reverse"),
-    Key("p, Z", "pause, and go on", "p,Z", "pause"),
-    Key("Space", "look now", "space", "look"),
-    Key("+ -", "refresh faster, slower", "plus", "faster(0.5)"),
-    Key("", "", "minus", "faster(2.0)"),
+    Shortcut("q, F10, Ctrl-C", "quit", "q,f10,ctrl+c", "quit"),
+    Shortcut("?, h, F1", "this help", "question_mark,h,f1", "help"),
+    *(Shortcut("", page.title, str(number), f"page({number - 1})") for number, page in enumerate(PAGES, 1)),
+    Shortcut(f"1 to {len(PAGES)}", ", ".join(page.title.lower() for page in PAGES), ""),
+    Shortcut("Tab, →", "the next page", "tab,right", "next_page(1)"),
+    Shortcut("Shift-Tab, ←", "the page before", "shift+tab,left", "next_page(-1)"),
+    Shortcut("↑ ↓ PgUp PgDn Home End", "move the cursor", ""),
+    Shortcut("Enter", "all about the line under the cursor", ""),
+    Shortcut("/, F3, F4", "filter: only lines that have all these words", "slash,f3,f4,backslash", "filter"),
+    Shortcut("Esc", "no filter", "escape", "show_all"),
+    Shortcut("> ., F6", "sort by the next column, or click on its name", "greater_than_sign,full_stop,f6", "sort(1)"),
+    Shortcut("< ,", "sort by the column before", "less_than_sign,comma", "sort(-1)"),
+    Shortcut("r, I", "reverse the sort", "r,I", "reverse"),
+    Shortcut("p, Z", "pause, and go on", "p,Z", "pause"),
+    Shortcut("Space", "look now", "space", "look"),
+    Shortcut("+ -", "refresh faster, slower", "plus", "faster(0.5)"),
+    Shortcut("", "", "minus", "faster(2.0)"),
 )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ _DEVICES_AT_24 = 5
 _PROBE_SECONDS = 15.0
 
 
-class Note(ModalScreen[None]):
+class TextPage(ModalScreen[None]):
     """A page of text above everything. Any of the usual keys closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -243,6 +243,7 @@ class Top(App[None]):
         self.query_one("#keys", Static).update(shown)
 
     def _draw_rows(self) -> None:
+        """Draw the rows of the current page, filtered and sorted, or why there are none."""
         column, descending = self._sort[self._page]
         rows = filtered(self.page.rows(self._picture.looks), self.words)
         if not self._looked:
@@ -278,8 +279,8 @@ class Top(App[None]):
     def on_rows_chosen(self, message: Rows.Chosen) -> None:
         self._show_details(message.row)
 
-    def _show_details(self, row: Row) -> None:
-        self.push_screen(Note(details(self.page, row, self._picture.looks)))
+    def _show_details(self, row: PageRow) -> None:
+        self.push_screen(TextPage(details(self.page, row, self._picture.looks)))
 
     # -- keys
 
@@ -316,7 +317,7 @@ class Top(App[None]):
         self._at_once.set()
 
     def action_help(self) -> None:
-        self.push_screen(Note(help_text(self.page)))
+        self.push_screen(TextPage(help_text(self.page)))
 
     def action_filter(self) -> None:
         words = self.query_one("#words", Input)

@@ -14,7 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from anygpu.base.tables import Column
-from anygpu.cli.top.pages import Row, fit, heading, widths
+from anygpu.cli.top.pages import PageRow, fit, heading, widths
 
 #: The colours are the terminal's own, so that they can be read on a light ground and on a dark one.
 _STYLES = {
@@ -43,7 +43,7 @@ class Rows(ScrollView, can_focus=True):
     class Chosen(Message):
         """Enter was pressed on a row, or it was clicked twice."""
 
-        def __init__(self, row: Row) -> None:
+        def __init__(self, row: PageRow) -> None:
             self.row = row
             super().__init__()
 
@@ -62,7 +62,7 @@ class Rows(ScrollView, can_focus=True):
         self._cursor_is_shown = cursor
         self.can_focus = cursor
         self._columns: Sequence[Column[Any]] = ()
-        self.rows: Sequence[Row] = ()
+        self.rows: Sequence[PageRow] = ()
         self._sorted_by: int | None = None
         self._descending = False
         self._empty = ""
@@ -71,7 +71,7 @@ class Rows(ScrollView, can_focus=True):
     def show(
         self,
         columns: Sequence[Column[Any]],
-        rows: Sequence[Row],
+        rows: Sequence[PageRow],
         *,
         sorted_by: int | None = None,
         descending: bool = False,
@@ -92,7 +92,7 @@ class Rows(ScrollView, can_focus=True):
         return 0
 
     @property
-    def chosen(self) -> Row | None:
+    def chosen(self) -> PageRow | None:
         return self.rows[self.cursor] if self.rows else None
 
     @property
@@ -160,7 +160,7 @@ class Rows(ScrollView, can_focus=True):
             segments.append(Segment(fit(name, room, right=column.right) + " ", _SORTED if is_sorted else _HEAD))
         return Strip(segments).adjust_cell_length(width, _HEAD)
 
-    def _row(self, row: Row, width: int, *, on: bool) -> Strip:
+    def _row(self, row: PageRow, width: int, *, on: bool) -> Strip:
         segments = []
         for column, cell, room in zip(self._columns, row.cells, widths(self._columns, width), strict=True):
             if room:

@@ -13,7 +13,7 @@ from anygpu.engines.opencl.memory import works_in_place
 from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, InvalidProgram, OutOfMemory, TooBig
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
-from anygpu.hardware.device import Device, DeviceKind, Form, Unavailable, reasons_for, unknown_facts
+from anygpu.hardware.device import Device, DeviceForm, DeviceKind, Unavailable, reasons_for, unknown_facts
 
 # -- pyopencl's errors as ours, by their codes
 
@@ -166,7 +166,7 @@ def describe(device_id: str, device: Any) -> Device:
     )
 
 
-def _form_and_kind(device: Any) -> tuple[Form, DeviceKind]:
+def _form_and_kind(device: Any) -> tuple[DeviceForm, DeviceKind]:
     if device.type & cl.device_type.CPU:
         return "software", "cpu"
     if device.type & cl.device_type.GPU:

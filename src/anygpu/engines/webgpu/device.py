@@ -18,14 +18,14 @@ from anygpu.codegen.target import Target
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, OutOfMemory
 from anygpu.hardware import host, vulkan
 from anygpu.hardware.cards import plain_name
-from anygpu.hardware.device import Device, Form, Unavailable, reasons_for, unknown_facts
+from anygpu.hardware.device import Device, DeviceForm, Unavailable, reasons_for, unknown_facts
 from anygpu.hardware.sysfs import vendor_name
 
 #: Best first: a card that is seen through several interfaces is used through the first that works.
 BACKENDS = ("Vulkan", "Metal", "D3D12", "OpenGL")
 
 
-_FORMS: dict[str, Form] = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "CPU": "software"}
+_FORMS: dict[str, DeviceForm] = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "CPU": "software"}
 
 
 #: Renderers that compute on the CPU and do not always say so.
@@ -85,7 +85,7 @@ def one_per_card(adapters: Iterable[Any]) -> list[list[Any]]:
 def describe(device_id: str, adapter: Any, others: tuple[str, ...], facts: vulkan.VulkanDevice | None) -> Device:
     info = adapter.info
     software = any(name in info["device"].lower() for name in _SOFTWARE_NAMES)
-    form: Form = "software" if software else _FORMS.get(info["adapter_type"], "virtual")
+    form: DeviceForm = "software" if software else _FORMS.get(info["adapter_type"], "virtual")
     is_pci = 0 < info["vendor_id"] <= 0xFFFF
     unknown = {"compute_capability": host.NOT_NVIDIA if info["vendor_id"] != 0x10DE else "WebGPU does not tell it"}
     if form == "software":

@@ -16,7 +16,7 @@ from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.disturbance import Conditions
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost, DeviceUnavailable, QueueFull
-from anygpu.fleet.simulation.ledger import Ledger, Meter, SimulatedFuture
+from anygpu.fleet.simulation.ledger import DecisionMeter, Ledger, SimulatedFuture
 from anygpu.fleet.simulation.scenario import OPENING, EventClock, Scenario, SimulatedDevice, SimulatedPlanner
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
@@ -75,12 +75,14 @@ class _Work:
         self.rest: list[Job] = list(jobs)
 
 
-class Launch:
+class SimulatedLaunch:
     """Tasks that are on their way to a device, on it, or on their way back."""
 
     __slots__ = ("batch", "began", "choice", "done_at", "driver", "gone", "jobs", "seconds", "waited", "work")
 
-    def __init__(self, driver: Driver, work: _Work, jobs: Sequence[Job], choice: Choice, batch: Batch | None) -> None:
+    def __init__(
+        self, driver: SimulatedDriver, work: _Work, jobs: Sequence[Job], choice: Choice, batch: Batch | None
+    ) -> None:
         self.driver = driver
         self.work = work
         self.jobs = jobs
@@ -93,7 +95,7 @@ class Launch:
         self.gone = False
 
 
-class Driver:
+class SimulatedDriver:
     """A runtime without threads. It is the host that the real lane worker reports to."""
 
     def __init__(
@@ -129,7 +131,7 @@ class Driver:
         self._free_at = self.busy_seconds = 0.0
         #: Lanes with a thread that was woken, in order.
         self._woken: deque[SimulatedLane] = deque()
-        self.meter = Meter()
+        self.meter = DecisionMeter()
         self.open_jobs: set[Job] = set()
 
     # -- what the driver's processor takes
@@ -154,6 +156,7 @@ class Driver:
     def _admit(
         self, submitted: float, tenant: str, kind: int, priority: int, on_end: Callable[[], None] | None
     ) -> None:
+        """Queue a task that has arrived, or count it as refused."""
         begin = self.meter.begin()
         number = next(self._numbers)
         calls, deadline = self._calls[kind], self._scenario.deadline
@@ -220,7 +223,7 @@ class Driver:
         if lane.turn == turn and lane.idle and not lane.woken:
             self._go_on(self._take, lane)
 
-    def _go_on(self, decide: Callable[[Any], Launch | None], about: Any) -> None:
+    def _go_on(self, decide: Callable[[Any], SimulatedLaunch | None], about: Any) -> None:
         """Measure a decision, and make the launch that was decided."""
         begin = self.meter.begin()
         launch = decide(about)
@@ -228,7 +231,7 @@ class Driver:
         if launch is not None:
             self._launch(launch)
 
-    def _take(self, lane: SimulatedLane) -> Launch | None:
+    def _take(self, lane: SimulatedLane) -> SimulatedLaunch | None:
         """Take the tasks that the lane launches next, if there are any."""
         now = self.clock.now
         lane.turn += 1
@@ -247,7 +250,7 @@ class Driver:
             lane.wake(now)
         return self._next_launch(_Work(lane, thread, jobs))
 
-    def _next_launch(self, work: _Work) -> Launch | None:
+    def _next_launch(self, work: _Work) -> SimulatedLaunch | None:
         """The next launch of the work, or of what the lane takes after it."""
         routing = self.dispatcher.routing
         while work.rest:
@@ -271,7 +274,7 @@ class Driver:
                 if self._worker.begin(job, choice, start):
                     running.append(job)
             if running:
-                return Launch(self, work, running, choice, batch)
+                return SimulatedLaunch(self, work, running, choice, batch)
         self.dispatcher.ended(work.lane, work.thread)
         work.jobs.clear()
         work.lane.idle += 1
@@ -279,7 +282,8 @@ class Driver:
 
     # -- launches
 
-    def _launch(self, launch: Launch) -> None:
+    def _launch(self, launch: SimulatedLaunch) -> None:
+        """Send tasks to a device: the driver's processor, the network and the device take their time."""
         scenario, device, tasks = self._scenario, self._devices[launch.choice.candidate], len(launch.jobs)
         cost = scenario.driver_launch / 2 + tasks * scenario.driver_task / 2
         sent = self._occupy(cost)
@@ -304,16 +308,16 @@ class Driver:
         self._ledger.waits.extend(begin - job.submitted for job in launch.jobs)
         self._deliver_at(launch, device.free_at + scenario.network.latency)
 
-    def _deliver_at(self, launch: Launch, when: float) -> None:
+    def _deliver_at(self, launch: SimulatedLaunch, when: float) -> None:
         launch.done_at = when
         self.clock.at(when, self._arrived, launch, when)
 
-    def delay(self, launch: Launch, until: float) -> None:
+    def delay(self, launch: SimulatedLaunch, until: float) -> None:
         """Its answer cannot arrive before this time."""
         if not launch.gone and launch.done_at < until:
             self._deliver_at(launch, until)
 
-    def _arrived(self, launch: Launch, when: float) -> None:
+    def _arrived(self, launch: SimulatedLaunch, when: float) -> None:
         if launch.gone or launch.done_at != when:
             return
         launch.gone = True
@@ -325,10 +329,11 @@ class Driver:
         launch.waited += ready - self.clock.now - cost
         self.clock.at(ready, self._finished, launch)
 
-    def _finished(self, launch: Launch) -> None:
+    def _finished(self, launch: SimulatedLaunch) -> None:
         self._go_on(self._finish, launch)
 
-    def _finish(self, launch: Launch) -> Launch | None:
+    def _finish(self, launch: SimulatedLaunch) -> SimulatedLaunch | None:
+        """End a launch: record what it took, and resolve its tasks. Returns the device's next launch."""
         now, name, site = self.clock.now, launch.choice.candidate, launch.jobs[0].call.site
         took = now - launch.began
         each = took / len(launch.jobs)
@@ -350,19 +355,19 @@ class Driver:
 
     # -- faults
 
-    def lose(self, launch: Launch, seen: float) -> None:
+    def lose(self, launch: SimulatedLaunch, seen: float) -> None:
         """The device, or the way to it, is gone; the driver sees that later."""
         if not launch.gone:
             self._lose(launch, seen)
 
-    def _lose(self, launch: Launch, seen: float) -> None:
+    def _lose(self, launch: SimulatedLaunch, seen: float) -> None:
         launch.gone = True
         self._ledger.lost_launches += 1
         name = launch.choice.candidate
         generation = launch.jobs[0].life.task.generation
         self.clock.at(seen, self._failed, launch, DeviceLost(name, detail="its actor died", generation=generation))
 
-    def _failed(self, launch: Launch, error: AnyGPUError) -> None:
+    def _failed(self, launch: SimulatedLaunch, error: AnyGPUError) -> None:
         self._devices[launch.choice.candidate].launches.pop(launch, None)
         spent = Phases(other=self.clock.now - launch.began)
         for job in launch.jobs:

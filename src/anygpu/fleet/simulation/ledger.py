@@ -118,7 +118,7 @@ class SimulatedFuture:
 EVERY = 17
 
 
-class Meter:
+class DecisionMeter:
     """Adds up the processor seconds of decisions, from a sample of them."""
 
     __slots__ = ("_count", "_seconds")

@@ -25,9 +25,9 @@ from anygpu.plan.calibration import Calibration, Curve, Transfer, assumed
 
 #: constant: evenly; poisson: independent of each other; bursts: many at once, evenly; diurnal: poisson, with a rate
 #: that rises and falls; closed: so many clients, each of which submits its next task when it has a result.
-Pattern = Literal["constant", "poisson", "bursts", "diurnal", "closed"]
+ArrivalPattern = Literal["constant", "poisson", "bursts", "diurnal", "closed"]
 
-PATTERNS: tuple[Pattern, ...] = ("constant", "poisson", "bursts", "diurnal", "closed")
+PATTERNS: tuple[ArrivalPattern, ...] = ("constant", "poisson", "bursts", "diurnal", "closed")
 
 #: Seconds of the driver's processor for one remote launch: 16 lanes, a blocking call of a Ray actor each, made 1,452
 #: calls a second together (Ray 2.60, Python 3.11, two cores).
@@ -42,7 +42,7 @@ CALL_SECONDS = 2.4e-3
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     """When tasks are submitted."""
 
-    pattern: Pattern = "poisson"
+    pattern: ArrivalPattern = "poisson"
     #: Tasks a second; `None`: as many as keep the devices busy for `load` of the time.
     rate: float | None = None
     load: float = 0.8
@@ -55,7 +55,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     clients: int | None = None
 
 
-class Network(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedNetwork(msgspec.Struct, frozen=True, kw_only=True):
     """The way between the driver and a node."""
 
     #: One way, in seconds.
@@ -118,7 +118,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     batching: bool = True
     #: Bytes of a task's arguments and results.
     nbytes: int = 8192
-    network: Network = Network()
+    network: SimulatedNetwork = SimulatedNetwork()
     call_seconds: float = CALL_SECONDS
     driver_launch: float = LAUNCH_ON_DRIVER
     driver_task: float = TASK_ON_DRIVER

@@ -14,7 +14,7 @@ from itertools import islice
 import msgspec
 
 from anygpu.base.units import readable_seconds
-from anygpu.fleet.simulation.driver import Driver
+from anygpu.fleet.simulation.driver import SimulatedDriver
 from anygpu.fleet.simulation.ledger import InvariantBroken, Ledger
 from anygpu.fleet.simulation.scenario import EventClock, Scenario, SimulatedDevice, SimulatedNode, moments
 
@@ -27,7 +27,7 @@ SCHEMA = "anygpu.simulation/1"
 _FULL = 0.9
 
 
-class Quantiles(msgspec.Struct, frozen=True):
+class TimeQuantiles(msgspec.Struct, frozen=True):
     """Seconds within which so many percent came."""
 
     p50: float
@@ -35,7 +35,7 @@ class Quantiles(msgspec.Struct, frozen=True):
     p99: float
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a scenario. What was not measured of our own code is the same for the same seed."""
 
     schema: str = SCHEMA
@@ -45,8 +45,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     #: Tasks a second.
     throughput: float
     #: From submission until a task began on a device, and until its caller had the result.
-    waiting: Quantiles
-    latency: Quantiles
+    waiting: TimeQuantiles
+    latency: TimeQuantiles
     #: Shares of the time: of all devices, of the busiest driver and of the busiest link.
     devices_busy: float
     driver_busy: float
@@ -77,7 +77,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
     @property
-    def same_every_time(self) -> Report:
+    def same_every_time(self) -> SimulationReport:
         """Without what was measured, for comparisons."""
         return msgspec.structs.replace(
             self, decision_seconds=0.0, real_seconds=0.0, processor_seconds=0.0, preparing_seconds=0.0
@@ -87,20 +87,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def report_of(
     scenario: Scenario,
     ledger: Ledger,
-    drivers: Sequence[Driver],
+    drivers: Sequence[SimulatedDriver],
     nodes: Sequence[SimulatedNode],
     *,
     seconds: float,
     real_seconds: float,
     processor_seconds: float,
     preparing: float,
-) -> Report:
+) -> SimulationReport:
     span = max(seconds, 1e-9)
     devices = [device for node in nodes for device in node.devices]
     busy = sum(device.busy_seconds for device in devices) / len(devices) / span
     driver_busy = max(driver.busy_seconds for driver in drivers) / span
     link_busy = max(node.link_seconds for node in nodes) / span
-    return Report(
+    return SimulationReport(
         scenario=scenario,
         seconds=seconds,
         throughput=ledger.delivered / span,
@@ -127,11 +127,11 @@ def report_of(
     )
 
 
-def quantiles(values: array[float]) -> Quantiles:
+def quantiles(values: array[float]) -> TimeQuantiles:
     if not values:
-        return Quantiles(0.0, 0.0, 0.0)
+        return TimeQuantiles(0.0, 0.0, 0.0)
     ordered = sorted(values)
-    return Quantiles(*(ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.95, 0.99)))
+    return TimeQuantiles(*(ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.95, 0.99)))
 
 
 def breaks_first(scenario: Scenario, devices: float, driver: float, link: float, refused: int) -> str:
@@ -161,7 +161,7 @@ def breaks_first(scenario: Scenario, devices: float, driver: float, link: float,
     return f"Nothing is at its limit. With {1 / max(share, 1e-9):.1f} times the load it would be {words} {others}"
 
 
-def simulate(scenario: Scenario) -> Report:
+def simulate(scenario: Scenario) -> SimulationReport:
     """Simulate a scenario. The report depends on nothing else, but for the measured times of our own code.
 
     Raises `InvariantBroken` if a task was lost, had two ends, or was in a state that there is not.
@@ -170,7 +170,7 @@ def simulate(scenario: Scenario) -> Report:
     return contextvars.copy_context().run(_simulate, scenario)
 
 
-def _simulate(scenario: Scenario) -> Report:
+def _simulate(scenario: Scenario) -> SimulationReport:
     begin = time.perf_counter()
     run = _Run(scenario)
     prepared, processor = time.perf_counter(), time.process_time()
@@ -217,7 +217,7 @@ class _Run:
         self.ledger = Ledger(scenario.tasks, self._stop)
         self.nodes = [SimulatedNode() for _ in range(scenario.node_count)]
         tenants = [f"tenant-{number}" for number in range(scenario.tenants)]
-        self.drivers: list[Driver] = []
+        self.drivers: list[SimulatedDriver] = []
         self._left = scenario.tasks
         parts: list[dict[str, SimulatedDevice]] = [{} for _ in range(scenario.drivers)]
         for number in range(scenario.devices):
@@ -229,7 +229,7 @@ class _Run:
             # The driver's own machine, for tasks that no device of the fleet could run.
             devices["numpy"] = SimulatedDevice("numpy", SimulatedNode())
             own = tenants[number :: scenario.drivers] or tenants[number % len(tenants) :][:1]
-            self.drivers.append(Driver(scenario, devices, own, self.clock, self.ledger, self._draw))
+            self.drivers.append(SimulatedDriver(scenario, devices, own, self.clock, self.ledger, self._draw))
         self._owner = {
             device.name: driver
             for driver, devices in zip(self.drivers, parts, strict=True)

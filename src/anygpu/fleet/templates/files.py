@@ -155,7 +155,7 @@ def _text(template: str) -> str:
     return files("anygpu.fleet.templates").joinpath(f"{template}.in").read_text(encoding="utf-8")
 
 
-Kind = Literal["kuberay", "compose", "systemd"]
+TemplateKind = Literal["kuberay", "compose", "systemd"]
 
 #: Files that hold tokens. Nobody but their owner may read them.
 PRIVATE = ("token.yaml", "auth_token", "tenants")
@@ -240,7 +240,7 @@ def _tenants(options: TemplateOptions) -> str:
     return f"default {options.tenant_token}\n"
 
 
-FILES: dict[Kind, Callable[[TemplateOptions], dict[str, str]]] = {
+FILES: dict[TemplateKind, Callable[[TemplateOptions], dict[str, str]]] = {
     "kuberay": kuberay_files,
     "compose": compose_files,
     "systemd": systemd_files,

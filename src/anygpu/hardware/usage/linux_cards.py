@@ -231,6 +231,7 @@ class Energy(NamedTuple):
 
 
 def read_amd(root: Path, pci: str) -> Readings:
+    """Memory, load, temperature, power, clocks and throttling of a card, as amdgpu shows them."""
     folder, found = pci_folder(root, pci), Readings()
     for name, file in (("memory_total", "mem_info_vram_total"), ("memory_used", "mem_info_vram_used")):
         number = read_number(folder / file, "an integrated GPU uses the host's memory")
@@ -251,6 +252,7 @@ def read_amd(root: Path, pci: str) -> Readings:
 
 
 def read_intel(root: Path, pci: str, before: Energy | None, after: Energy) -> Readings:
+    """Memory, clocks and power of a card, as i915 and xe show them; power is that between two readings."""
     folder, found = pci_folder(root, pci), Readings()
     integrated = pci.endswith(":00:02.0")
     for card in folders(folder / "drm", "card[0-9]*"):
@@ -320,6 +322,7 @@ def _amd_clocks(file: Path) -> tuple[float | None, float | None]:
 
 
 def _add_amd_throttling(found: Readings, file: Path) -> None:
+    """Add why an AMD card runs slower, from the bits of its table of metrics."""
     try:
         table = file.read_bytes()
         size, form, revision = _AMD_HEAD.unpack_from(table)

@@ -17,7 +17,7 @@ from anygpu.base.units import readable_seconds
 from anygpu.hardware import host
 from anygpu.hardware import usage as package
 from anygpu.hardware.device import Device
-from anygpu.hardware.nvidia import REFUSALS, Code, nvml_library
+from anygpu.hardware.nvidia import REFUSALS, NvmlCode, nvml_library
 from anygpu.hardware.sysfs import folders, read_number, read_text
 from anygpu.hardware.usage import WorkerProcesses, linux_cards
 from anygpu.hardware.usage.usage import NO_SECOND_LOOK, ProcessUsage, Readings, Usage, UsageDocument, gone, share
@@ -58,7 +58,7 @@ def read_nvidia(nvml: Any, index: int, names: Callable[[int], str | None]) -> Us
             _ask(nvml, found, name, partial(ask, nvml, card))
         _ask(nvml, found, "processes", partial(_processes, nvml, card, names))
     except nvml.NVMLError as error:
-        if error.value == Code.GPU_IS_LOST:
+        if error.value == NvmlCode.GPU_IS_LOST:
             return gone(card_id, "nvml", "the machine has lost its connection to the card (fallen off the bus)")
         return gone(card_id, "nvml", _refusal(error))
     return found.usage(card_id, "nvml", "the driver did not say")
@@ -68,7 +68,7 @@ def _ask(nvml: Any, found: Readings, name: str, ask: Callable[[], object]) -> No
     try:
         found.add(name, ask(), "the driver's answer is empty")
     except nvml.NVMLError as error:
-        if error.value == Code.GPU_IS_LOST:
+        if error.value == NvmlCode.GPU_IS_LOST:
             raise
         found.lack(_refusal(error), name)
 
@@ -84,6 +84,7 @@ def _reasons(bits: int) -> tuple[str, ...]:
 
 
 def _processes(nvml: Any, card: Any, names: Callable[[int], str | None]) -> tuple[ProcessUsage, ...]:
+    """The processes that use a card, with their memory and load where NVML knows them."""
     memory: dict[int, int | None] = {}
     for function in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
         for process in function(card):
@@ -97,9 +98,9 @@ def _processes(nvml: Any, card: Any, names: Callable[[int], str | None]) -> tupl
             if 0 <= sample.smUtil <= 100:
                 loads[sample.pid] = sample.smUtil / 100
     except nvml.NVMLError as error:
-        if error.value == Code.GPU_IS_LOST:
+        if error.value == NvmlCode.GPU_IS_LOST:
             raise
-        if error.value != Code.NOT_FOUND:  # nothing has run lately
+        if error.value != NvmlCode.NOT_FOUND:  # nothing has run lately
             refused = _refusal(error)
     found = []
     for pid, held in memory.items():
@@ -133,7 +134,7 @@ def nvml_session(nvml: Any) -> Iterator[Any]:
 _SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 
 
-class Counters(NamedTuple):
+class ProcessorCounters(NamedTuple):
     """Counters of processor time at one moment."""
 
     seconds: float
@@ -144,7 +145,10 @@ class Counters(NamedTuple):
     processes: dict[int, float]
 
 
-def read_counters(processes: Iterable[int] = (), *, root: Path = Path("/"), clock: float | None = None) -> Counters:
+def read_counters(
+    processes: Iterable[int] = (), *, root: Path = Path("/"), clock: float | None = None
+) -> ProcessorCounters:
+    """The processor time of the machine and of these processes so far; loads are differences of two of them."""
     whole = busy = None
     words = (read_text(root / "proc/stat").value or "").partition("\n")[0].split()
     if len(words) >= 6 and words[0] == "cpu" and all(word.isdecimal() for word in words[1:]):
@@ -156,10 +160,10 @@ def read_counters(processes: Iterable[int] = (), *, root: Path = Path("/"), cloc
         seconds = _processor_seconds(root / "proc" / str(pid) / "stat")
         if seconds is not None:
             taken[pid] = seconds
-    return Counters(time.monotonic() if clock is None else clock, whole, busy, taken)
+    return ProcessorCounters(time.monotonic() if clock is None else clock, whole, busy, taken)
 
 
-def read_processor(before: Counters | None, after: Counters, *, root: Path = Path("/")) -> Usage:
+def read_processor(before: ProcessorCounters | None, after: ProcessorCounters, *, root: Path = Path("/")) -> Usage:
     """The processor of this machine."""
     found = Readings()
     total = host.memory_total()
@@ -180,7 +184,12 @@ def read_processor(before: Counters | None, after: Counters, *, root: Path = Pat
 
 
 def read_software(
-    device: str, workers: Iterable[int], before: Counters | None, after: Counters, *, root: Path = Path("/")
+    device: str,
+    workers: Iterable[int],
+    before: ProcessorCounters | None,
+    after: ProcessorCounters,
+    *,
+    root: Path = Path("/"),
 ) -> Usage:
     """A device that is software: what its worker processes take of the processors."""
     found, processes, load = Readings(), [], 0.0
@@ -264,7 +273,7 @@ class UsageReader:
         self._root = root
         self._clock = clock
         self._nvidia = _Nvidia(nvml)
-        self._counters: Counters | None = None
+        self._counters: ProcessorCounters | None = None
         self._clients: tuple[float, list[linux_cards.Client]] | None = None
         self._energy: dict[str, linux_cards.Energy] = {}
 
@@ -301,12 +310,13 @@ class UsageReader:
     def _name(self, pid: int) -> str | None:
         return process_name(pid, self._root)
 
-    def _read_counters(self, opened: dict[str, tuple[int, ...]]) -> Counters:
+    def _read_counters(self, opened: dict[str, tuple[int, ...]]) -> ProcessorCounters:
         processes = [pid for pids in opened.values() for pid in pids]
         self._counters = read_counters(processes, root=self._root, clock=self._clock())
         return self._counters
 
     def _read_linux(self, vendor: str, card: str, pci: str, looked: tuple[float, list[linux_cards.Client]]) -> Usage:
+        """The use of an AMD or Intel card; loads and powers are those since the last reading."""
         now, clients = looked
         then, earlier = self._clients if self._clients is not None else (now, None)
         if vendor == "amd":
@@ -338,6 +348,9 @@ class _Nvidia:
         self._open = 0
 
     def read(self, index: int, names: Callable[[int], str | None]) -> Usage:
+        """The use of a card by NVML, which is asked on a thread of its own: a driver that hangs costs `PATIENCE`
+        seconds.
+        """
         card = f"nvidia:{index}"
         if self._thread is None:
             self._thread = threading.Thread(target=self._answer, name="anygpu: NVML", daemon=True)

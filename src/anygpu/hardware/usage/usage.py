@@ -82,6 +82,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return self.memory_total - self.memory_used
 
     def __str__(self) -> str:
+        """The readings that there are, on one line."""
         parts = []
         if self.load is not None:
             parts.append(f"{self.load:.0%} busy")

@@ -26,7 +26,7 @@ from anygpu.array.core.expression import active_tracer
 from anygpu.array.trace.tracing import trace
 from anygpu.base import events
 from anygpu.notes import Given, Note
-from anygpu.observe.advising.findings import MOST_LINES, Line, Lines, Place, findings, leaves
+from anygpu.observe.advising.findings import MOST_LINES, CodePlace, CountsByPlace, LineCounts, findings, leaves
 from anygpu.observe.snapshot import Advice
 from anygpu.placement.executing import Executing
 from anygpu.receipts import HostOperation, Receipt
@@ -53,16 +53,16 @@ class Advisor:
     """Sees the calls of this process while it is subscribed to them, and says what to change."""
 
     def __init__(self) -> None:
-        self.lines: Lines = {}
+        self.lines: CountsByPlace = {}
         self._begin = time.perf_counter()
         self._lock = threading.RLock()
         #: Results of calls: the array, its line, and the seconds that reading it took.
-        self._results: OrderedDict[int, tuple[weakref.ref[Any], Place, float]] = OrderedDict()
+        self._results: OrderedDict[int, tuple[weakref.ref[Any], CodePlace, float]] = OrderedDict()
         #: By thread: the last array that was read back, with its line and seconds; and what the host did.
-        self._last_read: dict[int, tuple[tuple[int, ...], Place, float]] = {}
+        self._last_read: dict[int, tuple[tuple[int, ...], CodePlace, float]] = {}
         self._on_host: dict[int, list[HostOperation]] = {}
         #: By line: the array of which a part was passed last, and the place where that ended.
-        self._last_part: dict[Place, tuple[int, int]] = {}
+        self._last_part: dict[CodePlace, tuple[int, int]] = {}
 
     def start(self) -> None:
         events.returned.append(self.see_call)
@@ -87,11 +87,12 @@ class Advisor:
         user = line or _users_line()[0]
         receipt = notes.made(note)
         with self._lock:
-            found = self._line(Place(*user, receipt.task))
+            found = self._line(CodePlace(*user, receipt.task))
             if found is not None:
                 self._see(*found, receipt, given, is_task=line is not None)
 
-    def _see(self, place: Place, line: Line, receipt: Receipt, given: Given, *, is_task: bool) -> None:
+    def _see(self, place: CodePlace, line: LineCounts, receipt: Receipt, given: Given, *, is_task: bool) -> None:
+        """Add one call to the counts of its line: its sizes, dtypes, device, compile time, failures and transfers."""
         function, arguments, keywords, value = given
         passed = [*leaves(arguments), *leaves(keywords)]
         arrays = [each for each in passed if type(each) is np.ndarray or type(each) is Array]
@@ -129,7 +130,7 @@ class Advisor:
         if line.traced is None and line.seconds > _WORTH_TRACING:
             line.traced = _traced(function, arguments, keywords)
 
-    def _see_uploads(self, line: Line, receipt: Receipt, arrays: list[Any]) -> None:
+    def _see_uploads(self, line: LineCounts, receipt: Receipt, arrays: list[Any]) -> None:
         moved = [each for each in arrays if type(each) is np.ndarray and each.nbytes >= _SMALL]
         total = sum(each.nbytes for each in moved)
         if not receipt.bytes_to_device or not total:
@@ -137,7 +138,10 @@ class Advisor:
         for each in moved:
             line.uploads.of(_contents(each)).add(receipt.phases.write * each.nbytes / total, each.nbytes)
 
-    def _see_results(self, place: Place, line: Line, receipt: Receipt, arrays: list[Any], value: Any) -> None:
+    def _see_results(self, place: CodePlace, line: LineCounts, receipt: Receipt, arrays: list[Any], value: Any) -> None:
+        """Count arguments that an earlier call had returned, which went to the host and back, and remember these
+        results.
+        """
         is_away = receipt.device != "numpy"
         for each in arrays:
             known = self._results.get(id(each)) or self._results.get(id(getattr(each, "base", None)))
@@ -156,7 +160,7 @@ class Advisor:
         while len(self._results) > _RESULTS:
             self._results.popitem(last=False)
 
-    def _see_parts(self, place: Place, line: Line, arrays: list[Any], seconds: float) -> None:
+    def _see_parts(self, place: CodePlace, line: LineCounts, arrays: list[Any], seconds: float) -> None:
         for each in arrays:
             whole = each.base if type(each) is np.ndarray else None
             if type(whole) is not np.ndarray or each.nbytes * 2 > whole.nbytes:
@@ -168,7 +172,7 @@ class Advisor:
             self._last_part[place] = id(whole), begin + each.nbytes
             return
 
-    def _see_widths(self, line: Line, passed: list[Any], arrays: list[Any], value: Any, seconds: float) -> None:
+    def _see_widths(self, line: LineCounts, passed: list[Any], arrays: list[Any], value: Any, seconds: float) -> None:
         largest = max(arrays, key=lambda each: each.size, default=None)
         if largest is None or str(largest.dtype) not in ("float32", "float16", "complex64"):
             return
@@ -193,12 +197,12 @@ class Advisor:
         if "place_call" in through or "lane_worker" in through:
             return
         with self._lock:
-            found = self._line(Place(*user, ""))
+            found = self._line(CodePlace(*user, ""))
             if found is not None:
-                see: Callable[[Place, Line, ArrayWork, set[str]], None] = getattr(self, f"_see_{seen.kind}")
+                see: Callable[[CodePlace, LineCounts, ArrayWork, set[str]], None] = getattr(self, f"_see_{seen.kind}")
                 see(*found, seen, through)
 
-    def _see_run(self, place: Place, line: Line, seen: ArrayWork, through: set[str]) -> None:
+    def _see_run(self, place: CodePlace, line: LineCounts, seen: ArrayWork, through: set[str]) -> None:
         specs = seen.what.specs
         nbytes = sum(each.nbytes for each in seen.what.results)
         line.add_call(seen.device, seen.seconds, seen.what.key, max((each.size for each in specs), default=1), nbytes)
@@ -207,7 +211,7 @@ class Advisor:
                 seen.seconds, operation.bytes_moved
             )
 
-    def _see_upload(self, place: Place, line: Line, seen: ArrayWork, through: set[str]) -> None:
+    def _see_upload(self, place: CodePlace, line: LineCounts, seen: ArrayWork, through: set[str]) -> None:
         values = seen.what
         read = self._last_read.pop(threading.get_ident(), None)
         if read is not None and read[0] == values.shape and values.nbytes >= _SMALL:
@@ -215,18 +219,18 @@ class Advisor:
         elif values.nbytes >= _SMALL:
             line.uploads.of(_contents(values)).add(seen.seconds, values.nbytes)
 
-    def _see_download(self, place: Place, line: Line, seen: ArrayWork, through: set[str]) -> None:
+    def _see_download(self, place: CodePlace, line: LineCounts, seen: ArrayWork, through: set[str]) -> None:
         if through & _VALUE_METHODS and seen.what.size == 1:
             line.values_read.add(seen.seconds)
         else:
             self._last_read[threading.get_ident()] = seen.what.shape, place, seen.seconds
 
-    def _line(self, place: Place) -> tuple[Place, Line] | None:
+    def _line(self, place: CodePlace) -> tuple[CodePlace, LineCounts] | None:
         line = self.lines.get(place)
         if line is None:
             if len(self.lines) >= MOST_LINES:
                 return None
-            line = self.lines[place] = Line()
+            line = self.lines[place] = LineCounts()
         return place, line
 
 

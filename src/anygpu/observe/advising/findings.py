@@ -20,7 +20,7 @@ MOST = 64
 MOST_LINES = 1000
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """A line of the program, and what it calls there."""
 
     file: str
@@ -33,7 +33,7 @@ class Place(NamedTuple):
         return f"{self.file}:{self.number}"
 
 
-class Repeated:
+class RepeatedWork:
     """The same thing again."""
 
     __slots__ = ("count", "nbytes", "seconds", "slowest")
@@ -56,21 +56,21 @@ class Repeated:
         return self.seconds - self.slowest
 
 
-class Bounded(OrderedDict[Hashable, Repeated]):
+class Bounded(OrderedDict[Hashable, RepeatedWork]):
     """By what it was; the oldest is forgotten where there are too many."""
 
-    def of(self, key: Hashable) -> Repeated:
+    def of(self, key: Hashable) -> RepeatedWork:
         found = self.get(key)
         if found is None:
             if len(self) >= MOST:
                 self.popitem(last=False)
-            found = self[key] = Repeated()
+            found = self[key] = RepeatedWork()
         else:
             self.move_to_end(key)
         return found
 
 
-class Line:
+class LineCounts:
     """Counts of one line: calls of one function, or operations on arrays."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Line:
         #: Seconds of calls that ran on NumPy.
         self.on_numpy = 0.0
         #: Seconds that went into tracing and compiling, and in how many calls there were any.
-        self.building = Repeated()
+        self.building = RepeatedWork()
         #: Elements of the largest argument or result of any call.
         self.largest = 0
         #: Kinds of arguments, or programs.
@@ -102,10 +102,10 @@ class Line:
         #: Calls whose argument a call had returned before: by the line of that one.
         self.handed_on = Bounded()
         #: Calls with the next part of the same array.
-        self.parts = Repeated()
+        self.parts = RepeatedWork()
         #: Tasks, and those of them that ran while no other of this line did.
         self.tasks = 0
-        self.alone = Repeated()
+        self.alone = RepeatedWork()
         self.last_end = 0.0
         #: Attempts that failed, by device, error and message.
         self.failures = Bounded()
@@ -116,17 +116,18 @@ class Line:
         #: Calls that stayed on NumPy because the function cannot be traced, by reason.
         self.refused = Bounded()
         #: Calls whose largest argument has 32 bits or less, and whose result has 64.
-        self.widened = Repeated()
+        self.widened = RepeatedWork()
         #: Whether an argument was wider.
         self.given_wide: str | None = None
         #: The function's program, or why there is none; and how often it was asked.
         self.traced: Traced | NotTraceable | None = None
         # -- values that were read back
-        self.values_read = Repeated()
+        self.values_read = RepeatedWork()
         #: Arrays that were read back and then uploaded again, by the line of the upload.
         self.returned = Bounded()
 
     def add_call(self, device: str, seconds: float, kind: Hashable, largest: int, nbytes: int) -> None:
+        """Count a call: its time, its device, and whether its arguments are of a new kind or have grown."""
         self.calls += 1
         self.seconds += seconds
         self.quickest = min(self.quickest, seconds)
@@ -148,7 +149,7 @@ class Line:
         return max(self.devices, key=lambda each: self.devices[each], default="numpy")
 
 
-Lines = dict[Place, Line]
+CountsByPlace = dict[CodePlace, LineCounts]
 
 
 def leaves(value: Any, depth: int = 3) -> list[Any]:
@@ -181,7 +182,7 @@ class _Found(NamedTuple):
     instead: str
 
 
-def findings(lines: Mapping[Place, Line], seconds: float) -> list[Advice]:
+def findings(lines: Mapping[CodePlace, LineCounts], seconds: float) -> list[Advice]:
     """Advice, the most expensive first; `seconds` is how long the program was observed."""
     # The first call of each line opens devices and compiles, which no advice here changes.
     usual = seconds - sum(line.slowest for line in lines.values())
@@ -208,7 +209,8 @@ def _once(found: list[Advice]) -> list[Advice]:
 # -- the kinds, each from what one line did
 
 
-def _fallback(place: Place, line: Line) -> Iterator[_Found]:
+def _fallback(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Calls that often failed on a device and ran elsewhere, and operations that a device left to the host."""
     name = _name(place)
     for key, again in line.failures.items():
         device, error, message = _three(key)
@@ -240,7 +242,8 @@ def _fallback(place: Place, line: Line) -> Iterator[_Found]:
             )
 
 
-def _branch(place: Place, line: Line) -> Iterator[_Found]:
+def _branch(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Python branches on values of arrays: each waits for the device, or keeps a function from being traced."""
     again = line.values_read
     if again.count >= 10:
         yield _Found(
@@ -262,7 +265,7 @@ def _branch(place: Place, line: Line) -> Iterator[_Found]:
         )
 
 
-def _untraceable(place: Place, line: Line) -> Iterator[_Found]:
+def _untraceable(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
     why = line.traced
     if isinstance(why, NotTraceable) and why.error is None and not why.for_now and (line.refused or line.missing):
         yield _Found(
@@ -273,7 +276,8 @@ def _untraceable(place: Place, line: Line) -> Iterator[_Found]:
         )
 
 
-def _memory_churn(place: Place, line: Line) -> Iterator[_Found]:
+def _memory_churn(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """An array that grows from call to call, and is allocated and copied each time."""
     if line.calls < 20 or line.grown < _MOST_OF * line.calls or line.new_kinds < _MOST_OF * line.calls:
         return
     if place.function and sum(each.count for each in line.handed_on.values()) < _MOST_OF * line.calls:
@@ -287,7 +291,8 @@ def _memory_churn(place: Place, line: Line) -> Iterator[_Found]:
     )
 
 
-def _recompile(place: Place, line: Line) -> Iterator[_Found]:
+def _recompile(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Functions that are traced or compiled again in most calls, as shapes or numbers among their arguments change."""
     many = line.new_kinds >= _MANY_KINDS and line.new_kinds >= _MOST_OF * line.calls
     if place.function:
         cost = line.building.seconds
@@ -307,9 +312,10 @@ def _recompile(place: Place, line: Line) -> Iterator[_Found]:
     )
 
 
-def _read_back(place: Place, line: Line) -> Iterator[_Found]:
+def _read_back(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Results that go to the host and back to the device as arguments of a later call."""
     for key, again in line.handed_on.items():
-        if again.count >= _OFTEN and again.seconds > 0 and isinstance(key, Place):
+        if again.count >= _OFTEN and again.seconds > 0 and isinstance(key, CodePlace):
             yield _Found(
                 again.seconds,
                 place.line,
@@ -319,7 +325,7 @@ def _read_back(place: Place, line: Line) -> Iterator[_Found]:
                 "both.",
             )
     for key, again in line.returned.items():
-        if again.count >= _OFTEN and isinstance(key, Place):
+        if again.count >= _OFTEN and isinstance(key, CodePlace):
             yield _Found(
                 again.seconds,
                 place.line,
@@ -329,7 +335,8 @@ def _read_back(place: Place, line: Line) -> Iterator[_Found]:
             )
 
 
-def _upload_again(place: Place, line: Line) -> Iterator[_Found]:
+def _upload_again(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """The same values uploaded again and again."""
     repeated = [each for each in line.uploads.values() if each.count >= _OFTEN]
     if not repeated:
         return
@@ -343,7 +350,8 @@ def _upload_again(place: Place, line: Line) -> Iterator[_Found]:
     )
 
 
-def _tiny_batch(place: Place, line: Line) -> Iterator[_Found]:
+def _tiny_batch(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Tasks that are awaited one by one, or small parts of one array, which could share a launch."""
     name = _name(place)
     if line.alone.count >= _LOOP and line.alone.count >= _MOST_OF * line.tasks:
         yield _Found(
@@ -363,7 +371,8 @@ def _tiny_batch(place: Place, line: Line) -> Iterator[_Found]:
         )
 
 
-def _python_loop(place: Place, line: Line) -> Iterator[_Found]:
+def _python_loop(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Many calls with few elements from one line, whose time is mostly overhead."""
     few_kinds = line.new_kinds <= max(4, line.calls // 8)
     if line.calls - line.tasks < _LOOP or line.largest > _FEW_ELEMENTS or not few_kinds:
         return
@@ -383,7 +392,8 @@ def _python_loop(place: Place, line: Line) -> Iterator[_Found]:
     )
 
 
-def _float64(place: Place, line: Line) -> Iterator[_Found]:
+def _float64(place: CodePlace, line: LineCounts) -> Iterator[_Found]:
+    """Calls with 32-bit arguments that compute with float64, by one wide argument or inside of the function."""
     again = line.widened
     if again.count < _OFTEN or again.count < _MOST_OF * line.calls:
         return
@@ -401,7 +411,7 @@ def _float64(place: Place, line: Line) -> Iterator[_Found]:
     yield _Found(again.seconds / 2, where, finding, instead)
 
 
-_KINDS: dict[str, Callable[[Place, Line], Iterator[_Found]]] = {
+_KINDS: dict[str, Callable[[CodePlace, LineCounts], Iterator[_Found]]] = {
     "fallback": _fallback,
     "branch": _branch,
     "untraceable": _untraceable,
@@ -419,11 +429,11 @@ KINDS = tuple(_KINDS)
 # -- words
 
 
-def _name(place: Place) -> str:
+def _name(place: CodePlace) -> str:
     return place.function or "it"
 
 
-def line_device(line: Line) -> str:
+def line_device(line: LineCounts) -> str:
     return line.device if line.devices else "its device"
 
 

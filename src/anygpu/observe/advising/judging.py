@@ -21,10 +21,10 @@ from anygpu.plan.plan import Plan
 SCHEMA = "anygpu.advice/1"
 
 #: gains: offload it. nested: another that contains it, or is part of it, gains more. The others stay, with the reason.
-Verdict = Literal["gains", "nested", "no gain", "transfers", "too small", "not traceable", "no device", "unknown"]
+AdviceVerdict = Literal["gains", "nested", "no gain", "transfers", "too small", "not traceable", "no device", "unknown"]
 
 
-class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a function on one device."""
 
     device: str
@@ -47,7 +47,7 @@ class FunctionAdvice(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     #: Seconds of all its calls, with the functions that it calls.
     seconds: float
-    verdict: Verdict
+    verdict: AdviceVerdict
     #: One sentence: what it would gain, or why not.
     sentence: str
     #: One typical call, as the script ran it.
@@ -57,11 +57,11 @@ class FunctionAdvice(msgspec.Struct, frozen=True, kw_only=True):
     saving: float = 0.0
     speedup: float | None = None
     #: The best first.
-    estimates: tuple[Estimate, ...] = ()
+    estimates: tuple[DeviceEstimate, ...] = ()
     refused: dict[str, str] = {}
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class AdviceReport(msgspec.Struct, frozen=True, kw_only=True):
     """A script that ran, what its functions would gain, and what its calls of anygpu cost."""
 
     schema: str = SCHEMA
@@ -78,7 +78,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.format(encode_json(self), indent=2)
 
     @classmethod
-    def from_json(cls, data: bytes | str) -> Report:
+    def from_json(cls, data: bytes | str) -> AdviceReport:
         return msgspec.json.decode(data, type=cls)
 
 
@@ -119,7 +119,7 @@ def report(watch: Any, script: str, seconds: float, *, is_whole: bool, measure: 
     if watch.uses_anygpu and not functions:
         notes.append("The script uses anygpu: its calls were looked at, and not its other functions.")
     return encode_json(
-        Report(
+        AdviceReport(
             script=script,
             seconds=seconds,
             outside_functions=outside,
@@ -178,6 +178,7 @@ def _calls(watch: Any, one: Any, other: Any) -> bool:
 
 
 def _judge(watched: Any, *, measure: bool) -> FunctionAdvice:
+    """What a watched function would gain on the best device, by its slowest sample; measured if `measure`."""
     sample = max(watched.samples.values(), key=lambda each: (each.kept is None, each.seconds * each.count))
     advice = FunctionAdvice(
         name=getattr(watched.code, "co_qualname", watched.code.co_name),
@@ -189,7 +190,7 @@ def _judge(watched: Any, *, measure: bool) -> FunctionAdvice:
         sentence="",
     )
 
-    def told(verdict: Verdict, sentence: str, **more: Any) -> FunctionAdvice:
+    def told(verdict: AdviceVerdict, sentence: str, **more: Any) -> FunctionAdvice:
         return msgspec.structs.replace(advice, verdict=verdict, sentence=sentence, **more)
 
     if sample.kept is not None:
@@ -235,7 +236,8 @@ def _judge(watched: Any, *, measure: bool) -> FunctionAdvice:
     return told(verdict, why, **more)
 
 
-def _why_not(best: Estimate, numpy_seconds: float) -> tuple[Verdict, str]:
+def _why_not(best: DeviceEstimate, numpy_seconds: float) -> tuple[AdviceVerdict, str]:
+    """The verdict and sentence for a function that no device makes faster: overhead, transfers, or a small gain."""
     assert best.seconds is not None
     takes = readable_seconds(numpy_seconds)
     fastest = f"the fastest other device, {best.device}, takes {readable_seconds(best.seconds)} ({best.basis})"
@@ -268,14 +270,15 @@ def _deferral(function: Callable[..., Any], sample: _Sample) -> str:
     return f"With offload(deferred=True) it can run as it is; whether an array outlives a call: {why_not.rstrip('.')}."
 
 
-def _estimates(plan: Plan) -> list[Estimate]:
+def _estimates(plan: Plan) -> list[DeviceEstimate]:
+    """The estimates of a plan for each device, with the time that placing a call takes."""
     found = []
     for each in plan.candidates:
         if each.device == "numpy" or "+" in each.device:
             continue
         moving = None if each.phases is None else each.phases.write + each.phases.read
         found.append(
-            Estimate(
+            DeviceEstimate(
                 device=each.device,
                 seconds=each.seconds + (_PLACING if each.basis in ("predicted", "assumed") else 0.0),
                 basis=each.basis,
@@ -286,7 +289,9 @@ def _estimates(plan: Plan) -> list[Estimate]:
     return found
 
 
-def _measured(function: Callable[..., Any], sample: _Sample, predicted: list[Estimate]) -> tuple[list[Estimate], float]:
+def _measured(
+    function: Callable[..., Any], sample: _Sample, predicted: list[DeviceEstimate]
+) -> tuple[list[DeviceEstimate], float]:
     """Every device's time, measured in our workers; and NumPy's, without whoever watched."""
     from anygpu.placement.undecorated import remembered
 
@@ -299,10 +304,10 @@ def _measured(function: Callable[..., Any], sample: _Sample, predicted: list[Est
         try:
             first, best = _timed(on(each.device))
         except AnyGPUError as error:
-            found.append(Estimate(device=each.device, seconds=None, basis="measured", reason=_first_line(error)))
+            found.append(DeviceEstimate(device=each.device, seconds=None, basis="measured", reason=_first_line(error)))
             continue
         found.append(
-            Estimate(
+            DeviceEstimate(
                 device=each.device,
                 seconds=best,
                 basis="measured",
@@ -314,7 +319,9 @@ def _measured(function: Callable[..., Any], sample: _Sample, predicted: list[Est
     return found, numpy_seconds
 
 
-def _confirmed(function: Callable[..., Any], sample: _Sample, found: list[Estimate]) -> tuple[list[Estimate], float]:
+def _confirmed(
+    function: Callable[..., Any], sample: _Sample, found: list[DeviceEstimate]
+) -> tuple[list[DeviceEstimate], float]:
     """The estimates, where every device that would be recommended on assumed figures alone was measured instead.
 
     Such figures are of a kind of device, and off by several times for a software adapter.

@@ -44,7 +44,7 @@ _FOREIGN = tuple(
 _clock = time.perf_counter
 
 
-class Sample:
+class CallSample:
     """One call: copies of its arguments, and the least that such calls took."""
 
     __slots__ = ("arguments", "count", "kept", "keywords", "seconds")
@@ -72,12 +72,12 @@ class Watched:
         self.seconds = 0.0
         self.within = 0.0
         self.takes_arrays = False
-        self.samples: dict[Any, Sample] = {}
+        self.samples: dict[Any, CallSample] = {}
         #: The codes of those that called it.
         self.callers: set[CodeType] = set()
 
 
-class Watch:
+class RunWatch:
     """Records of one run."""
 
     def __init__(self) -> None:
@@ -101,6 +101,7 @@ class Watch:
         return getattr(mine, "__self__", None) is self or self.uses_anygpu
 
     def _profile(self, frame: FrameType, event: str, returned: Any) -> None:
+        """The profile function of every thread: a call or return of a function of the user's own."""
         if event == "call":
             code = frame.f_code
             try:
@@ -126,6 +127,7 @@ class Watch:
         return watched
 
     def _enter(self, frame: FrameType, watched: Watched) -> None:
+        """Begin a call: count it, and copy the arguments of the first calls and then of fewer and fewer."""
         stack = self._stacks.setdefault(threading.get_ident(), [])
         if stack:
             watched.callers.add(stack[-1][0].code)
@@ -146,6 +148,7 @@ class Watch:
         stack.append([watched, _clock(), 0.0, 0.0, sample])
 
     def _leave(self, watched: Watched) -> None:
+        """End a call: add its seconds without our own, and the seconds within it to its caller's."""
         end = _clock()
         stack = self._stacks.get(threading.get_ident())
         if not stack or stack[-1][0] is not watched:
@@ -166,7 +169,7 @@ class Watch:
                 self.copied -= sum(_nbytes(each) for each in (sample.arguments, sample.keywords))
                 sample.arguments, sample.keywords = (), {}
 
-    def _look(self, frame: FrameType, watched: Watched) -> Sample | None:
+    def _look(self, frame: FrameType, watched: Watched) -> CallSample | None:
         """The sample that the call belongs to; it is made if it is the first with such arguments."""
         numpy = sys.modules.get("numpy")
         if numpy is None or not hasattr(numpy, "ndarray") or watched.code.co_name.startswith("<"):
@@ -180,7 +183,7 @@ class Watch:
         if sample is None:
             if len(watched.samples) >= KINDS:
                 return None
-            sample = watched.samples[kind] = Sample()
+            sample = watched.samples[kind] = CallSample()
             if watched.function is None:
                 watched.function = _function_of(frame, arguments)
             nbytes = _nbytes((arguments, keywords))
@@ -355,9 +358,10 @@ def _flush() -> None:
 
 
 def main() -> None:
+    """Run the script under the watch, and write what was recorded for `anygpu advise`."""
     ours, script = json.loads(sys.argv[1]), sys.argv[2]
     process = os.getpid()
-    watch = Watch()
+    watch = RunWatch()
     begin = _clock()
     watch.start()
     code = run(script, sys.argv[3:])
@@ -373,7 +377,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _report(watch: Watch, script: str, seconds: float, ours: dict[str, Any], *, is_whole: bool) -> None:
+def _report(watch: RunWatch, script: str, seconds: float, ours: dict[str, Any], *, is_whole: bool) -> None:
     """Write what was seen, as JSON, into the file that we were given. The script's own output is over."""
     sys.stdout, out = open(os.devnull, "w"), sys.stdout  # noqa: SIM115 - restored below
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)

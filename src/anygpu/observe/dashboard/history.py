@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.snapshot import Call, Process, Snapshot
+from anygpu.observe.snapshot import CallRecord, ProcessInfo, Snapshot
 
 Table = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ class Placed(NamedTuple):
     high: NDArray[np.float64]
 
 
-def blocks_of(calls: Sequence[Call], functions: Sequence[int], devices: Sequence[int]) -> Table:
+def blocks_of(calls: Sequence[CallRecord], functions: Sequence[int], devices: Sequence[int]) -> Table:
     """One block a call, which begins when it stopped waiting: its moves and its run, in the end."""
     table = np.empty((len(calls), COLUMNS))
     for row, call, function, device in zip(table, calls, functions, devices, strict=True):
@@ -167,7 +167,7 @@ class Ring:
         return min(self._count, len(self._table))
 
 
-class Names:
+class NameNumbers:
     """Numbers for names, in the order they were met in."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class Names:
         return found
 
 
-class Sample(msgspec.Struct, frozen=True):
+class CountSample(msgspec.Struct, frozen=True):
     """Counts of one process at a moment, from whose differences rates are made."""
 
     time: float
@@ -229,20 +229,20 @@ class ProcessHistory:
         self.blocks = Ring(BLOCKS, COLUMNS)
         #: Predicted seconds, actual ones, function, device.
         self.pairs = Ring(PAIRS, 4)
-        self.samples: deque[Sample] = deque(maxlen=SAMPLES)
+        self.samples: deque[CountSample] = deque(maxlen=SAMPLES)
 
     @property
-    def process(self) -> Process:
+    def process(self) -> ProcessInfo:
         return self.latest.process
 
 
-class History:
+class DashboardHistory:
     """The history of all processes. For one thread at a time; what it returns is not changed later."""
 
     def __init__(self) -> None:
         self.processes: dict[int, ProcessHistory] = {}
-        self.functions = Names()
-        self.devices = Names()
+        self.functions = NameNumbers()
+        self.devices = NameNumbers()
         self.usage: dict[str, Usage] = {}
         self.device_samples: dict[str, deque[DeviceSample]] = {}
         #: Bytes by process, device and owner.
@@ -281,7 +281,7 @@ class History:
             self._add_calls(known, calls)
         known.samples.append(_sample(snapshot))
 
-    def _add_calls(self, known: ProcessHistory, calls: list[Call]) -> None:
+    def _add_calls(self, known: ProcessHistory, calls: list[CallRecord]) -> None:
         functions = [self.functions.number(call.function) for call in calls]
         devices = [self.devices.number(call.device) for call in calls]
         known.blocks.extend(merged(blocks_of(calls, functions, devices), FINEST))
@@ -333,11 +333,11 @@ class History:
                 self.usage.pop(device, None)
 
 
-def _sample(snapshot: Snapshot) -> Sample:
+def _sample(snapshot: Snapshot) -> CountSample:
     calls = snapshot.statistics.calls
     runtime = snapshot.runtime
     lanes = () if runtime is None else runtime.lanes
-    return Sample(
+    return CountSample(
         time=snapshot.time,
         calls=sum(each.calls for each in calls),
         errors=sum(sum(each.errors.values()) for each in calls),

@@ -23,10 +23,10 @@ from anygpu.observe.dashboard.history import (
     OTHER,
     RUN,
     WAIT,
+    CountSample,
+    DashboardHistory,
     DeviceSample,
-    History,
     ProcessHistory,
-    Sample,
     Table,
     merged,
     placed,
@@ -34,7 +34,7 @@ from anygpu.observe.dashboard.history import (
 )
 
 Columns = dict[str, Any]
-Timed = TypeVar("Timed", Sample, DeviceSample)
+Timed = TypeVar("Timed", CountSample, DeviceSample)
 
 #: Told apart by most people, on white as on black; what comes later is grey.
 PALETTE = (
@@ -65,14 +65,14 @@ def shown(text: str, most: int = MOST_LETTERS) -> str:
     return text
 
 
-class View(NamedTuple):
+class HistoryView(NamedTuple):
     """The part of the history that is shown: the last `window` seconds before `now`, of one process or of all."""
 
     now: float
     window: float
     process: int | None = None
 
-    def processes(self, history: History) -> list[tuple[int, ProcessHistory]]:
+    def processes(self, history: DashboardHistory) -> list[tuple[int, ProcessHistory]]:
         return [(pid, each) for pid, each in sorted(history.processes.items()) if self.process in (None, pid)]
 
 
@@ -80,11 +80,11 @@ def colour(number: int) -> str:
     return PALETTE[number] if number < len(PALETTE) else GREY
 
 
-def process_colour(history: History, pid: int) -> str:
+def process_colour(history: DashboardHistory, pid: int) -> str:
     return colour(sorted(history.processes).index(pid))
 
 
-def calls(history: History, view: View) -> tuple[Columns, list[str]]:
+def calls(history: DashboardHistory, view: HistoryView) -> tuple[Columns, list[str]]:
     """The columns of the timeline, and the names of its rows, the lowest first."""
     found: dict[tuple[str, int], Table] = {}
     begin = view.now - view.window
@@ -115,7 +115,9 @@ def _no_calls() -> Columns:
     return numbers | texts
 
 
-def _block_columns(history: History, view: View, row: int, place: tuple[str, int], blocks: Table) -> Columns:
+def _block_columns(
+    history: DashboardHistory, view: HistoryView, row: int, place: tuple[str, int], blocks: Table
+) -> Columns:
     """The columns of one row."""
     if len(blocks) > _MOST_BLOCKS:
         # Parts stay where they are while time goes on, or everything would flicker.
@@ -180,7 +182,7 @@ def lines(named: Iterable[tuple[str, str, NDArray[np.float64], NDArray[np.float6
     return columns
 
 
-def device_lines(history: History, view: View, value: Callable[[DeviceSample], float]) -> Columns:
+def device_lines(history: DashboardHistory, view: HistoryView, value: Callable[[DeviceSample], float]) -> Columns:
     """One line a card: devices of one card have the same readings."""
     cards: dict[str, list[str]] = {}
     for device in sorted(history.device_samples):
@@ -194,7 +196,9 @@ def device_lines(history: History, view: View, value: Callable[[DeviceSample], f
     return lines(found)
 
 
-def process_lines(history: History, view: View, value: Callable[[Sample, Sample], float]) -> Columns:
+def process_lines(
+    history: DashboardHistory, view: HistoryView, value: Callable[[CountSample, CountSample], float]
+) -> Columns:
     """One line a process, of a value that two samples make."""
     found = []
     for pid, each in view.processes(history):
@@ -213,16 +217,16 @@ def process_name(each: ProcessHistory) -> str:
     return f"{each.process.pid} {shown(script.rpartition('/')[2], 32)}" + ("" if each.alive else " (ended)")
 
 
-def rate(before: Sample, after: Sample) -> float:
+def rate(before: CountSample, after: CountSample) -> float:
     """Calls a second."""
     return _ratio(after.calls - before.calls, after.time - before.time)
 
 
-def tasks_per_launch(before: Sample, after: Sample) -> float:
+def tasks_per_launch(before: CountSample, after: CountSample) -> float:
     return _ratio(after.batched - before.batched, after.batches - before.batches)
 
 
-def waiting(before: Sample, after: Sample) -> float:
+def waiting(before: CountSample, after: CountSample) -> float:
     return after.waiting
 
 
@@ -230,7 +234,7 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 and above >= 0 else math.nan
 
 
-def _thinned(samples: Iterable[Timed], view: View, least: float = 0.0) -> list[Timed]:
+def _thinned(samples: Iterable[Timed], view: HistoryView, least: float = 0.0) -> list[Timed]:
     """Samples within the window, as many as can be told apart, and always the same ones: lines must not flicker."""
     step = max(view.window / _MOST_POINTS, least)
     kept: list[Timed] = []
@@ -247,7 +251,7 @@ def _thinned(samples: Iterable[Timed], view: View, least: float = 0.0) -> list[T
 # -- memory by owner, one upon the other
 
 
-def owners(history: History, view: View) -> Columns:
+def owners(history: DashboardHistory, view: HistoryView) -> Columns:
     """Areas of time and bytes, the largest lowest; of equal ones the one that was seen first."""
     step = view.window / _MOST_POINTS
     taken: list[tuple[float, dict[str, int]]] = []
@@ -282,7 +286,7 @@ def owners(history: History, view: View) -> Columns:
 # -- predicted against actual
 
 
-def predictions(history: History, view: View) -> tuple[Columns, tuple[float, float]]:
+def predictions(history: DashboardHistory, view: HistoryView) -> tuple[Columns, tuple[float, float]]:
     """The latest pairs, in seconds, and the bounds of both axes."""
     tables = [each.pairs.rows()[-_MOST_PAIRS:] for _, each in view.processes(history)]
     table = np.concatenate(tables) if tables else np.empty((0, 4))

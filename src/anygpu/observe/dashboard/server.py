@@ -33,9 +33,9 @@ from bokeh.plotting import figure
 
 from anygpu.errors import AnyGPUError
 from anygpu.observe.dashboard import panels, tables
-from anygpu.observe.dashboard.history import History
-from anygpu.observe.dashboard.panels import GREY, WINDOWS, View
-from anygpu.observe.local_http import HOST, Answer, LocalServer, Refused, Request
+from anygpu.observe.dashboard.history import DashboardHistory
+from anygpu.observe.dashboard.panels import GREY, WINDOWS, HistoryView
+from anygpu.observe.local_http import HOST, HttpAnswer, HttpRefused, HttpRequest, LocalServer
 from anygpu.observe.looking import NoAnswer, ObservedProcess, observed_processes
 from anygpu.observe.snapshot import Snapshot
 
@@ -81,6 +81,7 @@ def figures() -> bytes:
 
 
 def _timeline(window: Range1d) -> Any:
+    """The figure of calls as blocks in rows of their process, thread or device, over time."""
     source = _source("timeline", _BLOCKS)
     plot = _figure(
         "timeline",
@@ -126,6 +127,7 @@ def _owners(window: Range1d) -> Any:
 
 
 def _predictions() -> Any:
+    """The figure of predicted against actual seconds, on logarithmic axes."""
     source = _source("predictions", ("predicted", "actual", "colour", "function", "device"))
     plot = _figure(
         "predictions",
@@ -205,7 +207,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-Panel = Callable[[History, View], Any]
+Panel = Callable[[DashboardHistory, HistoryView], Any]
 
 #: The columns of each tab; those of "page" are sent with every tab.
 TABS: dict[str, dict[str, Panel]] = {
@@ -235,7 +237,7 @@ TABS: dict[str, dict[str, Panel]] = {
 }
 
 
-def columns(history: History, view: View, tab: str) -> dict[str, Any]:
+def columns(history: DashboardHistory, view: HistoryView, tab: str) -> dict[str, Any]:
     """The data of all panels of a tab, by name."""
     return {name: panel(history, view) for each in ("page", tab) for name, panel in TABS[each].items()}
 
@@ -244,7 +246,7 @@ class PortTaken(AnyGPUError):
     """The dashboard cannot listen on the port."""
 
 
-class Source(Protocol):
+class ProcessSource(Protocol):
     """Asks processes what they are doing."""
 
     def snapshots(self, since: Mapping[int, int]) -> Mapping[int, Snapshot | None]:
@@ -264,6 +266,9 @@ class ObservedProcesses:
         self._asked: dict[int, Future[Snapshot]] = {}
 
     def snapshots(self, since: Mapping[int, int]) -> dict[int, Snapshot | None]:
+        """Ask all observed processes at once, each for what is new since a call number; `None` for those still to
+        answer.
+        """
         found: dict[int, Snapshot | None] = {}
         for process in self._find():
             found[process.pid] = None
@@ -288,11 +293,11 @@ class Dashboard:
     """A server that follows what a source tells. For one thread, that of its event loop."""
 
     def __init__(
-        self, source: Source, *, port: int = 0, interval: float = INTERVAL, now: Callable[[], float] = time.time
+        self, source: ProcessSource, *, port: int = 0, interval: float = INTERVAL, now: Callable[[], float] = time.time
     ) -> None:
         self._source, self._now, self._interval = source, now, interval
         self._token = secrets.token_urlsafe(24)
-        self.history = History()
+        self.history = DashboardHistory()
         #: When a page last asked for its columns, by the loop's clock.
         self._asked = float("-inf")
         # It takes a while: not when a browser asks for it.
@@ -328,25 +333,25 @@ class Dashboard:
         """Seconds from one look at the processes to the next."""
         return self._interval if now - self._asked < IDLE_INTERVAL else max(self._interval, IDLE_INTERVAL)
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: HttpRequest) -> None:
         if request.hosts not in [[host] for host in self._hosts]:
-            raise Refused(403, "This address is not the dashboard's.")
+            raise HttpRefused(403, "This address is not the dashboard's.")
         if any(origin.removeprefix("http://") not in self._hosts for origin in request.origins):
-            raise Refused(403, "Another page asked for the dashboard.")
+            raise HttpRefused(403, "Another page asked for the dashboard.")
         token = request.path.split("/")[1] if request.path.startswith("/") else ""
         if not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
-            raise Refused(403, "Open the dashboard with the whole address that it printed: it has a secret in it.")
+            raise HttpRefused(403, "Open the dashboard with the whole address that it printed: it has a secret in it.")
 
-    def _respond(self, request: Request) -> Answer:
+    def _respond(self, request: HttpRequest) -> HttpAnswer:
         name = request.path.removeprefix(f"/{self._token}").removeprefix("/")
         if name in _FILES:
             path, kind = _FILES[name]
-            return Answer(path.read_bytes(), kind)
+            return HttpAnswer(path.read_bytes(), kind)
         if name == "figures.json":
-            return Answer(figures(), _JSON)
+            return HttpAnswer(figures(), _JSON)
         if name == "columns.json":
-            return Answer(self._columns(request.query), _JSON)
-        raise Refused(404, "There is no such page.")
+            return HttpAnswer(self._columns(request.query), _JSON)
+        raise HttpRefused(404, "There is no such page.")
 
     def _columns(self, chosen: Mapping[str, str]) -> bytes:
         """The columns of a tab. A browser may send anything: what is unknown counts as not chosen."""
@@ -355,6 +360,6 @@ class Dashboard:
         seconds = WINDOWS.get(chosen.get("window", ""), WINDOWS["30 s"])
         pid = int(process) if process.isdecimal() and len(process) < 20 else None
         found = columns(
-            self.history, View(self._now(), seconds, pid), tab if tab in TABS and tab != "page" else "overview"
+            self.history, HistoryView(self._now(), seconds, pid), tab if tab in TABS and tab != "page" else "overview"
         )
         return msgspec.json.encode({"interval": self._interval, **found}, enc_hook=lambda array: array.tolist())

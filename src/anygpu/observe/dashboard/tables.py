@@ -9,8 +9,8 @@ from anygpu.base.tables import LONG, Column, Formats, Item, Tone, cells, counted
 from anygpu.base.units import readable_bytes
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe import tables
-from anygpu.observe.dashboard.history import History, ProcessHistory
-from anygpu.observe.dashboard.panels import Columns, View, colour, process_colour, rate, shown
+from anygpu.observe.dashboard.history import DashboardHistory, ProcessHistory
+from anygpu.observe.dashboard.panels import Columns, HistoryView, colour, process_colour, rate, shown
 from anygpu.observe.snapshot import Advice
 from anygpu.observe.statistics import CallStatistics
 from anygpu.observe.tables import CallRow, DeviceRow, ProcessRow
@@ -85,7 +85,7 @@ def table(
     }
 
 
-def tiles(history: History, view: View) -> list[tuple[str, str, Tone]]:
+def tiles(history: DashboardHistory, view: HistoryView) -> list[tuple[str, str, Tone]]:
     """The figures at the top: name, value and tone."""
     here = [each for _, each in view.processes(history)]
     alive = [each for each in here if each.alive]
@@ -107,7 +107,7 @@ def tiles(history: History, view: View) -> list[tuple[str, str, Tone]]:
     ]
 
 
-def functions(history: History, view: View, columns: Sequence[Column[CallRow]] = _FUNCTIONS) -> Columns:
+def functions(history: DashboardHistory, view: HistoryView, columns: Sequence[Column[CallRow]] = _FUNCTIONS) -> Columns:
     """The functions that took longest, each on each of its devices: the legend of the timeline."""
     found: dict[tuple[str, str], list[CallStatistics]] = {}
     for _, each in view.processes(history):
@@ -118,12 +118,12 @@ def functions(history: History, view: View, columns: Sequence[Column[CallRow]] =
     return table(columns, rows, colour=lambda row: colour(history.functions.number(row.calls.function)))
 
 
-def fits(history: History, view: View) -> Columns:
+def fits(history: DashboardHistory, view: HistoryView) -> Columns:
     """The functions with how well their times were predicted."""
     return functions(history, view, _FITS)
 
 
-def steps(history: History, view: View) -> Columns:
+def steps(history: DashboardHistory, view: HistoryView) -> Columns:
     """Training steps, and other calls that have parts: where their time goes, and their memory."""
     found = [
         CallRow(one, pid)
@@ -134,13 +134,13 @@ def steps(history: History, view: View) -> Columns:
     return table(_STEPS, sorted(found, key=lambda row: -row.calls.seconds.total))
 
 
-def processes(history: History, view: View) -> Columns:
+def processes(history: DashboardHistory, view: HistoryView) -> Columns:
     ordered = sorted(history.processes.items(), key=lambda item: (not item[1].alive, item[0]))
     rows = [_process(pid, each, view) for pid, each in ordered]
     return table(_PROCESSES, rows, colour=lambda row: process_colour(history, row.pid))
 
 
-def _process(pid: int, each: ProcessHistory, view: View) -> ProcessRow:
+def _process(pid: int, each: ProcessHistory, view: HistoryView) -> ProcessRow:
     since = view.now - each.answered
     state: str = "runs"
     tone: Tone = ""
@@ -152,22 +152,22 @@ def _process(pid: int, each: ProcessHistory, view: View) -> ProcessRow:
     return ProcessRow(pid, each.latest, state, tone, speed=speed, processor=processor)
 
 
-def devices(history: History, view: View) -> Columns:
+def devices(history: DashboardHistory, view: HistoryView) -> Columns:
     rows = [DeviceRow(device, usage) for device, usage in sorted(history.usage.items())]
     return table(_DEVICES, rows, why=lambda row: _not_known(row.usage))
 
 
-def _with_runtime(history: History, view: View) -> list[tuple[int, ProcessHistory]]:
+def _with_runtime(history: DashboardHistory, view: HistoryView) -> list[tuple[int, ProcessHistory]]:
     return [(pid, each) for pid, each in view.processes(history) if each.alive and each.latest.runtime is not None]
 
 
-def lanes(history: History, view: View) -> Columns:
+def lanes(history: DashboardHistory, view: HistoryView) -> Columns:
     """Queues: one row for each device of each runtime."""
     rows = [row for pid, each in _with_runtime(history, view) for row in tables.lanes(pid, each.latest.runtime)]
     return table(_LANES, rows, colour=lambda row: process_colour(history, row.pid))
 
 
-def tenants(history: History, view: View) -> Columns:
+def tenants(history: DashboardHistory, view: HistoryView) -> Columns:
     running = [each.latest.runtime for _, each in _with_runtime(history, view)]
     return table(
         _TENANTS,
@@ -175,19 +175,19 @@ def tenants(history: History, view: View) -> Columns:
     )
 
 
-def problems(history: History, view: View) -> Columns:
+def problems(history: DashboardHistory, view: HistoryView) -> Columns:
     """Lost devices and wrong results, then anomalies and fallbacks, the newest first."""
     here = [(pid, each.latest) for pid, each in view.processes(history)]
     return table(_PROBLEMS, tables.problems(here, view.now))
 
 
-def advice(history: History, view: View) -> Columns:
+def advice(history: DashboardHistory, view: HistoryView) -> Columns:
     """Changes to programs that would save time, the costliest first."""
     found = [(pid, one) for pid, each in view.processes(history) for one in each.latest.advice]
     return table(_ADVICE, sorted(found, key=lambda each: -each[1].cost))
 
 
-def notes(history: History, view: View) -> dict[str, str]:
+def notes(history: DashboardHistory, view: HistoryView) -> dict[str, str]:
     """By panel, why it is empty or what to know of it."""
     here = [each for _, each in view.processes(history)]
     said: dict[str, str] = {}
