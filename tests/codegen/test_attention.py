@@ -15,7 +15,7 @@ from anygpu.codegen.templates import attention
 from anygpu.codegen.templates.attention import Sizes
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.primitives import Broadcast, Gather, Spec, Unary
 from tests.codegen.planning import CARD, LEAST, PROCESSOR, TARGETS, check_schedule, with_limits
 

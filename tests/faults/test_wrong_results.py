@@ -18,7 +18,7 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import Choice
 from anygpu.program.graph import Program
 from anygpu.runtime.runtime import Runtime
 from tests.support.wrong_results import WrongRegistry

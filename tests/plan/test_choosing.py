@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.plan.choosing import EARLY_SHARE, Choice, DeviceChooser
-from anygpu.plan.sampling import calls_between_samples
+from anygpu.plan.candidate_history import Choice, calls_between_samples
+from anygpu.plan.choosing import EARLY_SHARE, DeviceChooser
 
 Times = Callable[[int], dict[str, float]]
 

@@ -15,7 +15,7 @@ from anygpu.plan.chunking import Chunks, Refused, chunks_for, corrected, memory_
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
 from anygpu.testing.random_programs import random_inputs
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 from tests.plan.sampling import recorded
 from tests.support.random_programs import programs
 

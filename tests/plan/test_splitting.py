@@ -21,7 +21,7 @@ from anygpu.plan.splitting import GAIN, MOST_PARTS, Part, Side, Split, operation
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Contract, Linear, Primitive
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 from tests.plan.sampling import NUMPY, OPENCL, calibrations, faster, recorded
 from tests.support.random_programs import programs
 

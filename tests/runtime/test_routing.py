@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from anygpu.plan.choosing import LOOKED_AT, Choice, DeviceChooser, WaitingTimes
+from anygpu.plan.candidate_history import Choice, WaitingTimes
+from anygpu.plan.choosing import LOOKED_AT, DeviceChooser
 from anygpu.runtime.lanes import LaneLoad
 from anygpu.runtime.routing import Routing
 

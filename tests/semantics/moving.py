@@ -30,7 +30,8 @@ from anygpu.placement.call import Call
 from anygpu.placement.comparing import learn_flags
 from anygpu.placement.planner import default
 from anygpu.placement.trust import Trust
-from anygpu.plan.choosing import Choice, DeviceChooser
+from anygpu.plan.candidate_history import Choice
+from anygpu.plan.choosing import DeviceChooser
 from anygpu.receipts import Receipt
 from tests.semantics.cases import CALLS, Case, World
 from tests.semantics.outcomes import Outcome, difference, outcome_of

@@ -9,12 +9,11 @@ import numpy as np
 
 from anygpu.codegen.accessors import TemplateKernel, VectorAccessor, load_function, store_function
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.codegen.elementwise import narrowed
 from anygpu.codegen.index import ZERO, Index, flat, unflat
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder, store
+from anygpu.codegen.kernel_builder import KernelBuilder, printer, store
 from anygpu.codegen.kernel_ir import Function
 from anygpu.codegen.lower import Lowering, Value
 from anygpu.codegen.target import Target, compute_type
@@ -23,7 +22,7 @@ from anygpu.codegen.templates.attention import Meaning, Sizes, Tiling, Vectors
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.primitives import (
     Binary,
     Broadcast,

@@ -14,7 +14,6 @@ import msgspec
 
 from anygpu.codegen.accessors import TemplateKernel, VectorAccessor, load_function, store_function
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.vector_syntax import EXACT
 from anygpu.codegen.dialects.vector_text import replaced
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
@@ -22,7 +21,7 @@ from anygpu.codegen.grouping import Group
 from anygpu.codegen.index import ZERO, Index, flat, strides, unflat, variable
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder
+from anygpu.codegen.kernel_builder import KernelBuilder, printer
 from anygpu.codegen.kernel_ir import Buffer, Function, Let, Load, Name
 from anygpu.codegen.lower import Lowering, Positions, Value, contract_positions
 from anygpu.codegen.materialise import is_row_reduction, is_short

@@ -19,16 +19,15 @@ from anygpu.codegen.lower import NotInKernel, Stored, buffer_names, single_value
 from anygpu.codegen.maps import map_kernel, piece_kernels
 from anygpu.codegen.materialise import chosen, is_row_reduction, matrix_sizes
 from anygpu.codegen.operations import operation_kernels, search_function
-from anygpu.codegen.parts import part_buffers, part_size, two_stage_kernels
 from anygpu.codegen.products import product_kernels
-from anygpu.codegen.rows import rows_kernel
+from anygpu.codegen.rows import part_buffers, part_size, rows_kernel, two_stage_kernels
 from anygpu.codegen.target import WIDE, Target, is_narrow
 from anygpu.codegen.templates.attention import Tiling as Attending
 from anygpu.codegen.templates.convolution import Tiling as Direct
 from anygpu.codegen.templates.matmul import Tiling
 from anygpu.program.dtypes import ITEMSIZE, KIND
 from anygpu.program.graph import Node, Program
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import (
     Binary,

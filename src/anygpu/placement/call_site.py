@@ -14,8 +14,8 @@ from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.trust import Trust, may_warn
 from anygpu.placement.values import call_on_numpy, narrowing
-from anygpu.plan.choosing import RECORDING, Choice, WaitingTimes
-from anygpu.plan.renting import Remembered
+from anygpu.plan.candidate_history import Choice, Remembered, WaitingTimes
+from anygpu.plan.choosing import RECORDING
 from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
 

@@ -24,7 +24,7 @@ from anygpu.placement.machine import lacking
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import is_finite, is_shown, loud, modes_now, number_kinds, sample_of, warns
 from anygpu.placement.values import to_anygpu
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import Choice
 from anygpu.program.graph import Program
 from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt
 from anygpu.workers.worker import Ran, Worker

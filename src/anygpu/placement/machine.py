@@ -25,7 +25,7 @@ from anygpu.hardware.selection import matches_name, meant
 from anygpu.placement.background import Background
 from anygpu.placement.options import Options
 from anygpu.placement.pacing import LOOKING, Pace
-from anygpu.plan.fusion_estimate import structure_of
+from anygpu.plan.fusion import structure_of
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker, default_budget
 

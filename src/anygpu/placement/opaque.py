@@ -20,7 +20,7 @@ from anygpu.placement.call import Call
 from anygpu.placement.executing import Executing
 from anygpu.placement.learnt_memory import Short, without_memory
 from anygpu.placement.opaque_form import EVERY, FIRST
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import Choice
 from anygpu.plan.plan import Plan, Refused
 from anygpu.receipts import Attempt, PhaseTimer, Receipt
 from anygpu.workers.thread import ThreadWorker

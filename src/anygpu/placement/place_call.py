@@ -32,7 +32,7 @@ from anygpu.placement.trust import (
     code_of,
 )
 from anygpu.placement.values import anygpu_arrays_in
-from anygpu.plan.choosing import Choice, WaitingTimes
+from anygpu.plan.candidate_history import Choice, WaitingTimes
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.workers.task_lifecycle import Fail, Requeue, Started
 

@@ -18,8 +18,8 @@ from anygpu.history.keys import device_stamp, function_hash, function_name, sign
 from anygpu.history.records import Habit
 from anygpu.history.wording import measured_text
 from anygpu.placement.pacing import looking_at_once
+from anygpu.plan.candidate_history import Remembered, is_worth_opening
 from anygpu.plan.choosing import DeviceChooser
-from anygpu.plan.renting import Remembered, is_worth_opening
 from anygpu.workers.worker import isolation_of
 
 #: Opening a device and looking at the machine, as long as the device is not known.

@@ -19,7 +19,7 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import Choice
 from anygpu.plan.chunking import Chunks
 from anygpu.workers.task_lifecycle import (
     Action,

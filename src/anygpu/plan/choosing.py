@@ -16,19 +16,25 @@ next one should run and what should be tried in the background meanwhile. It kee
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Literal, NamedTuple
 
 from anygpu.base.disturbance import RecentTimes
 from anygpu.base.units import readable_seconds
-from anygpu.plan.renting import LEAST_GAIN, Remembered, is_worth_opening, is_wrong
-from anygpu.plan.sampling import calls_between_samples
+from anygpu.plan.candidate_history import (
+    FIRST_INTERVAL,
+    LEAST_GAIN,
+    SOON,
+    CandidateHistory,
+    Choice,
+    Remembered,
+    WaitingTimes,
+    calls_between_samples,
+    is_worth_opening,
+    is_wrong,
+)
 
-#: How many real calls a candidate has before its time counts as known.
-TRIAL_CALLS = RecentTimes.FEW
 #: Recent calls whose median is the estimate: three slow ones are enough to lose.
 WINDOW = RecentTimes.WINDOW
 #: Another candidate must be better by this much to take over: less is noise.
@@ -43,8 +49,6 @@ EARLY_SHARE = 0.5
 LATER_SHARE = 0.03
 #: A single expense so small is always allowed: how often there is one is bounded by the intervals below.
 SMALL_SHARE = 0.02
-#: Calls until a candidate that lost is tried again. One that has won before is owed a look more often.
-FIRST_INTERVAL, SOON = 16, 5
 LONGEST_INTERVAL = 1024
 LONGEST_FOR_A_WINNER = 24
 #: Of one that lost while something else had the processors.
@@ -58,87 +62,6 @@ LOOKED_AT = 16
 
 #: What recording costs in any case, with the first look at the program for every device.
 RECORDING = 3e-3
-
-#: trial: a call that measures a candidate. sample: a call on the baseline that checks a device. pinned: a device was
-#: wrong. untried: the first of several devices that were asked for, when none of them was measured.
-Kind = Literal["baseline", "known", "trial", "sample", "pinned", "untried", "only"]
-
-
-class CandidateHistory(RecentTimes):
-    """The recent calls of one candidate, and when it is tried again.
-
-    They are disturbed if they were taken beside a trial in the background, or while something else had the processors.
-    """
-
-    __slots__ = (
-        "agreed",
-        "calls",
-        "due",
-        "failures",
-        "interval",
-        "rough",
-        "samples",
-        "suspended",
-        "trying",
-        "unchecked",
-        "why_failed",
-        "won",
-    )
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: Calls and trials that the history has not been told of.
-        self.calls = 0
-        #: Of its last background run.
-        self.rough: float | None = None
-        self.trying = False
-        self.won = False
-        #: The call from which on it may be tried again.
-        self.due = 0
-        self.interval = FIRST_INTERVAL
-        self.failures = 0
-        self.suspended = False
-        self.why_failed = ""
-        #: Whether its results have been compared with NumPy's and agreed.
-        self.agreed = False
-        #: Calls since then, and how often they were compared again.
-        self.unchecked = 0
-        self.samples = 0
-
-    @property
-    def known(self) -> bool:
-        return len(self.recent) >= TRIAL_CALLS
-
-    @property
-    def is_tried(self) -> bool:
-        """Whether it has been run, or could not be."""
-        return bool(self.recent) or self.rough is not None or self.suspended
-
-
-class WaitingTimes(ABC):
-    """How long candidates are busy, where there are too many to list: it is asked, and knows who is free soonest."""
-
-    @abstractmethod
-    def get(self, name: str, default: float = 0.0, /) -> float:
-        """Seconds; 0 for one that is free."""
-
-    def __getitem__(self, name: str) -> float:
-        return self.get(name)
-
-    @abstractmethod
-    def soonest(self, most: int) -> Iterable[str]:
-        """At most so many that are free now, or so many that will be first if none is."""
-
-
-class Choice(NamedTuple):
-    """The candidate of the next call, and why."""
-
-    candidate: str
-    kind: Kind
-    #: One sentence: why.
-    sentence: str
-    #: For a sample: the device that it checks.
-    checks: str | None = None
 
 
 class DeviceChooser:

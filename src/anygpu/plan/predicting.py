@@ -1,20 +1,154 @@
-"""The predicted time of a program on a device, by phase, from its kernels and the calibration of the device.
-
-A kernel takes what its main operation takes by itself, by the device's calibration, and what else it does on the way.
-What a function costs inside of a kernel is the time of that function alone, without the time for the memory traffic
-that it has when it is alone. Opening the device is no part of a prediction.
-"""
+"""The predicted time of a program on a device: native code, kernels by phase, and corrections learnt from calls."""
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
+from collections.abc import Collection
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple
+
 import msgspec
 
+from anygpu.base.disturbance import median
+from anygpu.codegen.nests.costs import PART
+from anygpu.codegen.nests.inspection import work_of
+from anygpu.codegen.nests.schedule import nests
+from anygpu.codegen.nests.steps import HostStep, Nest, NestProgram
+from anygpu.engines.cpu.host_steps import threads_for
+from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.plan.calibration import ARITHMETIC, Calibration, NativeSpeed
-from anygpu.plan.fusion_estimate import structure_of
-from anygpu.plan.kernel_work import Kernel
+from anygpu.plan.fusion import Kernel, most_at_once, structure_of
 from anygpu.program.costs import OperationClass
 from anygpu.program.graph import Program
+from anygpu.program.ops.custom import with_references
+from anygpu.program.primitives import Primitive
+from anygpu.program.transforms import simplified
 from anygpu.receipts import Phases
+
+# -- what native code of a program does
+#
+# Its loop nests and the steps that stay NumPy's, known without compiling it.
+
+
+#: Programs with more operations are not made into nests for a prediction: that takes a millisecond for ten of them.
+MOST_NODES = 1000
+
+#: What Python does takes so many times what a call of the smallest program takes: for each argument and result more
+#: than one, around host steps, for each of these, and for each of its operands.
+_ARGUMENT, _STEP_BY_STEP, _HOST_STEP, _OPERAND = 0.25, 8.0, 3.0, 0.3
+#: Seconds of a nest beside its work, and of waking other threads.
+_NEST, _THREADS = 3e-7, 5e-6
+
+
+class NestWork(NamedTuple):
+    """One nest: its instructions, the bytes of its buffers, and in how many parts threads share it."""
+
+    instructions: float
+    bytes: float
+    parts: int
+
+
+class HostWork(NamedTuple):
+    """A step that NumPy computes."""
+
+    kernel: Kernel
+    op: Primitive
+    #: Of its first operand.
+    shape: tuple[int, ...]
+    operands: int
+
+
+class NativeSteps(NamedTuple):
+    """Native code of a program, as predictions see it."""
+
+    nests: tuple[NestWork, ...]
+    host: tuple[HostWork, ...]
+    #: Arrays that come and go.
+    arguments: int
+    peak_bytes: int
+
+
+@lru_cache(maxsize=1024)
+def native_steps(program: Program, vector_bytes: int) -> NativeSteps:
+    """The nests and host steps of a program, on a processor with registers of so many bytes."""
+    if len(program.nodes) <= MOST_NODES:
+        # What cannot be made into nests cannot be compiled either: the engine says so when it is to.
+        with suppress(Exception):
+            simple = simplified(with_references(program, None), evaluate_constant)
+            return _scheduled(simple, nests(simple, vector_bytes=vector_bytes), vector_bytes)
+    return _one_by_one(program, vector_bytes)
+
+
+def native_seconds(steps: NativeSteps, calibration: Calibration, speed: NativeSpeed) -> float:
+    """What one call takes."""
+
+    seconds = calibration.launch * (1.0 + _ARGUMENT * max(0, steps.arguments - 2))
+    for nest in steps.nests:
+        threads = min(speed.threads, float(nest.parts))
+        computing = nest.instructions * speed.instruction / threads
+        seconds += max(computing, nest.bytes / speed.bytes_per_second) + _NEST + (_THREADS if threads > 1 else 0.0)
+    if steps.host:
+        seconds += calibration.launch * _STEP_BY_STEP
+    for step in steps.host:
+        # What threads have computed apart is copied to one place.
+        threads = min(speed.threads, threads_for(step.op, step.shape, math.ceil(speed.threads)))
+        seconds += seconds_of(step.kernel, calibration) * 2 / (1 + threads)
+        seconds += calibration.launch * (_HOST_STEP + _OPERAND * step.operands)
+    return seconds
+
+
+def _scheduled(program: Program, scheduled: NestProgram, vector_bytes: int) -> NativeSteps:
+    found: list[NestWork] = []
+    host: list[HostWork] = []
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    alone: dict[int, Kernel] = {}
+    if any(isinstance(step, HostStep) for step in scheduled.steps):
+        alone = {kernel.nodes[0]: kernel for kernel in structure_of(program, fuses=False).kernels}
+    for number, step in enumerate(scheduled.steps):
+        if isinstance(step, Nest):
+            work = work_of(step, vector_bytes)
+            found.append(NestWork(work.instructions, work.bytes, step.parts))
+            slots = [buffer.slot for buffer in step.buffers]
+        else:
+            op, inputs = program.nodes[step.node]
+            shape = program.specs[inputs[0]].shape if inputs else ()
+            if step.node in alone:
+                host.append(HostWork(alone[step.node], op, shape, len(inputs)))
+            slots = [*step.sources, step.slot]
+        for slot in slots:
+            first.setdefault(slot, number)
+            last[slot] = number
+    roles = [slot.role for slot in scheduled.slots]
+    held = sum(slot.nbytes for slot in scheduled.slots if slot.role != "temporary")
+    between = [(scheduled.slots[each].nbytes, first[each], last[each]) for each in first if roles[each] == "temporary"]
+    return NativeSteps(tuple(found), tuple(host), _arguments(program), held + most_at_once(between))
+
+
+def _one_by_one(program: Program, vector_bytes: int) -> NativeSteps:
+    """As if each operation were a nest."""
+    structure = structure_of(program, fuses=False)
+    found = []
+    for kernel in structure.kernels:
+        instructions = (kernel.amount + kernel.elements) * 4 / vector_bytes
+        found.append(NestWork(instructions, kernel.traffic, max(1, round(instructions / PART))))
+    return NativeSteps(tuple(found), (), _arguments(program), structure.peak_bytes)
+
+
+def _arguments(program: Program) -> int:
+    return program.input_count + len(program.outputs)
+
+
+# -- the predicted time of a program on a device
+#
+# By phase, from its kernels and the calibration of the device.
+#
+# A kernel takes what its main operation takes by itself, by the device's calibration, and what else it does on the
+# way. What a function costs inside of a kernel is the time of that function alone, without the time for the memory
+# traffic that it has when it is alone. Opening the device is no part of a prediction.
+
 
 #: A function inside of a kernel costs at least this share of its cost alone.
 _LEAST_OF_A_FUNCTION = 0.2
@@ -61,7 +195,6 @@ def predict(
 def _native(program: Program, calibration: Calibration, speed: NativeSpeed, *, compiled: bool) -> Expected:
     """One call of native code: nothing is moved to it, and nothing back."""
     # It needs code generation, which a process without native code never loads.
-    from anygpu.plan.native_estimate import native_seconds, native_steps
 
     steps = native_steps(program, speed.vector_bytes)
     compiling = 0.0 if compiled else calibration.compile * max(1, len(steps.nests))
@@ -111,3 +244,110 @@ def _fused(functions: int, others: int, elements: int, wide: bool, calibration: 
 def _wider(kind: OperationClass, calibration: Calibration) -> float:
     """Functions in 64 bits are other algorithms; everything else takes twice as long where there is hardware for it."""
     return calibration.wide if kind == "transcendental" or calibration.wide > _EMULATED else min(calibration.wide, 2.0)
+
+
+# -- the errors of predictions
+#
+# Learnt from calls and trials, so that the next program's prediction is better.
+#
+# Each program has one error on each device: what it took there, by what the calibration alone had predicted. A
+# program that is new there is corrected by those that were predicted to take about as long: what short programs have
+# in common is what every call costs, and what long ones have in common is the speed of the device. Which operations
+# they consist of says less. While there are no such programs, all others count, if they were far off. A device whose
+# predictions are doubted says so in `ag.explain`.
+
+
+#: The weights of a program's newest error, where it took less than before and where it took more: what else the machine
+#: does only ever adds, so a faster call is believed sooner.
+_FASTER, _SLOWER = 0.7, 0.15
+#: Below this, a call takes what starting it takes, which says nothing of programs with more work.
+_SHORT = 1e-3
+#: No correction is larger: beyond that something else is wrong than the model.
+MOST = 20.0
+#: Programs whose predictions are within this factor of one another are about as long.
+ALIKE = 10.0
+#: So many programs are needed for a correction; one may have reasons of its own.
+ENOUGH = 2
+#: Errors of programs of other lengths count when they are larger than this.
+FAR_OFF = 3.0
+#: The programs that are remembered for each device: the latest ones.
+MOST_PROGRAMS = 64
+
+
+class Error(NamedTuple):
+    """What one program took on one device, by what was predicted for it."""
+
+    #: Seconds, by the calibration alone.
+    predicted: float
+    #: Its logarithm: 0 for a prediction that was right, more than 0 for one that was too low.
+    logarithm: float
+    #: Whether it was measured while something else kept the machine busy.
+    is_rough: bool
+
+
+def factor_from(errors: Collection[Error], predicted: float) -> float:
+    """What a prediction of so many seconds is multiplied by, given the errors of other programs there."""
+    alike = [each.logarithm for each in errors if 1 / ALIKE <= each.predicted / predicted <= ALIKE]
+    if len(alike) >= ENOUGH:
+        return math.exp(median(alike))
+    others = [each.logarithm for each in errors if (each.predicted < _SHORT) == (predicted < _SHORT)]
+    middle = median(others) if len(others) >= ENOUGH else 0.0
+    return math.exp(middle) if abs(middle) > math.log(FAR_OFF) else 1.0
+
+
+def doubt_about(device: str, factor: float) -> str | None:
+    """The words for a correction by that factor; `None` for one that is not worth mentioning."""
+    if 1 / FAR_OFF <= factor <= FAR_OFF:
+        return None
+    times, way = (factor, "low") if factor > 1 else (1 / factor, "high")
+    return f"predictions for {device} were {times:.0f}× too {way} so far"
+
+
+class Corrections:
+    """The errors of the latest programs on each device."""
+
+    def __init__(self) -> None:
+        self._errors: dict[str, OrderedDict[str, Error]] = {}
+        #: Rises when something was learnt that changes other predictions by much.
+        self.version = 0
+
+    def factor(self, device: str, predicted: float, program: str = "") -> float:
+        """The factor for a program, by its own error if it has run there; else by those of others of about its length.
+
+        `predicted` is what the calibration alone says.
+        """
+        errors = self._errors.get(device)
+        if not errors or not predicted > 0:
+            return 1.0
+        own = errors.get(program)
+        if own is not None:
+            return math.exp(own.logarithm)
+        return factor_from(errors.values(), predicted)
+
+    def learn(self, device: str, predicted: float, actual: float, *, program: str = "", is_rough: bool = False) -> None:
+        """`predicted` is what the calibration alone says. A rough time counts until there is a better one."""
+        if not (0 < predicted < math.inf and 0 < actual < math.inf):
+            return
+        errors = self._errors.setdefault(device, OrderedDict())
+        old = errors.get(program)
+        if old is not None and is_rough and not old.is_rough:
+            return
+        error = max(-math.log(MOST), min(math.log(MOST), math.log(actual) - math.log(predicted)))
+        if old is not None and old.is_rough == is_rough:
+            weight = _FASTER if error < old.logarithm else _SLOWER
+            error = old.logarithm + weight * (error - old.logarithm)
+        elif abs(error) > math.log(FAR_OFF):
+            self.version += 1
+        errors[program] = Error(predicted, error, is_rough)
+        errors.move_to_end(program)
+        if len(errors) > MOST_PROGRAMS:
+            errors.popitem(last=False)
+
+    def forget(self, device: str) -> None:
+        """The device was calibrated: earlier predictions say nothing about the next ones."""
+        if self._errors.pop(device, None):
+            self.version += 1
+
+    def programs(self, device: str) -> int:
+        """How many programs are remembered."""
+        return len(self._errors.get(device, ()))

@@ -15,8 +15,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.plan.calibration import Calibration
-from anygpu.plan.fusion_estimate import structure_of
-from anygpu.plan.kernel_work import Kernel
+from anygpu.plan.fusion import Kernel, structure_of
 from anygpu.plan.predicting import predict, seconds_inside, seconds_of
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Constant, Input, Iota, Linear, Primitive

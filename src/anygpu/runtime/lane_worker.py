@@ -26,7 +26,7 @@ from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import Choice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.runtime.batches import Batch, Batched, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay

@@ -22,7 +22,7 @@ from anygpu.placement.call import Call
 from anygpu.placement.options import NaNs
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.trust import Modes
-from anygpu.plan.choosing import Choice, WaitingTimes
+from anygpu.plan.candidate_history import Choice, WaitingTimes
 from anygpu.receipts import Attempt, Receipt
 from anygpu.runtime.future import Future
 

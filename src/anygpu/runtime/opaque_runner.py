@@ -13,7 +13,7 @@ from anygpu.errors import AnyGPUError
 from anygpu.fallback_warnings import attribute_to_line
 from anygpu.placement.opaque import place_opaque
 from anygpu.placement.planner import Planner
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import Choice
 from anygpu.receipts import Attempt, Phases, Receipt
 from anygpu.runtime.lanes import Job, Lane
 from anygpu.runtime.routing import Routing

@@ -17,8 +17,9 @@ from anygpu.placement.opaque_form import OpaqueForm
 from anygpu.placement.place_call import choose
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
-from anygpu.plan.batching import SIZES
-from anygpu.plan.choosing import LOOKED_AT, Choice, Kind, WaitingTimes
+from anygpu.plan.candidate_history import Choice, Kind, WaitingTimes
+from anygpu.plan.choosing import LOOKED_AT
+from anygpu.plan.chunking import SIZES
 from anygpu.runtime.batches import Batch, Batches
 from anygpu.runtime.lanes import PLANNING, Job, LaneIndex, LaneLoad, LaneType, Waiting
 from anygpu.runtime.stacking import OpaqueBatches

@@ -19,7 +19,7 @@ from anygpu.placement.call import Call
 from anygpu.placement.learnt_memory import predicted_peak
 from anygpu.placement.opaque import free_bytes
 from anygpu.placement.opaque_form import OpaqueForm
-from anygpu.plan.batching import SIZES, BatchTimes, weigh
+from anygpu.plan.chunking import SIZES, BatchTimes, weigh
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 

@@ -9,7 +9,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program
 from anygpu.testing.random_programs import random_inputs, random_program
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 from anygpu.verify.cases import Case, Check, Comparison, ProgramCase
 from anygpu.verify.subject import Subject
 

@@ -18,10 +18,9 @@ from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program
 from anygpu.engines.cpu.run_plan import CompiledProgram, HostRun, RunPlan, can_call, exports_of, layout_of, segments_of
 from anygpu.engines.cpu.runtime import native_runtime, python_function
 from anygpu.engines.disk_cache import version_of
-from anygpu.engines.host_arrays import HostArrays, numpy_dtype, raise_broken
+from anygpu.engines.host_arrays import HostArrays, ProgramCache, numpy_dtype, raise_broken
 from anygpu.engines.numpy import lowering
 from anygpu.engines.numpy.lowering import evaluate_constant
-from anygpu.engines.program_cache import ProgramCache
 from anygpu.engines.protocol import DirectRun, Lack, failed, verified, why_not_here
 from anygpu.errors import CannotCompile, InvalidProgram, MissingExtra
 from anygpu.hardware.device import Device, Unavailable

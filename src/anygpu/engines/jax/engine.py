@@ -17,9 +17,9 @@ from jax.experimental.layout import Format, Layout
 
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
+from anygpu.engines.host_arrays import ProgramCache, refused
 from anygpu.engines.jax import lowering
 from anygpu.engines.jax.lowering import Executable
-from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.errors import AnyGPUError, CannotCompile, OutOfMemory
 from anygpu.hardware import host

@@ -18,7 +18,7 @@ from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import KIND, REAL_PART
 from anygpu.program.functions import FUNCTIONS
 from anygpu.program.graph import Program
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.ops.custom import Custom, reference_of, with_references
 
 # -- attention

@@ -11,8 +11,7 @@ import torch
 
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
-from anygpu.engines.host_arrays import numpy_dtype
-from anygpu.engines.program_cache import ProgramCache, refused
+from anygpu.engines.host_arrays import ProgramCache, numpy_dtype, refused
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.engines.torch import lowering
 from anygpu.engines.torch.lowering import Executable

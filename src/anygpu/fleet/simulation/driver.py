@@ -27,7 +27,7 @@ from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.strategies import SingleDevice
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import Choice
 from anygpu.plan.predicting import predict
 from anygpu.receipts import Phases
 from anygpu.runtime.batches import Batch
