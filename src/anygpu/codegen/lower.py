@@ -240,13 +240,9 @@ class Lowering:
                 moved = zip(positions, op.starts, op.steps, strict=True)
                 return at(inputs[0], tuple(position * step + start for position, start, step in moved))
             case Flip():
-                return at(
-                    inputs[0],
-                    tuple(
-                        constant(length - 1) - position if axis in op.axes else position
-                        for axis, (position, length) in enumerate(zip(positions, spec.shape, strict=True))
-                    ),
-                )
+                ends = [constant(length - 1) - position for position, length in zip(positions, spec.shape, strict=True)]
+                flipped = (ends[axis] if axis in op.axes else position for axis, position in enumerate(positions))
+                return at(inputs[0], tuple(flipped))
             case Windows():
                 *outer, inner = positions
                 outer[op.axis] = outer[op.axis] * op.step + inner

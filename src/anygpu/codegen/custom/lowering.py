@@ -249,14 +249,8 @@ def launch_kernel(
     if prepared.words and status is not None:
         bindings.append(Binding(status, "read_write"))
     grid, row = _grid(op, target)
-    values = number_words(
-        prepared,
-        _lengths(op, prepared, specs),
-        {each.name: each for each in op.scalars},
-        launch.first_word,
-        op.groups,
-        row,
-    )
+    scalars = {each.name: each for each in op.scalars}
+    values = number_words(prepared, _lengths(op, prepared, specs), scalars, launch.first_word, op.groups, row)
     moved = sum(spec.nbytes for _, spec in _specs(op, specs))
     return Kernel(
         name=op.entry,

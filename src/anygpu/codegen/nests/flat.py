@@ -365,14 +365,8 @@ def tree_nests(storage: Storage, root: Root, name: str, vector_bytes: int) -> li
         vector=8,
     )
     lowering.add(Store(partial, part, state))
-    nest = storage.nest(
-        name,
-        lowering.statements,
-        scratch=scratch,
-        count=parts,
-        grain=1,
-        cost=cost_of(storage, [root]),
-    )
+    cost = cost_of(storage, [root])
+    nest = storage.nest(name, lowering.statements, scratch=scratch, count=parts, grain=1, cost=cost)
     return [nest, _top(storage, root, partial, parts, name)]
 
 
