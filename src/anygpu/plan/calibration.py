@@ -1,7 +1,7 @@
 """The speed of a device: measured once, kept on disk, and assumed before that.
 
 The curve of a class is that of a program of *one* operation of it, on float32 values (complex64 for `fourier`) that
-are on the device already and with a result that stays there, beyond `launch`: `a + b`, `tanh(a)`, `a.sum(axis=-1)` of
+are on the device already and with a result that stays there, beyond `launch`: `a + b`, `f(a)` (transcendental), `a.sum(axis=-1)` of
 rows, `cumsum` of rows, a transposition that is written out, the product of two square matrices, `take` along the first
 axis, `sort` of rows, `fft` of rows, `solve`. What fused operations cost is found from these (see `predicting`).
 """
@@ -103,7 +103,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     fuses: bool
     #: Starting to use the device at all: importing its library, opening it.
     open: float
-    #: A function such as `tanh` of one 32-bit number, between others inside of a kernel of a device that fuses. It is
+    #: A transcendental function of one 32-bit number, between others inside of a kernel of a device that fuses. It is
     #: estimated from the curves where it was not measured.
     function: float | None = None
     #: The cost of one more addition inside of a kernel, as a share of its cost alone.
