@@ -15,7 +15,7 @@ from anygpu.codegen.dialects.vector_syntax import VectorSyntax
 from anygpu.codegen.dialects.vector_text import NotVectorisable, Text, VectorText
 from anygpu.codegen.dialects.wgsl import WGSLPrinter, WGSLVectors
 from anygpu.codegen.index import Index, constant, variable
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.kernel_builder import KernelBuilder, body_of
 from anygpu.codegen.kernel_ir import Buffer, Function, Load, Name, names_used

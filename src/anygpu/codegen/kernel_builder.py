@@ -49,7 +49,7 @@ def printer(target: Target) -> Printer:
 LONG_WORK = 2e8
 
 
-class Shape(msgspec.Struct, frozen=True):
+class GroupShape(msgspec.Struct, frozen=True):
     """The tunable numbers of a kernel that is a loop."""
 
     #: Invocations in a group.

@@ -16,7 +16,7 @@ import msgspec
 from anygpu.codegen import complexes, elementwise, reductions
 from anygpu.codegen.elementwise import converted
 from anygpu.codegen.index import ZERO, Index, clamped, constant, flat, reshaped, unflat, variable
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,

@@ -162,7 +162,7 @@ def _scatter(builder: KernelBuilder, node: int, op: Scatter, distinct: bool) -> 
     program = builder.program
     array, indices, updates = program.nodes[node].inputs
     shape, index_spec = program.specs[array].shape, program.specs[indices]
-    layout = scatter.Layout(
+    layout = scatter.ScatterLayout(
         batch=product(shape[: op.batch]),
         before=product(shape[op.batch : op.axis]),
         axis=shape[op.axis],

@@ -10,9 +10,9 @@ import msgspec
 from anygpu.codegen import reductions
 from anygpu.codegen.grouping import Group, element_of, row_sizes
 from anygpu.codegen.index import Index, constant, flat, unflat, variable
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder, Shape, as_stored, leave_beyond, power_of_two_up, store
+from anygpu.codegen.kernel_builder import GroupShape, KernelBuilder, as_stored, leave_beyond, power_of_two_up, store
 from anygpu.codegen.kernel_ir import (
     Apply,
     Buffer,
@@ -38,7 +38,7 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Reduce, Unary
 
 
-def rows_kernel(builder: KernelBuilder, group: Group, shape: Shape, name: str) -> Kernel:
+def rows_kernel(builder: KernelBuilder, group: Group, shape: GroupShape, name: str) -> Kernel:
     """One row for each group of lanes: its reductions in order, then what is made of them."""
     lanes = min(shape.lanes, builder.target.group_limit)
     of_elements = any(axes is not None for axes in group.row_axes.values())
@@ -84,16 +84,16 @@ def _loads_without(statements: Sequence[Statement], name: str) -> bool:
     )
 
 
-class Column:
+class RowColumn:
     """The column that the loop being written is at."""
 
     def __init__(self) -> None:
         self.index: Index | None = None
 
 
-def keep_what_is_dear(lowering: Lowering, builder: KernelBuilder, group: Group, row: Index) -> Column:
+def keep_what_is_dear(lowering: Lowering, builder: KernelBuilder, group: Group, row: Index) -> RowColumn:
     """Values that several loops over a row need, and that are dear, wait in the result's own memory between them."""
-    column = Column()
+    column = RowColumn()
     program = builder.program
     loops = [*group.reductions, *(node for node in group.members if group.row_axes[node] is not None)]
     results = [node for node in loops if group.row_axes[node] is not None and node in builder.needed]
@@ -151,7 +151,7 @@ def _has_function_below(program: Program, node: int, stored: set[int]) -> bool:
 
 
 def begin_rows(
-    rows: int, lanes: int, elements: int, shape: Shape, target: Target
+    rows: int, lanes: int, elements: int, shape: GroupShape, target: Target
 ) -> tuple[Index, int, int, list[Statement]]:
     """The row that an invocation works on, the sizes of the grid, and the first statements."""
     if elements > 1:
@@ -171,7 +171,7 @@ def begin_rows(
     return variable("row", rows), group_size, groups, statements
 
 
-def stretch_of(rows: int, lanes: int, shape: Shape) -> int:
+def stretch_of(rows: int, lanes: int, shape: GroupShape) -> int:
     """The number of neighbouring rows that one invocation has at once."""
     return shape.elements if lanes == 1 and shape.elements > 1 and rows % shape.elements == 0 else 1
 
@@ -227,7 +227,7 @@ def _reduce_rows(
     length: int,
     lanes: int,
     vector: int,
-    kept: Column,
+    kept: RowColumn,
 ) -> None:
     states: dict[int, tuple[Name, ...]] = {}
     for node in nodes:
@@ -286,7 +286,7 @@ def fold(lowering: Lowering, node: int, fn: ReduceFunction, dtype: DType, state:
 
 
 def store_rows(
-    lowering: Lowering, builder: KernelBuilder, group: Group, row: Index, lanes: int, vector: int, kept: Column
+    lowering: Lowering, builder: KernelBuilder, group: Group, row: Index, lanes: int, vector: int, kept: RowColumn
 ) -> None:
     """Values of the row by its first lane; values of elements by all of them."""
     of_elements = [node for node in group.members if group.row_axes[node] is not None]
@@ -351,7 +351,7 @@ def part_buffers(builder: KernelBuilder, group: Group, new_slot: Callable[[int],
 
 
 def two_stage_kernels(
-    builder: KernelBuilder, group: Group, shape: Shape, last: Shape, name: str, parts: Sequence[Buffer]
+    builder: KernelBuilder, group: Group, shape: GroupShape, last: GroupShape, name: str, parts: Sequence[Buffer]
 ) -> list[Kernel]:
     """Long rows are cut into parts, each reduced on its own; a second kernel reduces the parts."""
     (node,) = group.reductions
@@ -370,7 +370,7 @@ def part_size(length: int, parts: int) -> int:
 
 
 def _part_kernel(
-    builder: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: Shape, name: str,
+    builder: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: GroupShape, name: str,
     parts: Sequence[Buffer],
 ) -> Kernel:  # fmt: skip
     lanes = min(shape.lanes, builder.target.group_limit)
@@ -418,7 +418,7 @@ def _part_kernel(
 
 
 def _last_kernel(
-    builder: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: Shape, name: str,
+    builder: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: GroupShape, name: str,
     parts: Sequence[Buffer],
 ) -> Kernel:  # fmt: skip
     lanes = min(shape.lanes, builder.target.group_limit)
@@ -457,7 +457,7 @@ def _last_kernel(
         if lanes > 1:
             lowering.add(fold(lowering, node, fn, dtype, tuple(state), lanes))
         lowering.of_row[node] = lowering.end(node, fn, dtype, tuple(state))
-        store_rows(lowering, builder, group, row, lanes, 1, Column())
+        store_rows(lowering, builder, group, row, lanes, 1, RowColumn())
     if stretch is not None:
         lowering.add(Loop("part", Literal(0, "i32"), elements, 1, tuple(stretch.statements), vector=elements))
     return builder.kernel(

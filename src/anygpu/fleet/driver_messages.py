@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.plan.calibration import Calibration, Network
+from anygpu.plan.calibration import Calibration, NetworkSpeed
 from anygpu.workers.task_messages import TaskFailed, WireRecord, decoded
 
 
@@ -107,7 +107,7 @@ class NodeProbed(WireRecord, frozen=True, tag="probed"):
     unavailable: tuple[Unavailable, ...]
     #: By device, what that machine has measured itself.
     calibrations: dict[str, Calibration]
-    network: Network
+    network: NetworkSpeed
     #: By distribution, what is installed there: anygpu, NumPy and the engines' libraries.
     versions: dict[str, str]
 

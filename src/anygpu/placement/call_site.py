@@ -14,7 +14,7 @@ from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.trust import Trust, may_warn
 from anygpu.placement.values import call_on_numpy, narrowing
-from anygpu.plan.candidate_history import Choice, Remembered, WaitingTimes
+from anygpu.plan.candidate_history import DeviceChoice, Remembered, WaitingTimes
 from anygpu.plan.choosing import RECORDING
 from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
@@ -221,7 +221,9 @@ class CallSite(Candidates):
 
     # -- the chooser: the caller of each of these holds the planner's lock
 
-    def choose(self, busy: Mapping[str, float], waiting: Mapping[str, float] | WaitingTimes | None = None) -> Choice:
+    def choose(
+        self, busy: Mapping[str, float], waiting: Mapping[str, float] | WaitingTimes | None = None
+    ) -> DeviceChoice:
         """Where the next call goes: `busy` are the seconds until devices are free, `waiting` those of candidates."""
         return self.chooser.choose((self.waiting(busy) if busy else busy) if waiting is None else waiting)
 

@@ -24,7 +24,7 @@ from anygpu.placement.machine import lacking
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import is_finite, is_shown, loud, modes_now, number_kinds, sample_of, warns
 from anygpu.placement.values import to_anygpu
-from anygpu.plan.candidate_history import Choice
+from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.program.graph import Program
 from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt
 from anygpu.workers.worker import Ran, Worker
@@ -43,7 +43,7 @@ class Instead(NamedTuple):
 
 
 def run_on_device(
-    call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
+    call: Call, choice: DeviceChoice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
 ) -> tuple[Any, Receipt] | Instead:
     """Run the program as it was decided for that device. Raises what the device does."""
     site, planner, name = call.site, call.planner, choice.candidate

@@ -13,7 +13,7 @@ from anygpu.codegen.nests.steps import Nest
 from anygpu.engines.cpu.engine import executable
 from anygpu.errors import CannotCompile, MissingExtra
 from anygpu.plan.calibration import Calibration, NativeSpeed, assumed_speed
-from anygpu.plan.microbenchmarks import Trial, native_trials, values
+from anygpu.plan.microbenchmarks import BenchmarkTrial, native_trials, values
 
 #: The best run counts, of so many at least, and of all that there is time for.
 _RUNS, _SECONDS = 12, 0.03
@@ -53,7 +53,7 @@ def measured_speed(clock: Callable[[], float] = time.perf_counter) -> NativeSpee
     return NativeSpeed(threads, assumed.vector_bytes, one * _USUAL, bandwidth)
 
 
-def _seconds(trial: Trial, clock: Callable[[], float]) -> float:
+def _seconds(trial: BenchmarkTrial, clock: Callable[[], float]) -> float:
     """The best run."""
     run, arrays = executable(trial.program), values(trial)
     times: list[float] = []
@@ -65,7 +65,7 @@ def _seconds(trial: Trial, clock: Callable[[], float]) -> float:
     return max(min(times), 1e-9)
 
 
-def _work(trial: Trial, speed: NativeSpeed) -> tuple[float, float]:
+def _work(trial: BenchmarkTrial, speed: NativeSpeed) -> tuple[float, float]:
     """Instructions and bytes of its nests."""
     steps = nests(trial.program, vector_bytes=speed.vector_bytes).steps
     works = [work_of(step, speed.vector_bytes) for step in steps if isinstance(step, Nest)]

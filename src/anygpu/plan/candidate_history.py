@@ -15,7 +15,7 @@ FIRST_INTERVAL, SOON = 16, 5
 
 #: trial: a call that measures a candidate. sample: a call on the baseline that checks a device. pinned: a device was
 #: wrong. untried: the first of several devices that were asked for, when none of them was measured.
-Kind = Literal["baseline", "known", "trial", "sample", "pinned", "untried", "only"]
+ChoiceKind = Literal["baseline", "known", "trial", "sample", "pinned", "untried", "only"]
 
 
 #: How many real calls a candidate has before its time counts as known.
@@ -88,11 +88,11 @@ class WaitingTimes(ABC):
         """At most so many that are free now, or so many that will be first if none is."""
 
 
-class Choice(NamedTuple):
+class DeviceChoice(NamedTuple):
     """The candidate of the next call, and why."""
 
     candidate: str
-    kind: Kind
+    kind: ChoiceKind
     #: One sentence: why.
     sentence: str
     #: For a sample: the device that it checks.

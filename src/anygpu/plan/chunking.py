@@ -38,21 +38,21 @@ class Chunks(msgspec.Struct, frozen=True):
     peak_bytes: int
 
 
-class Refused(msgspec.Struct, frozen=True):
+class ChunkRefused(msgspec.Struct, frozen=True):
     """Why a program cannot be cut so that it fits."""
 
     #: One sentence.
     reason: str
 
 
-def chunks_for(program: Program, budget_bytes: int, *, correction: float = 1.0) -> Chunks | Refused:
+def chunks_for(program: Program, budget_bytes: int, *, correction: float = 1.0) -> Chunks | ChunkRefused:
     """The fewest pieces of which each needs no more than the budget, times `correction` as `corrected` gives it.
 
     Pieces of which one program computes all are preferred: others have to be compiled one by one.
     """
     ways = independent_cuts(program)
     if not ways:
-        return Refused("no axis of its results is independent: every chunk would need all the inputs at once.")
+        return ChunkRefused("no axis of its results is independent: every chunk would need all the inputs at once.")
     found: list[tuple[bool, int, int, Chunks]] = []
     least: int | None = None
     for way in ways[:_MOST_WAYS]:
@@ -67,7 +67,7 @@ def chunks_for(program: Program, budget_bytes: int, *, correction: float = 1.0) 
             chunks = Chunks(way, piece, -(-way.length // piece), peak)
             found.append((not _is_one_program(program, chunks), chunks.count, peak, chunks))
     if not found:
-        return Refused(
+        return ChunkRefused(
             f"even the smallest chunk would need {readable_bytes(least or 0)}, "
             f"and there is room for {readable_bytes(max(budget_bytes, 0))}."
         )

@@ -91,7 +91,7 @@ SECONDS_FOR_EACH = 7e-5
 _WORD = 4
 
 
-class Structure(NamedTuple):
+class KernelStructure(NamedTuple):
     """A program as kernels, in an order in which they can run."""
 
     kernels: tuple[Kernel, ...]
@@ -103,12 +103,12 @@ class Structure(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def structure_of(program: Program, *, fuses: bool) -> Structure:
+def structure_of(program: Program, *, fuses: bool) -> KernelStructure:
     kernels = _fused(program) if fuses and len(program.nodes) <= MOST_GROUPED else _one_by_one(program)
     bytes_in = sum(spec.nbytes for spec in program.inputs)
     bytes_out = sum(spec.nbytes for spec in program.results)
     ends = bytes_in + bytes_out + sum(spec.nbytes for spec in tables_of(program))
-    return Structure(kernels, bytes_in, bytes_out, ends + most_at_once(temporaries_of(program, kernels)))
+    return KernelStructure(kernels, bytes_in, bytes_out, ends + most_at_once(temporaries_of(program, kernels)))
 
 
 def _fused(program: Program) -> tuple[Kernel, ...]:
@@ -124,7 +124,7 @@ def tables_of(program: Program) -> list[p.Spec]:
     return [spec for node, spec in pairs if isinstance(node.op, p.Constant) and spec.size > 1]
 
 
-class Temporary(NamedTuple):
+class HeldMemory(NamedTuple):
     """Memory that is needed from one kernel to another, by their numbers."""
 
     nbytes: int
@@ -132,24 +132,24 @@ class Temporary(NamedTuple):
     last: int
 
 
-def temporaries_of(program: Program, kernels: Sequence[Kernel]) -> list[Temporary]:
+def temporaries_of(program: Program, kernels: Sequence[Kernel]) -> list[HeldMemory]:
     """The values between inputs and results, in words as kernels compute with them."""
     outputs = set(program.outputs)
     last: dict[int, int] = {}
     for number, kernel in enumerate(kernels):
         for value in kernel.reads:
             last[value] = number
-    found: list[Temporary] = []
+    found: list[HeldMemory] = []
     for number, kernel in enumerate(kernels):
         found += [
-            Temporary(_words(program.specs[value]), number, last.get(value, number))
+            HeldMemory(_words(program.specs[value]), number, last.get(value, number))
             for value in kernel.stored
             if value not in outputs
         ]
         for node in kernel.nodes:
             passing = _passing(program, node)
             if passing:
-                found.append(Temporary(passing, number, number))
+                found.append(HeldMemory(passing, number, number))
     return found
 
 

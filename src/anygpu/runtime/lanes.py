@@ -22,7 +22,7 @@ from anygpu.placement.call import Call
 from anygpu.placement.options import NaNs
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.trust import Modes
-from anygpu.plan.candidate_history import Choice, WaitingTimes
+from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.receipts import Attempt, Receipt
 from anygpu.runtime.future import Future
 
@@ -123,9 +123,9 @@ class Job:
         #: The bytes charged to its lane while it runs.
         self.held_bytes = 0
         #: Where it runs, or would run now.
-        self.choice: Choice | None = None
+        self.choice: DeviceChoice | None = None
         #: Where it must run after a failure.
-        self.forced: Choice | None = None
+        self.forced: DeviceChoice | None = None
         self.attempts: tuple[Attempt, ...] = ()
 
     @property

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from anygpu.base.metric_families import Family, Kind, Sample, single
+from anygpu.base.metric_families import Family, MetricKind, Sample, single
 from anygpu.runtime.health import Health, LaneHealth
 
 #: Metrics of each device: name, kind, help, and how it is read.
-_LANES: tuple[tuple[str, Kind, str, Callable[[LaneHealth], float]], ...] = (
+_LANES: tuple[tuple[str, MetricKind, str, Callable[[LaneHealth], float]], ...] = (
     ("anygpu_batches_total", "counter", "Launches of several tasks at once.", lambda lane: lane.batches),
     ("anygpu_batched_tasks_total", "counter", "Tasks in such launches.", lambda lane: lane.batched),
     ("anygpu_device_busy_seconds_total", "counter", "Time in use.", lambda lane: lane.busy_seconds),
@@ -46,5 +46,5 @@ def runtime_families(health: Health) -> Iterator[Family]:
     yield Family("anygpu_tenant_seconds_total", "counter", "Device time of each tenant.", tenants)
 
 
-def _by_device(name: str, kind: Kind, text: str, values: Mapping[str, float]) -> Family:
+def _by_device(name: str, kind: MetricKind, text: str, values: Mapping[str, float]) -> Family:
     return Family(name, kind, text, [Sample(value, {"device": device}) for device, value in values.items()])

@@ -9,7 +9,7 @@ from functools import cache
 from anygpu.base.typing import HostArray
 from anygpu.program.graph import Program
 from anygpu.testing.special_values import Tally, cases
-from anygpu.testing.special_values.programs import Case as Table
+from anygpu.testing.special_values.programs import TableCase as Table
 from anygpu.testing.special_values.tables import count
 from anygpu.verify.cases import Case, Check, Comparison, ProgramCase
 from anygpu.verify.subject import Subject

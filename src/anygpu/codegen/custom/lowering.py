@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from anygpu.codegen.custom.expressions import Number
+from anygpu.codegen.custom.expressions import ConstantNumber
 from anygpu.codegen.custom.opencl_guarding import prepared_opencl
 from anygpu.codegen.custom.opencl_reflection import reflected_opencl
 from anygpu.codegen.custom.reflected import Length, Prepared, Reflected, ScalarParameter, number_words
@@ -21,7 +21,7 @@ from anygpu.program.graph import Node, Program
 from anygpu.program.ops.custom import MAX_PARAMETERS, MAX_SOURCE, Custom, Language, Three
 from anygpu.program.primitives import Cast, Input, Reshape, Spec, product
 
-__all__ = ["Length", "Number", "Reflected", "ScalarParameter", "language_of", "reflect"]
+__all__ = ["ConstantNumber", "Length", "Reflected", "ScalarParameter", "language_of", "reflect"]
 
 
 #: Bytes that stand in for an empty array: no vector is wider.
@@ -32,7 +32,7 @@ _MOST_GROUPS = (1 << 32) - 1
 _MOST_ELEMENTS = (1 << 32) - 1
 
 
-class Launch(msgspec.Struct):
+class KernelLaunch(msgspec.Struct):
     """Nodes that come from one run of a kernel."""
 
     op: Custom
@@ -43,17 +43,17 @@ class Launch(msgspec.Struct):
     first_word: int = 0
 
 
-def launches_in(program: Program) -> dict[int, Launch]:
+def launches_in(program: Program) -> dict[int, KernelLaunch]:
     """For each node that is a kernel, its launch."""
-    found: dict[int, Launch] = {}
-    same: dict[tuple[Custom, tuple[int, ...]], list[Launch]] = {}
+    found: dict[int, KernelLaunch] = {}
+    same: dict[tuple[Custom, tuple[int, ...]], list[KernelLaunch]] = {}
     for position, (op, inputs) in enumerate(program.nodes):
         if not isinstance(op, Custom):
             continue
         known = same.setdefault((msgspec.structs.replace(op, result=0), inputs), [])
         launch = next((each for each in known if op.result not in each.nodes), None)
         if launch is None:
-            launch = Launch(op, inputs, {})
+            launch = KernelLaunch(op, inputs, {})
             known.append(launch)
         launch.nodes[op.result] = position
         found[position] = launch
@@ -178,7 +178,7 @@ def _specs(op: Custom, inputs: tuple[Spec, ...]) -> Iterator[tuple[str, Spec]]:
             yield parameter.name, Spec(shape, parameter.dtype)
 
 
-def checks_of(launch: Launch, program: Program, target: Target) -> list[Check]:
+def checks_of(launch: KernelLaunch, program: Program, target: Target) -> list[Check]:
     """One for each array whose indices are looked at; `number` counts from 0."""
     prepared = prepared_of(launch.op, target)
     lengths = _lengths(launch.op, prepared, tuple(program.specs[source] for source in launch.inputs))
@@ -212,7 +212,7 @@ def _lengths(op: Custom, prepared: Prepared, inputs: tuple[Spec, ...]) -> dict[s
 
 
 def launch_kernel(
-    launch: Launch,
+    launch: KernelLaunch,
     program: Program,
     target: Target,
     *,
@@ -306,7 +306,7 @@ def reflect(
     title: str = "",
     language: Language | None = None,
     entry: str | None = None,
-    constants: Mapping[str, Number] | None = None,
+    constants: Mapping[str, ConstantNumber] | None = None,
     updates: Sequence[str] = (),
 ) -> Reflected:
     """Read a kernel's text. Raises `InvalidKernel`, with a line and a column where there are any.

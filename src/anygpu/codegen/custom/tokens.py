@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from anygpu.errors import InvalidKernel
 from anygpu.program.ops.custom import Language
 
-Kind = Literal["name", "number", "string", "mark", "directive", "end"]
+TokenKind = Literal["name", "number", "string", "mark", "directive", "end"]
 
 _SPACE = re.compile(r"\s+")
 _NAME = re.compile(r"[^\W\d]\w*")
@@ -26,10 +26,10 @@ MOST_NESTED = 200
 MOST_TOKENS = 100_000
 
 
-class Token(NamedTuple):
+class KernelToken(NamedTuple):
     """A word, and where it is: its first character, counted from 0, and its line and column, counted from 1."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     start: int
     line: int
@@ -43,7 +43,7 @@ class Token(NamedTuple):
 class Unreadable(Exception):
     """Why a text is not understood, and at which word. `reflect` makes an `InvalidKernel` of it."""
 
-    def __init__(self, why: str, at: Token | None = None) -> None:
+    def __init__(self, why: str, at: KernelToken | None = None) -> None:
         super().__init__(why)
         self.why = why
         self.at = at
@@ -54,7 +54,7 @@ class Unreadable(Exception):
         return InvalidKernel(title, self.why, line=self.at.line, column=self.at.column)
 
 
-def first_tokens(source: str, language: Language) -> Iterator[Token]:
+def first_tokens(source: str, language: Language) -> Iterator[KernelToken]:
     """The tokens up to the first that cannot be read."""
     try:
         yield from _Reader(source, language).tokens()
@@ -62,7 +62,7 @@ def first_tokens(source: str, language: Language) -> Iterator[Token]:
         return
 
 
-def tokens_of(source: str, language: Language) -> list[Token]:
+def tokens_of(source: str, language: Language) -> list[KernelToken]:
     """All of them, and then one of kind "end". In OpenCL C a preprocessor's line is one token, joined lines and all."""
     return list(_Reader(source, language).tokens())
 
@@ -79,11 +79,11 @@ class _Reader:
         #: Whether nothing but white space came before on this line.
         self.fresh = True
 
-    def tokens(self) -> Iterator[Token]:
+    def tokens(self) -> Iterator[KernelToken]:
         source, count = self.source, 0
         if self.odd is not None:
             at, line = self.odd.start(), source.count("\n", 0, self.odd.start()) + 1
-            token = Token("mark", self.odd[0], at, line, at - source.rfind("\n", 0, at))
+            token = KernelToken("mark", self.odd[0], at, line, at - source.rfind("\n", 0, at))
             raise Unreadable(f"the character {self.odd[0]!r} may end a line. Use \\n, or \\r\\n.", token)
         while self.at < len(source):
             here = source[self.at]
@@ -102,7 +102,7 @@ class _Reader:
                 count += 1
                 if count > MOST_TOKENS:
                     raise Unreadable(f"a kernel has at most {MOST_TOKENS:,} words.", self._here("mark", here))
-        yield Token("end", "", len(source), self.line, self.at - self.line_start + 1)
+        yield KernelToken("end", "", len(source), self.line, self.at - self.line_start + 1)
 
     def _skip(self, count: int) -> None:
         end = min(self.at + count, len(self.source))
@@ -135,10 +135,10 @@ class _Reader:
             place = (opening if opening >= 0 else closing) + 2
         return place
 
-    def _here(self, kind: Kind, text: str) -> Token:
-        return Token(kind, text, self.at, self.line, self.at - self.line_start + 1)
+    def _here(self, kind: TokenKind, text: str) -> KernelToken:
+        return KernelToken(kind, text, self.at, self.line, self.at - self.line_start + 1)
 
-    def _token(self) -> Token:
+    def _token(self) -> KernelToken:
         source, start = self.source, self.at
         here = source[start]
         if self.is_c and here == "#" and self.fresh:
@@ -189,7 +189,7 @@ class _Reader:
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
-def partners(tokens: Sequence[Token]) -> dict[int, int]:
+def partners(tokens: Sequence[KernelToken]) -> dict[int, int]:
     """For each bracket, by its place among the tokens, the one that it belongs to."""
     found: dict[int, int] = {}
     waiting: list[int] = []
@@ -212,7 +212,9 @@ def partners(tokens: Sequence[Token]) -> dict[int, int]:
     return found
 
 
-def separated(tokens: Sequence[Token], pairs: Mapping[int, int], start: int, stop: int) -> Iterator[tuple[Token, ...]]:
+def separated(
+    tokens: Sequence[KernelToken], pairs: Mapping[int, int], start: int, stop: int
+) -> Iterator[tuple[KernelToken, ...]]:
     """The parts between commas. A trailing comma is allowed."""
     first = place = start
     while place < stop:

@@ -9,7 +9,7 @@ import msgspec
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.codegen.templates.stages import BYTES
 
-Form = Literal["blocks", "tiles", "panels"]
+MatmulForm = Literal["blocks", "tiles", "panels"]
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Vectors(msgspec.Struct, frozen=True):
 class Tiling(msgspec.Struct, frozen=True, kw_only=True):
     """Every number that tuning may change."""
 
-    form: Form
+    form: MatmulForm
     #: The block of totals of one invocation: rows, and vectors of `vector` columns.
     rows: int
     vectors: int

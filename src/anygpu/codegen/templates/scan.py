@@ -14,8 +14,8 @@ import msgspec
 
 from anygpu.codegen.target import SYNTAX, ComputeType, Syntax, Target
 from anygpu.codegen.templates.stages import (
+    GroupSizes,
     Sink,
-    Sizes,
     Source,
     Stage,
     Stages,
@@ -33,8 +33,8 @@ from anygpu.codegen.templates.stages import (
 )
 
 
-def starting_sizes(target: Target) -> Sizes:
-    return Sizes(32, 64) if target.scalar_invocations else Sizes(256, 8)
+def starting_sizes(target: Target) -> GroupSizes:
+    return GroupSizes(32, 64) if target.scalar_invocations else GroupSizes(256, 8)
 
 
 def stages(
@@ -47,7 +47,7 @@ def stages(
     segmented: bool = False,
     source: Source | None = None,
     sink: Sink | None = None,
-    sizes: Sizes | None = None,
+    sizes: GroupSizes | None = None,
     name: str = "scan",
     narrowed: str | None = None,
 ) -> Stages:

@@ -43,7 +43,7 @@ _ATOMICS: dict[Dialect, dict[str, str]] = {
 }
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class ScatterLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The array is batch × before × axis × after, the indices batch × positions, the updates as the array but with
     the positions in place of the axis."""
 
@@ -61,7 +61,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 def stages(
     target: Target,
     fn: str,
-    layout: Layout,
+    layout: ScatterLayout,
     components: tuple[ComputeType, ...],
     index_type: ComputeType = "i32",
     *,
@@ -112,7 +112,7 @@ class _Writer:
         self,
         target: Target,
         fn: str,
-        layout: Layout,
+        layout: ScatterLayout,
         components: tuple[ComputeType, ...],
         index_type: ComputeType,
         name: str,

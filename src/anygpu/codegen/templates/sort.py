@@ -9,9 +9,9 @@ from anygpu.codegen.target import SYNTAX, ComputeType, Syntax, Target
 from anygpu.codegen.templates.stages import (
     BYTES,
     Calls,
-    Layout,
+    GroupSizes,
+    RowLayout,
     Sink,
-    Sizes,
     Source,
     Stage,
     Stages,
@@ -35,8 +35,8 @@ from anygpu.codegen.templates.stages import (
 KEY_TYPES: dict[ComputeType, ComputeType] = {"f32": "u32", "f64": "u64"}
 
 
-def starting_sizes(target: Target) -> Sizes:
-    return Sizes(64, 32) if target.scalar_invocations else Sizes(256, 8)
+def starting_sizes(target: Target) -> GroupSizes:
+    return GroupSizes(64, 32) if target.scalar_invocations else GroupSizes(256, 8)
 
 
 def order_key(component: ComputeType, expression: str, calls: Calls) -> str:
@@ -96,7 +96,7 @@ def stages(
     positions: bool = False,
     source: Source | None = None,
     sink: Sink | None = None,
-    sizes: Sizes | None = None,
+    sizes: GroupSizes | None = None,
     name: str = "sort",
 ) -> Stages:
     """Sorts numbers of one (real) or two (complex) components from load_0, load_1 to store_0, store_1.
@@ -127,7 +127,7 @@ def stages(
 
 
 def _passes(
-    plan: Layout,
+    plan: RowLayout,
     source: Source,
     sink: Sink,
     carried: tuple[ComputeType, ...],
