@@ -91,7 +91,7 @@ def expected(script: Path) -> tuple[str, str]:
 def advised(script: Path, *, measure: bool = False) -> tuple[bytes, int, Report]:
     """What a script prints under `anygpu advise`, its exit code, and the report."""
     code = (
-        "import sys; from pathlib import Path; from anygpu.cli.advise import run_and_report; "
+        "import sys; from pathlib import Path; from anygpu.cli.scripts import run_and_report; "
         "code, report = run_and_report(sys.argv[1], [], measure=sys.argv[3] == 'True'); "
         "Path(sys.argv[2]).write_bytes(report.to_json()); sys.exit(code)"
     )

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anygpu.notes import HostNote
-from anygpu.observe.anomalies import LevelWatch, leak, time_until
 from anygpu.observe.statistics import batches
-from anygpu.observe.watching import Watch
+from anygpu.observe.watching import LevelWatch, Watch, leak, time_until
 from benchmarks.report import Figure, options_parser, publish
 
 #: False alarms a day, calls until a slowdown by half is found, megabytes until a leak is.

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from anygpu.observe.socket_folder import VARIABLE
+from anygpu.observe.sockets import VARIABLE
 from benchmarks.report import Figure, options_parser, publish, say
 from benchmarks.top import PROCESSES, found, loaded, processor_seconds
 

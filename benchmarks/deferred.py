@@ -6,8 +6,9 @@
 positional and the named arguments of the n-th call; the environment variable `SIDE` says how large. `--check` fails if
 a result is not NumPy's, or if a function is slower than 0.9 of NumPy once it has settled.
 
-For each function: the time of a plain and of a deferred call, how many times faster that is, and which share of the
-plain call NumPy's operations take that a deferred call sees. Then the means, and the largest gains and losses.
+For each function, once it has settled: the time of a plain and of a deferred call, how many times faster that is, which
+share of the plain call NumPy's operations take that a deferred call sees, and what settling took more than plain calls
+would have. Then the means, and the largest gains and losses.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import importlib.util
 import json
 import math
 import os
+import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -27,12 +30,16 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu.placement.native_calls import allowance, background
+from anygpu.placement.native_calls import Allowance, allowance, background
+from anygpu.placement.signature import signature
 from benchmarks.deferred_functions import FUNCTIONS
 from benchmarks.deferred_recording import recording_seconds, share
 
-#: Seconds and calls before anything is measured, and those in which both sides take turns.
-WARM_SECONDS, WARM_CALLS, TURNS, MOST_SECONDS = 4.0, 1000, 25, 3.0
+#: Seconds of calls before anything is measured, if it has not settled by then; what it is called for at least, and
+#: without a change, to have settled; turns that both sides take in any case, and seconds of them.
+SETTLING_SECONDS, LEAST_SECONDS, UNCHANGED_SECONDS, TURNS, MOST_SECONDS = 5.0, 1.5, 1.2, 25, 1.2
+#: Turns of short functions, in which the clock and the caches count.
+MOST_TURNS = 400
 LEAST_RATIO = 0.9
 #: Functions that are printed with the reason, at both ends.
 SHOWN = 10
@@ -71,24 +78,20 @@ def measured(case: Case) -> dict[str, Any]:
     ours: Any = ag.offload(deferred=True)(function)
     expected = function(*arguments, **keywords)
     value: Any = None
-    allowance.earn(allowance.AT_FIRST / allowance.SHARE)  # for each function, as in a process of its own
-    begin = time.perf_counter()
-    for _ in range(WARM_CALLS):
-        value = ours(*arguments, **keywords)
-        background.settle(30)
-        if time.perf_counter() - begin > WARM_SECONDS:
-            break
+    vars(allowance).update(vars(Allowance()))
+    calls, took = _settled(ours, arguments, keywords)
     receipt = ag.last_receipt()
-    plain, deferred = [], []
+    plain: list[float] = []
+    deferred: list[float] = []
     begin = time.perf_counter()
-    for _ in range(TURNS):
-        since = time.perf_counter()
-        function(*arguments, **keywords)
-        now = time.perf_counter()
-        value = ours(*arguments, **keywords)
-        plain.append(now - since)
-        deferred.append(time.perf_counter() - now)
-        if time.perf_counter() - begin > MOST_SECONDS:
+    while len(plain) < MOST_TURNS:
+        # What one returns is gone before the other begins: memory that was just freed is the fastest there is.
+        for call, times in ((function, plain), (ours, deferred)):
+            value = None
+            since = time.perf_counter()
+            value = call(*arguments, **keywords)
+            times.append(time.perf_counter() - since)
+        if len(plain) >= TURNS and time.perf_counter() - begin > MOST_SECONDS:
             break
     assert receipt is not None
     return {
@@ -99,7 +102,30 @@ def measured(case: Case) -> dict[str, Any]:
         "same": _same(expected, value),
         "reason": ours.why_plain or receipt.reason,
         "how": receipt.how,
+        "settling": took - calls * statistics.median(plain),
     }
+
+
+def _settled(ours: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, float]:
+    """Call a function until receipts have said the same for a while, or for the longest; calls, and what they took."""
+    seen: tuple[Any, ...] = ()
+    calls, took, since = 0, 0.0, 0.0
+    while took < SETTLING_SECONDS and not (took > LEAST_SECONDS and took - since > UNCHANGED_SECONDS):
+        begin = time.perf_counter()
+        ours(*arguments, **keywords)
+        took += time.perf_counter() - begin
+        calls += 1
+        background.settle(30)
+        if calls % 16 == 0 or took > SETTLING_SECONDS / 100 * calls:
+            now = (ours.why_plain, getattr(ours._known.native.get(_key(ours, arguments, keywords)), "note", None))
+            now += tuple(each.site is not None and each.site.runs > 0 for each in ours._segments)
+            if now != seen:
+                seen, since = now, took
+    return calls, took
+
+
+def _key(ours: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    return signature(arguments, keywords, ours._known.lifted)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -121,7 +147,8 @@ def mean_of(found: list[dict[str, Any]]) -> float:
 def _line(name: str, each: dict[str, Any]) -> str:
     times = f"{each['numpy'] * 1e3:9.3f} ms {each['deferred'] * 1e3:9.3f} ms {each['ratio']:7.2f} ×"
     in_numpy = "   ? %" if each["share"] is None else f"{each['share'] * 100:4.0f} %"
-    return f"{name:26} {times} {in_numpy}  {each['reason']}{'' if each['same'] else '  DIFFERS'}"
+    settling = f"{each['settling']:6.2f} s"
+    return f"{name:26} {times} {in_numpy} {settling}  {each['reason']}{'' if each['same'] else '  DIFFERS'}"
 
 
 def _summary(found: dict[str, dict[str, Any]]) -> list[str]:
@@ -160,7 +187,10 @@ def main() -> int:
         _say("recording: " + ", ".join(f"{name} {seconds * 1e6:.2f} µs" for name, seconds in recording.items()))
     found = {}
     for name in given.only or cases:
-        each = found[name] = measured(cases[name]())
+        # Each as in the first process of its own: what others have found out decides what is tried when.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            os.environ["ANYGPU_CACHE_DIR"] = folder
+            each = found[name] = measured(cases[name]())
         if not given.json:
             _say(_line(name, each))
     if given.json:

@@ -1,6 +1,6 @@
 """Functions as libraries have them: image filters, iterations, steps of estimators. None of them knows of anygpu.
 
-`FUNCTIONS` maps a name to a function and to what makes its arguments; `side` scales them.
+`FUNCTIONS` maps a name to a function and to what makes its arguments of a size and a seed.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from typing import Any
 import numpy as np
 
 Array = Any
-FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {}
+Rng = np.random.Generator
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[Any, ...]]]] = {}
 
 
-def _with(make: Callable[[int], tuple[Any, ...]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _with(make: Callable[[Rng, int], tuple[Any, ...]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        FUNCTIONS[function.__name__] = (function, make)
+        FUNCTIONS[function.__name__] = (function, lambda side, seed=0: make(np.random.default_rng(seed), side))
         return function
 
     return add
 
 
-def _image(side: int) -> tuple[Any, ...]:
-    return (np.random.default_rng(0).random((16 * side, 16 * side)),)
+def _image(rng: Rng, side: int) -> tuple[Any, ...]:
+    return (rng.random((16 * side, 16 * side)),)
 
 
-def _colours(side: int) -> tuple[Any, ...]:
-    return (np.random.default_rng(1).random((12 * side, 12 * side, 3)),)
+def _colours(rng: Rng, side: int) -> tuple[Any, ...]:
+    return (rng.random((12 * side, 12 * side, 3)),)
 
 
-def _signal(side: int) -> tuple[Any, ...]:
-    return (np.random.default_rng(2).standard_normal(256 * side * side // 4),)
+def _signal(rng: Rng, side: int) -> tuple[Any, ...]:
+    return (rng.standard_normal(256 * side * side // 4),)
 
 
-def _two_signals(side: int) -> tuple[Any, ...]:
-    rng = np.random.default_rng(3)
+def _two_signals(rng: Rng, side: int) -> tuple[Any, ...]:
     return rng.random(64 * side * side), rng.random(64 * side * side)
 
 
-def _points(side: int) -> tuple[Any, ...]:
-    return (np.random.default_rng(4).standard_normal((100 * side, 8)),)
+def _points(rng: Rng, side: int) -> tuple[Any, ...]:
+    return (rng.standard_normal((100 * side, 8)),)
 
 
 def _is_image(image: Array) -> Array:
@@ -107,9 +107,8 @@ def threshold_isodata(image: Array) -> Array:
 
 @_with(_image)
 def total_variation(image: Array, weight: float = 0.1, tolerance: float = 2e-3) -> Array:
-    out = image.copy()
-    before = None
-    for _ in range(20):
+    out, before = image.copy(), None
+    for number in range(20):
         dx = np.roll(out, -1, 1) - out
         dy = np.roll(out, -1, 0) - out
         size = np.sqrt(dx * dx + dy * dy + 1e-6)
@@ -118,9 +117,9 @@ def total_variation(image: Array, weight: float = 0.1, tolerance: float = 2e-3) 
         out = out + 0.1 * (weight * step + image - out)
         energy = ((out - image) ** 2).sum() + weight * size.sum()
         if before is not None and abs(before - energy) < tolerance * before:
-            break
+            return out, number
         before = energy
-    return out
+    return out, -1
 
 
 @_with(_colours)
@@ -224,13 +223,13 @@ def biweight(x: Array, c: float = 6.0, tolerance: float = 1e-9) -> Array:
 @_with(_two_signals)
 def newton(x: Array, y: Array, tolerance: float = 1e-10) -> Array:
     z = x + y + 1
-    for _ in range(40):
+    for number in range(40):
         f = z**3 - x * z - (y + 1)
         step = f / (3 * z * z - x)
         z = z - step
         if np.abs(step).max() < tolerance:
-            break
-    return z
+            return z, number
+    return z, -1
 
 
 @_with(_two_signals)
@@ -246,12 +245,12 @@ def bisection(x: Array, y: Array) -> Array:
 @_with(_image)
 def heat(u: Array) -> Array:
     u = u.copy()
-    for _ in range(25):
+    for number in range(25):
         change = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]
         u[1:-1, 1:-1] += 0.2 * change
-        if np.abs(change).max() < 1e-3:
-            break
-    return u
+        if np.abs(change).max() < 0.2:
+            return u, number
+    return u, -1
 
 
 @_with(_image)

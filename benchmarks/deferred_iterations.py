@@ -1,10 +1,11 @@
 """Twenty iterations with `while`, `if`, tests of convergence and early returns, as deferred calls beside plain ones.
 
-    python -m benchmarks.deferred_iterations [--runs 1000] [--side 8] [--native] [--only NAME …] [--seed 0]
+    python -m benchmarks.deferred_iterations [--runs 1000] [--native] [--side 8] [--speed 40] [--only NAME …] [--seed 0]
 
 Each function runs with other random arguments every time; a run differs where a result is not NumPy's: bit by bit, or
-with `--native` within 1e-9, because segments are native code then and sum in another order. It prints how many runs
-differ and how many segments came of each function, and fails if any differs.
+with `--native` within 1e-9, because segments are native code then and sum in another order. `--speed` measures calls
+with arguments of that size, once native code has settled. It prints for each function how many runs are equal, how
+many of its segments were compiled how often, and how many times faster it is; it fails if a run differs.
 """
 
 from __future__ import annotations
@@ -14,9 +15,17 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import numpy as np
+
+import anygpu as ag
+from anygpu.placement import native
+from benchmarks import deferred, deferred_functions
+from tests.support.deferred_placement import always_deferred
+from tests.support.native_placement import native_at_once, settle
 
 Array = Any
 Made = tuple[tuple[Any, ...], dict[str, Any]]
@@ -45,10 +54,6 @@ def _one(rng: np.random.Generator, side: int) -> tuple[Any, ...]:
     return (rng.standard_normal(64 * side * side),)
 
 
-def _image(rng: np.random.Generator, side: int) -> tuple[Any, ...]:
-    return (rng.random((8 * side, 8 * side)),)
-
-
 def _points(rng: np.random.Generator, side: int) -> tuple[Any, ...]:
     return (rng.standard_normal((32 * side, 4)) + rng.integers(0, 3, (32 * side, 1)) * 4,)
 
@@ -62,28 +67,16 @@ def _system(rng: np.random.Generator, side: int) -> tuple[Any, ...]:
     return rng.random((size, size)) / size + np.eye(size) * 2, rng.random(size)
 
 
+def _of_library(name: str) -> None:
+    """An iteration that is among the functions as libraries have them."""
+    function, make = deferred_functions.FUNCTIONS[name]
+    FUNCTIONS[name] = (function, lambda n: (make(_side(), n), {}))
+
+
+for _name in ("newton", "bisection", "heat", "mandelbrot", "adaptive_heun", "total_variation"):
+    _of_library(_name)
+
 # -- equations
-
-
-@_with(_two)
-def newton(x: Array, y: Array) -> Array:
-    z = x + y + 1
-    for number in range(40):
-        step = (z**3 - x * z - y) / (3 * z * z - x)
-        z = z - step
-        if np.abs(step).max() < 1e-10:
-            return z, number
-    return z, -1
-
-
-@_with(_two)
-def bisection(x: Array, y: Array) -> Array:
-    low, high = np.zeros_like(x), np.full_like(x, 2.0)
-    while (high - low).max() > 1e-6:
-        middle = 0.5 * (low + high)
-        above = middle * np.exp(middle * x) > y
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return 0.5 * (low + high)
 
 
 @_with(_two)
@@ -277,34 +270,6 @@ def gradient_descent(x: Array, y: Array) -> Array:
     return z, -1
 
 
-# -- fields
-
-
-@_with(_image)
-def heat(u: Array) -> Array:
-    u = u.copy()
-    for number in range(40):
-        change = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]
-        u[1:-1, 1:-1] += 0.2 * change
-        if np.abs(change).max() < 0.2:
-            return u, number
-    return u, -1
-
-
-@_with(_image)
-def mandelbrot(seed: Array) -> Array:
-    real, imaginary = 3 * seed - 2, 2.4 * seed.T - 1.2
-    x, y, steps = np.zeros_like(real), np.zeros_like(real), np.zeros_like(real)
-    for number in range(30):
-        xx, yy = x * x, y * y
-        inside = xx + yy <= 4
-        if not inside.any():
-            break
-        x, y = np.where(inside, xx - yy + real, x), np.where(inside, 2 * x * y + imaginary, y)
-        steps = np.where(inside, number, steps)
-    return steps
-
-
 @_with(_two)
 def annealing(x: Array, y: Array) -> Array:
     state, heat_left, taken = x, 1.0, 0
@@ -320,35 +285,6 @@ def annealing(x: Array, y: Array) -> Array:
         if heat_left < 0.1 and energy > best + 0.1:
             return state, best, -taken
     return state, best, taken
-
-
-@_with(_two)
-def adaptive_heun(x: Array, y: Array) -> Array:
-    t, step, z = 0.0, 0.1, x
-    while t < 1:
-        slope = y - z * z
-        euler = z + step * slope
-        heun = z + step / 2 * (slope + y - euler * euler)
-        error = float(np.abs(heun - euler).max())
-        if error <= 5e-3:
-            z, t = heun, t + step
-        step *= min(2.0, max(0.3, 0.9 * (5e-3 / max(error, 1e-12)) ** 0.5))
-    return z, t
-
-
-@_with(_image)
-def total_variation(image: Array) -> Array:
-    out, before = image.copy(), None
-    for number in range(20):
-        dx, dy = np.roll(out, -1, 1) - out, np.roll(out, -1, 0) - out
-        size = np.sqrt(dx * dx + dy * dy + 1e-6)
-        px, py = dx / size, dy / size
-        out = out + 0.1 * (0.1 * (px - np.roll(px, 1, 1) + py - np.roll(py, 1, 0)) + image - out)
-        energy = float(((out - image) ** 2).sum() + 0.1 * size.sum())
-        if before is not None and abs(before - energy) < 2e-3 * before:
-            return out, number
-        before = energy
-    return out, -1
 
 
 # -- the command
@@ -379,36 +315,75 @@ def runs_that_differ(name: str, ours: Any, runs: range, *, within: float = 0.0) 
     return found
 
 
+def _equal_runs(name: str, runs: range, *, is_native: bool) -> tuple[list[int], str]:
+    """The seeds with which a function differs; and what its segments were."""
+    native.history.clear()
+    ours: Any = ag.offload(deferred=True)(FUNCTIONS[name][0])
+    differ = []
+    for first in range(runs.start, runs.stop, _SETTLED_EVERY):
+        some = range(first, min(first + _SETTLED_EVERY, runs.stop))
+        differ += runs_that_differ(name, ours, some, within=1e-9 if is_native else 0.0)
+        if is_native:
+            settle()
+    segments = list(ours._segments)
+    ran = sum(each.site.runs for each in segments if each.site is not None)
+    how = f"{_compiled(segments)}, {ran} of {sum(each.count for each in segments)} runs of them native"
+    return differ, how + (f"; plain: {ours.why_plain}" if ours.why_plain else "")
+
+
+#: Runs after which it is waited for native code.
+_SETTLED_EVERY = 10
+
+
+def _compiled(segments: list[Any]) -> str:
+    often = sum(each.count > 2 for each in segments)
+    return f"{len(segments)} segments, {often} of them met often, {len(native.history)} compiled"
+
+
+def _speed(name: str, side: int) -> tuple[float, str]:
+    """How many times faster a function is, and what its segments were."""
+    native.history.clear()
+    function, make = FUNCTIONS[name]
+    with mock.patch.dict(os.environ, SIDE=str(side)):
+        found = deferred.measured((function, *make(0)))
+    how = f"{found['numpy'] * 1e3:.2f} ms plain, {found['deferred'] * 1e3:.2f} ms deferred"
+    reason = f"{found['reason']}{'' if found['same'] else ' DIFFERS'}"
+    return found["ratio"], f"{how}, {len(native.history)} segments compiled; {reason}"
+
+
 def main() -> int:
     """Run each function as often as was asked, and return whether a run differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--side", type=int, default=8)
+    parser.add_argument("--speed", type=int, metavar="SIDE", help="measure calls with arguments of that size too")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--native", action="store_true", help="with segments as native code")
+    parser.add_argument("--native", action="store_true", help="with segments as native code as soon as there is any")
     parser.add_argument("--only", nargs="+", choices=sorted(FUNCTIONS))
     given = parser.parse_args()
     os.environ["SIDE"] = str(given.side)
-    os.environ["ANYGPU_NATIVE"] = "on" if given.native else "off"
-    import anygpu as ag
-    from anygpu.placement import deferred
-
-    # Functions stay deferred, however small they are.
-    deferred.LEAST_PER_OPERATION, deferred.LEAST_GAIN = 0.0, 1e9
-    wrong = 0
+    wrong, ratios = 0, []
     for name in given.only or FUNCTIONS:
-        begin = time.perf_counter()
-        ours: Any = ag.offload(deferred=True)(FUNCTIONS[name][0])
-        runs = range(given.seed, given.seed + given.runs)
-        differ = runs_that_differ(name, ours, runs, within=1e-9 if given.native else 0.0)
-        wrong += len(differ)
-        segments = list(ours._segments)
-        native = sum(each.site is not None and each.site.runs > 0 for each in segments)
-        took = f"{given.runs} runs in {time.perf_counter() - begin:.0f} s"
-        how = f"{len(segments)} segments of {sum(each.count for each in segments)}, {native} of them native"
-        why = f"; plain: {ours.why_plain}" if ours.why_plain else ""
-        _say(f"{name:26} {took}: {len(differ)} differ {differ[:5] or ''}; {how}{why}")
-    _say(f"{wrong} runs differ")
+        if given.runs:
+            begin = time.perf_counter()
+            runs = range(given.seed, given.seed + given.runs)
+            with ExitStack() as stack:
+                stack.enter_context(always_deferred())
+                stack.enter_context(
+                    native_at_once() if given.native else mock.patch.dict(os.environ, ANYGPU_NATIVE="off")
+                )
+                differ, how = _equal_runs(name, runs, is_native=given.native)
+            wrong += len(differ)
+            took = f"{given.runs - len(differ)} of {given.runs} runs equal, {time.perf_counter() - begin:.0f} s"
+            _say(f"{name:26} {took} {differ[:5] or ''}; {how}")
+        if given.speed:
+            ratio, how = _speed(name, given.speed)
+            ratios.append(ratio)
+            _say(f"{name:26} {ratio:6.2f} × NumPy; {how}")
+    if given.runs:
+        _say(f"{wrong} runs differ")
+    if ratios:
+        _say(f"{sum(each > 1.03 for each in ratios)} of {len(ratios)} are faster than NumPy")
     return 1 if wrong else 0
 
 

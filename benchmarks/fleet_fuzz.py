@@ -20,9 +20,9 @@ import psutil
 
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.errors import AnyGPUError
-from anygpu.fleet import actor_messages, driver_messages
-from anygpu.fleet.actor_messages import ActorLost, AnswerLost, Ask, Part
+from anygpu.fleet import messages
 from anygpu.fleet.device_actor import DeviceActor
+from anygpu.fleet.messages import ActorLost, AnswerLost, Ask, Part
 from anygpu.fleet.relay import Relay
 from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
@@ -124,7 +124,7 @@ class Doors:
     def _opened(self) -> DeviceActor:
         actor = DeviceActor(NAME, lease=None)
         task = task_messages.Open(EngineEntry(name="numpy", target=""), numpy_device(), None)
-        actor.ask(actor_messages.encode(Ask(Envelope(1, task), (), 1)))
+        actor.ask(messages.encode(Ask(Envelope(1, task), (), 1)))
         return actor
 
     # -- a question to an actor
@@ -142,13 +142,13 @@ class Doors:
             return "a question, unreadable"
         if self.actor._server.finished:
             self.actor = self._opened()
-        reply = actor_messages.decode_reply(bytes(found if isinstance(found, bytes) else found[0]))
+        reply = messages.decode_reply(bytes(found if isinstance(found, bytes) else found[0]))
         return f"a question, {_judged(reply.answer.outcome)}"
 
     def _good_question(self, random_: random.Random) -> tuple[bytes, list[Part]]:
         data = _X.view(np.uint8)
         place = random_.choice([0, 1])
-        tasks: tuple[tuple[task_messages.ChildTask, Sequence[actor_messages.Bytes]], ...] = (
+        tasks: tuple[tuple[task_messages.ChildTask, Sequence[messages.Bytes]], ...] = (
             (Run(PROGRAM.key, _TEXT, (InSegment(1, data.nbytes),), (place,), 0, True, False), [data]),
             (Run(PROGRAM.key, None, (_X.tobytes(),), (place,), 0, True, False), []),
             (task_messages.Upload(InSegment(1, data.nbytes), _X.shape, "float32", 7), [data]),
@@ -159,7 +159,7 @@ class Doors:
         )
         task, arrays = random_.choice(tasks)
         ask = Ask(Envelope(self.number, task, (8, 9)), tuple(each.nbytes for each in arrays), random_.choice([1, 2, 9]))
-        return actor_messages.encode(ask), actor_messages.packed(arrays)
+        return messages.encode(ask), messages.packed(arrays)
 
     # -- an answer of an actor, at the driver; this object is that actor
 
@@ -167,8 +167,8 @@ class Doors:
         self.number += 1
         task = Run(PROGRAM.key, _TEXT, (InSegment(self._segment, _X.nbytes),), (self._segment,), 0, True, False)
         done = RunDone((b"",), 0.0, 0.0, 0.0, 0.0, 1, 1, 0, None, None, None, [], {}, NetworkUse())
-        good = actor_messages.encode(actor_messages.Reply(Answer(self.number, done), ((1, _X.nbytes),), 1))
-        self._reply, self._parts = changed(random_, good), list(actor_messages.packed([_X.view(np.uint8)]))
+        good = messages.encode(messages.Reply(Answer(self.number, done), ((1, _X.nbytes),), 1))
+        self._reply, self._parts = changed(random_, good), list(messages.packed([_X.view(np.uint8)]))
         if random_.random() < 0.2:
             self._parts = [_bytes_changed(random_, bytes(self._parts[0]))]
         try:
@@ -179,7 +179,7 @@ class Doors:
         return f"a reply, {_judged(outcome)}"
 
     def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]:
-        assert returns <= actor_messages.MOST_OBJECTS, "Ray would have to make so many objects"
+        assert returns <= messages.MOST_OBJECTS, "Ray would have to make so many objects"
         return [self._reply, *self._parts, *[b""] * max(0, min(returns, 99) - 2)][:returns]
 
     def get(self, answer: list[Any], seconds: float) -> list[Part]:
@@ -208,17 +208,17 @@ class Doors:
         return f"an answer, {_judged(found.outcome)}"
 
     def request(self, random_: random.Random) -> str:
-        node = driver_messages.Node("ab" * 28, "node-7", "10.0.0.7", {"CPU": 1.0}, {"a": "b"})
+        node = messages.Node("ab" * 28, "node-7", "10.0.0.7", {"CPU": 1.0}, {"a": "b"})
         goods: tuple[tuple[Any, Callable[[bytes], Any]], ...] = (
-            (driver_messages.Connect("auto"), driver_messages.decode_request),
-            (driver_messages.OpenActor(1, NAME, "ab", 0.5, 15.0), driver_messages.decode_request),
-            (driver_messages.Connected((node,), "ab", {"ray": "2"}), driver_messages.decode_answer),
-            (driver_messages.NodesChanged((node,)), driver_messages.decode_event),
-            (driver_messages.ActorEnded(1, "it was closed"), driver_messages.decode_event),
+            (messages.Connect("auto"), messages.decode_request),
+            (messages.OpenActor(1, NAME, "ab", 0.5, 15.0), messages.decode_request),
+            (messages.Connected((node,), "ab", {"ray": "2"}), messages.decode_answer),
+            (messages.NodesChanged((node,)), messages.decode_event),
+            (messages.ActorEnded(1, "it was closed"), messages.decode_event),
         )
         good, decode = random_.choice(goods)
         try:
-            decode(changed(random_, driver_messages.encode(good)))
+            decode(changed(random_, messages.encode(good)))
         except msgspec.DecodeError:
             return "a request or event, unreadable"
         return "a request or event, understood"

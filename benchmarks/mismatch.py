@@ -34,6 +34,7 @@ from anygpu.engines.numpy import lowering
 from anygpu.errors import ResultMismatch
 from anygpu.fallback_warnings import host_operations
 from anygpu.placement import explore
+from anygpu.placement.device_call import is_ordinary, sample_now
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
@@ -159,17 +160,17 @@ def called(seed: int, planner: Planner, wrong: Wrong) -> str:
         offloaded: Offloaded[..., Any] = Offloaded(function, options(), lambda: planner)
         call = offloaded.call((x,), {})
         call.record()
-        if call.site.traced is None:
+        if call.site.programs.current is None:
             return "not recorded"
         call.consider()
         state = call.site
         state.chooser.measured("numpy", 1.0)
-        state.end_calibrating()
-        if not explore._is_ordinary(call, expected):
+        state.candidates.end_calibrating()
+        if not is_ordinary(call, expected):
             return "not recorded"
         wrong.rng = random.Random(seed)
         before = wrong.spoilt
-        sample = explore._sample(call, expected)
+        sample = sample_now(call, expected)
         assert sample is not None
         explore._try_out(planner, state, function, DEVICE, sample)
         if wrong.spoilt == before:

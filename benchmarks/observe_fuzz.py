@@ -23,8 +23,7 @@ import msgspec
 import psutil
 
 from anygpu.observe.looking import ObservedProcess, observed_processes
-from anygpu.observe.socket_folder import VARIABLE
-from anygpu.observe.wire import MOST_QUESTION, Question, framed
+from anygpu.observe.sockets import MOST_QUESTION, VARIABLE, Question, framed
 from benchmarks.report import Figure, options_parser, publish, say
 
 #: Part of the messages after which memory has been taken that stays in use.

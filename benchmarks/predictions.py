@@ -1,7 +1,7 @@
 """How good predictions are: `python -m benchmarks.predictions [--json] [--check]`.
 
 Every workload of the placement grid and every program of the short scripts, on every device but NumPy's own, after a
-calibration as `anygpu calibrate` makes it. What is predicted before the first call there is compared with the best of
+calibration by `devices --calibrate`. What is predicted before the first call there is compared with the best of
 several later calls. Two predictions are judged: that of the calibration alone, and that with the errors of the programs
 before it in the list, which is what `ag.explain` says and calls are placed by. The machine should be quiet.
 """

@@ -24,9 +24,8 @@ from pathlib import Path
 import msgspec
 
 from anygpu.observe import trace
-from anygpu.observe.line_sampling import LineSampler, UsersFiles
 from anygpu.observe.profile_records import LineProfile, Profile
-from anygpu.observe.profiler import Profiler
+from anygpu.observe.profiler import LineSampler, Profiler, UsersFiles
 from benchmarks.observe import quiet, seconds_of
 
 FOLDER = Path(__file__).parent / "profile_scripts"

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from anygpu.pytorch import parallel, prefetch, settings, torch_slots
+from anygpu.pytorch import parallel, prefetch, settings, torch_settings
 from benchmarks.report import Figure, options_parser, publish, say
 
 #: The time with a helper beside the time without: at most so much.
@@ -186,7 +186,7 @@ def some_options(chance: random.Random) -> dict[str, Any]:
 
 
 def nest(chance: random.Random, depth: int, wrong: list[int]) -> int:
-    before = {slot: torch_slots.read(slot) for slot in torch_slots.SLOTS}
+    before = {slot: torch_settings.read(slot) for slot in torch_settings.SLOTS}
     blocks = 1
     try:
         with settings(**some_options(chance)):
@@ -196,7 +196,7 @@ def nest(chance: random.Random, depth: int, wrong: list[int]) -> int:
                 raise _Stop
     except _Stop:
         pass
-    wrong[0] += sum(torch_slots.read(slot) != value for slot, value in before.items())
+    wrong[0] += sum(torch_settings.read(slot) != value for slot, value in before.items())
     return blocks
 
 

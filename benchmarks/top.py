@@ -24,7 +24,7 @@ from collections.abc import Iterator
 import psutil
 
 from anygpu.observe.looking import NoAnswer, ObservedProcess, observed_processes
-from anygpu.observe.socket_folder import VARIABLE
+from anygpu.observe.sockets import VARIABLE
 from benchmarks.report import Figure, options_parser, publish, say
 
 PROCESSES = 4

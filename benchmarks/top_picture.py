@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from anygpu.cli.top.screen import Top
-from anygpu.observe.socket_folder import VARIABLE
+from anygpu.observe.sockets import VARIABLE
 
 _LOADS = (["--rate", "300"], ["--rate", "500", "--tasks"], ["--rate", "200", "--device", "webgpu"])
 

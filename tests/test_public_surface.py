@@ -36,7 +36,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "IPython": "notebook/magics.py",
     "textual": "cli/top/",
     "bokeh": "observe/dashboard/",
-    "scalene": "observe/scalene.py",
+    "scalene": "observe/profile_records.py",
     "starlette": "nobody",
     "prometheus_client": "observe/metrics.py",
     # The types of its providers are named where it is asked for.

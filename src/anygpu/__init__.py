@@ -152,8 +152,8 @@ def _html_of(value: Any) -> str | None:
 
 
 def _cannot_trace(site: Any, why: str) -> None:
-    if os.environ.get("ANYGPU_DEFER") == "proved":
-        importlib.import_module("anygpu.placement.automatic").defer_if_proved(site, why)
+    if os.environ.get("ANYGPU_DEFER", "off") != "off":
+        importlib.import_module("anygpu.placement.automatic").defer_if_closed(site, why)
 
 
 events.html_of = _html_of

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from anygpu.runtime.future import Future
     from anygpu.runtime.runtime import Outcome
     from anygpu.serving.application import ServingRuntime
-    from anygpu.serving.tokens import TokenMapping
-    from anygpu.streams.report import Streamed
+    from anygpu.serving.limits import TokenMapping
+    from anygpu.streams.pipeline import Streamed
 
 P = ParamSpec("P")
 R = TypeVar("R")

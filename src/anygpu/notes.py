@@ -107,6 +107,8 @@ def origin_here(line: tuple[str, int] | None = None) -> Origin | None:
 #: Of this thread or asynchronous task.
 last: ContextVar[Note | Repeated | Receipt | None] = ContextVar("the last receipt", default=None)
 listeners: ContextVar[tuple[list[Receipt], ...]] = ContextVar("who collects receipts", default=())
+#: The function of the task that runs: its runtime publishes what came of it, and the calls inside publish themselves.
+of_task: ContextVar[Callable[..., Any] | None] = ContextVar("the function of the task that runs", default=None)
 
 
 def last_receipt() -> Receipt | None:
@@ -127,7 +129,10 @@ def collect_receipts() -> Iterator[list[Receipt]]:
 
 
 def publish(note: Note | Receipt, given: Given | None = None) -> None:
+    """Leave the note as the last one of this thread, and tell of it whoever listens."""
     last.set(note)
+    if given is not None and given[0] is of_task.get():
+        return
     hearing = listeners.get()
     if hearing:
         receipt = made(note)
@@ -137,3 +142,12 @@ def publish(note: Note | Receipt, given: Given | None = None) -> None:
         events.calls.tell(note, None)
         if events.returned and given is not None:
             events.returned.tell(note, given, None)
+
+
+def publish_failure(
+    task: str, error: BaseException, begin: float, function: Callable[..., Any], device: str = "numpy"
+) -> None:
+    """Tell those who observe calls that one of the function has raised, which began at `begin`; of a task its runtime
+    does."""
+    if events.calls and function is not of_task.get():
+        events.calls.tell(Failure(task, device, type(error).__name__, begin, time.perf_counter()), None)

@@ -280,3 +280,8 @@ def repeated_receipt(like: Receipt, phases: Phases) -> Receipt:
     """The receipt of a call that ran as an earlier one did, in other times."""
     attempts = (Attempt(device=like.device, phases=phases),)
     return msgspec.structs.replace(like, phases=phases, attempts=attempts)
+
+
+def queued_receipt(receipt: Receipt, seconds: float) -> Receipt:
+    """The receipt of a task that waited for so long before it ran."""
+    return repeated_receipt(receipt, msgspec.structs.replace(receipt.phases, queue=seconds))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from anygpu.hardware.cards import Card as Card
     from anygpu.hardware.device import Unavailable as Unavailable
     from anygpu.hardware.diagnosis import Diagnosis as Diagnosis
-    from anygpu.hardware.diagnosis_context import Finding as Finding
+    from anygpu.hardware.inventory import Finding as Finding
     from anygpu.hardware.usage.usage import Usage as Usage
     from anygpu.placement.offload import Result as Result
     from anygpu.plan.plan import Candidate as Candidate
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from anygpu.runtime.health import Health as Health
     from anygpu.runtime.runtime import Outcome as Outcome
     from anygpu.runtime.task_queue import Tenant as Tenant
-    from anygpu.streams.report import Streamed as Streamed
+    from anygpu.streams.pipeline import Streamed as Streamed
 
 _MODULES = {
     "Attempt": "anygpu.receipts",
     "Candidate": "anygpu.plan.plan",
     "Card": "anygpu.hardware.cards",
     "Diagnosis": "anygpu.hardware.diagnosis",
-    "Finding": "anygpu.hardware.diagnosis_context",
+    "Finding": "anygpu.hardware.inventory",
     "Health": "anygpu.runtime.health",
     "HostOperation": "anygpu.receipts",
     "Outcome": "anygpu.runtime.runtime",
     "Phases": "anygpu.receipts",
     "Refused": "anygpu.plan.plan",
     "Result": "anygpu.placement.offload",
-    "Streamed": "anygpu.streams.report",
+    "Streamed": "anygpu.streams.pipeline",
     "Tenant": "anygpu.runtime.task_queue",
     "Unavailable": "anygpu.hardware.device",
     "Usage": "anygpu.hardware.usage.usage",

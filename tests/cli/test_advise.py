@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.cli.advise import _plain, write_copy
+from anygpu.cli.scripts import _plain, write_copy
 from anygpu.observe.advising.judging import FunctionAdvice, Report
 
 SCRIPT = '''

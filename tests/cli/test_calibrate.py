@@ -1,4 +1,4 @@
-"""`anygpu calibrate` as a person or a script meets it."""
+"""`anygpu devices --calibrate` as a person or a script meets it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anygpu.cli.calibrate import Calibrated
+from anygpu.cli.devices import Calibrated
 
 Result = subprocess.CompletedProcess[str]
 Run = Callable[..., Result]
@@ -24,10 +24,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Run:
-    def run(*arguments: str, **more: str) -> Result:
+    def run(*arguments: str, command: tuple[str, ...] = ("devices", "--calibrate"), **more: str) -> Result:
         ours = {"ANYGPU_CACHE_DIR": str(folder), "ANYGPU_ENGINES": "numpy", "COLUMNS": "120", "PYTHONUTF8": "1"}
         return subprocess.run(
-            [sys.executable, "-m", "anygpu", "calibrate", *arguments],
+            [sys.executable, "-m", "anygpu", *command, *arguments],
             env=dict(os.environ) | ours | more,
             capture_output=True,
             check=False,
@@ -90,3 +90,17 @@ def test_it_is_in_the_help(run: Run) -> None:
     assert result.returncode == 0
     assert "Measure how fast each device is" in result.stdout
     assert "--show" in result.stdout
+
+
+def test_the_old_name_works_and_says_the_new_one(run: Run) -> None:
+    result = run("--show", "numpy", command=("calibrate",))
+    assert result.returncode == 0
+    assert "numpy" in result.stdout
+    assert "`anygpu calibrate` is `anygpu devices --calibrate` now" in result.stderr
+    assert "calibrate " not in run(command=("--help",)).stdout, "it is not in the list of commands"
+
+
+def test_names_alone_are_refused(run: Run) -> None:
+    result = run("numpy", command=("devices",))
+    assert result.returncode == 1
+    assert "--calibrate" in result.stderr

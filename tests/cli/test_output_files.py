@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from anygpu.cli.advise import write_copy
-from anygpu.cli.output_files import check_output, numbered, write_new, write_output
+from anygpu.cli.output import check_output, numbered, write_new, write_output
+from anygpu.cli.scripts import write_copy
 from anygpu.errors import InvalidOption
 from tests.cli.test_advise import report_of
 

@@ -1,4 +1,4 @@
-"""`anygpu report` writes what a warning announced."""
+"""`anygpu verify --report` writes what a warning announced."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_report_has_the_program_and_no_data(folder: Path) -> None:
 
     found, program = kept_one()
     (folder / "cache" / FOLDER / "broken.json").write_bytes(b"[" * 100_000)
-    shown = CliRunner().invoke(app, ["report", found.id])
+    shown = CliRunner().invoke(app, ["verify", "--report", found.id])
     assert shown.exit_code == 0, shown.output
     assert f"Wrote anygpu-report-{found.id}.json" in shown.output
     read = msgspec.json.decode((folder / f"anygpu-report-{found.id}.json").read_bytes(), type=Mismatch)
@@ -49,9 +49,17 @@ def test_a_report_has_the_program_and_no_data(folder: Path) -> None:
 
 
 def test_the_latest_is_meant_without_an_id_and_unknown_ids_are_named(folder: Path) -> None:
-    assert "No mismatch" in CliRunner().invoke(app, ["report"]).output
+    assert "No mismatch" in CliRunner().invoke(app, ["verify", "--report"]).output
     found, _ = kept_one()
-    assert CliRunner().invoke(app, ["report", "-o", "out.json"]).exit_code == 0
+    assert CliRunner().invoke(app, ["verify", "--report", "--json", "out.json"]).exit_code == 0
     assert (folder / "out.json").exists()
-    failed = CliRunner().invoke(app, ["report", "nothing"])
+    failed = CliRunner().invoke(app, ["verify", "--report", "nothing"])
     assert found.id in str(failed.exception)
+
+
+def test_the_old_name_works_and_says_the_new_one(folder: Path) -> None:
+    found, _ = kept_one()
+    shown = CliRunner().invoke(app, ["report", found.id, "-o", "out.json"])
+    assert shown.exit_code == 0
+    assert "`anygpu report` is `anygpu verify --report` now" in shown.stderr
+    assert (folder / "out.json").exists()

@@ -15,10 +15,9 @@ import pytest
 from textual.pilot import Pilot
 
 from anygpu.cli.top import VARIABLE as RUN_VARIABLE
-from anygpu.cli.top.pages import NO_PROCESS
+from anygpu.cli.top.pages import NO_PROCESS, Watching
 from anygpu.cli.top.screen import Note, Top
 from anygpu.cli.top.table import Rows
-from anygpu.cli.top.watching import Watching
 from anygpu.observe import VARIABLE
 from anygpu.observe.looking import Following, observed_processes
 from tests.cli.test_top_pages import HOSTILE, _Answers

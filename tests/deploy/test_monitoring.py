@@ -14,8 +14,7 @@ import yaml
 from anygpu.base.metric_families import Family
 from anygpu.observe.metrics import anomaly_families, call_families, usage_families
 from anygpu.observe.statistics import Summary
-from anygpu.runtime.health import Health
-from anygpu.runtime.metrics import runtime_families
+from anygpu.runtime.health import Health, runtime_families
 from anygpu.serving.metrics import Metrics
 from benchmarks.prometheus_process import program
 

@@ -10,8 +10,6 @@ import pytest
 from tests.docs.site_audit import judge, served
 from tests.support.browser import chromium
 
-#: Chromium alone has a dozen processes.
-
 HEAD = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>A page</title>'
 GOOD = f"""<!doctype html><html lang="en"><head>{HEAD}<link rel="icon" href="data:,"></head><body><main>
 <h1>One</h1><h2>Two</h2><p>Black on white, <a href="#">a link</a>, <button style="min-height: 30px">press</button></p>
@@ -62,3 +60,25 @@ def test_a_page_in_a_browser(tmp_path: Path) -> None:
     assert good == []
     missing = [wrong for wrong in WRONG if not any(wrong in finding for finding in bad)]
     assert not missing, bad
+
+
+@pytest.mark.full
+def test_a_tab_that_was_behind_another_one_draws(tmp_path: Path) -> None:
+    """Scripts that wait for a frame, as the theme's icons do, would wait without end."""
+    (tmp_path / "page.html").write_text(
+        GOOD.replace("</body>", "<script>requestAnimationFrame(() => { window.drawn = true })</script></body>"),
+        encoding="utf-8",
+    )
+
+    async def look() -> None:
+        with served(tmp_path) as address:
+            async with (
+                chromium(tmp_path / "profile") as browser,
+                browser.tab() as behind,
+                browser.tab() as before,
+            ):
+                await before.do("Page.bringToFront")
+                await behind.open(f"{address}/page.html")
+                await behind.until("window.drawn")
+
+    asyncio.run(look())

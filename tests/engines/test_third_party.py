@@ -135,9 +135,9 @@ def test_a_plan_counts_the_tuning_of_kernels(device: Device, monkeypatch: pytest
         site = CallSite("tanh", options(), "numpy", has_anygpu_arrays=False)
         traced = trace(lambda a: np.tanh(a) + 1, (np.ones(1 << 10, np.float32),), {})
         assert not isinstance(traced, NotTraceable)
-        site.traced = traced
-        site.consider(planner)
-        expected[seconds] = site.predictions["toy:0"].tuning
+        site.programs.current = traced
+        site.candidates.consider(planner)
+        expected[seconds] = site.candidates.predictions["toy:0"].tuning
     assert expected == {0.0: 0.0, 3.0: 3.0}
 
 

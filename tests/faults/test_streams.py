@@ -26,7 +26,7 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.options import Fallback
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.streams.report import Streamed
+from anygpu.streams.pipeline import Streamed
 from anygpu.streams.streaming import stream
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Ran, Worker

@@ -13,6 +13,7 @@ import anygpu as ag
 from anygpu.errors import ResultMismatch
 from anygpu.placement import explore
 from anygpu.placement.call_site import CallSite
+from anygpu.placement.device_call import is_ordinary, sample_now
 from anygpu.placement.mismatches import kept
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
@@ -81,7 +82,7 @@ def test_a_wrong_device_never_gets_a_call_and_its_user_is_told_once() -> None:
     assert len(warning.index) == 1
     assert "No such result was returned" in str(warning)
     (found,) = watched.planner.mismatches()
-    assert warning.command == f"anygpu report {found.id}"
+    assert warning.command == f"anygpu verify --report {found.id}"
     assert found.before_use
     assert [each.id for each in kept()] == [found.id]
     assert "opencl:0 differed from NumPy" in watched.receipts[-1].reason
@@ -196,9 +197,9 @@ def submitted(places: WrongRegistry, rounds: int) -> tuple[list[ag.Receipt], Pla
         call.consider()
         state = call.site
         state.chooser.measured("numpy", 100.0)
-        assert explore._is_ordinary(call, small(x))
-        state.end_calibrating()
-        sample = explore._sample(call, small(x))
+        assert is_ordinary(call, small(x))
+        state.candidates.end_calibrating()
+        sample = sample_now(call, small(x))
         assert sample is not None
         explore._try_out(planner, state, small, "opencl:0", sample)
         for _ in range(5):

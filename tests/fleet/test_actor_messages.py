@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.fleet import actor_messages
-from anygpu.fleet.actor_messages import MOST_IN_PARTS, PART, Bytes, Part
+from anygpu.fleet import messages
+from anygpu.fleet.messages import MOST_IN_PARTS, PART, Bytes, Part
 
 
 def _arrays(sizes: list[int]) -> list[Bytes]:
@@ -26,25 +26,25 @@ SIZES = st.lists(
 @given(SIZES)
 def test_what_is_packed_comes_out_again(sizes: list[int]) -> None:
     arrays = _arrays(sizes)
-    parts = actor_messages.packed(arrays)
-    assert len(parts) == actor_messages.parts_of(sizes)
+    parts = messages.packed(arrays)
+    assert len(parts) == messages.parts_of(sizes)
     assert all(len(part) <= PART for part in parts)
-    assert [each.tolist() for each in actor_messages.unpacked(sizes, parts)] == [each.tolist() for each in arrays]
+    assert [each.tolist() for each in messages.unpacked(sizes, parts)] == [each.tolist() for each in arrays]
     targets = [np.zeros(size, np.uint8) for size in sizes]
-    actor_messages.unpack_into(targets, parts)
+    messages.unpack_into(targets, parts)
     assert all(np.array_equal(target, each) for target, each in zip(targets, arrays, strict=True))
 
 
 def test_more_than_one_message_may_have_goes_array_by_array() -> None:
     arrays = _arrays([MOST_IN_PARTS, 100])
-    parts = actor_messages.packed(arrays)
+    parts = messages.packed(arrays)
     assert [len(part) for part in parts] == [MOST_IN_PARTS, 100]
-    found = actor_messages.unpacked([MOST_IN_PARTS, 100], parts)
+    found = messages.unpacked([MOST_IN_PARTS, 100], parts)
     assert all(np.array_equal(one, other) for one, other in zip(found, arrays, strict=True))
 
 
 def test_arrays_begin_where_a_device_can_read_them() -> None:
-    _, second = actor_messages.unpacked([3, 128], actor_messages.packed(_arrays([3, 128])))
+    _, second = messages.unpacked([3, 128], messages.packed(_arrays([3, 128])))
     assert second.ctypes.data % 16 == 0
 
 
@@ -63,7 +63,7 @@ def test_arrays_begin_where_a_device_can_read_them() -> None:
 )
 def test_sizes_that_are_not_true_are_refused_before_memory_is_taken(sizes: list[int], parts: list[bytes]) -> None:
     with pytest.raises(ValueError, match=r"parts|size|negative"):
-        actor_messages.unpacked(sizes, parts)
+        messages.unpacked(sizes, parts)
 
 
 class Patient(list[Part]):
@@ -81,4 +81,4 @@ class Patient(list[Part]):
 def test_parts_that_are_shorter_than_was_announced_are_refused(parts: list[Part]) -> None:
     """They were copied for ever: no piece was left, and the array was not full."""
     with pytest.raises(ValueError, match="shorter than what was announced"):
-        actor_messages.unpack_into([np.zeros(10, np.uint8)], Patient(parts))
+        messages.unpack_into([np.zeros(10, np.uint8)], Patient(parts))

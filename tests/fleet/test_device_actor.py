@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.fleet import actor_messages
 from anygpu.fleet import device_actor as actors
-from anygpu.fleet.actor_messages import Ask, Part, Reply
+from anygpu.fleet import messages
 from anygpu.fleet.device_actor import DeviceActor, seen_here
+from anygpu.fleet.messages import Ask, Part, Reply
 from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
 from anygpu.program.graph import Program
@@ -24,14 +24,14 @@ NAME = "numpy@node-7"
 def _ask(actor: DeviceActor, number: int, task: ChildTask | None, arrays: list[np.ndarray] | None = None) -> list[Part]:
     given = [each.view(np.uint8) for each in arrays or []]
     ask = Ask(Envelope(number, task), tuple(each.nbytes for each in given), 40)
-    found = actor.ask(actor_messages.encode(ask), *actor_messages.packed(given))
+    found = actor.ask(messages.encode(ask), *messages.packed(given))
     assert isinstance(found, list)
     assert len(found) == 40
     return found
 
 
 def _reply(found: list[Part]) -> Reply:
-    return actor_messages.decode_reply(bytes(found[0]))
+    return messages.decode_reply(bytes(found[0]))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_arrays_come_and_go_in_parts(actor: DeviceActor) -> None:
     reply = _reply(found)
     assert isinstance(reply.answer.outcome, RunDone)
     assert reply.arrays == ((1, 400_000),)
-    (result,) = actor_messages.unpacked([400_000], found[1 : 1 + reply.parts])
+    (result,) = messages.unpacked([400_000], found[1 : 1 + reply.parts])
     np.testing.assert_array_equal(result.view(np.float32), 2 * values)
 
 
@@ -81,12 +81,12 @@ def test_an_answer_without_room_is_asked_for_again(actor: DeviceActor) -> None:
     values = np.arange(100_000, dtype=np.float32)
     task = _run(doubled(100_000))
     narrow = actor.ask(
-        actor_messages.encode(Ask(Envelope(2, task), (400_000,), 1)), *actor_messages.packed([values.view(np.uint8)])
+        messages.encode(Ask(Envelope(2, task), (400_000,), 1)), *messages.packed([values.view(np.uint8)])
     )
     assert isinstance(narrow, bytes)
-    assert actor_messages.decode_reply(narrow).parts == 5
-    wide = actor.ask(actor_messages.encode(Ask(Envelope(2, None), (), 6)))
-    (result,) = actor_messages.unpacked([400_000], wide[1:])  # type: ignore[arg-type]
+    assert messages.decode_reply(narrow).parts == 5
+    wide = actor.ask(messages.encode(Ask(Envelope(2, None), (), 6)))
+    (result,) = messages.unpacked([400_000], wide[1:])  # type: ignore[arg-type]
     np.testing.assert_array_equal(result.view(np.float32), 2 * values)
 
 
@@ -102,7 +102,7 @@ def test_old_answers_are_let_go_by_number_and_by_bytes(actor: DeviceActor, monke
 
 
 def test_a_pulse_says_what_runs(actor: DeviceActor) -> None:
-    assert actor_messages.decode_pulse(actor.ping()).running == 0
+    assert messages.decode_pulse(actor.ping()).running == 0
 
 
 def test_errors_speak_of_the_device_by_its_name_in_the_fleet() -> None:

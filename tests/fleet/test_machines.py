@@ -11,9 +11,9 @@ import pytest
 
 from anygpu.errors import DeviceUnavailable
 from anygpu.fleet import machines
-from anygpu.fleet.driver_messages import Node, NodeProbed
+from anygpu.fleet.device_actor import installed_versions
 from anygpu.fleet.machines import Machines
-from anygpu.fleet.prober import installed_versions
+from anygpu.fleet.messages import Node, NodeProbed
 from anygpu.hardware.device import Unavailable
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require

@@ -13,9 +13,9 @@ import pytest
 
 from anygpu.errors import DeviceHung, DeviceLost
 from anygpu.fleet import relay as relays
-from anygpu.fleet.actor_messages import ActorLost, AnswerLost, Part
 from anygpu.fleet.cluster import ActorChild
 from anygpu.fleet.device_actor import DeviceActor
+from anygpu.fleet.messages import ActorLost, AnswerLost, Part
 from anygpu.fleet.registry import ActorWorker
 from anygpu.fleet.relay import Relay
 from anygpu.hardware.device import Device

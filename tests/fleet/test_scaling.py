@@ -9,7 +9,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.fleet import Scaling
-from anygpu.fleet.driver_messages import (
+from anygpu.fleet.messages import (
     Bundle,
     MachinesRefused,
     Node,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from anygpu import __version__
-from anygpu.fleet import prober
-from anygpu.fleet.prober import (
+from anygpu.fleet import device_actor
+from anygpu.fleet.device_actor import (
     Difference,
     Visited,
     decode,
@@ -90,6 +90,6 @@ class TestAnswers:
         assert decode(answer).versions == {"anygpu": "9.0"}
 
     def test_nonsense_of_this_version_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(prober, "__version__", "9.0")
+        monkeypatch.setattr(device_actor, "__version__", "9.0")
         with pytest.raises(msgspec.ValidationError):
             decode(msgspec.msgpack.encode({"devices": [{"new": 1}], "version": "9.0"}))

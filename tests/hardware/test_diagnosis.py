@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Cause, Device, Unavailable
 from anygpu.hardware.diagnosis import SCHEMA, Diagnosis, diagnose
-from anygpu.hardware.diagnosis_context import Finding, Severity
 from anygpu.hardware.evidence import Container, DeviceNode, Evidence, Manifest
-from anygpu.hardware.inventory import take_inventory
+from anygpu.hardware.inventory import Finding, Severity, take_inventory
 from anygpu.hardware.sysfs import PciDevice, vendor_name
 from anygpu.testing import fake_device
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from anygpu.history.records import Habit, Peak, Timing
-from anygpu.history.wording import (
+from anygpu.history.history import (
     age_text,
     agreement_text,
     consequence,
@@ -16,6 +15,7 @@ from anygpu.history.wording import (
     measured_text,
     memory_text,
 )
+from anygpu.history.records import Habit, Peak, Timing
 
 NOW = 1_800_000_000.0
 NUMPY = Timing(

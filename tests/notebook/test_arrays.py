@@ -16,7 +16,7 @@ from anygpu.base.display import Listed
 from anygpu.notebook.outcomes import MOST_DRAWN, MOST_LINES, step_html
 from anygpu.receipts import Phases, numpy_receipt
 from anygpu.runtime.runtime import Outcome
-from anygpu.streams.report import Seconds, Streamed
+from anygpu.streams.pipeline import Seconds, Streamed
 from tests.notebook.pages import check, html, words
 
 RECEIPT = numpy_receipt("f", "it is new.", Phases(run=0.5), None)

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from anygpu.base.display import Listed
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.diagnosis import Diagnosis
-from anygpu.hardware.diagnosis_context import Finding
 from anygpu.hardware.evidence import gather
-from anygpu.hardware.inventory import Inventory
-from anygpu.notebook.devices import text_of
+from anygpu.hardware.inventory import Finding, Inventory
+from anygpu.notebook.outcomes import text_of
 from anygpu.notebook.receipts import MOST_ROWS, Keeping, LastCalls, Notice, Said
 from anygpu.notes import Failure, HostNote
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary

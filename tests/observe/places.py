@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.observe.socket_folder import VARIABLE
+from anygpu.observe.sockets import VARIABLE
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anygpu.observe.anomalies import LevelWatch, leak, time_until
+from anygpu.observe.watching import LevelWatch, leak, time_until
 
 
 def times(generator: np.random.Generator, count: int, level: float = 1e-3, spread: float = 0.1) -> np.ndarray:

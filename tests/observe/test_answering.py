@@ -21,8 +21,16 @@ import pytest
 from anygpu.observe.answering import Answering
 from anygpu.observe.looking import NoAnswer, ObservedProcess, observed_processes
 from anygpu.observe.snapshot import Snapshot
-from anygpu.observe.socket_folder import VARIABLE, SocketFolderRefused, listening_folder, new_name, socket_folders
-from anygpu.observe.wire import MOST_QUESTION, Question, framed
+from anygpu.observe.sockets import (
+    MOST_QUESTION,
+    VARIABLE,
+    Question,
+    SocketFolderRefused,
+    framed,
+    listening_folder,
+    new_name,
+    socket_folders,
+)
 from benchmarks.observe_fuzz import fuzz
 from tests.observe.places import place  # noqa: F401 - a fixture
 from tests.observe.snapshots import calls, snapshot
@@ -307,7 +315,7 @@ def test_whose_process_it_is_decides(place: Path, monkeypatch: pytest.MonkeyPatc
     try:
         (found,) = observed_processes(own=True)
         user = os.geteuid()
-        monkeypatch.setattr("anygpu.observe.socket_folder.os.geteuid", lambda: user + 1)
+        monkeypatch.setattr("anygpu.observe.sockets.os.geteuid", lambda: user + 1)
         assert _reply(service, _good(service)) == b""
         with pytest.raises(NoAnswer, match="another user"):
             found.ask(deadline=PATIENCE)

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from anygpu.errors import MissingExtra
-from anygpu.observe import scalene
-from anygpu.observe.line_sampling import LineSampler, UsersFiles, Where, seconds_by_line
+from anygpu.observe import profile_records
 from anygpu.observe.profile_html import to_html
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, OperationProfile, Profile
+from anygpu.observe.profiler import LineSampler, UsersFiles, Where, seconds_by_line
 from benchmarks.profile import FOLDER, first_lines, hot_line, sum_error
 
 MAIN, CALL, INSIDE = ("a.py", 1), ("a.py", 2), ("a.py", 3)
@@ -216,7 +216,7 @@ def test_nothing_of_the_script_gets_into_the_page() -> None:
 def test_nothing_of_the_script_gets_into_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    from anygpu.cli.profile import show_profile
+    from anygpu.cli.scripts import show_profile
 
     show_profile(Console(width=200, force_terminal=False), hostile_profile())
     assert "\x1b" not in capsys.readouterr().out
@@ -232,7 +232,7 @@ def test_lines_of_scalene_join_ours() -> None:
     ours = msgspec.structs.replace(
         hostile_profile(), lines=(LineProfile(file="a.py", line=2, code="y = f(x)", seconds=1.0),)
     )
-    both = scalene.joined(ours, scalene.read_scalene(data), "Scalene 2.4.0")
+    both = profile_records.joined(ours, profile_records.read_scalene(data), "Scalene 2.4.0")
     first, second = both.lines
     assert first.scalene is not None
     assert (first.seconds, first.scalene.percent, first.scalene.peak_megabytes) == (1.0, 65.0, 12.0)
@@ -241,11 +241,11 @@ def test_lines_of_scalene_join_ours() -> None:
 
 
 def test_what_scalene_has_not_written_is_refused() -> None:
-    with pytest.raises(scalene.ScaleneFailed, match="Profile without --scalene"):
-        scalene.read_scalene(b"nothing")
+    with pytest.raises(profile_records.ScaleneFailed, match="Profile without --scalene"):
+        profile_records.read_scalene(b"nothing")
 
 
 def test_scalene_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [])
     with pytest.raises(MissingExtra, match=r"pip install .scalene"):
-        scalene.version()
+        profile_records.version()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from anygpu.cli.profile import show_profile
+from anygpu.cli.scripts import show_profile
 from anygpu.notes import Failure
 from anygpu.observe import trace
 from anygpu.observe.dashboard.history import History

@@ -829,6 +829,7 @@ def main() -> int:
     given = parser.parse_args()
     chosen = random.Random(given.seed)
     counts: Counter[str] = Counter()
+    gc.freeze()  # what is there already is not looked through for arrays that are left
     with recorded():
         for number in range(given.count):
             text = source(chosen) if number % 2 else aliased(chosen)

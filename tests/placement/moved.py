@@ -6,6 +6,7 @@ from typing import Any
 
 from anygpu.placement import explore
 from anygpu.placement.call_site import CallSite
+from anygpu.placement.device_call import is_ordinary, sample_now
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
@@ -20,13 +21,13 @@ def moved(
     call = offloaded.call(arguments, {})
     state = call.site
     call.record()
-    assert state.traced is not None, state.not_recorded
+    assert state.programs.current is not None, state.programs.refusal
     call.consider()
     value = function(*arguments)
     state.chooser.measured("numpy", 1.0)
-    assert explore._is_ordinary(call, value), state.not_recorded
-    state.end_calibrating()
-    sample = explore._sample(call, value)
+    assert is_ordinary(call, value), state.programs.refusal
+    state.candidates.end_calibrating()
+    sample = sample_now(call, value)
     assert sample is not None
     explore._try_out(planner, state, function, device, sample)
     assert state.chooser.may_run(device), state.chooser.tracks[device].why_failed

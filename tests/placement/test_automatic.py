@@ -15,8 +15,10 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.deferred.standing_in import StandIn
-from anygpu.placement import automatic, deferred, kept_refusals
+from anygpu.placement import automatic, deferred
+from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.deferred import Deferred
+from anygpu.placement.escaping import proof as proofs
 from anygpu.placement.escaping.proof import Proof, kinds_of
 from anygpu.placement.native_calls import background
 from tests.placement import fuzz_escaping
@@ -381,6 +383,90 @@ def test_what_is_proved_of_random_functions_is_true() -> None:
     assert sum(why == "" for why, _ in found) > 100, "not proved"
 
 
+# -- code that is closed
+
+
+def _scaled_by(x: Any, factor: float) -> Any:
+    return x * factor * _FACTOR
+
+
+def _iterates(x: Any, tolerance: float = 1e-9, *, most: int = 20) -> Any:
+    kept, named = [], {"start": x}
+    for number in range(most):
+        better = _scaled_by(x + 1, 0.5) / 2
+        x[:1], change = 3.0, np.abs(better - x).max()
+        kept.append(better)
+        if change < tolerance or number > 3:
+            break
+    return kept[-1], named, [each.sum() for each in kept if each is not None]
+
+
+def _shadowed(x: Any) -> Any:
+    _ = [_LIST for _LIST in ()]  # noqa: C416
+    _LIST.append(x * 2)
+    return x.sum()
+
+
+def _type_of_numbers_kept(x: Any) -> Any:
+    kind = np.float64
+    return kind.sum(x)
+
+
+def _iterator_by_sum(x: Any) -> Any:
+    return sum([], zip(x, x, strict=True))  # type: ignore[call-overload]
+
+
+def _module(x: Any) -> Any:
+    module = np
+    return module.sum(x)
+
+
+def _attribute_read(x: Any) -> Any:
+    return x * _HOLDER.kept
+
+
+def _array_outside(x: Any) -> Any:
+    return x + _OUT
+
+
+CLOSED: list[Callable[..., Any]] = [_iterates, _newton, _recursive]
+
+
+@pytest.mark.parametrize("function", CLOSED, ids=lambda each: each.__name__)
+def test_code_that_comes_to_nothing_else_is_closed(function: Callable[..., Any]) -> None:
+    found = ClosedCode(function)
+    assert found.why_not is None
+    assert found.holds((np.ones(N), 3, "text", None, (1, 2)), {"y": np.float32(1)})
+    assert not found.holds(([np.ones(N)],), {})
+    assert not found.holds((np.ones(N).view(np.recarray),), {})
+
+
+@pytest.mark.parametrize(
+    "function",
+    [*KEEPERS, _shadowed, _type_of_numbers_kept, _iterator_by_sum, _module, _attribute_read, _array_outside],
+    ids=lambda each: each.__name__,
+)
+def test_code_that_may_come_to_something_else_is_not_closed(function: Callable[..., Any]) -> None:
+    assert ClosedCode(function).why_not is not None
+
+
+def test_closed_code_is_so_as_long_as_names_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.ones(N)
+    for name, new in (("_scaled_by", _attribute), ("_FACTOR", []), ("np", None), ("range", lambda *_: _LIST)):
+        found = ClosedCode(_iterates)
+        assert found.holds((x,), {})
+        with monkeypatch.context() as patched:
+            patched.setitem(globals(), name, new)
+            assert not found.holds((x,), {}), name
+    found = ClosedCode(_iterates)
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "abs", _attribute)
+        assert not found.holds((x,), {})
+    with monkeypatch.context() as patched:
+        patched.setattr(_scaled_by, "__code__", _global.__code__)
+        assert not found.holds((x,), {})
+
+
 # -- calls
 
 
@@ -409,7 +495,8 @@ def _automatic(function: Callable[..., Any], *arguments: Any) -> Any:
         ours(*arguments)
         background.settle(60)
     assert any(isinstance(site.direct, automatic.DeferredCalls) for site in ours._known.native.values())
-    ours(*arguments)  # the first one is a plain one
+    ours(*arguments)
+    background.settle(60)  # calls are plain while native code for a segment is compiled
     return ours
 
 
@@ -423,6 +510,25 @@ def test_a_function_that_cannot_be_traced_is_deferred_without_being_asked_to() -
     receipt = ag.last_receipt()
     assert receipt is not None
     assert receipt.reason.startswith("deferred: ")
+
+
+@pytest.mark.usefixtures("_always")
+def test_a_function_whose_code_is_closed_is_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_DEFER", "on")
+    x = np.random.default_rng(1).random(N)
+    ours = _automatic(_newton, x)
+    assert np.array_equal(ours(x), _newton(x))
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert "because its code can reach nothing but its arguments" in receipt.reason
+    sys.settrace(lambda *_: None)
+    try:
+        ours(x)
+    finally:
+        sys.settrace(None)
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert not receipt.reason.startswith("deferred"), "a debugger sees NumPy's arrays"
 
 
 @pytest.mark.usefixtures("_always")
@@ -521,7 +627,7 @@ def test_nothing_is_evaluated_before_calls_have_taken_long(monkeypatch: pytest.M
             asked.append(seconds)
             super().__init__(function, kinds, seconds)
 
-    monkeypatch.setattr(automatic, "Proof", Asked)
+    monkeypatch.setattr(proofs, "Proof", Asked)
     monkeypatch.setattr(automatic, "BEFORE_PROOF", 1.0)
     monkeypatch.setattr(automatic, "SHARE", 0.035)
 
@@ -544,38 +650,10 @@ def test_nothing_is_evaluated_before_calls_have_taken_long(monkeypatch: pytest.M
     assert 0.07 <= asked[0] < 0.08
 
 
-@pytest.mark.usefixtures("_always")
-def test_a_refusal_is_kept_for_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keeps(x: Any) -> Any:
-        _LIST.append(x * 2)
-        return x if x.sum() > 0 else -x
-
-    x = np.ones(N)
-
-    def reason() -> str:
-        ours = ag.offload(keeps)
-        ours.prepare(x)
-        for _ in range(3):
-            ours(x)
-            background.settle(60)
-        receipt = ag.last_receipt()
-        assert receipt is not None
-        _LIST.clear()
-        return receipt.reason
-
-    expected = reason()
-    assert "not by itself, because it writes to memory" in expected
-    monkeypatch.setattr(automatic, "Proof", None)  # it would raise
-    assert reason() == expected
-    monkeypatch.setattr(kept_refusals, "_facts", lambda file: (0, 0))
-    assert "object is not callable" in reason(), "other sources are read again"
-
-
 def test_without_native_code_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYGPU_NATIVE", "off")
     monkeypatch.setattr(automatic, "BEFORE_PROOF", 0.0)
-    monkeypatch.setattr(automatic, "Proof", None)
-    monkeypatch.setattr(automatic.ProofTrial, "__call__", None)
+    monkeypatch.setattr(automatic.Trial, "__call__", None)
 
     def computes(x: Any) -> Any:
         return x * 2 if x.sum() > 0 else x
@@ -589,7 +667,7 @@ def test_without_native_code_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatc
 def test_it_is_an_experiment_that_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYGPU_NATIVE", "on")
     monkeypatch.delenv("ANYGPU_DEFER", raising=False)
-    monkeypatch.setattr(automatic, "defer_if_proved", lambda *given: pytest.fail("nobody asked for it"))
+    monkeypatch.setattr(automatic, "defer_if_closed", lambda *given: pytest.fail("nobody asked for it"))
 
     @ag.offload
     def halved(x: Any) -> Any:

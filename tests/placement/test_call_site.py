@@ -11,14 +11,14 @@ from anygpu.placement import call_site, candidates
 
 PACKAGE = Path(anygpu.__file__).parent
 #: What call sites are called where they are used.
-NAMES = {"state", "site", "early", "call_site"}
+NAMES = {"state", "site", "early", "call_site", "host", "candidates", "programs"}
 
 
 def _attributes(source: str) -> set[str]:
     """Those that the classes of call sites have."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ClassDef) and node.name in ("CallSite", "Candidates"):
+        if isinstance(node, ast.ClassDef) and node.name in ("CallSite", "Candidates", "HostCalls", "Programs"):
             for each in ast.walk(node):
                 if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
                     found.add(each.attr)
@@ -43,7 +43,7 @@ def _written(source: str, attributes: set[str]) -> Iterator[str]:
 def test_no_other_module_writes_to_a_call_site() -> None:
     own = [Path(call_site.__file__), Path(candidates.__file__)]
     attributes = set().union(*(_attributes(each.read_text()) for each in own))
-    assert {"skip_planning", "traced", "predictions", "evaluated", "chooser"} <= attributes
+    assert {"skip_planning", "current", "predictions", "evaluated", "chooser"} <= attributes
     found = {
         str(path.relative_to(PACKAGE)): lines
         for path in PACKAGE.rglob("*.py")
@@ -53,8 +53,8 @@ def test_no_other_module_writes_to_a_call_site() -> None:
 
 
 def test_writing_would_be_found_out() -> None:
-    source = "call.site.traced = None\nstate.skip_planning -= 1\nstate.predictions['a'] = 1\n"
-    assert [each.split()[0] for each in _written(source, {"traced", "skip_planning", "predictions"})] == [
+    source = "call.site.programs.current = None\nhost.skip_planning -= 1\nstate.candidates.predictions['a'] = 1\n"
+    assert [each.split()[0] for each in _written(source, {"current", "skip_planning", "predictions"})] == [
         "1:",
         "2:",
         "3:",

@@ -14,6 +14,8 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.deferred import recorder
+from anygpu.array.deferred.conversions import unconverted
+from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
 from anygpu.errors import InvalidOption
 from anygpu.placement import deferred
@@ -628,11 +630,6 @@ def test_the_receipt_says_why_each_segment_ended() -> None:
     assert done.receipt.parts
 
 
-def test_tasks_are_not_deferred() -> None:
-    with pytest.raises(InvalidOption, match="tasks are not deferred"):
-        ag.submit(_helps, np.ones(3), deferred=True)
-
-
 def test_what_is_returned_is_never_ours() -> None:
     assert _deferred(lambda x: x)(np.zeros(5)).__class__ is np.ndarray
     ours = _deferred(lambda x: (x * 2).max())
@@ -721,3 +718,132 @@ def test_receipts_of_a_function_that_went_back_say_why(monkeypatch: pytest.Monke
     receipt = ag.last_receipt()
     assert receipt is not None
     assert receipt.reason.startswith("its calls are plain ones: ")
+
+
+# -- LAPACK, which writes over copies
+
+
+@pytest.mark.parametrize("check_finite", [True, False])
+def test_lapack_does_not_write_over_an_array_that_is_no_copy(check_finite: bool) -> None:
+    linalg = pytest.importorskip("scipy.linalg")
+
+    def fit(a: Any, b: Any) -> Any:
+        a, b = a * 2, b * 2
+        found = linalg.lstsq(a, b, check_finite=check_finite)[0]
+        return found, linalg.solve(a.T @ a, a.T @ b, check_finite=check_finite), a + 1, b + 1
+
+    ours = _deferred(fit)
+    x, y = _arrays(3)
+    a, b = x.reshape(-1, 3), y[: len(x) // 3]
+    for _ in range(4):
+        assert _same(ours(a, b), fit(a, b))
+    assert ours.why_plain is None
+
+
+def test_a_function_that_calls_lapack_itself_is_plain() -> None:
+    lapack = pytest.importorskip("scipy.linalg.lapack")
+
+    def solve(a: Any, b: Any) -> Any:
+        return lapack.dgesv(a, b)
+
+    assert "dgesv" in str(why_not_deferred(solve))
+
+
+_GAINS = {"low": 2.0, "high": 3.0}
+
+
+def _amplified(x: Any) -> Any:
+    y = x * _GAINS["low"] + x
+    return y if y.max() > 0 else -y
+
+
+def test_a_proof_spares_the_copies_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anygpu.placement.native_calls import background
+
+    monkeypatch.setattr(deferred, "_BEFORE_PROOF", 0.0)
+    monkeypatch.setattr(deferred, "TRACES_TOO", False)
+    monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
+    copied: list[int] = []
+    close = Recorder.close
+
+    def closed(self: Recorder) -> Any:
+        copied.append(self.copied)
+        return close(self)
+
+    monkeypatch.setattr(Recorder, "close", closed)
+    ours = _deferred(_amplified)
+    x = np.linspace(-1, 1, 1_000_000)
+    expected = _amplified(x)
+    for _ in range(12):
+        assert np.array_equal(ours(x), expected)
+        background.settle(60)
+    assert max(copied) > 0  # a table is something else that may lead to them
+    assert copied[-1] == 0
+    # It holds as long as the table is the same.
+    monkeypatch.setattr(f"{__name__}._GAINS", {"low": 4.0})
+    assert np.array_equal(ours(x), _amplified(x))
+
+
+def test_native_code_for_the_whole_function_takes_the_place_of_deferred_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anygpu.placement.native_calls import background
+    from tests.support.native_placement import tried_at_once
+
+    def smooth(x: Any) -> Any:
+        return np.sqrt(x * x + 1) - np.abs(x) * 0.5
+
+    monkeypatch.setattr(deferred, "TRACES_TOO", True)
+    with tried_at_once():
+        ours = _deferred(smooth)
+        (x,) = _arrays(3, 1)
+        for _ in range(60):
+            assert np.allclose(ours(x), smooth(x), rtol=1e-12)
+            background.settle(60)
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert "native code is" in receipt.reason
+    assert "deferred" not in receipt.reason
+
+
+def test_what_is_imported_beside_deferred_calls_finds_numpys_own_functions() -> None:
+    own = np.asarray
+    found = []
+
+    def during(x: Any) -> Any:
+        found.append(np.asarray == own)
+        with unconverted():
+            found.append(np.asarray == own)
+        found.append(np.asarray == own)
+        return np.asarray(x) + 1
+
+    ours = _deferred(during)
+    (x,) = _arrays(4, 1)
+    for _ in range(2):
+        assert np.array_equal(ours(x), x + 1)
+    assert found == [True, True, True, False, True, False]
+    assert np.asarray is own
+
+
+def test_short_functions_that_went_back_leave_receipts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 1.0)
+
+    def tiny(x: Any) -> Any:
+        return x + 1
+
+    def other(x: Any) -> Any:
+        return x * 2
+
+    ours, theirs = _deferred(tiny), ag.offload(other)
+    x = np.zeros(3000)
+    for _ in range(8):
+        ours(x)
+    for _ in range(2):
+        theirs(x)
+        assert np.array_equal(ours(x), x + 1)
+        receipt = ag.last_receipt()
+        assert receipt is not None
+        assert receipt.task.endswith("tiny")
+        assert "too little" in receipt.reason
+        assert receipt.phases.run > 0
+    with ag.collect_receipts() as receipts:
+        ours(x)
+    assert len(receipts) == 1

@@ -23,6 +23,7 @@ _SEEN: list[Any] = [None]
 def _usual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 0.0)
     monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
+    monkeypatch.setattr(deferred, "TRACES_TOO", False)
     monkeypatch.setattr(deferred, "PLAIN_EVERY", 100_000)
     monkeypatch.setenv("ANYGPU_NATIVE", "off")
     with warnings.catch_warnings():
@@ -112,7 +113,7 @@ def test_masked_assignments_end_no_segment() -> None:
         assert np.array_equal(ours(x), linear(x))
     receipt = ag.last_receipt()
     assert receipt is not None
-    assert receipt.reason.startswith("deferred: 1 segments")
+    assert receipt.reason.startswith("deferred: 1 segment,")
 
 
 def test_modes_that_change_end_no_segment_and_hold_for_their_own_lines() -> None:
@@ -142,7 +143,7 @@ def test_modes_that_change_end_no_segment_and_hold_for_their_own_lines() -> None
     ours(x)
     receipt = ag.last_receipt()
     assert receipt is not None
-    assert receipt.reason.startswith("deferred: 1 segments")
+    assert receipt.reason.startswith("deferred: 1 segment,")
 
 
 def test_a_call_that_was_recorded_before_is_recorded_with_its_own_line() -> None:

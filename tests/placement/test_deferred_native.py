@@ -183,7 +183,7 @@ import numpy as np
 import anygpu as ag
 from anygpu.placement import deferred, native_calls
 
-deferred.LEAST_PER_OPERATION, deferred.LEAST_GAIN = 0.0, 1e9
+deferred.LEAST_PER_OPERATION, deferred.LEAST_GAIN, deferred.TRACES_TOO = 0.0, 1e9, False
 
 @ag.offload(deferred=True)
 def norm(x):

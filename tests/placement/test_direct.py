@@ -36,7 +36,7 @@ def sites(function: Offloaded[..., Any]) -> list[Any]:
 
 def is_direct(function: Offloaded[..., Any]) -> bool:
     (site,) = sites(function)
-    return isinstance(site.direct, DirectCalls)
+    return isinstance(site.host.direct, DirectCalls)
 
 
 def standardised(x: Any) -> Any:

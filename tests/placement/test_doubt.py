@@ -125,5 +125,5 @@ def test_predictions_that_were_made_before_are_made_again(hurried: Planner) -> N
     call(x)
     assert hurried.settle(120)
     (site,) = call._known.sites.values()
-    assert site.corrected >= version, "a trial may have taught more since"
-    assert site.predictions[DEVICE].doubt is not None
+    assert site.candidates.corrected >= version, "a trial may have taught more since"
+    assert site.candidates.predictions[DEVICE].doubt is not None

@@ -11,6 +11,7 @@ import pytest
 from anygpu.notes import last_receipt
 from anygpu.placement import explore
 from anygpu.placement.call_site import CallSite
+from anygpu.placement.device_call import sample_now
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
@@ -79,9 +80,9 @@ def test_before_what_was_measured_is_used(interrupted: Interrupted) -> None:
     call = interrupted.function.call((X,), {})
     assert call.given() is not None
     interrupted.give_up()
-    assert explore._sample(call, halves(X)) is None
+    assert sample_now(call, halves(X)) is None
     explore._start_trial(call, DEVICE, halves(X))
-    interrupted.site.consider(interrupted.planner)
-    interrupted.site.consider_parts(interrupted.planner)
-    assert interrupted.site.considering == 0.0
-    assert not interrupted.site.predictions
+    interrupted.site.candidates.consider(interrupted.planner)
+    interrupted.site.candidates.consider_parts(interrupted.planner)
+    assert interrupted.site.candidates.considering == 0.0
+    assert not interrupted.site.candidates.predictions

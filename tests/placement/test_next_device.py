@@ -23,9 +23,8 @@ def next_best(*, waiting: dict[str, float], excluded: tuple[str, ...] = (), fail
         chooser.measured(name, seconds)
     for name in failed:
         chooser.failed(name, "")
-    site: Any = SimpleNamespace(
-        predictions={name: SimpleNamespace(way=SingleDevice(name)) for name in SECONDS}, chooser=chooser
-    )
+    predictions = {name: SimpleNamespace(way=SingleDevice(name)) for name in SECONDS}
+    site: Any = SimpleNamespace(candidates=SimpleNamespace(predictions=predictions), chooser=chooser)
     planner: Any = SimpleNamespace(waiting=lambda: waiting)
     task = Task(name="f", devices=frozenset((*SECONDS, "numpy")), device="webgpu:1", excluded=excluded)
     return _next_best(site, task, planner)

@@ -162,11 +162,11 @@ def test_numpy_is_never_busy_and_two_devices_are_as_busy_as_the_busier(planner: 
     watched.call_until("opencl:0", x)
     (state,) = watched.function._known.sites.values()
     assert isinstance(state, CallSite)
-    opencl = state.predictions["opencl:0"]
-    state.predictions = state.predictions | {
+    opencl = state.candidates.predictions["opencl:0"]
+    state.candidates.predictions = state.candidates.predictions | {
         "numpy+opencl:0": opencl._replace(way=SplitAcrossDevices(("numpy", "opencl:0"), SPLIT))
     }
-    waiting = state.waiting({"numpy": 1.0, "opencl:0": 2.0})
+    waiting = state.candidates.waiting_times({"numpy": 1.0, "opencl:0": 2.0})
     assert waiting == {"opencl:0": 2.0, "numpy+opencl:0": 2.0}
 
 

@@ -16,13 +16,13 @@ def settled(seconds: float, planning: float = 3e-4) -> CallSite:
     site.chooser.consider({"numpy": seconds, "webgpu:0": 1000 * seconds}, {"numpy": 0.0, "webgpu:0": 1.0})
     for _ in range(100):
         site.chooser.measured("numpy", seconds)
-        site.planned(planning)
+        site.host.planned(planning)
     return site
 
 
 def granted(site: CallSite) -> int:
     assert site.next_trial() is None
-    return site.skip_planning
+    return site.host.skip_planning
 
 
 @pytest.mark.parametrize("planning", [1e-4, 3e-4, 5e-4])
@@ -34,16 +34,16 @@ def test_planning_takes_a_small_share_of_the_calls(seconds: float, planning: flo
 
 def test_long_calls_are_planned_as_often_as_there_may_be_something_to_find_out() -> None:
     site = settled(LONG)
-    site.rest(1)
-    assert site.skip_planning == 1
+    site.host.rest(1)
+    assert site.host.skip_planning == 1
     assert granted(site) == MOST_SKIPPED
 
 
 def test_planning_that_took_very_long_once_is_not_believed() -> None:
     site = settled(SHORT)
-    before = site.calls_for_planning
-    site.planned(15.0)  # it has waited for a first look at the machine
-    assert site.calls_for_planning < 2 * before
+    before = site.host.calls_for_planning
+    site.host.planned(15.0)  # it has waited for a first look at the machine
+    assert site.host.calls_for_planning < 2 * before
     assert granted(settled(1e-6)) == MOST_SHORT
 
 
@@ -51,16 +51,16 @@ def test_calls_that_become_long_are_planned_again() -> None:
     site = settled(SHORT)
     calls = granted(site)
     done = 0
-    while site.skip_planning:
-        site.ran_on_host(0.05)
+    while site.host.skip_planning:
+        site.host.ran_on_host(0.05)
         done += 1
     assert done < 5 < calls
-    assert site.totals[0] == 100 + done
+    assert site.host.totals[0] == 100 + done
 
 
 def test_long_calls_that_take_what_they_always_take_go_by() -> None:
     site = settled(0.05)
-    site.skip_planning_for(MOST_SHORT, "a device was wrong")
+    site.host.skip_planning_for(MOST_SHORT, "a device was wrong")
     for _ in range(100):
-        site.ran_on_host(0.05)
-    assert site.skip_planning == MOST_SHORT - 100
+        site.host.ran_on_host(0.05)
+    assert site.host.skip_planning == MOST_SHORT - 100

@@ -110,7 +110,7 @@ def test_what_disagreed_is_not_remembered(begin: Begin, storage: MemoryStorage) 
     (site,) = function._known.sites.values()
     planner.wake(pays=True)
     assert planner.settle(120)
-    while site.traced is None:
+    while site.programs.current is None:
         function.run(X)
         assert planner.settle(120)
     planner.recall.begin(site, chain, next(iter(function._known.sites)))

@@ -44,15 +44,15 @@ class Small:
         return found
 
     def without_planning(self, *arguments: Any, **keywords: Any) -> tuple[Any, Receipt]:
-        self.site.skip_planning_for(8, "it is small.")
-        left = self.site.skip_planning
+        self.site.host.skip_planning_for(8, "it is small.")
+        left = self.site.host.skip_planning
         assert left == 8
         value = self.offloaded(*arguments, **keywords)
-        assert self.site.skip_planning == left - 1, "it was planned"
+        assert self.site.host.skip_planning == left - 1, "it was planned"
         return value, _last()
 
     def with_planning(self, *arguments: Any, **keywords: Any) -> tuple[Any, Receipt]:
-        self.site.skip_planning_for(0, "")
+        self.site.host.skip_planning_for(0, "")
         return self.offloaded(*arguments, **keywords), _last()
 
 
@@ -146,9 +146,9 @@ def test_a_call_without_planning_gives_what_one_with_it_gives_and_numpy(seed: in
     small = Small(function)
     site = small.begin(*given)
     planned, planned_receipt = small.with_planning(*given)
-    if site.traced is None or not site.traced.returns_new:
-        site.skip_planning_for(8, "")
-        assert not site.skip_planning, "what may alias its arguments is always planned"
+    if site.programs.current is None or not site.programs.current.returns_new:
+        site.host.skip_planning_for(8, "")
+        assert not site.host.skip_planning, "what may alias its arguments is always planned"
         return
     quick, receipt = small.without_planning(*given)
     assert same(quick, planned)
@@ -196,7 +196,7 @@ def test_a_result_is_an_array_of_its_own() -> None:
     np.testing.assert_array_equal(np.asarray(small.without_planning(x)[0]), 6)
     # What the function keeps is no part of the array that it has returned.
     site = CallSite("keeps", options(), "numpy", has_anygpu_arrays=True)
-    mine = site.call_on_host(keeps, (x,), {})
+    mine = site.host.call_on_host(keeps, (x,), {})
     kept[-1][...] = 0
     np.testing.assert_array_equal(np.asarray(mine), 6)
 
@@ -266,7 +266,7 @@ def test_a_function_that_begins_to_write_to_its_argument() -> None:
     small.begin(x)
     settings.scale = 3.0  # an input, which decides nothing
     np.testing.assert_array_equal(np.asarray(small.without_planning(x)[0]), 3)
-    small.site.skip_planning_for(8, "")
+    small.site.host.skip_planning_for(8, "")
     holder["writes"] = True
     np.testing.assert_array_equal(np.asarray(small.offloaded(x)), [21, 3, 3])
     np.testing.assert_array_equal(np.asarray(x), [7, 1, 1])
@@ -288,7 +288,7 @@ def test_a_function_under_a_name_that_is_bound_again() -> None:
     small = Small(function)
     x = array(np.ones(3, np.float32))
     small.begin(x)
-    small.site.skip_planning_for(8, "")
+    small.site.host.skip_planning_for(8, "")
     inner = overwrite
     np.testing.assert_array_equal(np.asarray(small.offloaded(x)), [21, 3, 3])
     np.testing.assert_array_equal(np.asarray(x), [7, 1, 1])
@@ -305,7 +305,7 @@ def test_data_inside_of_an_argument_decides_too() -> None:
     small = Small(function)
     x = array(np.ones(3, np.float32))
     small.begin(x, model)
-    small.site.skip_planning_for(8, "")
+    small.site.host.skip_planning_for(8, "")
     model.writes = True
     np.testing.assert_array_equal(np.asarray(small.offloaded(x, model)), 4)
     np.testing.assert_array_equal(np.asarray(x), 2)
@@ -314,8 +314,8 @@ def test_data_inside_of_an_argument_decides_too() -> None:
 def test_a_function_of_nothing_but_its_arguments_is_not_looked_at_again() -> None:
     small = Small(lambda x: np.tanh(x) * 2)
     small.begin(array(np.ones(3, np.float32)))
-    small.site.skip_planning_for(8, "")
-    assert not small.site.looks_first
+    small.site.host.skip_planning_for(8, "")
+    assert not small.site.host.looks_first
 
 
 def test_an_error_is_the_functions_own_and_the_next_call_is_planned() -> None:
@@ -331,14 +331,14 @@ def test_an_error_is_the_functions_own_and_the_next_call_is_planned() -> None:
     site = CallSite("fails", options(), "numpy", has_anygpu_arrays=True)
     small = Small(function)
     recorded = small.begin(x)
-    assert recorded.traced is not None
-    site.add_program(recorded.traced)
-    site.skip_planning_for(8, "")
-    site.ran_on_host(1e-6)
+    assert recorded.programs.current is not None
+    site.add_program(recorded.programs.current)
+    site.host.skip_planning_for(8, "")
+    site.host.ran_on_host(1e-6)
     with pytest.raises(KeyError, match="mine"):
-        site.call_on_host(fails, (x,), {})
-    assert site.skip_planning == 0
-    assert site.totals[0] == 1, "calls that did not run are not counted"
+        site.host.call_on_host(fails, (x,), {})
+    assert site.host.skip_planning == 0
+    assert site.host.totals[0] == 1, "calls that did not run are not counted"
 
 
 # -- accounting
@@ -348,13 +348,13 @@ def test_calls_without_planning_count() -> None:
     small = Small(lambda x: x * 2)
     x = array(np.ones(3, np.float32))
     site = small.begin(x)
-    site.flush_timings(small.planner)
-    calls, seconds = site.totals
-    site.skip_planning_for(3, "")
+    site.host.flush_timings(small.planner)
+    calls, seconds = site.host.totals
+    site.host.skip_planning_for(3, "")
     for _ in range(3):
         small.offloaded(x)
-    assert site.totals[0] == calls + 3
-    assert site.totals[1] > seconds
+    assert site.host.totals[0] == calls + 3
+    assert site.host.totals[1] > seconds
     planned = small.offloaded(x)
     assert site.chooser.calls == calls + 4
     np.testing.assert_array_equal(np.asarray(planned), 2)
@@ -363,7 +363,7 @@ def test_calls_without_planning_count() -> None:
 def test_larger_arrays_are_other_calls() -> None:
     small = Small(lambda x: x * 2)
     small.begin(array(np.ones(3, np.float32)))
-    small.site.skip_planning_for(8, "")
+    small.site.host.skip_planning_for(8, "")
     small.offloaded(array(np.ones(4, np.float32)))
     assert len(small.offloaded._known.sites) == 2
 
@@ -371,7 +371,7 @@ def test_larger_arrays_are_other_calls() -> None:
 def test_arrays_of_a_device_are_other_calls() -> None:
     small = Small(lambda x: x * 2)
     small.begin(array(np.ones(3, np.float32)))
-    small.site.skip_planning_for(8, "")
+    small.site.host.skip_planning_for(8, "")
     result = small.offloaded(ag.asarray(np.ones(3, np.float32), device="opencl"))
     assert _last().device.startswith("opencl")
     np.testing.assert_array_equal(np.asarray(result), 2)

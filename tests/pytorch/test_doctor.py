@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from anygpu.pytorch import doctor, torch_slots
+from anygpu.pytorch import doctor, torch_settings
 from anygpu.pytorch.torch_doctor import (
     Measurements,
     TorchCard,
@@ -164,7 +164,7 @@ def test_problems_come_first_and_json_is_read_again() -> None:
 
 def all_state() -> Any:
     return (
-        {slot: torch_slots.read(slot) for slot in torch_slots.SLOTS},
+        {slot: torch_settings.read(slot) for slot in torch_settings.SLOTS},
         torch.get_rng_state().tolist(),
         random.getstate(),
         repr(np.random.get_state()),

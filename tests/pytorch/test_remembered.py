@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from anygpu.pytorch import step_files
+from anygpu.pytorch import step_plans
 from anygpu.pytorch.planning import Kept, recall, remember, step_key
 
 LAYERS = ("blocks.0", "blocks.1", "blocks.2")
@@ -64,12 +64,12 @@ def test_layers_that_are_gone_make_it_worthless() -> None:
 
 
 def test_the_oldest_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_files, "MOST_FILES", 3)
+    monkeypatch.setattr(step_plans, "MOST_FILES", 3)
     for number in range(5):
         remember(f"{number:032x}", KEPT, LAYERS)
     assert len(list(folder.iterdir())) == 3
     assert recall(f"{4:032x}", LAYERS) == KEPT
-    step_files.forget_steps()
+    step_plans.forget_steps()
     assert list(folder.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from anygpu.errors import InvalidOption
-from anygpu.pytorch import settings, torch_settings, torch_slots
+from anygpu.pytorch import settings, torch_settings
 from anygpu.pytorch.torch_settings import Options, changes
 
 
@@ -61,7 +61,7 @@ def everything_is_restored() -> Iterator[None]:
     after = all_settings()
     assert torch_settings._entries == []
     for slot in ("matmul_precision", "cudnn_tf32"):  # what follows would only repeat a failure
-        if torch_slots.read(slot) is None:
+        if torch_settings.read(slot) is None:
             torch.set_float32_matmul_precision("highest")
     assert after == before
 
@@ -87,7 +87,7 @@ class Stop(Exception):
 
 
 def readable() -> dict[str, Any]:
-    return {slot: torch_slots.read(slot) for slot in torch_slots.SLOTS if slot != "new_threads"}
+    return {slot: torch_settings.read(slot) for slot in torch_settings.SLOTS if slot != "new_threads"}
 
 
 def nest(chance: random.Random, depth: int) -> int:
@@ -156,7 +156,7 @@ def test_each_setting_is_set() -> None:
         assert torch.are_deterministic_algorithms_enabled()
         assert torch.is_deterministic_algorithms_warn_only_enabled()
         assert torch.get_num_threads() == 3
-        assert torch_slots.on_a_new_thread(torch.get_num_threads) == 3
+        assert torch_settings.on_a_new_thread(torch.get_num_threads) == 3
     with settings(tf32=False, deterministic=True, matmul_precision="highest"):
         assert not torch.backends.cuda.matmul.allow_tf32
         assert not torch.backends.cudnn.allow_tf32
@@ -407,7 +407,7 @@ def test_a_block_left_by_another_thread_says_so() -> None:
 
 def test_an_interrupt_at_any_moment_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """KeyboardInterrupt in each of the reads and writes, once each."""
-    reader, writer = torch_slots.read, torch_slots.write
+    reader, writer = torch_settings.read, torch_settings.write
     for at in range(40):
         calls = 0
 
@@ -423,8 +423,8 @@ def test_an_interrupt_at_any_moment_leaves_nothing(monkeypatch: pytest.MonkeyPat
 
         before = readable()
         with monkeypatch.context() as patch:
-            patch.setattr(torch_slots, "read", interrupted(reader))
-            patch.setattr(torch_slots, "write", interrupted(writer))
+            patch.setattr(torch_settings, "read", interrupted(reader))
+            patch.setattr(torch_settings, "write", interrupted(writer))
             try:
                 with settings(tf32=True, deterministic=True), settings(matmul_precision="medium"):
                     pass

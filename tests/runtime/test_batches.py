@@ -52,7 +52,7 @@ class Kind:
 
     def call(self, *arguments: Any, **keywords: Any) -> Call:
         call = self.offloaded.call(arguments, keywords)
-        if not call.site.recorded:
+        if not call.site.programs.is_tried:
             self.record(call)
         return call
 
@@ -62,7 +62,9 @@ class Kind:
         state = call.site
         state.chooser.measured(self.device, 10.0)
         # Without a prediction for one call nobody doubts those for launches.
-        state.predictions = {name: facts._replace(plain=None) for name, facts in state.predictions.items()}
+        state.candidates.predictions = {
+            name: facts._replace(plain=None) for name, facts in state.candidates.predictions.items()
+        }
 
     def calls(self, every: Sequence[tuple[Any, ...]]) -> list[Call]:
         return [self.call(*arguments) for arguments in every]
@@ -95,7 +97,7 @@ class Kind:
                 batch.table.times.measured(batch.size, 1.0, 1.0)
 
     def alone(self, call: Call) -> Any:
-        traced, values = call.site.traced, call.given()
+        traced, values = call.site.programs.current, call.given()
         assert traced is not None
         assert values is not None
         given = as_arguments(values, traced.program, None)
@@ -181,7 +183,7 @@ def test_a_launch_gives_what_calls_give(planner: Planner, device: str, name: str
         if is_exact:
             assert [each.tobytes() for each in got] == [each.tobytes() for each in expected]
         else:
-            assert disagreement(expected, got, call.site.program) is None
+            assert disagreement(expected, got, call.site.candidates.program) is None
     assert made.ran.phases.total == pytest.approx(count * made.share.phases.total)
 
 
@@ -244,7 +246,7 @@ def test_a_matrix_that_all_share_is_passed_once(planner: Planner, device: str) -
     made = kind.together(calls)
     assert made.ran.bytes_to_device == matrix.nbytes + 16 * 64 * 4
     for call, value in zip(calls, made.values, strict=True):
-        assert disagreement([kind.alone(call)], [value], call.site.program) is None
+        assert disagreement([kind.alone(call)], [value], call.site.candidates.program) is None
 
 
 def test_calls_with_another_shared_matrix_are_another_launch(planner: Planner) -> None:
@@ -257,7 +259,7 @@ def test_calls_with_another_shared_matrix_are_another_launch(planner: Planner) -
         batch = kind.plan(left)
         assert batch is not None
         for call, value in zip(left, kind.run(batch).values, strict=False):
-            assert disagreement([kind.alone(call)], [value], call.site.program) is None
+            assert disagreement([kind.alone(call)], [value], call.site.candidates.program) is None
         sizes.append((batch.size, batch.taken))
         left = left[batch.taken :]
     # No launch has both.
@@ -547,7 +549,7 @@ def test_two_devices_at_once(planner: Planner) -> None:
     draw = np.random.default_rng(8)
     calls = kind.calls([(exact(draw, 256),) for _ in range(200)])
     state = calls[0].site
-    state.predictions["numpy"] = state.predictions["opencl:0"]
+    state.candidates.predictions["numpy"] = state.candidates.predictions["opencl:0"]
     batches = kind.batches(state)
     expected = [chain(call.arguments[0]).tobytes() for call in calls]
     wrong: list[str] = []
@@ -580,7 +582,7 @@ def test_a_launch_of_many_calls_costs_the_device_what_one_call_does(planner: Pla
     matrix = exact(draw, 256, 256)
     kind = Kind(planner, device, matrix_vector)
     calls = kind.calls([(matrix, exact(draw, 256)) for _ in range(SIZES[3])])
-    traced, values = calls[0].site.traced, calls[0].given()
+    traced, values = calls[0].site.programs.current, calls[0].given()
     assert traced is not None
     assert values is not None
     for _ in range(2):  # the first time it is compiled

@@ -51,9 +51,9 @@ def test_a_call_does_without_a_device_that_has_gone(caplog: pytest.LogCaptureFix
         known.has_come = False
         planner.forget_machine()
         # As the background does, which has nobody to tell that there is no candidate.
-        for site in list(planner._sites):
-            site.consider(planner)
-            assert not site.evaluated
+        for candidates in list(planner._candidates):
+            candidates.consider(planner)
+            assert not candidates.evaluated
         for _ in range(3):
             again = runtime.run(double, x, on="opencl", fallback="allow")
             assert again.receipt.device == "numpy"

@@ -271,11 +271,11 @@ class Believed:
         call.consider()
         state = call.site
         assert isinstance(state, CallSite)
-        state.end_calibrating()
+        state.candidates.end_calibrating()
         # As if it had been compared with NumPy.
         state.chooser.checked = False
-        assert state.traced is not None
-        state.trust.see(state.traced, [x], function(x))
+        assert state.programs.current is not None
+        state.trust.see(state.programs.current, [x], function(x))
         for name, track in state.chooser.tracks.items():
             if name in seconds:
                 for _ in range(5):

@@ -1,4 +1,7 @@
-"""`python -m tests.semantics [part of a name …]`: the corpus, with what ran where."""
+"""`python -m tests.semantics [part of a name …]`: the corpus, with what ran where.
+
+With `--functions FILE` or `--script "FILE ARGUMENTS"` the functions of other files (see `from_files`), 31 calls each.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 from unittest import mock
 
-from tests.semantics import deferring, natively
+from tests.semantics import deferring, from_files, natively
 from tests.semantics.all_cases import CASES
 from tests.semantics.moving import ENGINES, complaint, moving, run
 from tests.support.deferred_placement import always_deferred
@@ -23,9 +27,20 @@ def main() -> int:
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--native", action="store_true", help="as native code in turn with NumPy, and nowhere else")
     parser.add_argument("--deferred", action="store_true", help="as deferred calls; with --native, of native segments")
+    parser.add_argument("--functions", type=Path, nargs="+", default=[], help="files with functions, in its place")
+    parser.add_argument("--script", nargs="+", default=[], help="scripts that decorate functions, in its place")
+    parser.add_argument("--within", type=float, help="tolerance of such functions, in units of their type's")
     parser.add_argument("--times", action="store_true", help="show the slowest cases")
     options = parser.parse_args()
-    chosen = [case for name, case in CASES.items() if not options.names or any(each in name for each in options.names)]
+    cases, steps = CASES, deferring.STEPS
+    if options.functions or options.script:
+        cases, steps = {}, from_files.STEPS
+        within = (64.0 if options.native else 0.0) if options.within is None else options.within
+        for path in options.functions:
+            cases |= from_files.cases_of_table(path, within)
+        for command in options.script:
+            cases |= from_files.cases_of_script(command, within)
+    chosen = [case for name, case in cases.items() if not options.names or any(each in name for each in options.names)]
     calls: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     wrong = 0
@@ -42,7 +57,7 @@ def main() -> int:
             placement = stack.enter_context(moving(tuple(options.engines.split(","))))
         for case in chosen:
             if options.deferred:
-                found = deferring.run_deferred(case)
+                found = deferring.run_deferred(case, steps)
                 message = deferring.complaint(case, found)
                 refused += found.reasons
             elif options.native:

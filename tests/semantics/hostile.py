@@ -3,6 +3,7 @@
 As the corpus; these are only run as deferred calls.
 """
 
+import collections
 import collections.abc
 import contextlib
 import copy
@@ -605,6 +606,174 @@ def many_functions():
             y.std(keepdims=True), m.sum((0, 1)), m.T.sum(1), m.ravel("F"), m.T.ravel(), m.T.copy("K"), m.flatten("F"),
             m.repeat(2, 0), m.trace(), m.diagonal(), m[:, None].squeeze(1), m.clip(0), m.clip(max=1), m.imag,
             np.average(y, weights=np.abs(x) + 1), np.lexsort((y, x)), np.maximum(y, x, out=y.copy()),
+        )  # fmt: skip
+
+    return function
+
+
+class Point(tuple):
+    """A tuple with attributes."""
+
+
+class Watched(list):
+    """A list that counts what is done to it."""
+
+    count = 0
+
+    def __setitem__(self, index, value):
+        self.count += 1
+        list.__setitem__(self, index, value)
+
+    def __iter__(self):
+        self.count += 10
+        return list.__iter__(self)
+
+
+@world()
+def containers_of_its_own():
+    def function(x):
+        point, watched, once = Point((x * 2, (x + 1,))), Watched([x * 3, 1]), (x * 4, 1)
+        point.tag = "a"
+        order = collections.OrderedDict([(x.max() * 1, x), ("a", once), ("b", x * 5)])
+        order.move_to_end("a", last=False)
+        return point, watched, once, [once, once, {"point": point}], order, list(order)
+
+    return function
+
+
+@world()
+def given_back():
+    def function(x):
+        y, z = np.require(x), np.require(x * 2, float, "W")
+        y[0] = 5
+        f = np.asfortranarray(np.asarray_chkfinite(x))
+        f[1] = 4
+        g = np.array(x, copy=None)
+        g[2], np.array(z, copy=False)[3] = 3, 2
+        return y, z, f, g, x, np.require(x, np.float32), np.asfortranarray(z.reshape(2, 3))
+
+    return function
+
+
+# -- what values, options and filters decide
+
+
+@world()
+def written_by_an_option():
+    def function(x):
+        y, z = np.where(x > 0, np.nan, x) + 1, x * 2
+        np.nan_to_num(y, copy=False)
+        np.nan_to_num(z[1:] / 0, False)
+        return y, np.median(z, overwrite_input=True), np.median(z, None, None, True), z
+
+    return function
+
+
+@world(lambda n: (floats(n) + (1j if n % 2 else 0j),))
+def type_by_values():
+    def function(z):
+        w = np.real_if_close(z * 2)
+        return w.dtype.str, w + 1
+
+    return function
+
+
+@world(lambda n: (np.arange(6), (1.0, np.nan, 1e300, np.inf)[n % 4]))
+def numbers_that_do_not_fit():
+    def function(x, v):
+        y = x * 2
+        tried(lambda: y.__setitem__(slice(1, 3), v), lambda: y.__setitem__(y > 3, v), lambda: y.__setitem__(0, v))
+        try:
+            y[1:3] = v
+        except (ValueError, OverflowError) as error:
+            y = y + 1
+            print(error)
+        return y, np.full_like(y, 2), y**2
+
+    return function
+
+
+@world(lambda n: (np.arange(6) - n, 2 - n % 4))
+def powers_that_may_raise():
+    def function(x, k):
+        y = x * 2
+        return tried(lambda: y**k + 1, lambda: y ** np.int64(k), lambda: k**y, lambda: np.power(y, k))
+
+    return function
+
+
+@world()
+def warnings_that_are_not_of_numbers():
+    def function(x):
+        y = x * np.nan
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            quiet = np.nanmean(y), np.nanmax(y), np.nanstd(y[None], axis=0), (x * 1j).astype(float)
+        with np.errstate(all="ignore"):
+            loud = tried(lambda: np.nanmean(y), lambda: (x * 1j).astype(float), lambda: y[:2].var(ddof=3))
+        return quiet, loud
+
+    return function
+
+
+@world()
+def warnings_as_errors():
+    def function(x):
+        y, z = x * 0, x * 1j
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", np.exceptions.ComplexWarning)
+            found = tried(lambda: z.astype(float), lambda: y.__setitem__(slice(2), z[:2]), lambda: (y / y).sum())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found += tried(lambda: 1 / y, lambda: np.nanmean(y / 0), lambda: np.log(y))
+            with np.errstate(all="ignore"):
+                found += tried(lambda: np.nanmean(y * np.nan), lambda: np.sqrt(y - 1), lambda: z.astype(float))
+        warnings.simplefilter("error")
+        return *found, *tried(lambda: 1 / y, lambda: np.nanmean(y * np.nan))
+
+    return function
+
+
+@world()
+def lines_of_warnings():
+    def function(x):
+        y = x * 1000
+        y **= 200
+        z = x * 1j
+        y[[0, 1]] = z[:2]
+        y.real = z
+        y.flat = z
+        y[:] = z
+        first = float(y[:1])
+        return y, first, int(x[:1]), np.add(y, 1, out=y), x[:1].item()
+
+    return function
+
+
+@world()
+def warnings_that_are_shown_once():
+    def function(x):
+        found = []
+        for _ in range(3):
+            with np.errstate(invalid="warn"):
+                found.append(np.sqrt(x - 9) + 1)
+            with np.errstate(divide="ignore"):
+                found.append(1 / (x - x))
+        return found
+
+    return function
+
+
+@world()
+def buffers_that_are_refused():
+    def function(x):
+        y = x * 2
+        z = y[::-1]
+        w = y + 1
+        w.flags.writeable = False
+        return tried(
+            lambda: bytes(memoryview(z)), lambda: np.ndarray(1, float, buffer=z), lambda: np.frombuffer(z),
+            lambda: np.frombuffer(w).flags.writeable,
         )  # fmt: skip
 
     return function

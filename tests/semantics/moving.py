@@ -27,9 +27,9 @@ from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.placement import explore, place_call
 from anygpu.placement.call import Call
-from anygpu.placement.comparing import learn_flags
+from anygpu.placement.device_call import sample_now
 from anygpu.placement.planner import default
-from anygpu.placement.trust import Trust
+from anygpu.placement.trust import Trust, learn_flags
 from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.receipts import Receipt
@@ -97,8 +97,8 @@ def _automatic(entry: EngineEntry) -> EngineEntry:
 def _learn(call: Call, value: Any = None, *, checks: str | None = None) -> None:
     """After a call on NumPy: what a trial would learn beside whether the device is right."""
     explore.explore(call, value, checks=checks)
-    if value is not None and call.site.traced is not None and not call.site.has_anygpu_arrays:
-        sample = explore._sample(call, value)
+    if value is not None and call.site.programs.current is not None and not call.site.has_anygpu_arrays:
+        sample = sample_now(call, value)
         if sample is not None:  # else another thread has given tracing up
             learn_flags(call.site.trust, sample)
 

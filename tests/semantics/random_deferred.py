@@ -32,7 +32,7 @@ STEPS = (0, 0, 0, 1, 2, 3, 4, 5)
 NATIVE_STEPS = (*(0,) * 7, *range(1, 7))
 
 _HEAD = """\
-import collections, contextlib, copy, ctypes, functools, struct, sys
+import collections, contextlib, copy, ctypes, functools, struct, sys, warnings
 import numpy as np
 
 BUFFER = np.zeros(6)
@@ -177,7 +177,7 @@ class _Writer:
         if depth == 0:
             return self.atom()
         one = self.array(depth - 1)
-        match self.rng.randrange(14):
+        match self.rng.randrange(18):
             case 0 | 1 | 2:
                 return f"({one} {self.one('+', '-', '*')} {self.one(self.number(), self.array(depth - 1))})"
             case 3:
@@ -201,8 +201,10 @@ class _Writer:
                 return f"np.concatenate([{self.atom()}[:2], {self.atom()}[2:]])"
             case 12:
                 return f"np.{self.one('sort', 'cumsum', 'flip', 'copy', 'zeros_like', 'ones_like')}({one})"
-            case _:
+            case 13:
                 return f"({one}).reshape(2, 3).T.{self.one('ravel()', 'reshape(6)', 'flatten()')}"
+            case _:
+                return self.one(*SIXES).format(a=one, b=self.atom(), number=self.number())
 
     # -- statements
 
@@ -221,7 +223,7 @@ class _Writer:
         if kind < 10:
             return self.write()
         if kind == 10:
-            return self.keep()
+            return self.masks() if self.chance(0.3) else self.keep()
         if kind == 11:
             name = self.atom()
             text = f"{name}.{self.one('sum()', 'max()', 'mean()', 'argmax()', 'min()', 'any()')}"
@@ -296,6 +298,15 @@ class _Writer:
             "KEPT.append({}[None])", "NAMED[float({}.sum())] = 1", "KEPT.append(copy.copy({}))",
         ).format(*[f"np.asarray({name})" if name in self.numbers else name] * 2)  # fmt: skip
 
+    def masks(self) -> str:
+        """Elements that a mask selects, computed with and put back, or kept."""
+        name, mask, part = self.rng.choice(self.arrays), next(self.names), next(self.names)
+        used = self.one("{0} * 2 + 1", "np.sqrt(np.abs({0}))", "{0} + {0}", "{0}.copy()", "k - {0}").format(part)
+        last = self.one("{0}[{1}] = {2}", "{0}[~{1}] = {2}.sum()", "KEPT.append({2})", "{0}[{1}] *= 2",
+                        "{1}[0] = True\n{0}[{1}] = 1", "print({2}.shape)").format(name, mask, part)  # fmt: skip
+        text = f"{mask} = {self.atom()} > {self.number()}\n{part} = {name}[{mask}]\n{part} = {used}\n{last}"
+        return f"try:\n{_indented(text)}\nexcept Exception as error:\n    print(type(error).__name__, error)"
+
     def warns(self) -> str:
         name, other = self.atom(), self.atom()
         new = self.new(self.arrays)
@@ -306,6 +317,10 @@ class _Writer:
             f"with np.errstate(all='{mode}'):\n    {new} = np.sqrt({name} - 4) + 1",
             f"with np.errstate(divide='{mode}'):\n    {new} = 1 / {name}",
             f"{new} = np.asarray({name}).astype(np.int32) // np.sign({other}).astype(np.int32)",
+            f"with warnings.catch_warnings():\n    warnings.simplefilter('{self.one('ignore', 'error', 'always')}')\n"
+            f"    {new} = np.full(6, np.nanmean({name} * np.nan))\n    {new} = {new} + (1 / {other})",
+            f"warnings.warn('said', stacklevel=1)\n{new} = {name} / 0", f"{new} = ({name} * 1j).astype(float)",
+            f"{new} = {name} * 1\n{new}[{self.one(':', '[0, 1]')}] = 1j * {name}[:1]",
         )  # fmt: skip
 
     def tries(self) -> str:
@@ -337,6 +352,23 @@ class _Writer:
         )  # fmt: skip
 
 
+#: Ways to make six numbers of six.
+SIXES = (
+    "({a}).astype(int) // 2", "(np.abs({a}).astype(np.int32) << 1) % 3", "(({a}).astype(int) & 3) ** k",
+    "(({a}).reshape(2, 3) - ({b}).reshape(2, 3).sum(axis=0, keepdims=True)).ravel()", "np.round({a}, 1)",
+    "({a}).reshape(2, 3).mean(axis=1, keepdims=True).repeat(3, axis=1).reshape(6)", "np.nan_to_num(np.sqrt({a}))",
+    "np.stack([{a}, {b}]).mean(axis=0)", "np.outer({a}, {b})[k]", "np.dot({a}, {b}) * {b}", "np.vstack(({a}, {b}))[1]",
+    "(({a}).reshape(2, 3) @ ({b}).reshape(3, 2)).repeat(2)[:6].copy()", "np.real({a} * 1j)", "(({a}) * 1j).imag",
+    "np.real_if_close({a} * (1j if k > 2 else 1)) * 1", "np.argsort({a})", "{a}[np.argsort({b})]",
+    "np.nanmax({a}) + {b}", "np.isclose({a}, {b}) * 1.5", "np.full_like({a}, {number})", "np.median({a}) - {b}",
+    "np.broadcast_to({a}, (2, 6)).sum(0)", "np.tril(({a}).reshape(2, 3)).ravel()", "np.diff({a}, prepend=0)",
+    "np.tile(({a})[:3], 2)", "np.where(({a} > 0) & ~({b} > 1), {a}, {b})", "np.angle({a} + 0j)", "np.cumprod({a} / 8)",
+    "np.moveaxis(({a}).reshape(2, 3), 0, 1).reshape(6)", "np.nanmean(np.where({a} > {number}, np.nan, {b})) * {b}",
+    "np.std(({a}).reshape(3, 2), axis=1, ddof=1).repeat(2)", "np.add.reduce(({a}).reshape(1, 6))", "({a}) @ {b} + {a}",
+    "np.clip({a}, {number}, None)", "np.hypot({a}, {b})", "np.true_divide({a}, 2, dtype=np.float32)", "({a}).round(1)",
+    "np.vdot({a}, {b}) * np.ones_like({a})", "np.pad(({a})[1:], (1, 0))", "np.asfortranarray({a})", "divmod({a}, 2)[1]",
+    "np.interp({a}, np.sort({b}), {b})", "np.einsum('i,i->i', {a}, {b})", "np.linalg.norm({a}) * {b}",
+)  # fmt: skip
 #: Ways to write to an array, whoever waits for it.
 WRITES = (
     "{name} += {number}", "{name} -= 0.5", "{name} *= {number}", "{name}[{place}] = {number}", "{name}[:] = {number}",

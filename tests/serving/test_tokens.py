@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from anygpu.errors import InvalidOption
-from anygpu.serving.limits import Refusal
-from anygpu.serving.tokens import Access, tokens_of
+from anygpu.serving.limits import Access, Refusal, tokens_of
 
 WEB, NIGHTLY = "web-0123456789abcdef", "nightly-0123456789"
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.errors import UnknownTensor
 from tests.store.conftest import MakeStore, in_use, some
 
 SIZE = 1 << 14  # of `some(…)`
@@ -97,3 +98,24 @@ def test_nothing_keeps_no_base_alive(make_store: MakeStore) -> None:
     before = in_use(store.device)
     store.put("nothing", ag.asarray(some(1), device="opencl")[3:3])
     assert in_use(store.device) - before < SIZE
+
+
+@pytest.mark.parametrize("device", ["numpy", "opencl"])
+def test_to_read_a_tensor_on_the_host_moves_nothing(make_store: MakeStore, device: str) -> None:
+    store = make_store(device=device, budget=SIZE)
+    tensor = store.put("t", some(1))
+    store.put("other", some(2))
+    assert tensor.tier == "host"
+    assert np.array_equal(np.asarray(tensor), some(1))
+    assert tensor.tier == "host"
+
+
+@pytest.mark.parametrize("device", ["numpy", "opencl"])
+def test_a_released_tensor_with_a_view_is_unknown_to_numpy(make_store: MakeStore, device: str) -> None:
+    store = make_store(device=device)
+    tensor = store.put("t", some(1))
+    view = tensor.view(slice(3, 5))
+    store.release("t")
+    with pytest.raises(UnknownTensor):
+        np.asarray(tensor)
+    assert np.array_equal(np.asarray(view), some(1)[3:5])

@@ -11,7 +11,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.errors import OverBudget
-from anygpu.store import HostBytes, prefetching
+from anygpu.store import HostBytes, policy
 from tests.store.conftest import COUNTING, EVERY, MakeStore, in_blocks, in_use, some
 
 SIZE = 1 << 14  # of `some(…)`
@@ -230,7 +230,7 @@ def test_what_followed_which_keeps_no_released_tensor(make_store: MakeStore) -> 
 
 
 def test_what_usually_follows_is_fetched(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetching, "_WINDOW", 1 << 30)  # as long as nobody has found out whether it helps
+    monkeypatch.setattr(policy, "_WINDOW", 1 << 30)  # as long as nobody has found out whether it helps
     store = make_store(device="opencl", budget=3 * SIZE)
     tensors = [store.put(f"t{number}", some(number)) for number in range(6)]
     for _ in range(6):
@@ -243,7 +243,7 @@ def test_what_usually_follows_is_fetched(make_store: MakeStore, monkeypatch: pyt
 def test_what_follows_a_name_is_learnt_although_its_tensor_is_replaced(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetching, "_WINDOW", 1 << 30)
+    monkeypatch.setattr(policy, "_WINDOW", 1 << 30)
     store = make_store(device="opencl", budget=2 * SIZE)
     weights = store.put("weights", some(0))
     for step in range(1, 9):
@@ -258,7 +258,7 @@ def test_what_follows_a_name_is_learnt_although_its_tensor_is_replaced(
 
 @pytest.mark.parametrize(("with_it", "without"), [(1.0, 2.0), (2.0, 1.0)])
 def test_fetching_ahead_is_kept_up_only_where_it_helps(with_it: float, without: float) -> None:
-    worth = prefetching.PrefetchTrial()
+    worth = policy.PrefetchTrial()
     now = 0.0
     tried: list[bool] = []
     for _ in range(20 * 16):

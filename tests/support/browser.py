@@ -25,9 +25,14 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--hide-scrollbars",
+    # A tab behind another one has slow timers and draws nothing.
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
     "--remote-debugging-port=0",
 )
 _PATIENCE = 60.0
+_PAUSE = 0.05
 
 
 class Tab:
@@ -59,18 +64,23 @@ class Tab:
         return answer["result"].get("value")
 
     async def until(self, expression: str) -> None:
-        """Wait until it is true in the page."""
-        promise = (
-            "new Promise((done, failed) => { let left = 1200; const look = () => { "
-            f"if ({expression}) done(true); else if (--left) setTimeout(look, 50); else failed('never'); }}; "
-            "look(); })"
-        )
-        await self.value(promise)
+        """Wait until it is true in the page; an AssertionError after a minute says where the page stands.
+
+        The page is asked again and again: a promise of it is lost where it is replaced by another page meanwhile.
+        """
+        for _ in range(int(_PATIENCE / _PAUSE)):
+            if await self.value(f"Boolean({expression})"):
+                return
+            await asyncio.sleep(_PAUSE)
+        state = await self.value("[location.href, document.readyState, document.visibilityState].join(', ')")
+        raise AssertionError(f"not true after {_PATIENCE:g} s: {expression} ({state})")
 
     async def open(self, url: str, *, dark: bool = False, width: int = 1280, height: int = 800) -> None:
         await self.do("Runtime.enable")
         await self.do("Network.enable")
         await self.do("Page.enable")
+        # Where a tab before it closes late, the browser may show another one, and scripts that wait for a frame wait.
+        await self.do("Page.bringToFront")
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.do("Emulation.setEmulatedMedia", features=[scheme])
         await self.do(

@@ -14,8 +14,7 @@ from anygpu.engines.opencl.device import classify, describe, open_device
 from anygpu.engines.opencl.driver import OpenCLDriver
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.errors import AnyGPUError
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import VerifiedType
+from anygpu.hardware.device import Device, Unavailable, VerifiedType
 
 _TYPES = {"float32": "float", "int32": "int", "float64": "double", "int64": "long"}
 _SOURCE = """

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 
 from anygpu.cli import app
 from anygpu.device_arrays.registry import registry
-from anygpu.verify import faults
-from anygpu.verify.checks import NAMES, all_checks
+from anygpu.verify import checks
+from anygpu.verify.cases import Subject
+from anygpu.verify.checks import FAULTS, NAMES, all_checks
 from anygpu.verify.document import Record, from_json
-from anygpu.verify.faults import FAULTS
-from anygpu.verify.subject import Subject
 
 Result = subprocess.CompletedProcess[str]
 Run = Callable[..., Result]
@@ -145,7 +144,7 @@ def test_the_names_of_the_checks() -> None:
 
 def test_no_fault_can_hang_a_display() -> None:
     """What is compiled for it has no loop."""
-    texts = " ".join((*faults._BROKEN.values(), *faults._BEYOND.values()))
+    texts = " ".join((*checks._BROKEN.values(), *checks._BEYOND.values()))
     assert not re.search(r"\b(for|while|loop|goto)\b", texts)
     subject = Subject(registry.find("numpy").facts)
     assert len(list(FAULTS.cases(subject))) == FAULTS.count(subject)

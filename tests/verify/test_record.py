@@ -15,7 +15,7 @@ from rich.console import Console
 from anygpu.cli.verify import Screen
 from anygpu.testing import fake_device
 from anygpu.verify.document import CheckRecord, Finding, Machine, Record, Timing, VerifiedDevice, from_json
-from anygpu.verify.verifying import facts_of
+from anygpu.verify.running import facts_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,9 +8,8 @@ from typing import Any
 from anygpu.device_arrays.registry import registry
 from anygpu.errors import DeviceHung, DeviceLost, OutOfMemory, Unsupported
 from anygpu.testing import ManualClock
-from anygpu.verify.cases import ActCase, Case, Check, Tried
+from anygpu.verify.cases import ActCase, Case, Check, Subject, Tried
 from anygpu.verify.running import MOST_DEATHS, MOST_FINDINGS, Outcome, Trial
-from anygpu.verify.subject import Subject
 from tests.verify.watching import Silent
 
 NUMPY = registry.find("numpy").facts

@@ -6,14 +6,11 @@ import pytest
 
 from anygpu.device_arrays.registry import registry
 from anygpu.hardware.device import Device
-from anygpu.verify.cases import Check
+from anygpu.verify.cases import Check, Subject
 from anygpu.verify.checks import all_checks, chosen
-from anygpu.verify.conformance import CONFORMANCE
 from anygpu.verify.document import Record
-from anygpu.verify.programs import program_of, programs
-from anygpu.verify.sizes import SIZES
-from anygpu.verify.subject import Subject
-from anygpu.verify.verifying import verify_device
+from anygpu.verify.running import verify_device
+from anygpu.verify.values import CONFORMANCE, SIZES, program_of, programs
 from tests.support.wrong_kernels import Fault, WrongRegistry
 from tests.verify.watching import Silent
 

@@ -21,48 +21,56 @@ if TYPE_CHECKING:
 
 
 def _call_ufunc() -> Callable[[np.ufunc, str, tuple[Any, ...], dict[str, Any]], Any]:
+    """Load what calls ufuncs on arrays."""
     from anygpu.array.functions.ufuncs import call_ufunc
 
     return call_ufunc
 
 
 def _call_plain_ufunc() -> Callable[[np.ufunc, tuple[Any, ...]], Array | None]:
+    """Load what calls ufuncs without options on arrays."""
     from anygpu.array.functions.ufuncs import call_plain_ufunc
 
     return call_plain_ufunc
 
 
 def _call_function() -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
+    """Load what calls NumPy's functions on arrays."""
     from anygpu.array.functions.numpy_functions import call_function
 
     return call_function
 
 
 def _load_functions() -> Callable[[Any], None]:
+    """Load what finds our functions for NumPy's."""
     from anygpu.array.functions.numpy_functions import load_functions
 
     return load_functions
 
 
 def _note_result() -> Callable[[Any, tuple[Any, ...], dict[str, Any], Any], Any]:
+    """Load what notes the results of NumPy's functions while a function is traced."""
     from anygpu.array.core.call_notes import note_result
 
     return note_result
 
 
 def _imitate_attribute() -> Callable[[Array, str, Tracer], Any]:
+    """Load what imitates attributes of NumPy's arrays while a function is traced."""
     from anygpu.array.trace.numpy_names import attribute
 
     return attribute
 
 
 def _get_item() -> Callable[[Array, Any], Array]:
+    """Load what indexes arrays."""
     from anygpu.array.core.indexing import get
 
     return get
 
 
 def _set_item() -> Callable[[Array, Any, Any], None]:
+    """Load what assigns to parts of arrays."""
     from anygpu.array.core.indexing import put_at
 
     return put_at

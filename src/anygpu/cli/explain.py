@@ -20,8 +20,7 @@ from rich.text import Text
 from anygpu import api
 from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.cli.output_files import find_function
-from anygpu.cli.show import grid
+from anygpu.cli.output import find_function, grid
 from anygpu.errors import DeviceFallback, HostFallback, InvalidOption
 from anygpu.plan.plan import Candidate, Plan, shortened
 from anygpu.receipts import Receipt

@@ -11,60 +11,54 @@ import typer
 from rich.console import Console
 
 from anygpu.base.units import readable_seconds
-from anygpu.cli.show import grid, show_findings
+from anygpu.cli.output import grid, show_findings
 from anygpu.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from anygpu.fleet.simulation.scenario import Pattern
+    from anygpu.fleet.simulation.scenario import Pattern, Scenario
     from anygpu.fleet.simulation.simulate import Quantiles, Report
 
 
+def _option(text: str, **options: Any) -> Any:
+    return typer.Option(help=text, **options)
+
+
 def simulate(
-    devices: Annotated[int, typer.Option(min=1, help="Devices of the fleet, all alike.")] = 16,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Machines; eight devices each by default.")] = None,
-    drivers: Annotated[int, typer.Option(min=1, help="Processes that submit, each for its own tenants.")] = 1,
-    tasks: Annotated[int, typer.Option(min=1, help="Tasks in all.")] = 10_000,
-    arrivals: Annotated[
-        str, typer.Option(help="When tasks come: constant, poisson, bursts, diurnal or closed.")
-    ] = "poisson",
-    load: Annotated[
-        float, typer.Option(help="Arrival rate, as a share of the devices' capacity without batching.")
-    ] = 0.8,
-    rate: Annotated[float | None, typer.Option(help="Arrival rate in tasks per second, instead of --load.")] = None,
-    burst: Annotated[int, typer.Option(help="With bursts: tasks that come at once.")] = 100,
-    period: Annotated[float, typer.Option(help="With diurnal: seconds of a day.")] = 60.0,
+    devices: Annotated[int, _option("Devices of the fleet, all alike.", min=1)] = 16,
+    nodes: Annotated[int | None, _option("Machines; eight devices each by default.", min=1)] = None,
+    drivers: Annotated[int, _option("Processes that submit, each for its own tenants.", min=1)] = 1,
+    tasks: Annotated[int, _option("Tasks in all.", min=1)] = 10_000,
+    arrivals: Annotated[str, _option("When tasks come: constant, poisson, bursts, diurnal or closed.")] = "poisson",
+    load: Annotated[float, _option("Arrival rate, as a share of the devices' capacity without batching.")] = 0.8,
+    rate: Annotated[float | None, _option("Arrival rate in tasks per second, instead of --load.")] = None,
+    burst: Annotated[int, _option("With bursts: tasks that come at once.")] = 100,
+    period: Annotated[float, _option("With diurnal: seconds of a day.")] = 60.0,
     clients: Annotated[
-        int | None,
-        typer.Option(help="With closed: clients, each of which waits for its result; two for each device by default."),
+        int | None, _option("With closed: clients, each of which waits for its result; two for each device by default.")
     ] = None,
-    task_seconds: Annotated[float, typer.Option(help="Seconds that a task takes on a device.")] = 0.1,
-    launch_seconds: Annotated[float, typer.Option(help="Overhead of a launch on a device, in seconds.")] = 0.0,
-    batching: Annotated[bool, typer.Option(help="Batch tasks that wait together.")] = True,
-    marginal: Annotated[
-        float, typer.Option(help="Time of each further task in a batch, as a share of the first.")
-    ] = 0.1,
-    noise: Annotated[
-        float, typer.Option(help="How much these times vary: the standard deviation of their logarithm.")
-    ] = 0.05,
-    in_flight: Annotated[int, typer.Option(min=1, help="Launches that a device may have at once.")] = 1,
-    kinds: Annotated[int, typer.Option(min=1, help="Functions that tasks call.")] = 4,
-    tenants: Annotated[int, typer.Option(min=1, help="Tenants.")] = 1,
-    priorities: Annotated[int, typer.Option(min=0, max=10, help="Tasks have priorities from 0 up to this.")] = 0,
-    deadline: Annotated[float | None, typer.Option(help="Deadline of a task in seconds; none by default.")] = None,
+    task_seconds: Annotated[float, _option("Seconds that a task takes on a device.")] = 0.1,
+    launch_seconds: Annotated[float, _option("Overhead of a launch on a device, in seconds.")] = 0.0,
+    batching: Annotated[bool, _option("Batch tasks that wait together.")] = True,
+    marginal: Annotated[float, _option("Time of each further task in a batch, as a share of the first.")] = 0.1,
+    noise: Annotated[float, _option("How much these times vary: the standard deviation of their logarithm.")] = 0.05,
+    in_flight: Annotated[int, _option("Launches that a device may have at once.", min=1)] = 1,
+    kinds: Annotated[int, _option("Functions that tasks call.", min=1)] = 4,
+    tenants: Annotated[int, _option("Tenants.", min=1)] = 1,
+    priorities: Annotated[int, _option("Tasks have priorities from 0 up to this.", min=0, max=10)] = 0,
+    deadline: Annotated[float | None, _option("Deadline of a task in seconds; none by default.")] = None,
     queue: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tasks that may wait at a driver; 1,000 and ten for each device by default."),
+        int | None, _option("Tasks that may wait at a driver; 1,000 and ten for each device by default.", min=1)
     ] = None,
     nbytes: Annotated[int, typer.Option("--bytes", min=0, help="Bytes of a task's arguments.")] = 8192,
-    latency: Annotated[float, typer.Option(help="Network latency, one way, in seconds.")] = 2e-4,
-    bandwidth: Annotated[float, typer.Option(help="Network bandwidth of a node, in bytes per second.")] = 1.25e9,
-    actor_faults: Annotated[float, typer.Option(help="Actors that die, for each device and hour.")] = 0.0,
-    node_faults: Annotated[float, typer.Option(help="Nodes that die, for each node and hour.")] = 0.0,
-    link_cuts: Annotated[float, typer.Option(help="Links that are cut, for each node and hour.")] = 0.0,
-    cut_seconds: Annotated[float, typer.Option(help="Seconds for which a link is cut.")] = 20.0,
-    driver_launch: Annotated[float, typer.Option(help="Seconds of the driver's processor for a launch.")] = 1 / 1452,
-    driver_task: Annotated[float, typer.Option(help="Seconds of the driver's processor for a task.")] = 6e-5,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
+    latency: Annotated[float, _option("Network latency, one way, in seconds.")] = 2e-4,
+    bandwidth: Annotated[float, _option("Network bandwidth of a node, in bytes per second.")] = 1.25e9,
+    actor_faults: Annotated[float, _option("Actors that die, for each device and hour.")] = 0.0,
+    node_faults: Annotated[float, _option("Nodes that die, for each node and hour.")] = 0.0,
+    link_cuts: Annotated[float, _option("Links that are cut, for each node and hour.")] = 0.0,
+    cut_seconds: Annotated[float, _option("Seconds for which a link is cut.")] = 20.0,
+    driver_launch: Annotated[float, _option("Seconds of the driver's processor for a launch.")] = 1 / 1452,
+    driver_task: Annotated[float, _option("Seconds of the driver's processor for a task.")] = 6e-5,
+    seed: Annotated[int, _option("The same seed gives the same figures.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with the scenario.")] = False,
 ) -> None:
     """Simulate a hypothetical cluster: throughput, waiting, what is busy, and what breaks first.
@@ -72,42 +66,39 @@ def simulate(
     The real queue, chooser and batches run on a simulated clock; devices, network and faults are modelled. All seconds
     are simulated, except those of a decision. It needs neither Ray nor a GPU.
     """
-    # Only now: other commands do not need them.
-    from anygpu.fleet.simulation.scenario import Arrivals, Faults, Network, Scenario
+    scenario = _scenario(dict(locals()))
+    # Only now: other commands do not need it.
     from anygpu.fleet.simulation.simulate import simulate as run
 
-    scenario = Scenario(
-        devices=devices,
-        nodes=nodes,
-        drivers=drivers,
-        in_flight=in_flight,
-        tasks=tasks,
-        kinds=kinds,
-        tenants=max(tenants, drivers),
-        priorities=priorities,
-        deadline=deadline,
-        queue=queue,
-        arrivals=Arrivals(
-            pattern=_pattern(arrivals), rate=rate, load=load, burst=burst, period=period, clients=clients
-        ),
-        launch_seconds=launch_seconds,
-        task_seconds=task_seconds,
-        marginal=marginal,
-        noise=noise,
-        batching=batching,
-        nbytes=nbytes,
-        network=Network(latency=latency, bytes_per_second=bandwidth),
-        driver_launch=driver_launch,
-        driver_task=driver_task,
-        faults=Faults(actors=actor_faults, nodes=node_faults, links=link_cuts, link_cut=cut_seconds),
-        seed=seed,
-    )
     with Console(stderr=True).status(f"Simulating {tasks:,} tasks on {devices:,} devices …"):
         report = run(scenario)
     if json:
         sys.stdout.write(report.to_json().decode() + "\n")
     else:
         _show(Console(), report)
+
+
+def _scenario(options: dict[str, Any]) -> Scenario:
+    """The scenario of the command's options, by their names."""
+    from anygpu.fleet.simulation.scenario import Arrivals, Faults, Network, Scenario
+
+    def pick(*names: str) -> dict[str, Any]:
+        return {name: options[name] for name in names}
+
+    return Scenario(
+        **pick("devices", "nodes", "drivers", "in_flight", "tasks", "kinds", "priorities", "deadline", "queue", "seed"),
+        **pick("launch_seconds", "task_seconds", "marginal", "noise", "batching", "nbytes"),
+        **pick("driver_launch", "driver_task"),
+        tenants=max(options["tenants"], options["drivers"]),
+        arrivals=Arrivals(pattern=_pattern(options["arrivals"]), **pick("rate", "load", "burst", "period", "clients")),
+        network=Network(latency=options["latency"], bytes_per_second=options["bandwidth"]),
+        faults=Faults(
+            actors=options["actor_faults"],
+            nodes=options["node_faults"],
+            links=options["link_cuts"],
+            link_cut=options["cut_seconds"],
+        ),
+    )
 
 
 def _pattern(name: str) -> Pattern:

@@ -16,13 +16,12 @@ from rich.text import Text
 from anygpu.base.printable import encode_json
 from anygpu.base.tables import Column
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.cli.show import PLAIN, grid, show_table
+from anygpu.cli.output import PLAIN, grid, show_table
 from anygpu.errors import InvalidOption
 from anygpu.history.hints import forget_marks
-from anygpu.history.history import VARIABLE, Setting, setting
-from anygpu.history.records import Habit, HabitKey, Timing, TimingKey, habit_of, timing_of
-from anygpu.history.storage import Contents, HistoryFile, history_path
-from anygpu.history.wording import (
+from anygpu.history.history import (
+    VARIABLE,
+    Setting,
     age_text,
     agreement_text,
     by_speed,
@@ -32,7 +31,10 @@ from anygpu.history.wording import (
     latest_by_device,
     measured_text,
     memory_text,
+    setting,
 )
+from anygpu.history.records import Habit, HabitKey, Timing, TimingKey, habit_of, timing_of
+from anygpu.history.storage import Contents, HistoryFile, history_path
 
 SCHEMA = "anygpu.history/1"
 
@@ -126,7 +128,7 @@ def clear(
     ] = None,
 ) -> None:
     """Forget what is known, of all functions or of one."""
-    from anygpu.pytorch.step_files import forget_steps  # late: only this command needs it
+    from anygpu.pytorch.step_plans import forget_steps  # late: only this command needs it
 
     forget_marks()
     forget_steps()

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from anygpu.cli.output_files import find_function
+from anygpu.cli.output import find_function
 from anygpu.errors import InvalidOption
 
 _EXAMPLE = "anygpu serve mymodule:score --port 8000"

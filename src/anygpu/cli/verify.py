@@ -1,4 +1,4 @@
-"""`anygpu verify`: tries a device against NumPy, and writes a record. `anygpu report`: a bug report of a mismatch."""
+"""`anygpu verify`: tries a device against NumPy, and writes a record; or a report of a mismatch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from anygpu.base.printable import encode_json, printable
 from anygpu.base.units import readable_seconds
-from anygpu.cli.output_files import check_output, numbered, write_new, write_output
+from anygpu.cli.output import check_output, numbered, warn_of_old_name, write_new, write_output
 from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device, parse_device
 from anygpu.hardware.preference import prefer
@@ -230,6 +230,14 @@ def verify(
         typer.Option("--json", metavar="FILE", help="The file to write; anygpu-verify-DEVICE-DATE.json by default."),
     ] = None,
     no_file: Annotated[bool, typer.Option("--no-file", help="Write no file.")] = False,
+    report: Annotated[
+        bool,
+        typer.Option(
+            "--report",
+            help="Try nothing: write a report about a result that differed. Instead of DEVICE comes the id in the "
+            "warning; the latest by default.",
+        ),
+    ] = False,
 ) -> None:
     """Try a device of this machine: is every result what NumPy computes, and how fast is it?
 
@@ -238,6 +246,9 @@ def verify(
 
     Exits with 0 if everything agrees, 1 if something differs, 2 if there is no such device.
     """
+    if report:
+        _report(device, json)
+        return
     try:
         names = tuple(name.strip() for each in only or () for name in each.split(","))
         if seed is not None and len(names) != 1:
@@ -286,7 +297,7 @@ def _verified(
 ) -> list[Record]:
     """Verify them, and write a record each to `file`, which may be the folder for names of our own."""
     from anygpu.verify.checks import all_checks, chosen
-    from anygpu.verify.verifying import verify_device
+    from anygpu.verify.running import verify_device
 
     checks = all_checks(programs) if number is None else all_checks(1, first=number)
     wanted = chosen(names, checks)
@@ -315,14 +326,16 @@ def _written(record: Record, file: Path) -> Path:
 
 
 def report(
-    number: Annotated[
-        str | None, typer.Argument(metavar="ID", help="The id in the warning; the latest mismatch by default.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; anygpu-report-ID.json by default.")
-    ] = None,
+    number: Annotated[str | None, typer.Argument(metavar="ID")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
 ) -> None:
-    """Write a report about a result that differed from NumPy's.
+    """The old name of `anygpu verify --report`."""
+    warn_of_old_name("report", "verify --report")
+    _report(number, output)
+
+
+def _report(number: str | None, output: Path | None) -> None:
+    """Write a report about the mismatch with this id, or the latest, to a file.
 
     The report has versions, the device, the program, the shapes and hashes of its inputs, and both values, but not
     the inputs themselves. The program includes the function's constants and the names of its source files.
@@ -337,7 +350,7 @@ def report(
         raise InvalidOption(f"no mismatch {number!r} is on record; the ids on record are {known}.")
     content = msgspec.json.format(encode_json(chosen), indent=2) + b"\n"
     if output is not None:
-        check_output(output, (), "--output")
+        check_output(output, (), "--json")
         write_output(output, content)
         path = output
     else:

@@ -192,6 +192,9 @@ class DeviceRegistry:
 
     def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
         """The open worker of a device. A dead worker is replaced by its next generation."""
+        known = self._workers.get((device_id, isolation)) if isolation is not None else None
+        if known is not None and known.alive:
+            return known
         where = self.isolation(device_id, isolation)
         known = self._workers.get((device_id, where))
         if known is not None and known.alive:

@@ -16,8 +16,7 @@ import msgspec
 
 from anygpu.base.typing import HostArray
 from anygpu.errors import AnyGPUError
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import VerifiedType, inputs, mistake, types_to_verify
+from anygpu.hardware.device import Device, Unavailable, VerifiedType, inputs, mistake, types_to_verify
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import SPOKEN, Custom, reference_of
 

@@ -17,7 +17,7 @@ from typing import IO, TypeVar
 import msgspec
 
 from anygpu.errors import ClusterUnavailable, DeviceError, DeviceUnavailable, text_of
-from anygpu.fleet.driver_messages import (
+from anygpu.fleet.messages import (
     CLOSED,
     KILLED,
     ActorEnded,

@@ -1,33 +1,179 @@
-"""The actor of a device on its own machine: what a Ray actor holds, and all of it that is ours.
-
-It takes programs, which are data and are checked, never code. It answers each numbered question once and keeps the last
-answers: when an answer is lost on its way, the same question gets the same answer, and nothing is executed twice.
-"""
+"""Code that Ray runs on other machines: a short visit that lists their devices, and the actor of one device."""
 
 from __future__ import annotations
 
 import os
+import platform
+import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from anygpu._version import __version__
 from anygpu.base.typing import HostArray
-from anygpu.engines.catalogue import entry_of
+from anygpu.engines.catalogue import entry_of, every_engine
+from anygpu.engines.disk_cache import version_of
 from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.errors import InvalidOption
-from anygpu.fleet import actor_messages
-from anygpu.fleet.actor_messages import Ask, Bytes, Part, Pulse, Reply
-from anygpu.hardware.device import parse_device
+from anygpu.fleet import messages
+from anygpu.fleet.messages import Ask, Bytes, Part, Pulse, Reply
+from anygpu.hardware.device import Device, Unavailable, node_of, parse_device
+from anygpu.hardware.inventory import together
+from anygpu.plan.calibration import Calibration
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_server import Server
 from anygpu.workers.task_messages import Answer, InSegment, TaskFailed, TaskOutcome, error_to_message
 from anygpu.workers.worker import default_budget
+
+# -- A short visit to another machine: which devices it has, how fast they are, and how far away it is
+
+
+# -- whether another machine computes what this one does: versions of anygpu, of NumPy and of the engines' libraries
+#
+# A release may compute other values than the one before, and does not say so in its results. Machines whose minor
+# version is another one are therefore refused, unless the caller has asked for them.
+
+
+#: Libraries that every device depends on: NumPy computes what a device cannot.
+COMMON = ("anygpu", "numpy")
+#: The option of `connect` that admits other versions.
+_OPTION = "other_versions=True"
+
+
+class Difference(NamedTuple):
+    """A distribution whose minor version is another one there."""
+
+    distribution: str
+    here: str
+    there: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.there} (here {self.here})"
+
+
+def installed_versions() -> dict[str, str]:
+    """By distribution, what is installed in this process's environment of what results depend on."""
+    names = dict.fromkeys((*COMMON[1:], *(entry.versions[0] for entry in every_engine() if entry.versions)))
+    found = {name: version_of(name) for name in names}
+    return {"anygpu": __version__, **{name: version for name, version in found.items() if version is not None}}
+
+
+def library_of(engine: str) -> tuple[str, ...]:
+    """The distribution that the engine stands on, if there is one."""
+    entry = next((each for each in every_engine() if each.name == engine), None)
+    return entry.versions[:1] if entry is not None else ()
+
+
+def differences(names: Iterable[str], here: Mapping[str, str], there: Mapping[str, str]) -> tuple[Difference, ...]:
+    """Those of the distributions that are in both places, and in another minor version."""
+    return tuple(
+        Difference(name, here[name], there[name])
+        for name in names
+        if name in here and name in there and minor_version(here[name]) != minor_version(there[name])
+    )
+
+
+def minor_version(version: str) -> tuple[str, ...]:
+    """The first two numbers; of what has none, all of it."""
+    found = re.match(r"\s*v?(?:\d+!)?(\d+)(?:\.(\d+))?", version)
+    return (version,) if found is None else (str(int(found[1])), str(int(found[2] or 0)))
+
+
+def refused(name: str, engine: str, found: tuple[Difference, ...]) -> Unavailable:
+    """A device that is not used because of its versions, with the command that helps; `name` is that in the fleet."""
+    node = node_of(name)
+    packages = " ".join(f"'{each.distribution}=={each.here}'" for each in found)
+    return Unavailable(
+        id=name,
+        engine=engine,
+        state="present",
+        cause="other_version",
+        reason=f"{node} has {' and '.join(map(str, found))}, and may compute other values.",
+        fix=f"On {node}: pip install {packages}   (then connect again; or pass {_OPTION} to use it as it is)",
+        facts={each.distribution: each.there for each in found},
+    )
+
+
+def warnings_of(missing: Iterable[Unavailable], here: Mapping[str, str]) -> Iterator[str]:
+    """One sentence for each combination of versions for which machines are refused, however many these are."""
+    nodes: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
+    for each in missing:
+        node = node_of(each.id)
+        if each.cause == "other_version" and node is not None:
+            nodes.setdefault(tuple(each.facts.items()), {})[node] = None
+    for facts, names in nodes.items():
+        found = [Difference(name, here.get(name, "none"), there) for name, there in facts]
+        packages = " ".join(f"'{each.distribution}=={each.here}'" for each in found)
+        yield (
+            f"Devices of {together(names)} are not used, because they may compute other values: "
+            f"{' and '.join(map(str, found))}. pip install {packages} there, or pass {_OPTION}."
+        )
+
+
+class Visited(msgspec.Struct, frozen=True):
+    """The devices of a machine, its versions and its speed."""
+
+    devices: tuple[Device, ...]
+    unavailable: tuple[Unavailable, ...]
+    calibrations: dict[str, Calibration]
+    version: str
+    python: str
+    #: By distribution; earlier versions of anygpu do not tell.
+    versions: dict[str, str] = {}
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """The part of `Visited` that every version of anygpu can read."""
+
+    version: str
+
+
+class Prober:
+    """Inside of a Ray actor that lives as long as the visit."""
+
+    def probe(self, seconds: float) -> bytes:
+        """`Visited`, packed. Takes so long at most."""
+        from anygpu.fleet.device_actor import installed_versions
+        from anygpu.placement.calibrate import recalled
+        from anygpu.workers.discovery import discover
+
+        inventory = discover(timeout=seconds, with_cards=True)
+        devices = tuple(device for device in inventory.devices if device.verified)
+        known = {device.id: found for device in devices if (found := recalled(device)) is not None}
+        versions = installed_versions()
+        return msgspec.msgpack.encode(
+            Visited(devices, inventory.unavailable, known, __version__, platform.python_version(), versions)
+        )
+
+    def echo(self, returns: int, part: int, *parts: bytes) -> bytes | list[bytes]:
+        """As many parts of that size as are wanted, whatever came."""
+        return bytes(part) if returns == 1 else [bytes(part)] * returns
+
+
+def decode(data: bytes) -> Visited:
+    """Decode a machine's answer. From one in the form of another version, only the version is read."""
+    try:
+        found = msgspec.msgpack.decode(data, type=Visited)
+    except msgspec.ValidationError:
+        version = msgspec.msgpack.decode(data, type=_Version).version
+        if version == __version__:
+            raise
+        return Visited((), (), {}, version, "", {"anygpu": version})
+    return found if found.versions else msgspec.structs.replace(found, versions={"anygpu": found.version})
+
+
+# -- the actor of a device on its own machine: what a Ray actor holds, and all of it that is ours
+#
+# It takes programs, which are data and are checked, never code. It answers each numbered question once and keeps the
+# last answers: when an answer is lost on its way, the same question gets the same answer, and nothing is executed
+# twice.
+
 
 #: Answers that are kept: so many, and so many bytes. The last one always is.
 ANSWERS, ANSWER_BYTES = 64, 64 << 20
@@ -65,7 +211,7 @@ class DeviceActor:
     def ping(self) -> bytes:
         """Say that it is there, also while it is busy."""
         self._unheard = 0.0
-        return actor_messages.encode(Pulse(os.getpid(), self._running))
+        return messages.encode(Pulse(os.getpid(), self._running))
 
     def leave(self) -> None:
         """End this process, for a fleet that is about to end and cannot ask the cluster's head any more."""
@@ -74,7 +220,7 @@ class DeviceActor:
     def ask(self, header: bytes, *parts: Part) -> bytes | list[Part]:
         """Answer a question: a header, and parts if the question has room for these."""
         self._unheard = 0.0
-        ask = actor_messages.decode_ask(header)
+        ask = messages.decode_ask(header)
         number = ask.envelope.number
         kept = self._answers.get(number)
         if kept is None:
@@ -83,11 +229,11 @@ class DeviceActor:
             if number:
                 self._keep(number, kept)
             self._running = 0
-        head = actor_messages.encode(kept.reply)
+        head = messages.encode(kept.reply)
         if ask.returns == 1:
             return head
         fits = kept.reply.parts < ask.returns
-        found = actor_messages.packed(kept.arrays) if fits else []
+        found = messages.packed(kept.arrays) if fits else []
         return [head, *found, *([b""] * (ask.returns - 1 - len(found)))]
 
     def _answered(self, ask: Ask, parts: Sequence[Part]) -> _Kept:
@@ -101,7 +247,7 @@ class DeviceActor:
         reply = Reply(
             Answer(number, outcome),
             tuple((place, values.nbytes) for place, values in arrays.items()),
-            actor_messages.parts_of(sizes),
+            messages.parts_of(sizes),
             self._executed,
             self._twice,
         )
@@ -144,7 +290,7 @@ class ActorServer(Server):
         """The outcome, and by their places the arrays that belong to it."""
         self._places = {}
         try:
-            self._given = actor_messages.unpacked(ask.arrays, parts)
+            self._given = messages.unpacked(ask.arrays, parts)
             outcome = self.answer(ask.envelope, _no_descriptor) or task_messages.TaskDone()
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
             outcome = error_to_message(error)

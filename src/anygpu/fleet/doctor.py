@@ -23,7 +23,7 @@ from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.errors import install_command
 from anygpu.fleet.access import file_mode, reachable_from_outside, token_path
 from anygpu.fleet.security import Access, FileMode, access_findings, driver_variables, private_file
-from anygpu.hardware.diagnosis_context import Finding, Severity, together
+from anygpu.hardware.inventory import Finding, Severity, together
 
 # -- what the doctor wants to know of each node, gathered by a Ray task on it
 #

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from anygpu.errors import AnyGPUError, ClusterUnavailable, DeviceUnavailable, text_of
-from anygpu.fleet.actor_messages import ActorLost, ActorRefused, AnswerLost
-from anygpu.fleet.driver_messages import (
+from anygpu.fleet.messages import (
     ActorEnded,
+    ActorLost,
     ActorOpened,
+    ActorRefused,
+    AnswerLost,
     Bundle,
     Connect,
     Connected,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.errors import AnyGPUError, InvalidOption, MissingExtra
 from anygpu.fleet.cluster import Cluster
-from anygpu.fleet.driver_messages import Node
+from anygpu.fleet.device_actor import installed_versions, warnings_of
 from anygpu.fleet.machines import Machines
-from anygpu.fleet.prober import installed_versions, warnings_of
+from anygpu.fleet.messages import Node
 from anygpu.fleet.registry import FleetRegistry
 from anygpu.fleet.scaling import FleetHealth, Scaler, Scaling, bundle_of
 from anygpu.fleet.security import check_access
@@ -36,8 +36,8 @@ from anygpu.runtime.runtime import FOR_EVER, Runtime
 from anygpu.runtime.task_queue import Tenant
 
 if TYPE_CHECKING:
+    from anygpu.serving.limits import TokenMapping
     from anygpu.serving.server import Server
-    from anygpu.serving.tokens import TokenMapping
 
 
 # -- A fleet as the runtime of a server: requests become its tasks, with the devices that were named for them
@@ -156,21 +156,21 @@ class Fleet(Runtime):
     def _run_here(self, call: Call, seconds: float | None) -> Result | None:
         """On this thread, if it goes to another machine and nothing else is open."""
         planner, site, scheduler = call.planner, call.site, self._scheduler
-        if not site.evaluated or site.skip_planning > 0 or site.options.engine is not None:
+        if not site.candidates.evaluated or site.host.skip_planning > 0 or site.options.engine is not None:
             return None
         if scheduler.open_tasks or not (seconds is None or seconds > 0):
             return None
         deadline = None if seconds is None or seconds > FOR_EVER else (seconds, time.monotonic() + seconds)
         timer = PhaseTimer(planner.clock)
         with timer.phase("plan"):
-            planner.add_seconds(site.flush_timings(planner))
+            site.host.flush_timings(planner)
             trace_and_predict(call, timer)
             choice = choose(call)
         device = choice.candidate
-        facts = call.site.predictions.get(device)
+        facts = call.site.candidates.predictions.get(device)
         if choice.checks is not None or facts is None or not isinstance(facts.way, SingleDevice):
             return None
-        visit = scheduler.visit(site.task, device, site.estimate(device) or 0.0) if node_of(device) else None
+        visit = scheduler.visit(site.task, device, site.chooser.estimate(device) or 0.0) if node_of(device) else None
         if visit is None:
             return None
         succeeded = False

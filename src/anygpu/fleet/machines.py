@@ -9,8 +9,8 @@ import msgspec
 
 from anygpu.errors import AnyGPUError, DeviceUnavailable, text_of
 from anygpu.fleet.cluster import Cluster
-from anygpu.fleet.driver_messages import Node, NodeProbed
-from anygpu.fleet.prober import COMMON, Difference, differences, installed_versions, library_of, refused
+from anygpu.fleet.device_actor import COMMON, Difference, differences, installed_versions, library_of, refused
+from anygpu.fleet.messages import Node, NodeProbed
 from anygpu.hardware.device import FLEET, Device, Unavailable, at_node, node_of, parse_device
 from anygpu.hardware.selection import matches_name
 from anygpu.plan.calibration import Calibration, assumed, through

@@ -1,6 +1,6 @@
 """Ray, as far as a fleet needs it. No other module imports it, and only the driver, a child process, imports this one.
 
-A call never waits for Ray without a limit, and whatever Ray raises becomes one of `anygpu.fleet.actor_messages`.
+A call never waits for Ray without a limit, and whatever Ray raises becomes one of `anygpu.fleet.messages`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.experimental.internal_kv import _internal_kv_get
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from anygpu.fleet import actor_messages
-from anygpu.fleet.actor_messages import ActorLost, ActorRefused, AnswerLost, NoRoom, Part
-from anygpu.fleet.device_actor import DeviceActor
-from anygpu.fleet.driver_messages import Bundle, Node, NodeProbed, Refusal
-from anygpu.fleet.prober import Prober, decode
+from anygpu.fleet import messages
+from anygpu.fleet.device_actor import DeviceActor, Prober, decode
+from anygpu.fleet.messages import ActorLost, ActorRefused, AnswerLost, Bundle, Node, NodeProbed, NoRoom, Part, Refusal
 from anygpu.plan.calibration import NetworkSpeed
 
 #: Ray neither restarts nor repeats: we make up for lost messages, so that nothing is executed twice.
@@ -123,7 +121,7 @@ class RayCluster:
         handle = cls.options(scheduling_strategy=_at(node), num_gpus=gpus).remote(device)
         actor = RayActor(handle)
         try:
-            actor.pid = actor_messages.decode_pulse(_repeated(lambda: actor.pong(actor.ping(), seconds))).pid
+            actor.pid = messages.decode_pulse(_repeated(lambda: actor.pong(actor.ping(), seconds))).pid
         except TimeoutError:
             actor.kill()
             free = ray._private.state.available_resources_per_node().get(node, {}).get("GPU", 0.0)
@@ -253,11 +251,11 @@ def _kill(handle: Any) -> None:
 
 def _measured(prober: Any) -> NetworkSpeed:
     """The best of a few rounds: one that waited for a busy processor says nothing about the way."""
-    parts = [bytes(actor_messages.PART)] * (_MEASURED_BYTES // actor_messages.PART)
+    parts = [bytes(messages.PART)] * (_MEASURED_BYTES // messages.PART)
 
     def seconds(sent: Sequence[bytes], returns: int) -> float:
         def once() -> float:
-            size = actor_messages.PART if returns > 1 else 8
+            size = messages.PART if returns > 1 else 8
             begin = time.perf_counter()
             _repeated(
                 lambda: ray.get(prober.echo.options(num_returns=returns).remote(returns, size, *sent), timeout=30.0)
@@ -267,7 +265,7 @@ def _measured(prober: Any) -> NetworkSpeed:
         return min(once() for _ in range(_ROUNDS))
 
     latency = seconds((), 1)
-    moved = float(actor_messages.PART * len(parts))
+    moved = float(messages.PART * len(parts))
     return NetworkSpeed(
         latency=latency,
         sent_per_second=moved / max(1e-6, seconds(parts, 1) - latency),

@@ -14,9 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from anygpu.errors import InvalidOption, OutOfMemory
-from anygpu.fleet import actor_messages
-from anygpu.fleet.actor_messages import ActorLost, AnswerLost, Ask, Bytes, NoRoom, Part, Reply
-from anygpu.fleet.driver_messages import CLOSED, KILLED, Executions
+from anygpu.fleet import messages
+from anygpu.fleet.messages import CLOSED, KILLED, ActorLost, AnswerLost, Ask, Bytes, Executions, NoRoom, Part, Reply
 from anygpu.receipts import NetworkUse
 from anygpu.workers import task_messages
 from anygpu.workers.link import Link, LinkClosed
@@ -130,10 +129,10 @@ class Relay:
             return None
         return envelope
 
-    def _pulse(self, ping: Any) -> actor_messages.Pulse:
+    def _pulse(self, ping: Any) -> messages.Pulse:
         for _ in range(MOST_MISSED):
             try:
-                return actor_messages.decode_pulse(self._actor.pong(ping, PONG_SECONDS))
+                return messages.decode_pulse(self._actor.pong(ping, PONG_SECONDS))
             except TimeoutError:
                 continue
         raise _silent()
@@ -142,7 +141,7 @@ class Relay:
         """Memory can be freed there; nobody waits for that."""
         if self._dropped:
             dropped, self._dropped = tuple(self._dropped), []
-            self._actor.ask(actor_messages.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)
+            self._actor.ask(messages.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)
 
     def _answered(self, envelope: Envelope) -> TaskOutcome:
         """The outcome. Raises `ActorLost`, or `AnswerLost` when asking again has not helped."""
@@ -167,16 +166,14 @@ class Relay:
         dropped, self._dropped = tuple(self._dropped), []
         envelope = Envelope(number, task, dropped)
         given = tuple(each.nbytes for each in arrays)
-        reply, parts, use = self._settled(
-            envelope, given, actor_messages.packed(arrays), 1 + actor_messages.parts_of(sizes)
-        )
+        reply, parts, use = self._settled(envelope, given, messages.packed(arrays), 1 + messages.parts_of(sizes))
         if any(place > len(places) or nbytes > sizes[place - 1] for place, nbytes in reply.arrays):
             raise ActorLost("it sent arrays that were not requested")
         targets = [
             self._segments.find(places[place - 1], self._device).bytes[:nbytes] for place, nbytes in reply.arrays
         ]
         try:
-            actor_messages.unpack_into(targets, parts)
+            messages.unpack_into(targets, parts)
         except ValueError as error:
             raise ActorLost(f"it sent an unreadable answer ({error})") from None
         outcome = reply.answer.outcome
@@ -191,7 +188,7 @@ class Relay:
         sent = received = asks = 0
         self._missed = 0
         while True:
-            header = actor_messages.encode(Ask(envelope, sizes, returns))
+            header = messages.encode(Ask(envelope, sizes, returns))
             sent += len(header) + sum(sizes)
             asks += 1
             try:
@@ -201,7 +198,7 @@ class Relay:
                     raise
                 continue
             try:
-                reply = actor_messages.decode_reply(bytes(found[0]))
+                reply = messages.decode_reply(bytes(found[0]))
             except msgspec.DecodeError as error:
                 raise ActorLost(f"it sent an unreadable answer ({error})") from None
             received += sum(len(each) for each in found)
@@ -229,7 +226,7 @@ class Relay:
                 ping = self._actor.ping()
                 continue
             try:
-                pulse = actor_messages.decode_pulse(self._actor.pong(ping, 0.0))
+                pulse = messages.decode_pulse(self._actor.pong(ping, 0.0))
             except TimeoutError:
                 self._missed += 1
                 if self._missed >= MOST_MISSED:

@@ -14,8 +14,8 @@ import msgspec
 
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.fleet.cluster import Cluster
-from anygpu.fleet.driver_messages import Bundle, Node, Refusal
 from anygpu.fleet.machines import Machines
+from anygpu.fleet.messages import Bundle, Node, Refusal
 from anygpu.fleet.registry import FleetRegistry
 from anygpu.hardware.device import CPU, FLEET, node_of
 from anygpu.runtime.health import Health, LaneHealth
@@ -443,7 +443,7 @@ class Scaler:
 def _may_leave(job: Job) -> bool:
     """Whether another machine could run it."""
     site = job.call.site
-    stays_here = site.fallback_reason is not None and not site.misses_device
+    stays_here = site.candidates.fallback_reason is not None and not site.candidates.misses_device
     if job.forced is not None or site.options.engine is not None or stays_here:
         return False
     return may_run_elsewhere(site.options.preference.on)

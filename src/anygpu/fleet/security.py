@@ -19,7 +19,7 @@ import msgspec
 from anygpu.base.own_files import is_own, read_file
 from anygpu.errors import ClusterError, ClusterUnavailable, InsecureCluster
 from anygpu.hardware import host
-from anygpu.hardware.diagnosis_context import Finding
+from anygpu.hardware.inventory import Finding
 
 # -- which cluster "auto" means. The token is sent to it, so only sources that no other user can have written count
 #

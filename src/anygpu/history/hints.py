@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import lru_cache
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from anygpu.base.cache_location import cache_location
@@ -47,10 +47,22 @@ def mark_of(function: Callable[..., Any]) -> bytes | None:
     return None if code is None else mark_of_code(code)
 
 
+#: Decorators around one function; whoever wraps itself is no reason to hang.
+_MOST_WRAPPERS = 8
+
+
 def code_of(function: Callable[..., Any]) -> CodeType | None:
-    """The code of a function or a method of Python; `None` for anything else."""
+    """The code of a function or a method of Python; `None` for anything else.
+
+    Of one that a decorator has wrapped it is the code inside: all that the decorator makes have its own in common.
+    """
     try:
         inner: Any = getattr(function, "__func__", function)
+        for _ in range(_MOST_WRAPPERS):
+            wrapped = getattr(inner, "__wrapped__", None) if type(inner) is FunctionType else None
+            if type(wrapped) is not FunctionType:
+                break
+            inner = wrapped
         code = inner.__code__
     except Exception:  # noqa: BLE001 - an object of the user's may raise anything when it is looked at
         return None

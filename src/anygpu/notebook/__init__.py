@@ -15,8 +15,8 @@ from anygpu.base.display import Listed
 #: By class, the module beside this one and its function. Classes are named and not imported: some need torch.
 _DRAWN_BY = {
     "anygpu.array.core.array.Array": ("outcomes", "array_html"),
-    "anygpu.hardware.device.Device": ("devices", "device_html"),
-    "anygpu.hardware.diagnosis.Diagnosis": ("devices", "diagnosis_html"),
+    "anygpu.hardware.device.Device": ("outcomes", "device_html"),
+    "anygpu.hardware.diagnosis.Diagnosis": ("outcomes", "diagnosis_html"),
     "anygpu.observe.statistics.Summary": ("receipts", "summary_html"),
     "anygpu.placement.offload.Result": ("outcomes", "result_html"),
     "anygpu.plan.plan.Plan": ("receipts", "plan_html"),
@@ -27,11 +27,11 @@ _DRAWN_BY = {
     "anygpu.runtime.runtime.Outcome": ("outcomes", "outcome_html"),
     "anygpu.store.report.Statistics": ("receipts", "store_html"),
     "anygpu.store.tensor.Tensor": ("outcomes", "tensor_html"),
-    "anygpu.streams.report.Streamed": ("outcomes", "streamed_html"),
+    "anygpu.streams.pipeline.Streamed": ("outcomes", "streamed_html"),
 }
 #: For lists, by the class of all their items.
 _LISTS_DRAWN_BY = {
-    "anygpu.hardware.device.Device": ("devices", "devices_html"),
+    "anygpu.hardware.device.Device": ("outcomes", "devices_html"),
     "anygpu.receipts.Receipt": ("receipts", "receipts_html"),
     "anygpu.runtime.runtime.Outcome": ("outcomes", "outcomes_html"),
 }

@@ -15,7 +15,7 @@ from IPython.display import display
 from anygpu import api
 from anygpu.base import events
 from anygpu.errors import AnyGPUError, InvalidOption
-from anygpu.notebook.devices import WRITTEN, write
+from anygpu.notebook.outcomes import WRITTEN, write
 from anygpu.notebook.receipts import MOST_KEPT, Keeping, Notice, Said
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import CallOptions

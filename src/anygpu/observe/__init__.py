@@ -19,9 +19,8 @@ from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.fallback_warnings import host_operations as host_operations
 from anygpu.notes import Origin, Seen
 from anygpu.observe.answering import Answering
-from anygpu.observe.observation import Observation, Sampler
+from anygpu.observe.observation import Describing, Observation, Sampler
 from anygpu.observe.snapshot import Advice, Anomaly
-from anygpu.observe.snapshot_of import Describing
 from anygpu.observe.statistics import Summary
 from anygpu.workers.child_start import WORKER_ARGUMENT, is_frozen
 

@@ -22,17 +22,24 @@ from typing import Any
 import msgspec
 
 from anygpu.observe.snapshot import Snapshot
-from anygpu.observe.socket_folder import (
+from anygpu.observe.sockets import (
     HAS_UNIX_SOCKETS,
+    HEAD,
+    MOST_QUESTION,
     NEW,
     PORT,
     SOCKET,
+    Answer,
+    Question,
+    Refused,
+    framed,
+    length_of,
     listening_folder,
     new_name,
     peer_is_this_user,
+    question_of,
     remove_leftovers,
 )
-from anygpu.observe.wire import HEAD, MOST_QUESTION, Answer, Question, Refused, framed, length_of, question_of
 
 #: Seconds for a question to arrive, and for its answer to be read.
 DEADLINE = 5.0

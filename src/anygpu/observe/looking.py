@@ -20,17 +20,23 @@ from anygpu.base.own_files import read_file
 from anygpu.errors import AnyGPUError
 from anygpu.observe.answering import LoopbackListener, listener_of
 from anygpu.observe.snapshot import Snapshot
-from anygpu.observe.socket_folder import (
+from anygpu.observe.sockets import (
+    HEAD,
+    MOST_ANSWER,
     PORT,
     SOCKET,
+    Question,
+    Refused,
     SocketFolderRefused,
+    answer_of,
     checked,
+    framed,
+    length_of,
     peer_is_this_user,
     process_of,
     remove_refused,
     socket_folders,
 )
-from anygpu.observe.wire import HEAD, MOST_ANSWER, Question, Refused, answer_of, framed, length_of
 
 #: How long a process may take to answer.
 DEADLINE = 1.0

@@ -22,8 +22,7 @@ from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.observation import Observation
 from anygpu.observe.snapshot import Anomaly
 from anygpu.observe.statistics import CallStatistics, Summary
-from anygpu.runtime.health import Health
-from anygpu.runtime.metrics import runtime_families
+from anygpu.runtime.health import Health, runtime_families
 from anygpu.runtime.runtime import existing_runtime
 
 if TYPE_CHECKING:

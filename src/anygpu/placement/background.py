@@ -55,6 +55,7 @@ class Background:
 
     @property
     def busy(self) -> bool:
+        """Whether jobs are waiting or running."""
         return self._waiting > 0
 
     def settle(self, timeout: float | None = None) -> bool:
@@ -91,6 +92,7 @@ class Background:
             thread.join(timeout=_PATIENCE if self._holding else 0.0)
 
     def _work(self) -> None:
+        """Run the jobs one after the other, until there are none for a while."""
         while (job := self._next()) is not None:
             try:
                 job()

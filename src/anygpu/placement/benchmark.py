@@ -50,20 +50,26 @@ class _Subject(Protocol):
 
 
 class _OnWorker:
+    """A device of this machine, through its worker."""
+
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     def can(self, program: Program) -> bool:
+        """Whether the worker supports all of the program."""
         return not self._worker.supports(program)
 
     def prepare(self, program: Program) -> None:
+        """Compile the program."""
         with tuning_limited_to(0.0):
             self._worker.prepare(program)
 
     def place(self, values: HostArray) -> Argument:
+        """Upload values to the device."""
         return self._worker.upload(values)
 
     def run(self, program: Program, arguments: Sequence[Argument], *, keep: bool) -> tuple[Any, int | None]:
+        """Run the program once; its results and the number of kernels."""
         ran = self._worker.run(program, arguments, keep=keep, timeout=STUCK_SECONDS)
         return ran.results, ran.kernels
 
@@ -72,15 +78,19 @@ class _Interpreted:
     """NumPy without a worker around it: on the CPU path nothing stands between the user's function and NumPy."""
 
     def can(self, program: Program) -> bool:
+        """Whether it can run the program, which NumPy always can."""
         return True
 
     def prepare(self, program: Program) -> None:
+        """Do nothing: there is nothing to compile."""
         pass
 
     def place(self, values: HostArray) -> HostArray:
+        """The values as they are."""
         return values
 
     def run(self, program: Program, arguments: Sequence[HostArray], *, keep: bool) -> tuple[Any, int | None]:
+        """Run the program once, operation by operation; its results."""
         return lowering.run(program, arguments), None
 
 
@@ -128,6 +138,7 @@ class Bench:
         return preparing + (_LEAST_RUNS + 1) * self._running(trial)
 
     def _running(self, trial: BenchmarkTrial) -> float:
+        """The seconds that a trial is expected to take, from earlier ones of its operation."""
         if trial.operation is None:
             return 0.0
         supposed = self._before.rates[trial.operation].seconds(trial.amount)
@@ -139,6 +150,7 @@ class Bench:
         return math.sqrt(supposed * last.seconds * max(trial.amount / last.trial.amount, 1.0))
 
     def _measured(self, trial: BenchmarkTrial) -> Measurement:
+        """Measure one trial: its seconds, or those that it takes beyond a smaller one."""
         hosted, placed = self._arguments(trial)
         taken = self._prepare(trial, placed)
         if trial.aspect == "write":
@@ -161,6 +173,7 @@ class Bench:
         return Measurement(trial=trial, seconds=best.seconds, kernels=best.kernels)
 
     def _difference(self, trial: BenchmarkTrial, call: Callable[[], _Call], less: Callable[[], _Call]) -> Measurement:
+        """Measure how much longer one call takes than another."""
         there, here = self._best(trial, call, less)
         return Measurement(trial=trial, seconds=max(there.seconds - here.seconds, 0.0), kernels=there.kernels)
 
@@ -191,6 +204,7 @@ class Bench:
         return [min(runs, key=lambda call: call.seconds) for runs in each]
 
     def _call(self, trial: BenchmarkTrial, arguments: Sequence[Any], *, keep: bool = True) -> _Call:
+        """Run a trial once; its seconds and kernels."""
         begin = self._clock()
         _results, kernels = self._subject.run(trial.program, arguments, keep=keep)
         return _Call(self._clock() - begin, kernels)
@@ -207,5 +221,6 @@ class Bench:
 
 
 def _agree(runs: Sequence[_Call]) -> bool:
+    """Whether the two best runs took about the same."""
     times = sorted(run.seconds for run in runs)
     return len(times) > 1 and times[1] <= times[0] * _CLOSE

@@ -107,6 +107,7 @@ def calibration_folder() -> Path:
 
 
 def _kept(device: Device) -> DiskCache:
+    """The files in which calibrations of a device are kept, for its driver and libraries as they are now."""
     entry = _entry(device)
     return DiskCache(calibration_folder(), stamp_of(device, entry.versions if entry is not None else ()))
 
@@ -120,4 +121,5 @@ def _key(device: Device, isolation: Isolation | None) -> bytes:
 
 
 def _entry(device: Device) -> EngineEntry | None:
+    """The catalogue's entry of the device's engine; `None` for an engine that is not known any more."""
     return next((entry for entry in catalogue() if entry.name == device.engine), None)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
 
-from anygpu.array.trace.traced import CallInputs, NotTraceable, Traced
-from anygpu.array.trace.tracing import trace
 from anygpu.hardware.selection import matches_name
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.executing import Executing
 from anygpu.placement.known import Known, name_of
-from anygpu.placement.opaque_form import RowsOfForm, form_of
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, allows_numpy
 from anygpu.placement.signature import signature
 from anygpu.placement.values import anygpu_arrays_in, majority_device
+
+if TYPE_CHECKING:
+    from anygpu.array.trace.traced import CallInputs, Traced
+    from anygpu.placement.deferred import Deferred
+    from anygpu.placement.opaque_form import RowsOfForm
 
 #: A function that needs another program more often than this stays on NumPy.
 MOST_RECORDINGS = 12
@@ -43,11 +45,15 @@ class Call:
         #: Whether there can be another call like this one, so that learning is of use.
         self.cacheable = key is not None
         #: What is known of the function, with other arguments too.
-        self._known = known
+        self.known = known
         #: The signature of the call.
         self.key = key
-        self._given: tuple[Traced, CallInputs] | None = None
+        self._given: CallInputs | None = None
+        #: The program that `given` was read for, whatever other threads have made of the call site since.
+        self.traced: Traced
         self._form: RowsOfForm | None = None
+        #: What runs it on the processor, if its arrays are to wait.
+        self.deferred: Deferred[..., Any] | None = None
         #: Seconds after which a worker that can be killed is.
         self.timeout = site.options.timeout
         #: Called between pieces; what it raises ends the call there.
@@ -57,15 +63,17 @@ class Call:
 
     @property
     def form(self) -> RowsOfForm:
-        """Of an opaque task: what it has in common with calls that have other rows, and its rows."""
+        """The form of an opaque task, which calls with other rows have too, and the rows of this one."""
         if self._form is None:
-            self._form = form_of(self, self._known.forms)
+            from anygpu.placement.opaque_form import form_of  # few calls are opaque tasks
+
+            self._form = form_of(self, self.known.forms)
         return self._form
 
     def with_arguments(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         """A call of the same function with other arguments."""
-        key = signature(arguments, keywords, self._known.lifted)
-        return call_of(self.function, self._known, self.planner, key, arguments, keywords)
+        key = signature(arguments, keywords, self.known.lifted)
+        return call_of(self.function, self.known, self.planner, key, arguments, keywords)
 
     def start(self) -> None:
         """It begins to run now, or has begun before."""
@@ -81,31 +89,25 @@ class Call:
         return found
 
     def given(self) -> CallInputs | None:
-        """What the program takes for this call; `None` when it is not the program of this call."""
-        traced = self.site.traced
+        """The inputs of the program for this call; `None` when it is not the program of this call."""
+        traced = self.site.programs.current
         if traced is None:
             return None
-        if self._given is None or self._given[0] is not traced:
+        if self._given is None or self.traced is not traced:
             given = traced.inputs(self.function, self.arguments, self.keywords)
             if given is None:
                 return None
-            self._given = traced, given
-        return self._given[1]
-
-    @property
-    def traced(self) -> Traced:
-        """The program that `given` was read for, whatever other threads have made of the call site since."""
-        assert self._given is not None
-        return self._given[0]
+            self.traced, self._given = traced, given
+        return self._given
 
     def find_program(self) -> bool:
         """Whether one of the programs that are known is that of this call; the call site uses it then."""
         site = self.site
-        for traced in site.programs:
+        for traced in site.programs.known:
             given = traced.inputs(self.function, self.arguments, self.keywords)
             if given is not None:
                 site.use_program(traced)
-                self._given = traced, given
+                self.traced, self._given = traced, given
                 return True
         return False
 
@@ -114,23 +116,26 @@ class Call:
 
         With `raises` an error of the function itself is raised. Otherwise it is raised where the function runs.
         """
+        from anygpu.array.trace.traced import NotTraceable, Traced
+        from anygpu.array.trace.tracing import trace  # most processes are over before they trace anything
+
         site = self.site
         precision = site.options.precision
-        by_value = frozenset({float, int} - self._known.lifted)
-        changed, before = None, site.traced
+        by_value = frozenset({float, int} - self.known.lifted)
+        changed, before = None, site.programs.current
         if before is not None:
             changed = before.changed(self.function, self.arguments, self.keywords)
         with Executing():
             traced = trace(
                 self.function, self.arguments, self.keywords, precision=precision, by_value=by_value, seconds=seconds
             )
-        if isinstance(traced, Traced) and changed is not None and site.recordings >= MOST_RECORDINGS:
+        if isinstance(traced, Traced) and changed is not None and site.programs.tracings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")
         if isinstance(traced, NotTraceable) and traced.error is not None and (raises or site.chooser.baseline is None):
             raise traced.error
         if isinstance(traced, Traced):
             if traced.by_value:
-                self._known.on_value_dependence(traced.by_value)
+                self.known.on_value_dependence(traced.by_value)
                 site = self._for_these_values()
             site.add_program(traced)
             return
@@ -143,17 +148,14 @@ class Call:
     def _for_these_values(self) -> CallSite:
         """The program is for these numbers only: where others use the same call site, this call gets its own."""
         site = self.site
-        if self.cacheable and self.key != signature(self.arguments, self.keywords, self._known.lifted):
+        if self.cacheable and self.key != signature(self.arguments, self.keywords, self.known.lifted):
             site = CallSite(site.task, site.options, site.chooser.baseline, has_anygpu_arrays=site.has_anygpu_arrays)
             self.site, self.cacheable = site, False
         return site
 
     def consider(self) -> None:
-        self.site.consider(self.planner, resident=self.resident() if self.site.has_anygpu_arrays else None)
-
-    def rebuild(self, traced: Traced, results: Sequence[Any], given: CallInputs) -> Any:
-        """What the function returns, made of what its program gave for this call."""
-        return traced.rebuild(results, given)
+        """Predict for every device what this call would take there."""
+        self.site.candidates.consider(self.planner, resident=self.resident() if self.site.has_anygpu_arrays else None)
 
 
 def call_of(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from anygpu.array.trace.traced import Traced
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.engines.catalogue import traits_of, why_only_when_named
 from anygpu.engines.tuner import budget as tuning_budget
@@ -22,9 +21,11 @@ from anygpu.plan.chunking import Chunks, chunks_for, corrected
 from anygpu.plan.fusion import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, doubt_about, predict
-from anygpu.plan.splitting import split
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
+
+if TYPE_CHECKING:
+    from anygpu.placement.call_site import Programs
 
 #: Copying the arguments and results of a call.
 COPIED_PER_SECOND = 4e9
@@ -51,24 +52,30 @@ class Prediction(NamedTuple):
 
 
 class Candidates:
-    """Where calls of one program could run. A call site is one, with what it knows of its calls."""
+    """The devices on which the calls of one call site could run, and what is predicted for each."""
 
-    def __init__(self, task: str, options: Options, baseline: str | None, *, has_anygpu_arrays: bool) -> None:
-        self.task = task
-        self.options = options
-        self.chooser = DeviceChooser(baseline, checked=options.check != "off")
-        #: Whether anygpu's own arrays are among the arguments.
-        self.has_anygpu_arrays = has_anygpu_arrays
-        #: The program of the next call, or why there is none.
-        self.traced: Traced | None = None
-        self.not_recorded: str | None = None
+    def __init__(
+        self, task: str, options: Options, chooser: DeviceChooser, programs: Programs, *, has_anygpu_arrays: bool
+    ) -> None:
+        self._task, self._options = task, options
+        self._chooser, self._programs = chooser, programs
+        self._has_anygpu_arrays = has_anygpu_arrays
         self.predictions: dict[str, Prediction] = {}
         self._names: tuple[dict[str, Prediction], frozenset[str]] = ({}, frozenset())
         self.refused: tuple[Refused, ...] = ()
         self._resident: dict[str, int] = {}
+        #: Whether the predictions are those of the current program and of the devices that there are now.
         self.evaluated = False
         #: The version of the planner's corrections that the predictions were made with.
         self.corrected = 0
+        #: Whether calibrations and two devices at once have been looked at, and whether that is being done.
+        self.calibrated = self.calibrating = False
+        #: Seconds of all calls that pay for the next calibration.
+        self.calibrate_after = 0.0
+        #: Why calls run on NumPy, when nothing that was asked for can run them and the caller allows that.
+        self.fallback_reason: str | None = None
+        #: Whether that is because no such device is there.
+        self.misses_device = False
         #: For each device: what a piece needed by what was predicted.
         self._chunk_corrections: dict[str, float] = {}
 
@@ -76,17 +83,18 @@ class Candidates:
     def program(self) -> Program:
         """The program of the next call. The caller holds the planner's lock, and has seen that there is one.
 
-        Another thread may give up tracing at any time, so code that does not hold the lock reads `traced` once.
+        Another thread may give up tracing at any time, so code that does not hold the lock reads `programs.current`
+        once.
         """
-        traced = self.traced
+        traced = self._programs.current
         if traced is None:
-            raise InvalidOption(f"{self.task} has not been traced.")
+            raise InvalidOption(f"{self._task} has not been traced.")
         return traced.program
 
     @property
     def considering(self) -> float:
         """The seconds that `consider` takes the first time, about."""
-        traced = self.traced
+        traced = self._programs.current
         return 0.0 if traced is None else min(len(traced.program.nodes), MOST_GROUPED) * SECONDS_FOR_EACH
 
     def consider(self, planner: Planner, *, resident: dict[str, int] | None = None) -> None:
@@ -96,12 +104,12 @@ class Candidates:
         called with the planner's lock: a worker that is asked may be busy with a task that waits for its runtime, and
         the runtime for the planner.
         """
-        baseline, traced = self.chooser.baseline, self.traced
+        baseline, traced = self._chooser.baseline, self._programs.current
         if traced is None:  # another thread has given it up
             return
-        selection = select(planner.machine_for(self.options, baseline).devices, self.options.preference)
-        chosen, _ = first_choice(selection.chosen, self.options.preference.on)
-        find = planner.worker_of(self.options)
+        selection = select(planner.machine_for(self._options, baseline).devices, self._options.preference)
+        chosen, _ = first_choice(selection.chosen, self._options.preference.on)
+        find = planner.worker_of(self._options)
         lacks = {
             device.id: lacking(find, device.id, traced.program)
             for device in chosen
@@ -109,7 +117,7 @@ class Candidates:
             if device.id != baseline and device.node is None and (baseline is None or planner.is_open(device.id))
         }
         with planner.lock:
-            if self.traced is not None:
+            if self._programs.current is not None:
                 self._consider(planner, selection, lacks, resident)
 
     def _consider(
@@ -124,7 +132,7 @@ class Candidates:
         # Those that were asked for and cannot come first, then those that were not asked for.
         refused: list[Refused] = []
         facts: dict[str, Prediction] = {}
-        chosen, others = first_choice(selection.chosen, self.options.preference.on)
+        chosen, others = first_choice(selection.chosen, self._options.preference.on)
         refused += [Refused(each.id, f"{each.id} would be the second choice.") for each in others]
         for device in chosen:
             found = self._judge(planner, device, self._resident.get(device.id, 0), lacks.get(device.id))
@@ -141,25 +149,57 @@ class Candidates:
         planner.considered(self)
 
     def devices_changed(self) -> None:
-        """Devices have come or gone: they are looked at anew."""
+        """Look at the devices anew when a call is next planned: some have come or gone."""
         self.evaluated = False
+        if self.misses_device:
+            self.fallback_reason, self.misses_device = None, False
+
+    def look_again(self, *, calibrate: bool = False) -> None:
+        """Predict anew when a call is next planned: its program is another one. With `calibrate` also look again at
+        calibrations and at two devices at once."""
+        self.evaluated = False
+        if calibrate:
+            self.calibrated = False
+
+    def clear(self) -> None:
+        """Drop all predictions: there is no program. The caller holds the planner's lock."""
+        self.predictions = {}
+        self._chooser.consider({})
+
+    def fall_back(self, reason: str, *, misses_device: bool = False) -> None:
+        """Run calls on NumPy: nothing that was asked for can run them. A device that is missing may still come."""
+        self.fallback_reason, self.misses_device = reason, misses_device
+
+    def wait_for_calibration(self, seconds: float) -> None:
+        """Do not look at calibrations again before all calls have taken so many seconds."""
+        self.calibrate_after = seconds
+
+    def begin_calibrating(self) -> bool:
+        """Whether the caller is to calibrate devices; no other caller does until `end_calibrating`."""
+        begun, self.calibrating = self.calibrating, True
+        return not begun
+
+    def end_calibrating(self) -> None:
+        """Calibrations and two devices at once have been looked at."""
+        self.calibrating, self.calibrated = False, True
 
     def adopt(self, predictions: dict[str, Prediction], refused: Sequence[Refused] = ()) -> None:
         """These are all candidates, and what is predicted for each."""
         self.predictions, self.refused = predictions, tuple(refused)
         self._tell_chooser()
         # Without a candidate there is nothing to choose from: whoever calls next looks again, and says so.
-        self.evaluated = bool(predictions) or self.chooser.baseline is not None
+        self.evaluated = bool(predictions) or self._chooser.baseline is not None
 
     def _judge(self, planner: Planner, device: Device, resident_bytes: int, lack: str | None) -> Prediction | Refused:
-        program, baseline = self.program, self.chooser.baseline
+        """The prediction for one device, or why it is refused; `lack` is what it cannot do of the program."""
+        program, baseline = self.program, self._chooser.baseline
         is_baseline = device.id == baseline
-        if not self.options.preference.on and not is_baseline and (why := why_only_when_named(device)) is not None:
+        if not self._options.preference.on and not is_baseline and (why := why_only_when_named(device)) is not None:
             return Refused(device.id, why)
         if lack is not None and baseline is not None:
             return Refused(device.id, lack)
         plain, seconds = planner.expected(
-            program, device, resident_bytes=resident_bytes, keep=self.has_anygpu_arrays and device.id == baseline
+            program, device, resident_bytes=resident_bytes, keep=self._has_anygpu_arrays and device.id == baseline
         )
         way: Strategy = SingleDevice(device.id)
         if not is_baseline or device.id != "numpy":
@@ -184,14 +224,17 @@ class Candidates:
         return Prediction(way, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt)
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
+        """How to cut the program so that a piece needs at most `room` bytes; why it cannot be cut otherwise."""
         return chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
 
     def consider_parts(self, planner: Planner) -> None:
         """Two devices for one program, where both are known well enough to say that it pays."""
-        baseline, traced = self.chooser.baseline, self.traced
-        if baseline != "numpy" or self.has_anygpu_arrays or baseline not in self.predictions or traced is None:
+        baseline, traced = self._chooser.baseline, self._programs.current
+        if baseline != "numpy" or self._has_anygpu_arrays or baseline not in self.predictions or traced is None:
             return
-        machine = planner.machine_for(self.options)
+        from anygpu.plan.splitting import split  # in the background
+
+        machine = planner.machine_for(self._options)
         first = machine.device(baseline)
         if first is None:
             return
@@ -205,7 +248,7 @@ class Candidates:
                 traced.program,
                 ours,
                 planner.calibration(device),
-                whole=(self.chooser.estimate(baseline), self.chooser.estimate(name)),
+                whole=(self._chooser.estimate(baseline), self._chooser.estimate(name)),
             )
             if found is not None:
                 way = SplitAcrossDevices((baseline, name), found)
@@ -213,14 +256,14 @@ class Candidates:
                     way, None, found.seconds, facts.once, facts.tuning, True, None, device.kind
                 )
         with planner.lock:
-            if self.traced is not traced:  # another thread has traced it anew
+            if self._programs.current is not traced:  # another thread has traced it anew
                 return
             # A new table: callers may be reading the old one.
             self.predictions = self.predictions | splits
             self._tell_chooser()
 
     @property
-    def candidates(self) -> frozenset[str]:
+    def names(self) -> frozenset[str]:
         """The names of all predictions, and NumPy. Every task has them, so they are made once for each table."""
         predictions, names = self._names
         if predictions is not self.predictions:
@@ -229,7 +272,7 @@ class Candidates:
             self._names = predictions, names
         return names
 
-    def waiting(self, busy: Mapping[str, float]) -> dict[str, float]:
+    def waiting_times(self, busy: Mapping[str, float]) -> dict[str, float]:
         """For each candidate, how long its devices are busy. NumPy runs in the caller's own thread, so it never is."""
         return {
             name: max(busy.get(device, 0.0) for device in facts.way.devices if device != "numpy")
@@ -240,15 +283,15 @@ class Candidates:
     def consider_engine(self, devices: Sequence[Device], refused: Sequence[Refused]) -> None:
         """The devices of an opaque task. Nothing is predicted: the order of preference stands for the time."""
         self.refused = tuple(refused)
-        self.chooser.consider({device.id: 1e-3 * (1 + position) for position, device in enumerate(devices)})
+        self._chooser.consider({device.id: 1e-3 * (1 + position) for position, device in enumerate(devices)})
         self.evaluated = True
 
     def use_chunks(self, name: str, chunks: Chunks) -> None:
         """Calls run there in chunks from now on. It is a new table: other threads may be reading the old one."""
         self.predictions = self.predictions | {name: self.predictions[name]._replace(way=Chunked(name, chunks))}
 
-    def _learn_chunk_memory(self, name: str, peak_bytes: int) -> None:
-        """What a call in chunks needed, to cut the next one better."""
+    def learn_chunk_memory(self, name: str, peak_bytes: int) -> None:
+        """Learn from the memory that a call in chunks needed, to cut the next one better."""
         way = self.predictions[name].way if name in self.predictions else None
         if isinstance(way, Chunked):
             old = self._chunk_corrections.get(name, 1.0)
@@ -258,15 +301,16 @@ class Candidates:
                 self.evaluated = False
 
     def _tell_chooser(self) -> None:
+        """Give the chooser what is predicted for each candidate, and what copying a call takes."""
         facts = self.predictions.items()
         moved = sum(spec.nbytes for spec in (*self.program.inputs, *self.program.results))
         # Copied once by the caller; read four times in the background, to be compared.
-        self.chooser.copying = 5 * moved / COPIED_PER_SECOND
-        self.chooser.consider({name: each.seconds for name, each in facts}, {name: each.once for name, each in facts})
+        self._chooser.copying = 5 * moved / COPIED_PER_SECOND
+        self._chooser.consider({name: each.seconds for name, each in facts}, {name: each.once for name, each in facts})
 
     def plan(self, reason: str, chosen: str) -> Plan:
         """The plan that `explain` shows."""
-        chooser = self.chooser
+        chooser = self._chooser
         candidates: list[Candidate] = []
         for name, facts in self.predictions.items():
             track = chooser.tracks.get(name)
@@ -305,31 +349,32 @@ class Candidates:
                 )
             )
         candidates.sort(key=lambda each: each.seconds)
-        cost = program_cost(self.program) if self.traced is not None else None
+        cost = program_cost(self.program) if self._programs.current is not None else None
         failed = [
             Refused(name, track.why_failed)
             for name, track in chooser.tracks.items()
             if track.suspended and name not in {each.device for each in self.refused}
         ]
         return Plan(
-            task=self.task,
+            task=self._task,
             chosen=chosen,
             reason=reason,
             candidates=tuple(each for each in candidates if each.device not in {bad.device for bad in failed}),
             refused=(*self.refused, *failed),
-            program=self.program.key if self.traced is not None else None,
-            not_recorded=self.not_recorded,
+            program=self.program.key if self._programs.current is not None else None,
+            not_recorded=self._programs.refusal,
             bytes_in=cost.bytes_in if cost is not None else None,
             bytes_out=cost.bytes_out if cost is not None else None,
             flops=cost.flops if cost is not None else None,
         )
 
     def _sentence(self, name: str, facts: Prediction, basis: Basis, seconds: float) -> str:
-        disturbed = (track := self.chooser.tracks.get(name)) is not None and track.disturbed
+        """Where the time of a candidate comes from, for `explain`"""
+        disturbed = (track := self._chooser.tracks.get(name)) is not None and track.disturbed
         if basis == "measured":
             return f"earlier calls took {readable_seconds(seconds)}{', on a busy machine' if disturbed else ''}."
         if basis == "remembered":
-            return f"it was {self.chooser.remembered[name].source}, in earlier processes."
+            return f"it was {self._chooser.remembered[name].source}, in earlier processes."
         if facts.plain is None:
             return "each device does what it is faster at."
         rough = track.rough if track is not None else None
@@ -345,5 +390,5 @@ class Candidates:
         if moving > phases.run:
             return f"transfers take {readable_seconds(moving)} of that."
         if not facts.calibrated:
-            return "it is not calibrated yet: run `anygpu calibrate` for a better prediction."
+            return "it is not calibrated yet: run `anygpu devices --calibrate` for a better prediction."
         return f"computing takes {readable_seconds(phases.run)} of that."

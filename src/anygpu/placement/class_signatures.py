@@ -25,9 +25,9 @@ from anygpu.placement.signature import (
     elements,
     items,
     shape_of,
+    token_of,
     way_of,
 )
-from anygpu.placement.tokens import token_of
 
 
 def way_for(kind: type, token: int) -> Describe:
@@ -63,6 +63,7 @@ def way_for(kind: type, token: int) -> Describe:
 
 
 def _kind_of_array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe an array of anygpu's own by its device, shape and dtype."""
     parts += (OwnArray, value.device, value.shape, value.dtype.char)
 
 
@@ -77,6 +78,7 @@ _CHARACTERS = {name: np.dtype(name).char for name in (np.dtype(code).name for co
 
 
 def _member(token: int, value: enum.Enum, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a member of an enumeration by its class and name."""
     name: str | None = value._name_  # that of no flag at all has none
     parts.append(token)
     describe(value._value_ if name is None else name, parts, frozenset())
@@ -88,6 +90,7 @@ def _whole(token: int) -> Describe:
 
 
 def _dataclass(kind: type, token: int, whole: Describe) -> Describe:
+    """Make the function that describes instances of a dataclass by their fields."""
     fields = tuple(field.name for field in dataclasses.fields(kind))
     count = len(fields)
 

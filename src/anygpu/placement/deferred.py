@@ -14,21 +14,22 @@ import os
 import time
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from anygpu.array.deferred.conversions import converting
+from anygpu.array.deferred.conversions import are_held, converting
 from anygpu.array.deferred.layouts import can_stand_for
 from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
-from anygpu.notes import Failure, HostNote, listeners, publish
+from anygpu.notes import HostNote, Note, listeners, publish, publish_failure
 from anygpu.notes import last as last_receipt
-from anygpu.placement import executing
-from anygpu.placement.native_site import LEAST_FOR_NATIVE
+from anygpu.placement import executing, loading
+from anygpu.placement.known import has_own_array
+from anygpu.placement.native_site import NativeSite
 from anygpu.placement.offload import Offloaded, Result
 from anygpu.placement.options import DEVICE, Options
 from anygpu.placement.own_code import Reach, why_not_deferred
@@ -38,6 +39,7 @@ from anygpu.placement.unwrapping import replace_everywhere, replace_in_frames, u
 from anygpu.receipts import Phases, Receipt, deferred_receipt
 
 if TYPE_CHECKING:
+    from anygpu.placement.call import Call
     from anygpu.placement.escaping.proof import Proof
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
@@ -56,16 +58,29 @@ CALLS_BEFORE_JUDGING, CALLS_BEFORE_COMPARING = 3, 6
 MOST_LOST, MOST_LOST_IN_TRIALS = 0.2, 1.0
 #: After so many plain calls of a function that has gone back, it is looked whether its arguments are of a new kind.
 _LOOK_EVERY = 64
+#: The same in seconds of calls, as long as native code may still be tried.
+_LOOK_AFTER = 0.02
 #: Calls of which the quickest counts, where they were faster before.
 _RECENT = 24
 #: One call of so many is a plain one, to know what these take.
 PLAIN_EVERY = 24
+#: Plain calls that tell what native code for the whole function has to beat: in a row, where they are short.
+_PLAIN_BEFORE_NATIVE, _LONG = 10, 5e-3
+#: Whether functions are traced as well: native code for the whole of one is faster than for its segments.
+TRACES_TOO = True
+#: Calls that take longer, and so long together, are proved to be alone with their arguments where copies of these take
+#: such a share; and what a proof may take of the processor.
+_LEAST_TO_PROVE, _BEFORE_PROOF, _COPYING_SHARE, _MOST_FOR_PROOF = 100e-6, 0.1, 0.03, 0.5
+#: Functions that take less and have gone back are called without a look at the clock.
+_SHORT = 100e-6
 #: Errors of one function: after each it is looked for arrays that somebody holds, which takes a while.
 _MOST_ERRORS = 3
 #: Kinds of arguments that are remembered for one function.
 _MOST_SITES = 256
 
 _clock = time.perf_counter
+_last = last_receipt.get
+_listening = listeners.get
 _active: ContextVar[Recorder | None] = ContextVar("the deferred call that runs", default=None)
 
 
@@ -77,49 +92,92 @@ def _describe(value: Any, parts: list[Any], lifted: frozenset[type]) -> None:
 BUILTIN[StandIn] = _describe
 
 
+class Found(Protocol):
+    """What was found out about a function: why it is not deferred by itself, if so, and whether it holds for a call."""
+
+    why_not: str | None
+
+    @property
+    def seconds(self) -> float: ...
+
+    def holds(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool: ...
+
+
 class DeferredSite:
     """Calls of one function with one kind of arguments: what plain and what deferred calls take."""
 
-    def __init__(self) -> None:
-        self.calls = self.plain_calls = 0
-        self.plain = math.inf
-        #: What deferred calls took more than plain ones.
-        self.lost = 0.0
-        #: Of the last deferred calls; and the least that one took beside its segments.
-        self.recent: list[float] = []
-        self.beside = math.inf
+    def __init__(self, plain: float | None = None, most_lost: float | None = None) -> None:
+        """What a plain call takes, if that is known, and what deferred ones may take more than these together."""
+        self.calls = 0
+        self.plain_calls, self.plain = (0, math.inf) if plain is None else (1, plain)
+        self._most_lost = most_lost
+        #: What all calls took.
+        self.seconds = 0.0
+        #: That nobody else writes to the memory of arguments, if that was proved; and whether it is being.
+        self.proof: Proof | None = None
+        self.is_being_proved = self.was_tried_to_prove = False
+        self.begin_anew()
         #: How many of them count: more once it was faster, when a slow one says more about the machine.
         self.kept = 4
         #: Operations in a call.
         self.operations = 0
 
+    def begin_anew(self) -> None:
+        """Deferred calls are others from now on."""
+        #: What deferred calls took more than plain ones.
+        self.lost = 0.0
+        #: Of the last deferred calls; and the least that one took beside its segments and the copies of arguments.
+        self.recent: list[float] = []
+        self.beside = math.inf
+
     def is_next_plain(self) -> bool:
         """Whether the next call is to be a plain one, to know what it takes."""
         return self.plain_calls < 1 or self.calls >= PLAIN_EVERY * self.plain_calls
 
+    @property
+    def is_little_known(self) -> bool:
+        """Whether plain calls may take less than was seen."""
+        return self.plain_calls < _PLAIN_BEFORE_NATIVE and self.plain < _LONG
+
     def ran_plain(self, seconds: float) -> None:
+        """Count a plain call of the function, which took so long."""
         self.plain_calls += 1
+        self.seconds += seconds
         self.plain = min(self.plain, seconds)
 
-    def ran(self, seconds: float, operations: int, computing: float, segments: Segments) -> str | None:
-        """A deferred call took so long, and its segments. Returns why calls go back to plain ones, if they do."""
+    def ran(self, seconds: float, run: _Run, segments: Segments, *, is_tried: bool) -> str | None:
+        """A deferred call took so long. Returns why calls go back to plain ones, if they do.
+
+        `is_tried` is whether something else may make them faster soon.
+        """
         self.calls += 1
-        self.operations = max(self.operations, operations)
-        self.recent = [*self.recent[-self.kept :], seconds]
-        self.lost += min(self.recent[-4:]) - self.plain  # a slow one among them is the machine's
-        self.beside = min(self.beside, seconds - computing)
+        self.seconds += seconds
+        self.operations = max(self.operations, run.operations)
+        self.recent = recent = [*self.recent[-self.kept :], seconds]
+        self.lost += min(recent[-4:]) - self.plain  # a slow one among them is the machine's
+        can_do_without_copies = self.is_being_proved or not self.was_tried_to_prove
+        self.beside = min(self.beside, seconds - run.computing - (run.copying if can_do_without_copies else 0.0))
         if self.calls >= 2 and self.plain < LEAST_PER_OPERATION * self.operations:
             each = readable_seconds(self.plain / max(self.operations, 1))
             return f"its {self.operations} operations take numpy {each} each, which is too little to record them"
         most = LEAST_GAIN * self.plain
-        if self.calls >= CALLS_BEFORE_JUDGING and self.beside > most:
+        is_tight = self._most_lost is not None
+        if self.calls >= CALLS_BEFORE_JUDGING - is_tight and self.beside > most:
             took = f"{readable_seconds(self.beside)}, and a plain call {readable_seconds(self.plain)}"
             return f"what a deferred call does beside the operations that wait takes {took}"
+        # What it takes to trace segments, at first, is allowed for elsewhere: the quickest calls tell what is lost.
+        steady = self.calls * (min(self.recent) - self.plain)
+        if self._most_lost is not None and self.calls > 2 and steady > self._most_lost and min(self.recent) > most:
+            took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
+            return f"deferred calls are not faster so far: they take {took}"
         # What native code might gain later is not worth more than that.
         is_settled = segments.are_settled
-        is_known = is_settled or self.lost > (MOST_LOST_IN_TRIALS if segments.are_tried else MOST_LOST)
-        if self.calls >= CALLS_BEFORE_COMPARING and is_known and min(self.recent) > most:
-            took = f"{readable_seconds(min(self.recent))}, and plain ones {readable_seconds(self.plain)}"
+        is_tried = is_tried or self.is_being_proved
+        most_lost = MOST_LOST_IN_TRIALS if is_tried or segments.are_tried else MOST_LOST
+        is_known = (is_settled and not is_tried) or self.lost > most_lost
+        is_enough = self.calls >= CALLS_BEFORE_COMPARING and len(recent) > CALLS_BEFORE_JUDGING
+        if is_enough and is_known and min(recent) > most:
+            took = f"{readable_seconds(min(recent))}, and plain ones {readable_seconds(self.plain)}"
             return f"deferred calls are not faster: they take {took}"
         if is_settled and seconds <= most:
             self.kept = _RECENT
@@ -129,14 +187,14 @@ class DeferredSite:
 class Deferred(Offloaded[P, R]):
     """A function whose calls are deferred. Made by `offload(deferred=True)`."""
 
-    __slots__ = ("_back", "_bare", "_errors", "_last", "_left", "_proof", "_reach", "_segments", "_sites")
+    __slots__ = ("_back", "_bare", "_errors", "_last", "_left", "_proof", "_reach", "_segments", "_short", "_sites")
 
     def __init__(
         self,
         function: Callable[P, R],
         options: Options,
         planner: Callable[[], Planner],
-        proof: Proof | None = None,
+        proof: Found | None = None,
     ) -> None:
         super().__init__(function, options, planner)
         #: That nothing else leads to the memory of arguments, where it was found out.
@@ -144,12 +202,14 @@ class Deferred(Offloaded[P, R]):
         self._sites: dict[Hashable, DeferredSite] = {}
         #: Why calls are plain ones; by kind of arguments, and for all of them.
         self._back: dict[Hashable, str] = {}
-        self._segments = Segments(self._task, function, options)
+        self._segments = Segments(self._task, function, options, at_once=proof is not None)
         self._last: Receipt | None = None
         #: Plain calls that are made without a look at their arguments; and deferred ones that raised an error.
         self._left = self._errors = 0
         #: What the receipts of those say for which there is nothing to do but to call the function.
         self._bare: HostNote | None = None
+        #: The same for short ones, with what one took before: they are not timed.
+        self._short: Note | None = None
         why = _why_options_rule_it_out(options) or why_not_deferred(function)
         if why is not None:
             self._go_back(None, why)
@@ -157,37 +217,88 @@ class Deferred(Offloaded[P, R]):
         self._reach: Reach | None = None
 
     def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
-        if self._left > 0:
-            self._left -= 1
-            if self._bare is None or events.calls or executing.asked or listeners.get():
+        # What is done for calls that have gone back is done for the shortest functions too: so it is written out.
+        left = self._left
+        if left > 0:
+            self._left = left - 1
+            bare = self._bare
+            if bare is None or events.calls or executing.asked or _listening():
                 return super().__call__(*arguments, **keywords)
+            short = self._short
+            if short is not None:
+                value: R = self._function(*arguments, **keywords)
+                if _last() is not short:
+                    last_receipt.set(short)
+                return value
             begin = _clock()
-            bare: R = self._function(*arguments, **keywords)
-            last_receipt.set((self._bare, begin, begin, _clock()))
-            return bare
+            value = self._function(*arguments, **keywords)
+            last_receipt.set((bare, begin, begin, _clock()))
+            return value
         if _active.get() is not None:
             plain: R = self._function(*arguments, **keywords)
             return plain
         key = signature(arguments, keywords, self._known.lifted)
         if None in self._back or key in self._back:
             if len(self._back) >= len(self._sites) or None in self._back:
-                self._left, self._bare = _LOOK_EVERY, self._settled(key)
+                self._settle(key)
             return super().__call__(*arguments, **keywords)
-        value: R = self._deferred(key, arguments, keywords)[0]
+        if self._is_whole(key):
+            return super().__call__(*arguments, **keywords)
+        value = self._deferred(key, arguments, keywords)[0]
         return value
 
-    def _settled(self, key: Hashable) -> HostNote | None:
-        """What receipts of plain calls say, where it is known that native code runs none of them."""
+    def _settle(self, key: Hashable) -> None:
+        """Make the next calls without a look at their arguments; where nothing but NumPy runs them yet, bare ones."""
+        self._left, self._bare, self._short = _LOOK_EVERY, None, None
         site = self._known.native.get(key)
-        if site is None:
+        if site is None or site.direct is not None or not site.least < math.inf:
+            return
+        if not site.is_settled:
+            # Native code may be tried later: what it is told now is what these calls will have taken.
+            self._left = min(_LOOK_EVERY, int(_LOOK_AFTER / site.least))
+            site.ran_elsewhere(self._left * site.least, self._left)
+        if site.direct is None:
+            self._bare = site.note
+            if site.least < _SHORT:
+                self._short = (site.note, 0.0, 0.0, site.least)
+
+    # -- the function as a whole
+
+    def _whole(self, key: tuple[Hashable, ...]) -> NativeSite | None:
+        """Where native code for the whole function is tried, beside deferred calls."""
+        if not (TRACES_TOO and self._may_be_native and self._proof is None):
             return None
-        is_short = site.calls >= _LOOK_EVERY and site.seconds < LEAST_FOR_NATIVE * site.calls
-        return site.note if site.is_settled or is_short else None
+        known = self._known
+        whole = known.native.get(key)
+        if whole is None and key not in known.planned and not has_own_array(key):
+            whole = self._native_site(key)
+        return whole
+
+    def _is_whole(self, key: tuple[Hashable, ...]) -> bool:
+        """Whether native code for the whole function, or a trial of it, runs the next call of a kind."""
+        site = self._sites.get(key)
+        whole = None if site is None else self._whole(key)
+        if site is None or whole is None or whole.direct is None or site.is_little_known:
+            return False
+        note = getattr(whole.direct, "note", None)
+        recent = site.recent  # read once: another thread may replace it
+        if note is not None and recent and note.predicted > min(recent):
+            whole.stay("deferred calls are faster than native code for the whole function.")
+            return False
+        return True
+
+    def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+        """The call as a task: it runs on the processor."""
+        call = super().call(arguments, keywords)
+        call.deferred = self
+        return call
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """Call the function, and return the value with its receipt."""
         key = signature(arguments, keywords, self._known.lifted)
         if None in self._back or key in self._back:
+            return super().run(*arguments, **keywords)
+        if self._is_whole(key):
             return super().run(*arguments, **keywords)
         value, receipt = self._deferred(key, arguments, keywords)
         return Result(value, receipt)
@@ -197,17 +308,26 @@ class Deferred(Offloaded[P, R]):
         key = signature(arguments, keywords, self._known.lifted)
         if None in self._back or key in self._back:
             return super().explain(*arguments, **keywords)
-        from anygpu.placement.explaining_deferred import explain_deferred
+        from anygpu.placement.explaining import explain_deferred
 
         return explain_deferred(self._task, self._sites.get(key), self._segments, self._last)
 
-    def run_deferred(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def run_deferred(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """What the function returns, where the proof holds; inside of a deferred call it runs as it is."""
         if _active.get() is not None:
             return self._function(*arguments, **keywords)
         if key in self._back:
             return super().__call__(*arguments, **keywords)
         return self._deferred(key, arguments, keywords)[0]
+
+    def begin(self, key: Hashable, plain: float, most_lost: float) -> None:
+        """Plain calls of this kind take so long, and deferred ones may take so much more until they are faster."""
+        self._sites[key] = DeferredSite(plain, most_lost)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether native code for a segment is being compiled and compared."""
+        return self._segments.are_tried
 
     @property
     def why_plain(self) -> str | None:
@@ -220,6 +340,7 @@ class Deferred(Offloaded[P, R]):
         self._note_of_new = self._note_of_new._replace(reason=f"its calls are plain ones: {why}")
 
     def _site(self, key: Hashable) -> DeferredSite:
+        """The site of calls with such arguments, which is made for the first."""
         found = self._sites.get(key)
         if found is None:
             if len(self._sites) >= _MOST_SITES:
@@ -227,36 +348,89 @@ class Deferred(Offloaded[P, R]):
             found = self._sites[key] = DeferredSite()
         return found
 
-    def _deferred(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
+    def _deferred(
+        self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[Any, Receipt]:
         site = self._site(key)
         begin = _clock()
-        if site.is_next_plain():
-            return self._plain(site, arguments, keywords, begin)
-        if self._reach is None:
-            self._reach = Reach(self._function)
-        # Whoever has a proof has looked whether it holds.
-        trusts = self._proof is not None or (_are_plain(arguments, keywords) and self._reach.holds())
+        whole = self._whole(key)
+        is_next_whole = whole is not None and whole.direct is not None
+        is_next_plain = site.is_next_plain() or (is_next_whole and site.is_little_known)
+        if is_next_plain or (loading.native.is_under_way() and not are_held()):
+            value, receipt = self._plain(site, arguments, keywords, begin)
+            if whole is not None:
+                whole.ran_on_host(_clock() - begin)
+            return value, receipt
+        trusts = self._trusts(site, arguments, keywords)
         run = _Run(self._segments, self._function, trusts=trusts)
         try:
             value = run(arguments, keywords)
         except BaseException as error:
-            if events.calls:
-                events.calls.tell(Failure(self._task, "numpy", type(error).__name__, begin, _clock()), None)
+            publish_failure(self._task, error, begin, self._function)
             self._errors += 1
-            if _may_be_ours(error, self._function):
+            is_ours = _may_be_ours(error, self._function)
+            if self._proof is not None:
+                name_numpys_class(error)
+            elif isinstance(error, TypeError) and "StandIn" in str(error):
+                error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
+            if is_ours:
                 self._go_back(None, f"a deferred call raised a {type(error).__name__} in a library.")
             elif self._errors >= _MOST_ERRORS:
                 self._go_back(None, f"{self._errors} of them have raised.")
             raise
         end = _clock()
-        why = run.escaped or site.ran(end - begin, run.operations, run.computing, self._segments)
+        if whole is not None:
+            whole.ran_elsewhere(end - begin)
+        is_tried = whole is not None and whole.is_tried
+        why = run.escaped or site.ran(end - begin, run, self._segments, is_tried=is_tried)
+        if (
+            why is None
+            and run.copying > _COPYING_SHARE * site.plain > _COPYING_SHARE * _LEAST_TO_PROVE
+            and site.seconds >= _BEFORE_PROOF
+            and not site.was_tried_to_prove
+        ):
+            self._begin_proof(site, arguments, keywords)
         if why is not None:
             self._go_back(None if run.escaped else key, f"{why}.")
         receipt = self._last = deferred_receipt(
-            self._task, run.reason(why), Phases(run=end - begin), run.seconds, run.how(), any_native=run.native > 0
+            self._task,
+            run.reason(why, by_itself=self._proof is not None),
+            Phases(run=end - begin),
+            run.seconds,
+            run.how(),
+            any_native=run.native > 0,
         )
         self._publish(receipt, arguments, keywords, value)
         return value, receipt
+
+    def _trusts(self, site: DeferredSite, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+        """Whether nobody but the function can write to the memory of arguments while it runs."""
+        if self._proof is not None:
+            return True  # who has it has looked whether it holds
+        if self._reach is None:
+            self._reach = Reach(self._function)
+        if _are_plain(arguments, keywords) and self._reach.holds():
+            return True
+        return site.proof is not None and site.proof.holds(arguments, keywords)
+
+    def _begin_proof(self, site: DeferredSite, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Find out in the background whether calls need copies of their arguments."""
+        from anygpu.placement.native_calls import background
+
+        if not _proving:
+            background.submit(_load_proving)  # which takes too long for a caller
+            return
+        site.was_tried_to_prove = site.is_being_proved = True
+
+        def use(proof: Proof | None) -> None:
+            if proof is not None and proof.seconds < _COPYING_SHARE * site.plain:
+                # What was recorded with copies does not come again.
+                self._segments = Segments(self._task, self._function, self.options)
+                site.proof = proof
+                site.begin_anew()
+            site.is_being_proved = False
+
+        background.submit(_proving[0](self._function, arguments, keywords, _MOST_FOR_PROOF, use))
 
     def _plain(
         self, site: DeferredSite, arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
@@ -274,10 +448,21 @@ class Deferred(Offloaded[P, R]):
         return value, receipt
 
     def _publish(self, receipt: Receipt, arguments: Any, keywords: Any, value: Any) -> None:
+        """Leave the receipt of a call, and tell those who listen."""
         if events.calls or listeners.get():
             publish(receipt, (self._function, arguments, keywords, value))
         else:
             last_receipt.set(receipt)
+
+
+#: What makes jobs that prove, once it is loaded.
+_proving: list[Callable[..., Callable[[], None]]] = []
+
+
+def _load_proving() -> None:
+    from anygpu.placement.proving import prove
+
+    _proving[:] = [prove]
 
 
 def _why_options_rule_it_out(options: Options) -> str | None:
@@ -308,7 +493,15 @@ def _may_be_ours(error: BaseException, function: Callable[..., Any]) -> bool:
         last = last.tb_next
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     is_own = last is not None and code is not None and last.tb_frame.f_code.co_filename == code.co_filename
-    return isinstance(error, TypeError | ValueError | AttributeError) and not (is_own and "StandIn" not in str(error))
+    kinds = TypeError | ValueError | AttributeError | SystemError  # the last of code in C that got no buffer
+    return isinstance(error, kinds) and not (is_own and "StandIn" not in str(error))
+
+
+def name_numpys_class(error: BaseException) -> None:
+    """Python names the class of what cannot be called or joined: as NumPy's, where nobody has asked for ours."""
+    error.args = tuple(
+        [each.replace("StandIn", "numpy.ndarray") if isinstance(each, str) else each for each in error.args]
+    )
 
 
 class _Run:
@@ -324,6 +517,7 @@ class _Run:
         self.escaped: str | None = None
 
     def _computed(self, script: Any) -> list[Any]:
+        """Run a segment, and add what it took; its results."""
         begin = _clock()
         try:
             results, is_native = self._segments.run(script)
@@ -365,10 +559,9 @@ class _Run:
             replace_everywhere(alive)  # those that are held by more than the frames of the traceback
         error.args = tuple(map(unwrapped, error.args))
         replace_in_frames(error)
-        if isinstance(error, TypeError) and "StandIn" in str(error):
-            error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
 
     def _look_for_escapes(self) -> None:
+        """Find arrays that are still held after the call, and note why the call may not be deferred."""
         alive = self._recorder.close()
         if not alive:
             return
@@ -383,16 +576,25 @@ class _Run:
     # -- for receipts
 
     @property
+    def copying(self) -> float:
+        """Seconds of copying operands."""
+        return self._recorder.copying
+
+    @property
     def operations(self) -> int:
+        """Operations that waited, and those that ran at once."""
         return self._recorder.recorded + self._recorder.at_once
 
     @property
     def seconds(self) -> dict[str, float]:
+        """The seconds of segments and of Python between them."""
         return {"segments": self.computing, "python": max(0.0, self.whole - self.computing)}
 
-    def reason(self, back: str | None) -> str:
+    def reason(self, back: str | None, *, by_itself: bool) -> str:
         segments = len(self._recorder.ended)
         text = f"deferred: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
+        if by_itself:
+            text += "; without being asked to, because its code can reach nothing but its arguments"
         return f"{text}; the next calls are plain, because {back}." if back else f"{text}."
 
     def how(self) -> str | None:

@@ -1,33 +1,53 @@
-"""A call on a device: whether its result may stand for NumPy's, the run, and what is learnt from it.
+"""A call on a device, and whether its result may stand for NumPy's: `Check` is asked before the run, and after.
 
-What was chosen may not be used after all: `Instead` says why, and the call runs on its baseline.
+What was chosen may not be used after all: `Instead` says why, and the call runs on its baseline. A device that was
+wrong is not used for that function again (`pin`). Nothing is learnt of times here, and no receipt made: `place_call`
+does that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
-from anygpu.array.trace.traced import CallInputs
-from anygpu.errors import Unsupported
-from anygpu.fallback_warnings import ran_on_host
-from anygpu.hardware.device import DeviceKind, node_of
+from anygpu.errors import Unsupported, name_of, text_of
+from anygpu.hardware.device import node_of
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.candidates import Prediction
-from anygpu.placement.check import check_now, hear_numpy, judge_returned
-from anygpu.placement.explore import explore
 from anygpu.placement.machine import lacking
+from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
-from anygpu.placement.trust import is_finite, is_shown, loud, modes_now, number_kinds, sample_of, warns
+from anygpu.placement.trust import (
+    Filters,
+    Sample,
+    code_of,
+    compared,
+    is_finite,
+    is_shown,
+    learn_flags,
+    loud,
+    modes_now,
+    number_kinds,
+    peculiarity,
+    sample_of,
+    warns,
+)
 from anygpu.placement.values import to_anygpu
 from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.program.graph import Program
-from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt
 from anygpu.workers.worker import Ran, Worker
+
+if TYPE_CHECKING:
+    from anygpu.agreement.comparison import Difference
+    from anygpu.array.trace.traced import CallInputs
+    from anygpu.placement.mismatches import Mismatch
 
 
 class Instead(NamedTuple):
@@ -42,127 +62,95 @@ class Instead(NamedTuple):
     judge: Callable[[Any], None] | None = None
 
 
+# -- the call
+
+
+class DeviceRun(NamedTuple):
+    """A call that ran on a device: its value, and what is learnt from it."""
+
+    value: Any
+    #: What the workers say of it.
+    ran: Ran
+    #: The prediction for the device, how the program ran if not as a whole, and the seconds that the chooser expected.
+    prediction: Prediction
+    how: str | None
+    predicted: float | None
+    program: Program
+    #: The seconds that count for later calls.
+    took: float
+    #: Whether something of ours has disturbed it, or other processes have.
+    disturbed: bool
+    busy: bool
+
+
 def run_on_device(
-    call: Call, choice: DeviceChoice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
-) -> tuple[Any, Receipt] | Instead:
-    """Run the program as it was decided for that device. Raises what the device does."""
+    call: Call, choice: DeviceChoice, values: CallInputs | None, predicted: float | None
+) -> DeviceRun | Instead:
+    """Run the call's program on the device that was chosen; `values` are its inputs. Raises what the device does.
+
+    `predicted` are the seconds that it is expected to take. `Instead` says why it has to run on the baseline after all.
+    """
     site, planner, name = call.site, call.planner, choice.candidate
-    values, prediction = call.given(), site.predictions.get(name)
+    prediction = site.candidates.predictions.get(name)
     if values is None or prediction is None:  # another thread has traced it anew, or given that up
         return Instead(choice.sentence, on_numpy=True)
-    traced, way = call.traced, prediction.way
+    program, way = call.traced.program, prediction.way
     workers = [planner.worker(device, site.options) for device in way.devices]
     if site.options.fallback == "raise" and node_of(name) is not None:
-        _require_that_it_can(name, workers[-1], traced.program)
-    modes = modes_now()
-    instead = _why_not_there(call, name, way, values, [worker.generation for worker in workers], modes)
+        _require_that_it_can(name, workers[-1], program)
+    check = Check(call, name, way, values)
+    instead = check.before(workers)
     if instead is not None:
         return instead
-    predicted = site.estimate(name)
     begin, disturbed = planner.clock(), planner.pace.exploring
     conditions = planner.watch.begin(begin)
-    given, ran = _execute(call, name, way, values, workers, predicted)
-    value = _value(call, name, way, values, given, ran, modes)
+    given, ran = _execute(call, name, way, values, workers, predicted, keeps=check.keeps)
+    value = check.after(ran.results, given)
     if isinstance(value, Instead):
         return value
     end = planner.clock()
     took, busy = end - begin - ran.phases.compile, planner.watch.end(conditions, end)
     if ran.overlapped:
-        # What it waited for another call is no part of what it takes.
+        # The time that it waited for another call is no part of what it takes.
         took, disturbed = took - ran.phases.queue, True
-    if _stays_there(call, way) and site.chooser.baseline == "numpy":
+    if check.keeps and site.chooser.baseline == "numpy":
         # The first use of the result pays for the way back, which results on NumPy do not need.
-        took += planner.reading(name, sum(spec.nbytes for spec in traced.program.results))
-    with timer.phase("plan"):
-        _learn(call, name, prediction, ran, took, disturbed=disturbed, busy=busy)
-    unknown = dict(ran.unknown)
-    if predicted is None:
-        unknown["predicted_seconds"] = "there was no history of such calls"
-    return value, receipt_of(
-        ran,
-        _merge_phases(timer.finish(), ran.phases),
-        task=site.task,
-        device=name,
-        kind=prediction.kind,
-        reason=choice.sentence,
-        attempts=attempts,
-        predicted=predicted,
-        how=way.how,
-        program=traced.program.key,
-        unknown=unknown,
-    )
-
-
-# -- before
+        took += planner.reading(name, sum(spec.nbytes for spec in program.results))
+    return DeviceRun(value, ran, prediction, way.how, predicted, program, took, disturbed, busy)
 
 
 def _require_that_it_can(name: str, worker: Worker, program: Program) -> None:
-    """A device of another machine is asked only when a call goes there; `fallback="raise"` wants all of it there."""
+    """Raise `Unsupported` where a device of another machine cannot run all of the program.
+
+    It is asked only when a call goes there; `fallback="raise"` wants all of it there.
+    """
     lack = lacking(lambda _: worker, name, program)
     if lack is not None:
         raise Unsupported("the whole program", name, instead=lack, message=f"{name} cannot run the whole program.")
 
 
-def _why_not_there(
-    call: Call, name: str, way: Strategy, values: Sequence[Any], generations: Sequence[int], modes: Mapping[str, str]
-) -> Instead | None:
-    """Why a call that was chosen for a device has to run on the baseline all the same."""
-    site, trust, chooser = call.site, call.site.trust, call.site.chooser
-    if chooser.baseline in (None, name):  # What runs where its arguments are, or was asked for, is not automatic.
-        return None
-    found = loud(modes)
-    if found is not None and chooser.baseline == "numpy":
-        return Instead(found)
-    if chooser.checked and not trust.agreed(call.traced.program.key, name, way, generations):
-        with call.planner.lock:
-            site.distrust(name)
-        return Instead(f"{name} has not been compared with NumPy since it was opened or the function was traced.")
-    if site.has_anygpu_arrays or chooser.baseline != "numpy":
-        return None
-    if chooser.checked and not trust.knows_order(values):
-        return Instead("arguments with this memory layout are new, and NumPy decides the layout of the result.")
-    flags = trust.flags
-    if flags and warns(modes) and is_shown(flags, _module_of(call), trust.heard):
-        flag = min(flags)
-        warning = f"{flag.kind} encountered in {flag.operation}"
-        return Instead(f'NumPy warns of "{warning}" here, and the warning filters show it.')
-    if chooser.checked and not _knows_numbers(call, name, values):
-        return Instead(f"numbers of this kind are new, and {name} has not been compared with NumPy for them.", name)
-    return None
-
-
-def _module_of(call: Call) -> str:
-    return str(getattr(call.function, "__module__", None) or "")
-
-
-def _knows_numbers(call: Call, name: str, values: Sequence[Any]) -> bool:
-    """Whether the device was compared with NumPy for numbers of the kinds that are among the arguments."""
-    return call.site.trust.knows_numbers(call.traced.program.key, name, number_kinds(call.traced, values))
-
-
-# -- the run
-
-
-def _stays_there(call: Call, way: Strategy) -> bool:
-    """Whether results stay on the device, as arrays of anygpu's own."""
-    return call.site.has_anygpu_arrays and isinstance(way, SingleDevice) and call.site.options.check != "always"
-
-
 def _execute(
-    call: Call, name: str, way: Strategy, values: Sequence[Any], workers: Sequence[Worker], predicted: float | None
+    call: Call,
+    name: str,
+    way: Strategy,
+    values: Sequence[Any],
+    workers: Sequence[Worker],
+    predicted: float | None,
+    *,
+    keeps: bool,
 ) -> tuple[list[Any], Ran]:
-    """The arguments as workers get them, and what came of them."""
-    site, program, keep = call.site, call.traced.program, _stays_there(call, way)
+    """The arguments as workers get them, and what came of them; with `keeps` results stay on the device."""
+    program = call.traced.program
     with call.planner.using(way.devices, predicted or 0.0):
         # A worker with another isolation does not know the arrays of this one.
-        resident = name if keep and site.options.isolation is None else None
+        resident = name if keeps and call.site.options.isolation is None else None
         given = as_arguments(values, program, resident)
         ran = execute(
             way,
             program,
             given,
             dict(zip(way.devices, workers, strict=True)).__getitem__,
-            keep=keep,
+            keep=keeps,
             timeout=call.timeout,
             between=call.between,
             starting=call.start if call.starting is not None else None,
@@ -170,138 +158,286 @@ def _execute(
     return given, ran
 
 
-def _value(
-    call: Call,
-    name: str,
-    way: Strategy,
-    values: CallInputs,
-    given: Sequence[Any],
-    ran: Ran,
-    modes: Mapping[str, str],
-) -> Any:
-    """What the function returns; `Instead` where NumPy's result has to be returned."""
-    site, traced = call.site, call.traced
-    if _stays_there(call, way):
-        place = call.planner.places.find(name, isolation=site.options.isolation)
-        buffers = place.track(traced.program, given, ran.results)
-        specs = traced.program.results
-        arrays = [Array(Value.on(place, buffer, spec)) for buffer, spec in zip(buffers, specs, strict=True)]
-        return call.rebuild(traced, arrays, values)
-    if site.options.check == "always":
-        wrong = check_now(call, name, ran.results, given)
-        if wrong is not None:
-            return Instead(wrong)
-    elif not site.has_anygpu_arrays and warns(modes) and _needs_numpys_word(call, ran.results, given):
-        if site.chooser.baseline is not None:
-            why = f"the result of {name} is not finite; NumPy computes it again, so that its warnings appear."
-            return Instead(why, on_numpy=True, judge=partial(_judge, call, name, ran.results, given))
-        hear_numpy(call)
-    value = call.rebuild(traced, ran.results, values)
-    return to_anygpu(value) if site.has_anygpu_arrays else site.trust.in_order(traced, values, value)
+# -- the check
 
 
-def _needs_numpys_word(call: Call, results: Sequence[Any], given: Sequence[Any]) -> bool:
-    """Whether NumPy might warn of this result, or raise, and its user has not seen that yet."""
-    site = call.site
-    if site.chooser.baseline is None and loud(modes_now()) is not None:
-        # What only NumPy honours may have happened on the way to a finite result.
-        return any(op.may_raise_flags for op, _ in call.traced.program.nodes)
-    if not site.may_warn(call.traced) or is_finite(results):
-        return False
-    trust = site.trust
-    if trust.flags:
-        # Known to warn. Where it would be shown again, an automatic call has not come here.
-        return site.chooser.baseline is None and is_shown(trust.flags, _module_of(call), trust.heard)
-    return not trust.is_usual(given)
+class Check:
+    """One call on a device beside NumPy: whether its result may stand for NumPy's."""
+
+    __slots__ = ("_call", "_device", "_modes", "_traced", "_values", "_way", "keeps")
+
+    def __init__(self, call: Call, device: str, way: Strategy, values: CallInputs) -> None:
+        """`values` are what the program takes for this call, and `way` is how it runs on the device."""
+        self._call, self._device, self._way = call, device, way
+        self._traced, self._values = call.traced, values
+        self._modes = modes_now()
+        #: Whether results stay on the device, as arrays of anygpu's own.
+        site = call.site
+        self.keeps = site.has_anygpu_arrays and isinstance(way, SingleDevice) and site.options.check != "always"
+
+    # -- before
+
+    def before(self, workers: Sequence[Worker]) -> Instead | None:
+        """Why the call has to run on the baseline although the device was chosen; `None` where it may run there."""
+        call, name = self._call, self._device
+        site, trust, chooser = call.site, call.site.trust, call.site.chooser
+        if chooser.baseline in (None, name):  # what runs where its arguments are, or was asked for, is not automatic
+            return None
+        found = loud(self._modes)
+        if found is not None and chooser.baseline == "numpy":
+            return Instead(found)
+        generations = [worker.generation for worker in workers]
+        if chooser.checked and not trust.agreed(self._traced.program.key, name, self._way, generations):
+            with call.planner.lock:
+                chooser.distrust(name)
+            return Instead(f"{name} has not been compared with NumPy since it was opened or the function was traced.")
+        if site.has_anygpu_arrays or chooser.baseline != "numpy":
+            return None
+        if chooser.checked and not trust.knows_order(self._values):
+            return Instead("arguments with this memory layout are new, and NumPy decides the layout of the result.")
+        flags = trust.flags
+        if flags and warns(self._modes) and is_shown(flags, _module_of(call), trust.heard):
+            flag = min(flags)
+            warning = f"{flag.kind} encountered in {flag.operation}"
+            return Instead(f'NumPy warns of "{warning}" here, and the warning filters show it.')
+        if chooser.checked and not self._knows_numbers():
+            return Instead(f"numbers of this kind are new, and {name} has not been compared with NumPy for them.", name)
+        return None
+
+    def _knows_numbers(self) -> bool:
+        """Whether the device was compared with NumPy for numbers of the kinds that are among the arguments."""
+        kinds = number_kinds(self._traced, self._values)
+        return self._call.site.trust.knows_numbers(self._traced.program.key, self._device, kinds)
+
+    # -- after
+
+    def after(self, results: Sequence[Any], given: Sequence[Any]) -> Any:
+        """The function's value, made of the device's `results` for `given`; `Instead` where NumPy's has to be returned.
+
+        With `check="always"` the result is compared with NumPy's; else NumPy runs as well where it might warn of this
+        result.
+        """
+        call, site, traced = self._call, self._call.site, self._traced
+        if self.keeps:
+            place = call.planner.places.find(self._device, isolation=site.options.isolation)
+            buffers, specs = place.track(traced.program, given, results), traced.program.results
+            arrays = [Array(Value.on(place, buffer, spec)) for buffer, spec in zip(buffers, specs, strict=True)]
+            return traced.rebuild(arrays, self._values)
+        if site.options.check == "always":
+            wrong = self._compare_now(results, given)
+            if wrong is not None:
+                return Instead(wrong)
+        elif not site.has_anygpu_arrays and warns(self._modes) and self._needs_numpys_word(results, given):
+            if site.chooser.baseline is not None:
+                why = (
+                    f"the result of {self._device} is not finite; NumPy computes it again, so that its warnings appear."
+                )
+                return Instead(why, on_numpy=True, judge=partial(self._judge, results, given))
+            hear_numpy(call)
+        value = traced.rebuild(results, self._values)
+        return to_anygpu(value) if site.has_anygpu_arrays else site.trust.in_order(traced, self._values, value)
+
+    def _needs_numpys_word(self, results: Sequence[Any], given: Sequence[Any]) -> bool:
+        """Whether NumPy might warn of this result, or raise, and its user has not seen that yet."""
+        site, trust = self._call.site, self._call.site.trust
+        if site.chooser.baseline is None and loud(modes_now()) is not None:
+            # What only NumPy honours may have happened on the way to a finite result.
+            return any(op.may_raise_flags for op, _ in self._traced.program.nodes)
+        if not site.programs.may_warn(self._traced) or is_finite(results):
+            return False
+        if trust.flags:
+            # Known to warn. Where it would be shown again, an automatic call has not come here.
+            return site.chooser.baseline is None and is_shown(trust.flags, _module_of(self._call), trust.heard)
+        return not trust.is_usual(given)
+
+    def _judge(self, results: Sequence[Any], given: Sequence[Any], value: Any) -> None:
+        """Compare a result that was not returned with NumPy's value, which was, in the background."""
+        call, sample = self._call, sample_of(self._traced, given, value, ours=False)
+        call.planner.background.submit(
+            partial(_judge_returned, call.planner, call.site, self._device, call.function, sample, list(results))
+        )
+
+    def _compare_now(self, results: Sequence[Any], given: Sequence[Any]) -> str | None:
+        """Compare this very result with NumPy's: why NumPy's has to be returned, or `None`."""
+        call, site = self._call, self._call.site
+        arrays = [np.asarray(each) for each in given]
+        ours = site.has_anygpu_arrays
+        expected = None if ours else site.host.run_on_host(call.function, call.arguments, call.keywords)
+        sample = Sample(self._traced, arrays, self._traced.without_arguments(expected), ours)
+        judgement = compared(sample, results)
+        if judgement.verdict == "agree":
+            return None
+        if judgement.difference is None:
+            return f"{self._device} cannot be compared with NumPy here: {judgement.why}."
+        found = pin(call.planner, site, self._device, call.function, sample, judgement.difference, before_use=True)
+        if site.options.fallback == "raise" and site.chooser.baseline is None:
+            raise found.warning()
+        return found.reason
 
 
-def _judge(call: Call, name: str, results: Sequence[Any], given: Sequence[Any], value: Any) -> None:
-    """Have a result that was not returned compared with NumPy's value, which was, in the background."""
-    sample = sample_of(call.traced, given, value, ours=False)
-    call.planner.background.submit(
-        partial(judge_returned, call.planner, call.site, name, call.function, sample, list(results))
-    )
+def _module_of(call: Call) -> str:
+    """The module of the user's function, which warning filters name."""
+    return str(getattr(call.function, "__module__", None) or "")
 
 
-# -- after
-
-
-def _learn(
-    call: Call, name: str, prediction: Prediction, ran: Ran, took: float, *, disturbed: bool, busy: bool
-) -> None:
-    """The call site and the planner learn how long it took, and what else is worth a trial."""
-    site, planner, program = call.site, call.planner, call.traced.program
-    with planner.lock:
-        # The first call there fills caches, which predictions for later ones know nothing of.
-        is_first = not site.has_run_at(name)
-        site.measured(name, took, ran.peak_bytes, disturbed=disturbed, busy=busy)
-        planner.add_seconds(took)
-        if not is_first:
-            planner.learn(name, program.key, prediction, took, is_rough=disturbed or busy)
-        has_news = call.cacheable and site.has_something_to_explore()
-    if has_news:
-        explore(call)
-    _tell_host_operations(site, ran)
-
-
-def receipt_of(
-    ran: Ran,
-    phases: Phases,
-    *,
-    task: str,
+def pin(
+    planner: Planner,
+    site: CallSite,
     device: str,
-    kind: DeviceKind,
-    reason: str,
-    attempts: tuple[Attempt, ...],
-    predicted: float | None,
-    how: str | None,
-    program: str,
-    unknown: dict[str, str],
-) -> Receipt:
-    """The receipt of a program that ran on a worker; `attempts` are those that failed before."""
-    network = ran.network or NetworkUse()
-    return Receipt(
-        task=task,
-        device=device,
-        kind=kind,
-        reason=reason,
-        phases=phases,
-        attempts=(*attempts, Attempt(device=device, phases=phases)),
-        device_seconds=ran.device_seconds,
-        bytes_to_device=ran.bytes_to_device,
-        bytes_to_host=ran.bytes_to_host,
-        bytes_skipped=ran.bytes_skipped,
-        peak_bytes=ran.peak_bytes,
-        kernels=ran.kernels,
-        driver=ran.driver,
-        host_operations=ran.host_operations,
-        node=node_of(device),
-        network_bytes=network.bytes_sent + network.bytes_received,
-        asks=network.asks,
-        predicted_seconds=predicted,
-        how=how,
-        program=program,
-        unknown=unknown,
+    function: Callable[..., Any],
+    sample: Sample,
+    difference: Difference,
+    *,
+    before_use: bool,
+) -> Mismatch:
+    """Keep the function on NumPy, because the device was wrong, and tell its user, once; what was wrong."""
+    from anygpu.placement.mismatches import keep, mismatch, tell  # few processes ever need it
+
+    found = mismatch(
+        site.task,
+        device,
+        planner.device(device.rpartition("+")[2]),
+        sample.traced.program,
+        sample.inputs,
+        difference,
+        before_use=before_use,
     )
+    planner.recall.disagreed(site, device)
+    with planner.lock:
+        site.pin(found.reason)
+        is_news = planner.disagreed(found, code_of(function))
+    if is_news:
+        keep(found)
+        site.trust.warn_later(tell(found, function))
+    return found
 
 
-def _merge_phases(mine: Phases, theirs: Phases) -> Phases:
-    """The caller's phases, with the device's taken out of the caller's `other`."""
-    named = theirs.compile + theirs.queue + theirs.write + theirs.run + theirs.read
-    return Phases(
-        trace=mine.trace,
-        plan=mine.plan,
-        compile=theirs.compile,
-        queue=mine.queue + theirs.queue,
-        write=theirs.write,
-        run=theirs.run,
-        read=theirs.read,
-        other=max(0.0, mine.other - named),
-    )
+def _judge_returned(
+    planner: Planner, site: CallSite, device: str, function: Callable[..., Any], sample: Sample, results: Sequence[Any]
+) -> None:
+    """In the background, when NumPy computed again what a device did: learn what it warned of, or that it was wrong."""
+    with contextlib.suppress(Exception):  # whatever goes wrong here, the caller has its value
+        learn_flags(site.trust, sample)
+        judgement = compared(sample, results)
+        if judgement.difference is not None:
+            pin(planner, site, device, function, sample, judgement.difference, before_use=False)
 
 
-def _tell_host_operations(site: CallSite, ran: Ran) -> None:
-    """Once for each operation and line; the receipt has them each time."""
-    for operation in ran.host_operations:
-        if site.first_time(operation) and site.options.fallback == "warn":
-            ran_on_host(operation)
+# -- NumPy beside a device
+
+
+def hear_numpy(call: Call) -> None:
+    """Run the call on NumPy as well, so that it warns or raises; the result of the device that was asked for stays."""
+    value = call.site.host.run_on_host(call.function, call.arguments, call.keywords)
+    call.site.trust.heard = Filters.now()
+    learn_from(call, value)
+
+
+def learn_from(call: Call, value: Any) -> None:
+    """Find out in the background what NumPy warned of in a call that has just run there."""
+    sample = sample_now(call, value, ours=False)
+    if sample is not None:
+        call.planner.background.submit(partial(learn_flags, call.site.trust, sample))
+
+
+def sample_now(call: Call, value: Any, *, ours: bool | None = None) -> Sample | None:
+    """The program's inputs as they are now, and what NumPy returned for them; `None` if there is no such program.
+
+    With `ours` the program on NumPy counts, and not `value`: so it is with anygpu's own arrays, and without a value.
+    """
+    given = call.given()
+    if given is None:
+        return None
+    traced = call.traced
+    if ours is None:
+        ours = call.site.has_anygpu_arrays or value is None
+    return sample_of(traced, as_arguments(given, traced.program, None), value, ours=ours)
+
+
+def is_ordinary(call: Call, value: Any) -> bool:
+    """Whether a device could return the like of what NumPy returned. If not, the function is not traced any more."""
+    site = call.site
+    if site.has_anygpu_arrays:
+        return True
+    inputs = call.given()
+    if inputs is None:
+        why: str | None = "it modifies state that it depends on"
+    else:
+        why = peculiarity(call.traced, value, inputs)
+        if why is None:
+            site.trust.see(call.traced, inputs, value)
+            return True
+    assert why is not None
+    with call.planner.lock:
+        site.refuse(why)
+    return False
+
+
+def check_sample(call: Call, value: Any, name: str) -> None:
+    """Compare what NumPy returned with what the device computes, in the background, unless that is being done for such
+    numbers."""
+    planner, site, given = call.planner, call.site, call.given()
+    if given is None:
+        return
+    program, kinds = call.traced.program.key, number_kinds(call.traced, given)
+    if not site.trust.begin_comparing(program, name, kinds):
+        return
+    sample = sample_now(call, value)
+    if sample is None:
+        site.trust.end_comparing(program, name, kinds, agreed=False)
+        return
+
+    def check() -> None:
+        agreed = False
+        try:
+            agreed = _check_again(planner, site, call.function, name, sample)
+        finally:
+            site.trust.end_comparing(program, name, kinds, agreed=agreed)
+
+    planner.background.submit(check)
+
+
+def _check_again(planner: Planner, site: CallSite, function: Callable[..., Any], name: str, sample: Sample) -> bool:
+    """Run a sample on the device: whether it computes what a call has just computed on NumPy."""
+    facts = site.candidates.predictions.get(name)
+    if facts is None or planner.background.closed:
+        return False
+    try:
+        with planner.trying(()):
+            find = planner.worker_of(site.options)
+            ran = execute(facts.way, sample.traced.program, sample.inputs, find, timeout=site.options.timeout)
+        return agrees(planner, site, function, name, sample, ran.results, before_use=False)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
+        with planner.lock:
+            site.chooser.failed(name, f"{name} failed in a sample: {name_of(error)}: {text_of(error)}")
+    return False
+
+
+def agrees(
+    planner: Planner,
+    site: CallSite,
+    function: Callable[..., Any],
+    name: str,
+    sample: Sample,
+    *runs: list[Any],
+    before_use: bool = True,
+) -> bool:
+    """Whether what the device gave is what NumPy gave; one that is wrong is not used for this function again."""
+    program = sample.traced.program.key
+    for results in runs:
+        judgement = compared(sample, results, site.trust.usual.get(program, ()) if not before_use else ())
+        if judgement.difference is not None:
+            with planner.lock:
+                site.chooser.failed(name, f"{name} differed from NumPy: {judgement.difference.sentence}.")
+            pin(planner, site, name, function, sample, judgement.difference, before_use=before_use)
+            return False
+        if judgement.verdict == "undecided" and before_use:
+            with planner.lock:
+                site.chooser.failed(name, f"{name} cannot be compared with NumPy: {judgement.why}.")
+            return False
+        if judgement.usual and before_use:
+            if len(site.trust.usual) > 64:
+                site.trust.usual.clear()
+            before = site.trust.usual.get(program, judgement.usual)
+            site.trust.usual[program] = tuple(map(max, before, judgement.usual))
+    return True

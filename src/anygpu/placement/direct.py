@@ -49,7 +49,7 @@ class DirectCalls:
         self._run = run
         #: That of the call that was planned: others differ from it in their times alone.
         self._receipt = receipt
-        self._may_warn = site.may_warn(traced)
+        self._may_warn = site.programs.may_warn(traced)
         self._left = _CALLS
         #: NumPy's modes when they were last seen to be the usual ones.
         self._usual_modes: object = None
@@ -59,7 +59,12 @@ class DirectCalls:
     ) -> Any:
         """What the function returns; `PLAN` where the call has to be planned. It began at `begin`."""
         site, traced = self._site, self._traced
-        if self._left <= 0 or site.traced is not traced or not site.evaluated or not self._worker.alive:
+        if (
+            self._left <= 0
+            or site.programs.current is not traced
+            or not site.candidates.evaluated
+            or not self._worker.alive
+        ):
             return PLAN
         found = traced.arrays(function, arguments, keywords)
         if found is None:
@@ -81,7 +86,7 @@ class DirectCalls:
             return PLAN
         if is_watched and not (is_finite(results) if finite is None else finite):
             # NumPy would warn. Those who compute with infinities on purpose shall not do so twice in each call.
-            site.plan_every_call()
+            site.host.plan_every_call()
             return PLAN
         value = site.trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
         note = Repeated(self._receipt, begin, ready, _clock())
@@ -95,14 +100,14 @@ class DirectCalls:
 
 def direct_calls(call: Call, receipt: Receipt) -> DirectCalls | None:
     """For the calls after this one, which was planned; `None` where each has to be."""
-    site, options, traced = call.site, call.site.options, call.site.traced
+    site, options, traced = call.site, call.site.options, call.site.programs.current
     if traced is None or not call.cacheable or site.has_anygpu_arrays or site.chooser.baseline is not None:
         return None
     if options.precision is not None or options.check == "always" or options.timeout is not None:
         return None
     if len(receipt.attempts) != 1 or receipt.host_operations or receipt.program != traced.program.key:
         return None
-    ways = [each.way for each in site.predictions.values()]
+    ways = [each.way for each in site.candidates.predictions.values()]
     if ways != [SingleDevice(receipt.device)]:
         return None
     worker = call.planner.worker(receipt.device, options)

@@ -1,6 +1,12 @@
-"""`explain`: where the next call would run, what is predicted for each device, and why. Nothing is computed."""
+"""`explain`: where the next call would run, what is predicted for each device, and why. Nothing is computed.
+
+For deferred calls it says what they and plain calls take, and shows their segments with why each ended.
+"""
 
 from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,22 +21,27 @@ from anygpu.placement.strategies import SingleDevice
 from anygpu.plan.plan import Candidate, Plan
 from anygpu.workers.thread import ThreadWorker
 
+if TYPE_CHECKING:
+    from anygpu.placement.deferred import DeferredSite
+    from anygpu.placement.segments import Segment, Segments
+    from anygpu.receipts import Receipt
+
 
 def explain(call: Call, native: NativeSite | None = None) -> Plan:
     """The plan of the next such call; `native` is what is known of its native code."""
     site = call.site
-    if not site.recorded:
+    if not site.programs.is_tried:
         call.record(raises=True)
         site = call.site
     require_what_was_asked_for(call)
-    if site.traced is not None:
+    if site.programs.current is not None:
         if not site.options.preference.on:
             # Whoever asks wants to know of every device, also of those that are used only when they are named.
             call.planner.machine()
         call.consider()
     choice = choose(call)
     with call.planner.lock:
-        plan = site.plan(choice.sentence, choice.candidate)
+        plan = site.candidates.plan(choice.sentence, choice.candidate)
     if site.options.allows_native and not site.has_anygpu_arrays and site.chooser.current == "numpy":
         plan = _with_native(call, plan, native)
     return msgspec.structs.replace(plan, nests=_listing(call, plan.chosen))
@@ -60,7 +71,7 @@ def _with_native(call: Call, plan: Plan, native: NativeSite | None) -> Plan:
 
 def _predicted(call: Call) -> Candidate | None:
     """What native code is predicted to take; `None` where there would be none."""
-    planner, traced = call.planner, call.site.traced
+    planner, traced = call.planner, call.site.programs.current
     if traced is None or why_cpu_is_numpy() is not None:
         return None
     found = [each for each in planner.places.of_engines((CPU,)) if isinstance(each, Device) and each.verified]
@@ -80,8 +91,51 @@ def _predicted(call: Call) -> Candidate | None:
 
 def _listing(call: Call, name: str) -> str | None:
     """What the chosen device makes of the program, where that is `cpu`."""
-    traced, prediction = call.site.traced, call.site.predictions.get(name)
+    traced, prediction = call.site.programs.current, call.site.candidates.predictions.get(name)
     if name != CPU or traced is None or (prediction is not None and not isinstance(prediction.way, SingleDevice)):
         return None
     worker = call.planner.worker(name, call.site.options)
     return worker.listing(traced.program) if isinstance(worker, ThreadWorker) else None
+
+
+# -- deferred calls
+
+
+_NEW = "the function itself runs, and its arrays wait; it was not called with such arguments yet."
+
+
+def explain_deferred(task: str, site: DeferredSite | None, segments: Segments, last: Receipt | None) -> Plan:
+    """The plan of the next deferred call; `last` is the receipt of the last one."""
+    candidates = []
+    if site is not None and math.isfinite(site.plain):
+        sentence = "plain calls of the function, of which one is made every so often."
+        candidates.append(Candidate(device="numpy", seconds=site.plain, basis="measured", sentence=sentence))
+    chosen, reason = "numpy", _NEW
+    if last is not None:
+        chosen, reason = last.device, last.reason
+    if site is not None and site.recent and chosen == "cpu":
+        sentence = f"deferred calls: {readable_seconds(min(site.recent))} at best of the last ones."
+        candidates.append(Candidate(device="cpu", seconds=min(site.recent), basis="measured", sentence=sentence))
+    candidates.sort(key=lambda each: each.seconds)
+    ended = [] if last is None or last.how is None else [f"the last call: {last.how}"]
+    shown = "\n".join([*ended, *(_line(number, each) for number, each in enumerate(segments))])
+    return Plan(
+        task=task,
+        chosen=chosen,
+        reason=reason,
+        candidates=tuple(candidates),
+        not_recorded="a deferred call runs the function itself; its segments are programs",
+        nests=shown or None,
+    )
+
+
+def _line(number: int, segment: Segment) -> str:
+    """What is known of one segment."""
+    site = segment.site
+    head = f"segment {number}: {segment.calls} operations, {segment.count} times"
+    if site is None:
+        return f"{head}, on numpy"
+    if site.runs:
+        note = getattr(site.direct, "note", None)
+        return f"{head}, {site.runs} as native code" + (f": {note.reason}" if note is not None else "")
+    return f"{head}, on numpy: {site.note.reason}"

@@ -15,12 +15,11 @@ from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import MOST_SHORT, MOST_SKIPPED, CallSite
 from anygpu.placement.candidates import COPIED_PER_SECOND, Prediction
-from anygpu.placement.check import pin
-from anygpu.placement.comparing import compared, learn_flags
+from anygpu.placement.device_call import agrees, check_sample, is_ordinary, sample_now
 from anygpu.placement.machine import lacking
 from anygpu.placement.planner import CALIBRATION_SECONDS, NO_GPU, Planner
-from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
-from anygpu.placement.trust import Sample, number_kinds, peculiarity, sample_of
+from anygpu.placement.strategies import SingleDevice, Strategy, execute
+from anygpu.placement.trust import Sample, learn_flags, number_kinds
 from anygpu.plan.choosing import DOUBT
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker, default_budget
@@ -41,69 +40,49 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
     `value` is what the function returned on NumPy, if it ran there; `checks` the device that it is to be compared with.
     """
     planner, site, chooser = call.planner, call.site, call.site.chooser
-    if site.options.names_only_numpy:
+    if site.names_only_numpy:
         _skip_planning(call)
         return
-    if site.traced is None or not site.evaluated:
+    if site.programs.current is None or not site.candidates.evaluated:
         planner.wake(pays=_foreseen(call))
         _skip_planning(call)
         return
-    if value is not None and not _is_ordinary(call, value):
+    if value is not None and not is_ordinary(call, value):
         _skip_planning(call)
         return
     if checks is not None and value is not None:
-        _begin_check(call, value, checks)
+        check_sample(call, value, checks)
         return
     planner.recall.begin(site, call.function, call.key)
     planner.pace.earlier = planner.recall.earlier_seconds
-    if site.corrected != planner.corrections.version:
+    if site.candidates.corrected != planner.corrections.version:
         # Other programs took much more or less than was predicted for them.
-        site.consider(planner)
+        site.candidates.consider(planner)
     with planner.lock:
         remembered = chooser.to_open()
     if remembered is not None:
         _start_trial(call, remembered, value)
         return
-    if site.calibrating:
+    if site.candidates.calibrating:
         _skip_while_calibrating(site)
         return
     with planner.lock:
         name = site.next_trial()
     if name is not None:
         _start_trial(call, name, value)
-    elif not site.calibrated and not chooser.trying and _affords_calibration(planner, site):
+    elif not site.candidates.calibrated and not chooser.trying and _affords_calibration(planner, site):
         # After trials, which take less, and tell more of these calls.
-        if site.begin_calibrating():
+        if site.candidates.begin_calibrating():
             planner.background.submit(partial(_calibrate, planner, site))
         _skip_while_calibrating(site)
 
 
-def _begin_check(call: Call, value: Any, name: str) -> None:
-    """Compare what NumPy returned with what the device computes, unless that is being done for such numbers."""
-    planner, site, given = call.planner, call.site, call.given()
-    if given is None:
-        return
-    program, kinds = call.traced.program.key, number_kinds(call.traced, given)
-    if not site.trust.begin_comparing(program, name, kinds):
-        return
-    sample = _sample(call, value)
-    if sample is None:
-        site.trust.end_comparing(program, name, kinds, agreed=False)
-        return
-
-    def check() -> None:
-        agreed = False
-        try:
-            agreed = _check_again(planner, site, call.function, name, sample)
-        finally:
-            site.trust.end_comparing(program, name, kinds, agreed=agreed)
-
-    planner.background.submit(check)
-
-
 def _skip_while_calibrating(site: CallSite) -> None:
+    """Let calls on NumPy skip planning, for as long as one is worth."""
     if site.chooser.baseline == "numpy":
-        site.skip_planning_for(site.calls_for_planning, "other devices are being calibrated in the background.")
+        site.host.skip_planning_for(
+            site.host.calls_for_planning, "other devices are being calibrated in the background."
+        )
 
 
 def _foreseen(call: Call) -> bool:
@@ -114,35 +93,17 @@ def _foreseen(call: Call) -> bool:
     return planner.recall.pays(call.site, call.function, call.key)
 
 
-def _is_ordinary(call: Call, value: Any) -> bool:
-    """Whether a device could return the like of it. If not, the function is none that can be traced."""
-    site = call.site
-    if site.has_anygpu_arrays:
-        return True
-    inputs = call.given()
-    if inputs is None:
-        why: str | None = "it modifies state that it depends on"
-    else:
-        why = peculiarity(call.traced, value, inputs)
-        if why is None:
-            site.trust.see(call.traced, inputs, value)
-            return True
-    assert why is not None
-    with call.planner.lock:
-        site.refuse(why)
-    return False
-
-
 def _start_trial(call: Call, name: str, value: Any) -> None:
+    """Try a device in the background, if calls have paid for it; else let calls skip planning until then."""
     planner, site, chooser = call.planner, call.site, call.site.chooser
-    traced, facts = site.traced, site.predictions.get(name)
+    traced, facts = site.programs.current, site.candidates.predictions.get(name)
     if traced is None or facts is None:  # another thread has given it up
         return
     if name not in chooser.remembered and chooser.baseline is not None:
         exploring = facts.once + _RUNS * facts.seconds
         if missing := planner.pace.missing(exploring, planner.seconds):
             with planner.lock:
-                site.rest(site.calls_in(missing) + 1)
+                site.host.rest(site.host.calls_in(missing) + 1)
             return
     bytes_in = sum(spec.nbytes for spec in traced.program.inputs)
     bytes_out = sum(spec.nbytes for spec in traced.program.results)
@@ -151,10 +112,10 @@ def _start_trial(call: Call, name: str, value: Any) -> None:
         cost += planner.reading(chooser.baseline, bytes_in)
     if chooser.baseline is not None and not chooser.affords(cost):
         with planner.lock:
-            site.rest(chooser.calls_until_affordable(cost))
+            site.host.rest(chooser.calls_until_affordable(cost))
         return
     begin = planner.clock()
-    sample = _sample(call, value)
+    sample = sample_now(call, value)
     if sample is None:
         return
     with planner.lock:
@@ -163,48 +124,40 @@ def _start_trial(call: Call, name: str, value: Any) -> None:
     planner.background.submit(partial(_try_out, planner, site, call.function, name, sample))
 
 
-def _sample(call: Call, value: Any) -> Sample | None:
-    """The program's inputs as they are now, and what NumPy returned for them; `None` if there is no such program."""
-    given = call.given()
-    if given is None:
-        return None
-    traced = call.traced
-    inputs = as_arguments(given, traced.program, None)
-    return sample_of(traced, inputs, value, ours=call.site.has_anygpu_arrays or value is None)
-
-
 def _skip_planning(call: Call) -> None:
     """How many calls may go by before recording could be affordable, or devices be known; and why they stay."""
     site, chooser, planner = call.site, call.site.chooser, call.planner
-    if chooser.baseline != "numpy" or (site.has_anygpu_arrays and site.traced is None):
+    if chooser.baseline != "numpy" or (site.has_anygpu_arrays and site.programs.current is None):
         # Before it is recorded, a function of anygpu's own arrays may write to them.
         return
     why = chooser.pinned or why_not_elsewhere(planner, site)
     if (
         chooser.pinned is not None
-        or site.options.names_only_numpy
-        or site.not_recorded is not None
+        or site.names_only_numpy
+        or site.programs.refusal is not None
         or (chooser.estimate("numpy") or 0.0) <= planner.floor
         or (not planner.awake and planner.has_nowhere_to_look)
     ):
-        site.skip_planning_for(MOST_SHORT, why)
-    elif not planner.awake and (site.traced is not None or not planner.ready_to_record):
-        site.skip_planning_for(max(site.calls_for_planning, site.calls_in(planner.until_worth_looking)), why)
+        site.host.skip_planning_for(MOST_SHORT, why)
+    elif not planner.awake and (site.programs.current is not None or not planner.ready_to_record):
+        site.host.skip_planning_for(
+            max(site.host.calls_for_planning, site.host.calls_in(planner.until_worth_looking)), why
+        )
     else:
-        seconds = site.recording if site.traced is None else site.considering
+        seconds = site.programs.seconds if site.programs.current is None else site.candidates.considering
         if not chooser.affords(seconds):
             calls = min(MOST_SKIPPED, chooser.calls_until_affordable(seconds))
-            site.skip_planning_for(max(calls, site.calls_for_planning), why)
+            site.host.skip_planning_for(max(calls, site.host.calls_for_planning), why)
 
 
 def why_not_elsewhere(planner: Planner, site: CallSite) -> str:
     """Why calls stay on NumPy before there is a program that could run elsewhere."""
     seconds = site.chooser.estimate("numpy") or 0.0
     takes = readable_seconds(seconds)
-    if site.options.names_only_numpy:
+    if site.names_only_numpy:
         return site.options.cpu_is_numpy or "numpy is the only device allowed."
-    if site.not_recorded is not None:
-        return site.why_not_recorded
+    if site.programs.refusal is not None:
+        return site.programs.why_none
     if seconds <= planner.floor:
         return f"numpy takes {takes} per call, and no device responds in less than {readable_seconds(planner.floor)}."
     if planner.awake:
@@ -221,11 +174,13 @@ def _to_calibrate(planner: Planner, site: CallSite) -> list[Device]:
     """The devices of a call site that have not been calibrated, the most promising first."""
     if (budget := default_budget()) is not None and budget < _CALIBRATION_BYTES:
         return []
-    if set(site.predictions) <= {site.chooser.baseline}:  # there is nothing to compare it with
+    if set(site.candidates.predictions) <= {site.chooser.baseline}:  # there is nothing to compare it with
         return []
     machine = planner.machine_for(site.options, site.chooser.baseline)
     # NumPy last: calls measure it anyway, and it can only be calibrated in this process.
-    order = sorted(site.predictions, key=lambda each: (each == "numpy", site.predictions[each].seconds))
+    order = sorted(
+        site.candidates.predictions, key=lambda each: (each == "numpy", site.candidates.predictions[each].seconds)
+    )
     found = [machine.device(name) for name in order]
     return [
         each
@@ -236,11 +191,14 @@ def _to_calibrate(planner: Planner, site: CallSite) -> list[Device]:
 
 def _affords_calibration(planner: Planner, site: CallSite) -> bool:
     """Whether calls have taken long enough to pay for the next calibration, or there is none to pay for."""
-    return all(_affords(planner, device) for device in _to_calibrate(planner, site)[:1])
+    missing = [_missing_seconds(planner, device) for device in _to_calibrate(planner, site)[:1]]
+    site.candidates.wait_for_calibration(planner.seconds + sum(missing))
+    return not any(missing)
 
 
-def _affords(planner: Planner, device: Device) -> bool:
-    return not planner.pace.missing(CALIBRATION_SECONDS + planner.calibration(device).open, planner.seconds)
+def _missing_seconds(planner: Planner, device: Device) -> float:
+    """The seconds that calls still have to take until they have paid for calibrating a device."""
+    return planner.pace.missing(CALIBRATION_SECONDS + planner.calibration(device).open, planner.seconds)
 
 
 def _calibrate(planner: Planner, site: CallSite) -> None:
@@ -249,16 +207,16 @@ def _calibrate(planner: Planner, site: CallSite) -> None:
         for device in _to_calibrate(planner, site):
             if planner.background.closed:
                 return
-            if _affords(planner, device):
+            if not _missing_seconds(planner, device):
                 with planner.pace:
                     planner.calibrate(device)
-        site.consider(planner)
-        site.consider_parts(planner)
+        site.candidates.consider(planner)
+        site.candidates.consider_parts(planner)
     except AnyGPUError:
         # A device that cannot be calibrated is found out by its trial.
         pass
     finally:
-        site.end_calibrating()
+        site.candidates.end_calibrating()
 
 
 def _try_out(
@@ -273,7 +231,7 @@ def _try_out(
     An explorer runs it first, and the worker that serves callers only if that looked good.
     """
     chooser = site.chooser
-    facts = site.predictions.get(name)
+    facts = site.candidates.predictions.get(name)
     if facts is None:
         return
     program, devices = sample.traced.program, facts.way.devices
@@ -299,7 +257,7 @@ def _try_out(
             best, runs = tried
             busy = planner.watch.end(conditions, planner.clock())
             planner.learn(name, program.key, facts, best, is_rough=True)
-            if chooser.checked and not _agrees(planner, site, function, name, sample, *runs):
+            if chooser.checked and not agrees(planner, site, function, name, sample, *runs):
                 return
         learn_flags(site.trust, sample)
         if not chooser.looks_good(best):
@@ -313,7 +271,7 @@ def _try_out(
             find = dict(zip(devices, workers, strict=True)).__getitem__
             ran = execute(facts.way, program, sample.inputs, find, timeout=site.options.timeout)
         is_known = any(_same_bits(each, ran.results) for each in runs)
-        if chooser.checked and not is_known and not _agrees(planner, site, function, name, sample, ran.results):
+        if chooser.checked and not is_known and not agrees(planner, site, function, name, sample, ran.results):
             return
         with planner.lock:
             kinds = number_kinds(sample.traced, sample.inputs)
@@ -361,50 +319,5 @@ def _prepare(way: Strategy, program: Program, find: Callable[[str], Worker]) -> 
 
 
 def _same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two lists of results are the same, bit by bit."""
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(one, other, strict=True))
-
-
-def _agrees(
-    planner: Planner,
-    site: CallSite,
-    function: Callable[..., Any],
-    name: str,
-    sample: Sample,
-    *runs: list[Any],
-    before_use: bool = True,
-) -> bool:
-    """Whether what the device gave is what NumPy gave; one that is wrong is not used for this function again."""
-    program = sample.traced.program.key
-    for results in runs:
-        judgement = compared(sample, results, site.trust.usual.get(program, ()) if not before_use else ())
-        if judgement.difference is not None:
-            with planner.lock:
-                site.chooser.failed(name, f"{name} differed from NumPy: {judgement.difference.sentence}.")
-            pin(planner, site, name, function, sample, judgement.difference, before_use=before_use)
-            return False
-        if judgement.verdict == "undecided" and before_use:
-            with planner.lock:
-                site.chooser.failed(name, f"{name} cannot be compared with NumPy: {judgement.why}.")
-            return False
-        if judgement.usual and before_use:
-            if len(site.trust.usual) > 64:
-                site.trust.usual.clear()
-            before = site.trust.usual.get(program, judgement.usual)
-            site.trust.usual[program] = tuple(map(max, before, judgement.usual))
-    return True
-
-
-def _check_again(planner: Planner, site: CallSite, function: Callable[..., Any], name: str, sample: Sample) -> bool:
-    """A sample: the device computes what a call has just computed on NumPy. Whether it is the same."""
-    facts = site.predictions.get(name)
-    if facts is None or planner.background.closed:
-        return False
-    try:
-        with planner.trying(()):
-            find = planner.worker_of(site.options)
-            ran = execute(facts.way, sample.traced.program, sample.inputs, find, timeout=site.options.timeout)
-        return _agrees(planner, site, function, name, sample, ran.results, before_use=False)
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
-        with planner.lock:
-            site.chooser.failed(name, f"{name} failed in a sample: {name_of(error)}: {text_of(error)}")
-    return False

@@ -17,7 +17,7 @@ from anygpu.placement.options import Options
 from anygpu.placement.signature import LIFTED, OwnArray, without
 
 if TYPE_CHECKING:
-    from anygpu.placement.call_site import CallSite
+    from anygpu.placement.call_site import CallSite, HostCalls
     from anygpu.placement.native_calls import NativeCalls
     from anygpu.placement.native_site import NativeSite
     from anygpu.placement.opaque_form import OpaqueForm
@@ -36,6 +36,7 @@ class Known:
     __slots__ = (
         "code",
         "forms",
+        "hosts",
         "lifted",
         "native",
         "native_marks",
@@ -58,6 +59,8 @@ class Known:
         self.new: dict[Hashable, NumpySite] = {}
         #: Those that run on NumPy until native code is ready for them, and on that from then on.
         self.native: dict[Hashable, NativeSite] = {}
+        #: The one of all of these that runs the next call, or what plans it: every call looks here first.
+        self.hosts: dict[Hashable, HostCalls | NumpySite | NativeSite] = {}
         #: Keys of calls that were native code and are planned now, because another device is faster still.
         self.planned: set[Hashable] = set()
         #: The native code of the last call: whether it is that of the next one too, it can tell without a key.
@@ -73,36 +76,47 @@ class Known:
         self.lifted = without(self.lifted, types)
 
     def remember(self, key: Hashable, site: CallSite) -> None:
+        """Keep the site of calls that are planned; the one that was used least lately goes."""
         self.new.pop(key, None)
+        self.hosts.pop(key, None)
         self.sites[key] = site
         if len(self.sites) > _MOST_SITES:
-            self.sites.popitem(last=False)
+            self.hosts.pop(self.sites.popitem(last=False)[0], None)
 
     def used(self, key: Hashable) -> None:
-        """Not the next to be forgotten."""
+        """Note that a site was used: it is not the next to be forgotten."""
         with contextlib.suppress(KeyError):  # forgotten since, by another thread
             self.sites.move_to_end(key)
 
     def remember_new(self, key: Hashable, early: NumpySite) -> None:
+        """Keep the site of calls that are new."""
         if len(self.new) >= _MOST_NEW:
             self.new.clear()  # which costs less than to look for the oldest one
-        self.new[key] = early
+            self.hosts.clear()
+        self.new[key] = self.hosts[key] = early
 
     def plan_from_now_on(self, key: Hashable) -> None:
-        """Calls are planned, and native code gets none of them."""
+        """Have such calls planned, and give native code none of them."""
         if len(self.planned) >= _MOST_SITES:
             self.planned.clear()
         self.planned.add(key)
-        self.native.pop(key, None)
+        self.forget_native(key)
         self.quick = None
 
+    def forget_native(self, key: Hashable) -> None:
+        """Drop the site of calls that are for NumPy or native code."""
+        self.native.pop(key, None)
+        self.hosts.pop(key, None)
+
     def remember_native(self, key: Hashable, site: NativeSite) -> None:
+        """Keep the site of calls that are for NumPy or native code."""
         if len(self.native) >= _MOST_NEW:
+            self.hosts.clear()
             # Arguments that are new with every call do not drive out what was compiled for others.
             self.native = {old: each for old, each in self.native.items() if each.direct is not None}
             if len(self.native) >= _MOST_SITES:
                 self.native.clear()
-        self.native[key] = site
+        self.native[key] = self.hosts[key] = site
 
 
 class NumpySite:
@@ -117,6 +131,7 @@ class NumpySite:
         self.calls, self.seconds = 0, 0.0
 
     def ran_on_host(self, seconds: float) -> None:
+        """Count a call on NumPy, which took so long."""
         self.calls += 1
         self.seconds += seconds
 

@@ -31,6 +31,7 @@ class Loading:
         self.threads: list[threading.Thread] = []
 
     def is_done(self) -> bool:
+        """Whether all of the module is loaded."""
         # It is among the modules as soon as its import has begun.
         return hasattr(sys.modules.get(self._module), self._last_name)
 
@@ -47,16 +48,24 @@ class Loading:
         return self.thread is not None and self.thread.is_alive()
 
     def _load(self, first: Callable[[], None] | None, then: tuple[Callable[[], None], ...]) -> None:
+        """On the thread: do what is to be done first, import the module, and do the rest."""
         from anygpu.placement.switching import yielding
 
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
-        with contextlib.suppress(Exception), yielding():
+        with contextlib.suppress(Exception), yielding(), _with_numpys_own():
             if first is not None:
                 first()
             importlib.import_module(self._module)
             for each in then:
                 each()
                 self.is_ready = True
+
+
+def _with_numpys_own() -> contextlib.AbstractContextManager[None]:
+    """Where calls are deferred, let what is loaded find NumPy's own functions, and not those that stand in for them."""
+    conversions = sys.modules.get("anygpu.array.deferred.conversions")
+    unconverted = getattr(conversions, "unconverted", None)
+    return contextlib.nullcontext() if unconverted is None else unconverted()
 
 
 planning = Loading(PLANNING, "place")

@@ -14,8 +14,6 @@ from weakref import WeakSet
 import msgspec
 import numpy as np
 
-from anygpu.array.trace.traced import Traced
-from anygpu.array.trace.tracing import trace
 from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import catalogue, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost
@@ -25,7 +23,6 @@ from anygpu.hardware.selection import matches_name, meant
 from anygpu.placement.background import Background
 from anygpu.placement.options import Options
 from anygpu.placement.pacing import LOOKING, Pace
-from anygpu.plan.fusion import structure_of
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker, default_budget
 
@@ -37,15 +34,19 @@ _USABLE = 0.8
 
 
 class Machine(NamedTuple):
+    """The devices of a machine, and why others are unavailable."""
+
     devices: tuple[Device, ...]
     unavailable: tuple[Unavailable, ...]
     by_id: Mapping[str, Device]
 
     def device(self, identity: str) -> Device | None:
+        """The device with this id, if there is one."""
         return self.by_id.get(identity)
 
 
 def machine_of(devices: Iterable[Device], unavailable: Iterable[Unavailable]) -> Machine:
+    """A machine of these devices; of two with one id the first counts."""
     found = tuple(devices)
     return Machine(found, tuple(unavailable), {each.id: each for each in reversed(found)})
 
@@ -69,8 +70,8 @@ class MachineLook(ABC):
         self._unprobed: deque[str] | None = None
         #: What was found so far by probing one engine after the other.
         self._found: list[Device | Unavailable] = []
-        #: Call sites that have looked at it.
-        self._sites: WeakSet[Candidates] = WeakSet()
+        #: The candidates of call sites that have looked at it.
+        self._candidates: WeakSet[Candidates] = WeakSet()
         #: Whether somebody has asked for a look, and whether one is being taken.
         self._looking = self._ready = False
         self._is_probing = False
@@ -109,7 +110,7 @@ class MachineLook(ABC):
             if self._unprobed is not None:
                 self._unprobed.clear()
             if was_partial:
-                self._tell_sites()
+                self._tell_candidates()
         return found
 
     def device(self, identity: str) -> Device | None:
@@ -157,17 +158,17 @@ class MachineLook(ABC):
         """Devices have come or gone: calls look at them anew."""
         with self.lock:
             self._machine = None
-            self._tell_sites()
+            self._tell_candidates()
 
-    def _tell_sites(self) -> None:
+    def _tell_candidates(self) -> None:
         """Other devices are known now: call sites consider them when they next plan a call."""
         with self.lock:
-            for site in list(self._sites):
-                site.devices_changed()
+            for candidates in list(self._candidates):
+                candidates.devices_changed()
 
-    def considered(self, site: Candidates) -> None:
-        """A call site has looked at the devices that there are now."""
-        self._sites.add(site)
+    def considered(self, candidates: Candidates) -> None:
+        """Tell the candidates of a call site when devices come or go: it has looked at those that there are now."""
+        self._candidates.add(candidates)
 
     def add_seconds(self, seconds: float) -> None:
         """Calls have taken so long. Any thread may say so, with or without the lock."""
@@ -204,6 +205,11 @@ class MachineLook(ABC):
             self.background.submit(partial(self._look, pays=pays))
 
     def _look(self, *, pays: bool = False) -> None:
+        """In the background: load what traces and predicts, and probe for devices."""
+        from anygpu.array.trace.traced import Traced
+        from anygpu.array.trace.tracing import trace
+        from anygpu.plan.fusion import structure_of
+
         # Recording loads modules when it first meets an operation: not in the time of a caller.
         traced = trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
         if isinstance(traced, Traced):
@@ -244,7 +250,7 @@ class MachineLook(ABC):
             self._found += [each for each in found if each.engine in engines]
             if not self._is_complete:
                 self._machine = None
-                self._tell_sites()
+                self._tell_candidates()
         self._machine_so_far()
 
     def _probe_next_later(self) -> None:

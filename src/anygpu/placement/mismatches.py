@@ -58,9 +58,10 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def command(self) -> str:
-        return f"anygpu report {self.id}"
+        return f"anygpu verify --report {self.id}"
 
     def warning(self) -> ResultMismatch:
+        """The warning for the user, which may also be raised."""
         return ResultMismatch(
             self.task,
             self.device,
@@ -115,6 +116,7 @@ def mismatch(
 
 
 def _facts(device: Device | None) -> dict[str, str]:
+    """What a report says of a device."""
     if device is None:
         return {}
     names = ("engine", "kind", "name", "driver", "api")
@@ -122,6 +124,7 @@ def _facts(device: Device | None) -> dict[str, str]:
 
 
 def _versions(device: str) -> dict[str, str]:
+    """The versions of all libraries that take part, for a report."""
     found = {"anygpu": __version__, "numpy": np.__version__, "python": platform.python_version()}
     found["system"] = platform.platform()
     for engine in {parse_device(each).engine for each in device.split("+")}:
@@ -131,7 +134,7 @@ def _versions(device: str) -> dict[str, str]:
 
 
 def keep(found: Mismatch) -> None:
-    """For `anygpu report`; a folder that cannot be written to costs only the report."""
+    """For `anygpu verify --report`; a folder that cannot be written to costs only the report."""
     folder = cache_folder() / FOLDER
     if write_file(folder / f"{found.id}.json", encode_json(found)):
         with contextlib.suppress(OSError):

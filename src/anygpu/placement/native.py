@@ -35,7 +35,6 @@ from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
 from anygpu.history.hints import NATIVE, hints_path, mark_of
 from anygpu.placement import executing, loading
-from anygpu.placement.comparing import learn_flags, learn_silence
 from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
 from anygpu.placement.known import Known
 from anygpu.placement.native_calls import (
@@ -51,11 +50,21 @@ from anygpu.placement.native_calls import (
     stay,
     stay_because_slow,
 )
-from anygpu.placement.native_marks import mark_native, mark_tried, unmark_tried
+from anygpu.placement.native_loading import mark_native, mark_tried, unmark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
 from anygpu.placement.switching import yielding
-from anygpu.placement.trust import Sample, Trust, code_of, loud, modes_now, number_kinds, sample_of
+from anygpu.placement.trust import (
+    Sample,
+    Trust,
+    code_of,
+    learn_flags,
+    learn_silence,
+    loud,
+    modes_now,
+    number_kinds,
+    sample_of,
+)
 
 #: A trace is given up after so long, with a quarter of what calls have taken as long as that is little, or after such a
 #: share of it.
@@ -81,6 +90,7 @@ class NativeTrial:
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
+        """Run one call, on NumPy or as native code that is compared with it; its value."""
         site = self._site
         call = Called(function, arguments, keywords, begin)
         allowance.earn(site.seconds - site.paid)
@@ -168,7 +178,7 @@ def _again_after_errors(site: NativeSite) -> Iterator[None]:
 def _move(site: NativeSite, known: Known, types: frozenset[type], call: Called) -> None:
     """The values of some numbers decide what is computed: from now on they are a part of keys."""
     known.on_value_dependence(types)
-    known.native.pop(site.key, None)
+    known.forget_native(site.key)
     site.key = signature(call.arguments, call.keywords, known.lifted)
     known.remember_native(site.key, site)
 
@@ -245,7 +255,7 @@ def _reported(site: NativeSite) -> Iterator[None]:
 
 def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced: Traced, error: MissingExtra) -> None:
     """Nothing compiles here: the receipt has the command that installs it, and a first warning the gain to expect."""
-    from anygpu.placement.gain_without_llvm import warn_once  # which no usual installation needs
+    from anygpu.placement.native_speed import warn_once  # which no usual installation needs
 
     site.stay(f"numpy runs it, because {error}")
     warn_once(site.note.task, function, traced.program, error)

@@ -23,13 +23,12 @@ from anygpu.base.units import readable_seconds
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.notes import Failure, HostNote, NativeNote, Note, listeners, made, publish
+from anygpu.notes import HostNote, NativeNote, Note, listeners, made, publish, publish_failure
 from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.background import Background
-from anygpu.placement.comparing import compared, learn_flags, learn_silence, may_hide, quiet_lines
 from anygpu.placement.known import PLAN
-from anygpu.placement.native_marks import mark_tried
+from anygpu.placement.native_loading import mark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.switching import yielding
 from anygpu.placement.trust import (
@@ -38,14 +37,19 @@ from anygpu.placement.trust import (
     Sample,
     Trust,
     code_of,
+    compared,
     is_finite,
     is_shown,
+    learn_flags,
+    learn_silence,
     loud,
+    may_hide,
     may_warn,
     mode_token,
     modes_now,
     number_kinds,
     peculiarity,
+    quiet_lines,
     sample_of,
     warns,
 )
@@ -114,6 +118,7 @@ class Allowance:
         self._usual += (seconds - self._usual) / 2
 
     def affords_one(self) -> bool:
+        """Whether calls have paid for another trial."""
         return self._spent + self._usual <= self._earned
 
 
@@ -172,6 +177,7 @@ class NativeCalls:
 
     @property
     def note(self) -> NativeNote:
+        """The note from which receipts of such calls are made."""
         return self._note
 
     @property
@@ -180,6 +186,7 @@ class NativeCalls:
         return not self._trust.flags
 
     def _noted(self) -> NativeNote:
+        """A note that says how much faster native code is."""
         seconds, numpy = self._seconds, self._site.least
         took = f"it takes {readable_seconds(seconds)}, and numpy {readable_seconds(numpy)}"
         reason = f"native code is {numpy / max(seconds, 1e-9):.1f} × faster: {took}."
@@ -250,8 +257,7 @@ class NativeCalls:
             return self._compare(call, f"{why}; NumPy computes it again, so that its warnings appear.")
         value = trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
         end = _clock()
-        if not self._proved:
-            self._seconds = min(self._seconds, end - ready)
+        self._seconds = min(self._seconds, end - ready)
         self._left -= 1
         published((self._note, begin, ready, end), call, value)
         return value
@@ -295,6 +301,9 @@ class NativeCalls:
             self._be_quick(call.function)
             self._begin_interval()
             return _GO_ON
+        if self._seconds + OVERHEAD > site.least:
+            stay_because_slow(site, self._seconds)  # calls that were compared have shown that NumPy takes less
+            return on_numpy(site, call)
         allowance.earn(self._calls * (site.least - self._seconds))
         self._begin_interval()
         self._looks += 1
@@ -313,6 +322,7 @@ class NativeCalls:
             self._site.known.quick = self
 
     def _begin_interval(self) -> None:
+        """Set the number of calls until a sample is compared with NumPy again."""
         site, seconds = self._site, max(self._seconds, 1e-7)
         calls = calls_between_samples(site.least, seconds, self._copying, samples=self._samples)
         if probes_by_itself():
@@ -360,6 +370,7 @@ class NativeCalls:
         return value
 
     def _compare_again(self, function: Callable[..., Any], sample: Sample, kinds: tuple[Any, ...]) -> None:
+        """In the background: compare native code with NumPy for a sample of a new kind of numbers."""
         agreed = False
         try:
             with contextlib.suppress(Exception), yielding(), background.must_finish():
@@ -400,8 +411,7 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
             else:
                 value = site.call_on_host(call.function, call.arguments, call.keywords)  # type: ignore[attr-defined]
     except BaseException as error:
-        if events.calls:
-            events.calls.tell(Failure(note.task, "numpy", type(error).__name__, call.begin, _clock()), None)
+        publish_failure(note.task, error, call.begin, call.function)
         raise
     end = _clock()
     site.add(end - ready)
@@ -489,6 +499,7 @@ def agrees(
 def _pin(
     site: NativeSite, function: Callable[..., Any], sample: Sample, difference: Difference, *, before_use: bool
 ) -> None:
+    """Keep such calls on NumPy, because native code was wrong, and warn the user."""
     from anygpu.placement.mismatches import keep, mismatch, tell  # which only a wrong result needs
 
     program = sample.traced.program
@@ -505,5 +516,6 @@ def _pin(
 
 
 def _raise_once(site: NativeSite, warning: Warning, *_: Any) -> Any:
+    """Raise the warning in place of a call, and run the next ones on NumPy."""
     site.look_again(math.inf)
     raise warning

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from anygpu.base.processors import usable_processors
+from anygpu.history import hints
 from anygpu.placement.loading import NATIVE, native
-from anygpu.placement.native_marks import mark_tried
 from anygpu.placement.switching import yielding
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def begin_for(site: NativeSite) -> None:
 
 
 def _has_spare_processor(site: NativeSite) -> bool:
+    """Whether the calls so far have left enough of a processor idle."""
     clock, processor_clock = site.began
     used = (time.process_time() - processor_clock) / max(time.perf_counter() - clock, 1e-9)
     return usable_processors() - used >= _SPARE
@@ -69,12 +70,14 @@ def _start_compiler() -> None:
 
 
 def _make_runtime_quietly() -> None:
+    """Make the native runtime on a thread, without raising."""
     # Whoever needs it gets the error.
     with contextlib.suppress(Exception), yielding():
         _make_runtime()
 
 
 def _make_runtime() -> None:
+    """Compile or load what all native code needs."""
     from anygpu.engines.cpu.runtime import native_runtime
 
     native_runtime()
@@ -86,4 +89,34 @@ def _trace_something() -> None:
 
     from anygpu.array.trace.tracing import trace
 
+    # What compares results with NumPy's likewise.
+    importlib.import_module("anygpu.agreement.analysis")
+    importlib.import_module("anygpu.agreement.comparison")
     trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
+
+
+# -- marks for the next process
+
+
+def mark_tried(site: NativeSite) -> None:
+    """Have the next process not try native code so early, unless it turns out to be faster in this one."""
+    _change(site, hints.NUMPY, is_set=True)
+    _change(site, hints.NATIVE, is_set=False)
+
+
+def mark_native(site: NativeSite) -> None:
+    """Have the next process load what native code needs with the function, and try it with the first such call."""
+    _change(site, hints.NATIVE, is_set=True)
+
+
+def unmark_tried(site: NativeSite) -> None:
+    """Take back `mark_tried`: native code was not tried in vain."""
+    _change(site, hints.NUMPY, is_set=False)
+
+
+def _change(site: NativeSite, name: str, *, is_set: bool) -> None:
+    """Put such calls on a list, with their function, or take them off it."""
+    path, code = hints.hints_path(name), site.known.code
+    if path is not None and code is not None:
+        calls = hints.mark_of_code(code, site.key)
+        hints.change_marks(path, [hints.mark_of_code(code), calls] if is_set else [], [] if is_set else [calls])

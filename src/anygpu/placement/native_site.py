@@ -89,6 +89,13 @@ class NativeSite:
         if self.seconds >= self._next_look:
             self._look()
 
+    def ran_elsewhere(self, seconds: float, calls: int = 1) -> None:
+        """Calls took so long of which nothing says what one takes NumPy."""
+        self.calls += calls
+        self.seconds += seconds
+        if self.seconds >= self._next_look:
+            self._look()
+
     def use(self, native: Callable[..., Any]) -> None:
         """This runs the calls from now on. Any thread may say so."""
         self.direct, self.skip_planning, self.is_tried = native, 0, False

@@ -17,15 +17,15 @@ from anygpu.base import events
 from anygpu.base.display import drawn
 from anygpu.errors import InvalidOption
 from anygpu.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
-from anygpu.notes import Failure, last, listeners, made, publish
+from anygpu.notes import last, listeners, made, publish, publish_failure
 from anygpu.placement import executing, loading
 from anygpu.placement.known import PLAN, Known, NumpySite, has_own_array, name_of, note_of_new
 from anygpu.placement.options import CallOptions, Options, options
-from anygpu.placement.signature import BUILTIN, OwnArray, signature, way_of
+from anygpu.placement.signature import BUILTIN, OwnArray, describe_keywords, signature, way_of
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
-    from anygpu.placement.call_site import CallSite
+    from anygpu.placement.call_site import HostCalls
     from anygpu.placement.native_site import NativeSite
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
@@ -86,6 +86,7 @@ class Calls:
         return call_of(self._function, self._known, self._find_planner(), key, arguments, keywords)
 
     def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
+        """Plan the call, and run it; its value and receipt."""
         # Late: a process whose calls are few and short never needs it. On a busy machine loading takes long, and the
         # receipt has to say so.
         begun = None if loading.is_loaded() else _clock()
@@ -141,11 +142,12 @@ class Offloaded(Calls, Generic[P, R]):
     # -- calls
 
     def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
-        # What is done here is done for every call, also of functions that take a microsecond: so it is written out.
+        """Call the function where its calls belong; its value. Short calls pay for this: `signature` is written out."""
         known = self._known
+        function: Callable[..., R] = self._function
         quick = known.quick
         if quick is not None and not keywords:
-            value: R = quick.quick(self._function, arguments)
+            value: R = quick.quick(function, arguments)
             if value is not PLAN:
                 return value
         begin = _clock()
@@ -163,79 +165,68 @@ class Offloaded(Calls, Generic[P, R]):
             else:
                 (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
         if keywords:
-            for name, each in keywords.items():
-                parts.append(name)
-                kind = type(each)
-                if kind is _ndarray:
-                    dtype = each.dtype
-                    parts.append(each.shape)
-                    parts.append(dtype.num if dtype.isnative else -dtype.num)
-                elif kind in lifted:
-                    parts.append(kind)
-                else:
-                    (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
+            describe_keywords(keywords, parts, lifted)
         key = tuple(parts)
-        site: CallSite | NumpySite | NativeSite | None = known.native.get(key)
-        if site is None and (not self._may_be_native or key in known.planned or has_own_array(key)):
-            site = known.sites.get(key)
-            if site is None:
-                site = known.new.get(key)
-        if site is None:
-            site = self._first_site(key)
-        function: Callable[..., R] = self._function
-        if (
-            site is not None
-            and site.skip_planning > 0
-            and (not site.looks_first or site.does_as_recorded(function, arguments, keywords))  # type: ignore[union-attr]
-        ):
-            ready = _clock()
-            token = executing.enter(True) if executing.asked else None
-            try:
-                if not site.runs_as_is:
-                    value = site.call_on_host(function, arguments, keywords)  # type: ignore[union-attr]
-                else:
-                    value = function(*arguments, **keywords) if keywords else function(*arguments)
-            except BaseException as error:
-                if events.calls:
-                    events.calls.tell(Failure(self._task, "numpy", type(error).__name__, begin, _clock()), None)
-                raise
-            finally:
-                if token is not None:
-                    executing.leave(token)
-            end = _clock()
-            site.ran_on_host(end - ready)
-            left = (site.note, begin, ready, end)
-            _set_last(left)
-            if events.calls or _listening():
-                if events.returned or _listening():
+        site = known.hosts.get(key) or self._find_site(key)
+        if site is not None:
+            if site.skip_planning > 0 and (
+                not site.looks_first or site.does_as_recorded(function, arguments, keywords)  # type: ignore[union-attr]
+            ):
+                ready = _clock()
+                token = executing.enter(True) if executing.asked else None
+                try:
+                    if not site.runs_as_is:
+                        value = site.call_on_host(function, arguments, keywords)  # type: ignore[union-attr]
+                    else:
+                        value = function(*arguments, **keywords) if keywords else function(*arguments)
+                except BaseException as error:
+                    publish_failure(self._task, error, begin, function)
+                    raise
+                finally:
+                    if token is not None:
+                        executing.leave(token)
+                end = _clock()
+                site.ran_on_host(end - ready)
+                left = (site.note, begin, ready, end)
+                if events.calls or _listening():
                     publish(left, (function, arguments, keywords, value))
                 else:
-                    events.calls.tell(left, None)
-            return value
-        direct = None if site is None else site.direct  # read once: another thread may take it away
-        if direct is not None:
-            value = direct(function, arguments, keywords, begin)
-            if value is not PLAN:
+                    _set_last(left)
                 return value
+            direct = site.direct  # read once: another thread may take it away
+            if direct is not None:
+                value = direct(function, arguments, keywords, begin)
+                if value is not PLAN:
+                    return value
         if _is_recorded(key):
             return function(*arguments, **keywords)
-        placed: R = self._place(key, arguments, keywords)[0]
-        return placed
+        return self._place(key, arguments, keywords)[0]  # type: ignore[no-any-return]
 
-    def _first_site(self, key: tuple[Hashable, ...]) -> NativeSite | NumpySite | None:
-        """For calls that have not been met before; `None` where the first of them is to be planned."""
+    def _find_site(self, key: tuple[Hashable, ...]) -> HostCalls | NumpySite | NativeSite | None:
+        """What runs such calls, or plans them; a new site for the first. `None` where the first is to be planned."""
         known = self._known
+        found: HostCalls | NumpySite | NativeSite | None
         if self._may_be_native and key not in known.planned and not has_own_array(key):
-            return self._native_site(key)
-        if not self._may_begin_on_host or has_own_array(key):
-            return None
+            found = known.native.get(key)
+            if found is None:
+                return self._native_site(key)
+        else:
+            planned = known.sites.get(key)
+            found = known.new.get(key) if planned is None else planned.host
+            if found is None:
+                return self._new_site(key) if self._may_begin_on_host and not has_own_array(key) else None
+        known.hosts[key] = found
+        return found
+
+    def _new_site(self, key: tuple[Hashable, ...]) -> NumpySite:
+        """A site for calls of a new kind, which run on NumPy."""
         if self._needs_no_planning:
             site = NumpySite(self._note_of_new)
         else:
             from anygpu.placement.new_call_site import NewCallSite  # few functions have one
 
             site = NewCallSite(self._note_of_new)
-        known.remember_new(key, site)
+        self._known.remember_new(key, site)
         return site
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
@@ -257,12 +248,14 @@ class Offloaded(Calls, Generic[P, R]):
         return value
 
     def _prepared(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Compile for such arguments, and call the function; its value."""
         from anygpu.placement.native import prepare  # the caller has asked to wait
 
         site = self._known.native.get(key) or self._native_site(key)
         return prepare(site, self._function, arguments, keywords)
 
     def _native_site(self, key: tuple[Hashable, ...]) -> NativeSite:
+        """A new site for calls that run on NumPy or as native code."""
         from anygpu.placement.native_site import NativeSite  # calls that name a device need none
 
         known = self._known
@@ -282,6 +275,7 @@ class Offloaded(Calls, Generic[P, R]):
 
     @property
     def options(self) -> Options:
+        """The options that were asked for."""
         return self._known.options
 
     def __repr__(self) -> str:
@@ -316,6 +310,7 @@ _OF_FUNCTIONS = frozenset(("__code__", "__defaults__", "__kwdefaults__", "__glob
 
 
 def _found(module: str | None, name: str) -> Any:
+    """The object with this name in a module, or `None`"""
     found: Any = sys.modules.get(module or "")
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -323,6 +318,7 @@ def _found(module: str | None, name: str) -> Any:
 
 
 def _restored(function: Callable[..., Any], options: Options) -> Any:
+    """The offloaded form of a function with some options."""
     if options.deferred:
         from anygpu.placement.deferred import Deferred
 
@@ -338,6 +334,7 @@ def default_planner() -> Planner:
 
 
 def _allows_numpy(options: Options) -> bool:
+    """Whether NumPy is among the devices that were asked for."""
     if options.names_only_numpy or (options.engine is None and not options.preference.on):
         return True
     from anygpu.placement.planner import allows_numpy
@@ -351,6 +348,7 @@ def _is_recorded(key: tuple[Hashable, ...]) -> bool:
 
 
 def check_callable(function: Any) -> None:
+    """Raise `InvalidOption` for an object that cannot be called."""
     if not callable(function):
         hint = " Put @property above @offload." if isinstance(function, property | functools.cached_property) else ""
         raise InvalidOption(f"anygpu takes a function to run; got {function!r}.{hint}")

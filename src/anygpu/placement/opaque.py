@@ -18,13 +18,13 @@ from anygpu.hardware.device import Device
 from anygpu.hardware.selection import select
 from anygpu.placement.call import Call
 from anygpu.placement.executing import Executing
-from anygpu.placement.learnt_memory import Short, without_memory
-from anygpu.placement.opaque_form import EVERY, FIRST
+from anygpu.placement.opaque_form import EVERY, FIRST, Short, without_memory
 from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.plan.plan import Plan, Refused
 from anygpu.receipts import Attempt, PhaseTimer, Receipt
 from anygpu.workers.thread import ThreadWorker
 
+_FIRST_CALL = "it was the first such call there, and opaque tasks are predicted from history only"
 _NOT_LOOKED_INTO = "the function is an opaque task, which is not inspected"
 
 #: Calls on a device before one that was never tried gets a call.
@@ -35,7 +35,7 @@ def explain_opaque(call: Call) -> Plan:
     """The plan of an opaque task, which only history speaks for."""
     _consider(call)
     choice, short = _choose(call)
-    plan = call.site.plan(choice.sentence, choice.candidate)
+    plan = call.site.candidates.plan(choice.sentence, choice.candidate)
     if not short:
         return plan
     return msgspec.structs.replace(
@@ -44,93 +44,50 @@ def explain_opaque(call: Call) -> Plan:
 
 
 def place_opaque(call: Call, timer: PhaseTimer | None = None) -> tuple[Any, Receipt]:
-    """Native arrays in and out, on the device of that engine that history speaks for."""
+    """Run an opaque task on the device of its engine that history speaks for; its value with NumPy's arrays, and the
+    receipt."""
     site, planner, chooser = call.site, call.planner, call.site.chooser
     timer = PhaseTimer(planner.clock) if timer is None else timer
     with timer.phase("plan"):
-        _consider(call)
-        choice, short = _choose(call)
-        if any(each.device == choice.candidate for each in short) and site.options.fallback == "raise":
-            raise _no_memory(call, short[0])
-    device = planner.machine().device(choice.candidate)
-    worker = planner.worker(choice.candidate, site.options)
-    if device is None or not isinstance(worker, ThreadWorker):
-        raise InvalidOption(
-            f'{site.task} is an opaque task, and code does not go into another process: use isolation="thread" for '
-            f"{choice.candidate}."
-        )
-    predicted = chooser.estimate(choice.candidate) if chooser.tracks[choice.candidate].recent else None
-    form, rows = call.form
-    with timer.phase("plan"):
+        choice, device, worker = _device_for(call)
+        name = choice.candidate
+        predicted = chooser.estimate(name) if chooser.tracks[name].recent else None
+        form, rows = call.form
         form.recall(call, worker.engine)
         if form.program is not None:
             planner.recall.keep_opaque(site, call.function, form.program)
-        predicted_bytes = form.predicted(choice.candidate, rows)
-    there = back = 0
+        predicted_bytes = form.predicted(name, rows)
     with (
-        planner.using((choice.candidate,), predicted or 0.0),
-        _Measuring(worker, device, form.is_to_be_measured(choice.candidate, rows)) as memory,
+        planner.using((name,), predicted or 0.0),
+        _Measuring(worker, device, form.is_to_be_measured(name, rows)) as memory,
     ):
-        leaves, structure = flatten((call.arguments, call.keywords))
         with timer.phase("write"):
-            given: list[Any] = []
-            for leaf in leaves:
-                if isinstance(leaf, np.ndarray | Array):
-                    require_plain(leaf, f"{site.task}, a function of {site.options.engine}'s arrays,")
-                    values = np.asarray(leaf)
-                    there += values.nbytes
-                    given.append(worker.native(worker.upload(values)))
-                else:
-                    given.append(leaf)
-            arguments, keywords = unflatten(structure, given)
+            leaves, arguments, keywords, there = _uploaded(call, worker)
         with timer.phase("run"):
-            try:
-                calling = getattr(worker.engine, "calling", None)
-                with calling(given) if calling is not None else contextlib.nullcontext(), Executing():
-                    value = call.function(*arguments, **keywords)
-                worker.engine.synchronize(device)
-            except Exception as error:
-                # A lack of memory, a lost device: ours. Everything else is the user's own, and stays as it is.
-                translated = None
-                with contextlib.suppress(Exception):  # a user's error may fail when it is looked at
-                    translated = worker.engine.classify(error, device)
-                if translated is None:
-                    raise
-                raise translated from error
+            value = _call_native(call, worker, device, leaves, arguments, keywords)
         with timer.phase("read"):
-            results, shape = flatten(value)
-            fetched: list[Any] = []
-            for result in results:
-                if _is_native(result):
-                    values = np.array(worker.download(worker.adopt(result)))
-                    back += values.nbytes
-                    fetched.append(values)
-                else:
-                    fetched.append(result)
-            value = unflatten(shape, fetched)
+            value, back = _downloaded(value, worker)
         peak = memory.peak(kept=back if device.kind == "cpu" else 0)
     if peak is not None:
-        form.measured(call, choice.candidate, rows, peak)
+        form.measured(call, name, rows, peak)
     phases = timer.finish()
     took = phases.total - phases.plan
     with planner.lock:
-        chooser.measured(choice.candidate, took)
+        chooser.measured(name, took)
         planner.add_seconds(took)
         _offer_another(call)
     unknown = dict.fromkeys(("device_seconds", "kernels"), _NOT_LOOKED_INTO)
     if peak is None:
         unknown["peak_bytes"] = memory.why
     if predicted is None:
-        unknown["predicted_seconds"] = (
-            "it was the first such call there, and opaque tasks are predicted from history only"
-        )
-    receipt = Receipt(
+        unknown["predicted_seconds"] = _FIRST_CALL
+    return value, Receipt(
         task=site.task,
-        device=choice.candidate,
+        device=name,
         kind=device.kind,
         reason=choice.sentence,
         phases=phases,
-        attempts=(Attempt(device=choice.candidate, phases=phases),),
+        attempts=(Attempt(device=name, phases=phases),),
         bytes_to_device=there,
         bytes_to_host=back,
         peak_bytes=peak,
@@ -138,7 +95,82 @@ def place_opaque(call: Call, timer: PhaseTimer | None = None) -> tuple[Any, Rece
         predicted_seconds=predicted,
         unknown=unknown,
     )
-    return value, receipt
+
+
+def _device_for(call: Call) -> tuple[DeviceChoice, Device, ThreadWorker]:
+    """The device that was chosen for a call, and its worker. Raises `OutOfMemory` where it has too little memory and
+    the options allow no other."""
+    site, planner = call.site, call.planner
+    _consider(call)
+    choice, short = _choose(call)
+    if any(each.device == choice.candidate for each in short) and site.options.fallback == "raise":
+        raise _no_memory(call, short[0])
+    device = planner.machine().device(choice.candidate)
+    worker = planner.worker(choice.candidate, site.options)
+    if device is None or not isinstance(worker, ThreadWorker):
+        raise InvalidOption(
+            f'{site.task} is an opaque task, and code does not go into another process: use isolation="thread" for '
+            f"{choice.candidate}."
+        )
+    return choice, device, worker
+
+
+def _uploaded(call: Call, worker: ThreadWorker) -> tuple[list[Any], tuple[Any, ...], dict[str, Any], int]:
+    """The leaves of a call's arguments as the engine's own arrays, the arguments and keywords made of them, and the
+    bytes that were uploaded."""
+    leaves, structure = flatten((call.arguments, call.keywords))
+    given: list[Any] = []
+    nbytes = 0
+    for leaf in leaves:
+        if isinstance(leaf, np.ndarray | Array):
+            require_plain(leaf, f"{call.site.task}, a function of {call.site.options.engine}'s arrays,")
+            values = np.asarray(leaf)
+            nbytes += values.nbytes
+            leaf = worker.native(worker.upload(values))
+        given.append(leaf)
+    arguments, keywords = unflatten(structure, given)
+    return given, arguments, keywords, nbytes
+
+
+def _call_native(
+    call: Call,
+    worker: ThreadWorker,
+    device: Device,
+    leaves: list[Any],
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+) -> Any:
+    """Call the function with the engine's own arrays, and wait for the device; its value.
+
+    A lack of memory or a lost device is raised as anygpu's error. Everything else is the user's own, and stays as it
+    is.
+    """
+    try:
+        calling = getattr(worker.engine, "calling", None)
+        with calling(leaves) if calling is not None else contextlib.nullcontext(), Executing():
+            value = call.function(*arguments, **keywords)
+        worker.engine.synchronize(device)
+        return value
+    except Exception as error:
+        translated = None
+        with contextlib.suppress(Exception):  # a user's error may fail when it is looked at
+            translated = worker.engine.classify(error, device)
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def _downloaded(value: Any, worker: ThreadWorker) -> tuple[Any, int]:
+    """The value with NumPy's arrays for the engine's, and the bytes that were downloaded."""
+    leaves, structure = flatten(value)
+    fetched: list[Any] = []
+    nbytes = 0
+    for leaf in leaves:
+        if _is_native(leaf):
+            leaf = np.array(worker.download(worker.adopt(leaf)))
+            nbytes += leaf.nbytes
+        fetched.append(leaf)
+    return unflatten(structure, fetched), nbytes
 
 
 # -- memory
@@ -192,6 +224,7 @@ class _Measuring:
 
 
 def _meter(worker: Any, device: Device) -> Any:
+    """The engine's meter of a device's memory, if it has one."""
     find = getattr(worker.engine, "meter", None)
     return find(device) if find is not None else None
 
@@ -230,6 +263,7 @@ def _choose(call: Call) -> tuple[DeviceChoice, list[Short]]:
 
 
 def _no_memory(call: Call, short: Short) -> OutOfMemory:
+    """The error for a device that is predicted to lack memory for a call."""
     return OutOfMemory(
         short.device,
         short.needed,
@@ -240,8 +274,9 @@ def _no_memory(call: Call, short: Short) -> OutOfMemory:
 
 
 def _consider(call: Call) -> None:
+    """Find the devices of the task's engine, once; raise `DeviceUnavailable` where there is none."""
     site = call.site
-    if site.evaluated:
+    if site.candidates.evaluated:
         return
     engine = site.options.engine
     machine = call.planner.machine()
@@ -252,7 +287,7 @@ def _consider(call: Call) -> None:
         # The function takes that library's arrays, so there is nowhere to fall back to.
         reasons = [f"{each.reason} {each.fix or ''}".strip() for each in machine.unavailable if each.engine == engine]
         raise DeviceUnavailable(f'engine="{engine}"', reasons or [each.sentence for each in refused])
-    site.consider_engine(able, refused)
+    site.candidates.consider_engine(able, refused)
 
 
 def _offer_another(call: Call) -> None:
@@ -266,4 +301,5 @@ def _offer_another(call: Call) -> None:
 
 
 def _is_native(value: Any) -> bool:
+    """Whether a value is another library's array."""
     return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic)

@@ -8,16 +8,83 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anygpu.array.core.structure import flatten
-from anygpu.history.keys import function_hash, signature_hash
-from anygpu.placement.learnt_memory import predicted_peak
+from anygpu.base.units import readable_bytes
+from anygpu.history.records import function_hash, signature_hash
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
+
+
+# -- memory, as it was seen: pure functions of what was measured
+
+
+class Short(NamedTuple):
+    """A device without the memory for a call."""
+
+    device: str
+    needed: int
+    free: int
+
+    @property
+    def sentence(self) -> str:
+        """The bytes that are needed and free, as a sentence."""
+        return (
+            f"{self.device} needs about {readable_bytes(self.needed)} for it, and {readable_bytes(self.free)} are free."
+        )
+
+
+def predicted_peak(seen: Mapping[int, int], rows: int) -> int | None:
+    """The bytes that a call with so many rows takes, from peaks that were seen with others; `None` without any.
+
+    What was seen with that number of rows is believed. Else the line through what was seen tells: the part that does
+    not grow with the rows is at least 0, and more rows never take less than fewer. One number of rows alone says that
+    memory grows with the rows, which is too little for fewer rows, and enough for more.
+    """
+    if rows in seen:
+        return seen[rows]
+    if not seen:
+        return None
+    if len(seen) == 1:
+        ((known, peak),) = seen.items()
+        return peak * rows // known if known else peak
+    slope, constant = _line(seen)
+    least = max((peak for known, peak in seen.items() if known < rows), default=0)
+    most = min((peak for known, peak in seen.items() if known > rows), default=None)
+    value = max(least, int(constant + slope * rows))
+    return value if most is None or most < least else min(value, most)
+
+
+def _line(seen: Mapping[int, int]) -> tuple[float, float]:
+    """The slope and the constant of the line with the least squares, neither of which is negative."""
+    count = len(seen)
+    middle, level = sum(seen) / count, sum(seen.values()) / count
+    spread = sum((rows - middle) ** 2 for rows in seen)
+    slope = sum((rows - middle) * (peak - level) for rows, peak in seen.items()) / spread
+    constant = level - slope * middle
+    if slope < 0:
+        return 0.0, level
+    if constant < 0:
+        return sum(rows * peak for rows, peak in seen.items()) / sum(rows * rows for rows in seen), 0.0
+    return slope, constant
+
+
+def without_memory(needed: Mapping[str, int | None], free: Mapping[str, int | None]) -> list[Short]:
+    """The devices that have less free than a call is predicted to take there. What is not known excludes none."""
+    found: list[Short] = []
+    for device, peak in needed.items():
+        there = free.get(device)
+        if peak is not None and there is not None and there < peak:
+            found.append(Short(device, peak, there))
+    return found
+
+
+# -- forms
+
 
 #: Forms that are kept for one function.
 _MOST_FORMS = 64
@@ -95,6 +162,7 @@ class OpaqueForm:
         return calls < FIRST or calls % EVERY == 0
 
     def measured(self, call: Call, device: str, rows: int | None, peak: int) -> None:
+        """Learn the peak of a call with so many rows, and keep it for later processes."""
         number = rows or 0
         with self._lock:
             calls, peaks = self._calls.get((device, number), 1), self._peaks.setdefault(device, {})
@@ -131,10 +199,12 @@ def form_of(call: Call, forms: dict[Hashable, OpaqueForm]) -> RowsOfForm:
 
 
 def _is_array(leaf: Any) -> bool:
+    """Whether a leaf has a shape and a dtype."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _named(leaf: Any) -> tuple[str, str]:
+    """The type of a leaf, and its value if that is plain, for the name of a form."""
     plain = leaf if isinstance(leaf, bool | int | float | str | type(None)) else None
     return type(leaf).__qualname__, repr(plain)[:64]
 

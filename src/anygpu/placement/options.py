@@ -171,6 +171,7 @@ def check_names(given: Mapping[str, Any], known: type[CallOptions]) -> None:
 
 
 def _one_of(name: str, value: Any, known: Sequence[str]) -> Any:
+    """The value, if it is one of those that are known; raises `InvalidOption` otherwise."""
     if value not in known:
         listed = ", ".join(f'"{each}"' for each in known)
         raise InvalidOption(f"{name} is one of {listed}; got {value!r}.")
@@ -178,6 +179,7 @@ def _one_of(name: str, value: Any, known: Sequence[str]) -> Any:
 
 
 def _bytes(variable: str) -> int:
+    """The bytes that a variable of the environment asks for; 0 where it is not set."""
     given = os.environ.get(variable)
     found = bytes_from(given) if given else 0
     if found is None:
@@ -186,6 +188,7 @@ def _bytes(variable: str) -> int:
 
 
 def _number(variable: str, default: float) -> float:
+    """The number that a variable of the environment says, or the default."""
     given = os.environ.get(variable)
     try:
         return float(given) if given else default

@@ -98,8 +98,12 @@ def why_not_deferred(function: Callable[..., Any]) -> str | None:
             )
         if not _NAMES_OF_BOTH.isdisjoint(_texts(code)):
             return f"it asks for a method that arrays and numbers of ours have alike ({code.co_filename})"
+        if not _OF_FORTRAN.isdisjoint(code.co_names):
+            return f"it gets functions of LAPACK, which write over what is not NumPy's own array ({code.co_filename})"
         if "shuffle" in code.co_names:
             return f"it calls shuffle, which swaps elements of NumPy's own arrays alone ({code.co_filename})"
+        if not _OF_BUFFERS.isdisjoint(code.co_names) or ("ndarray" in code.co_names and "buffer" in _texts(code)):
+            return f"it asks for the buffer of an object, whose errors only NumPy's arrays raise ({code.co_filename})"
         line = _compares_identity(code, source)
         if line is not None:
             return f"it asks whether two objects are the same one ({code.co_filename}:{line})"
@@ -122,6 +126,8 @@ def _insists_on_numpys(value: Any) -> str | None:
     module = str(getattr(value, "__module__", ""))
     if "array_api_extra" in module and getattr(value, "__name__", "") == "at":
         return f"it uses {module}, which asks for the types of arrays"
+    if type(value).__name__ == "fortran":
+        return f"it calls {value.__name__}, which writes over what is not NumPy's own array"
     if isinstance(value, types.BuiltinFunctionType) and hasattr(sys.modules.get(module), "__pythran__"):
         return f"it calls {value.__name__}, which Pythran has compiled for NumPy's own arrays"
     return None
@@ -133,6 +139,9 @@ _RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 #: numbers.
 _CLASSES_OF_BOTH = frozenset((Collection, Container, Hashable, Iterable, Reversible, Sized))
 _NAMES_OF_BOTH = frozenset(("__contains__", "__hash__", "__iter__", "__len__", "__setitem__", *StandIn.__slots__))
+_OF_FORTRAN = frozenset(("get_lapack_funcs", "get_blas_funcs"))
+#: What takes the memory of an object, and says what is wrong with it.
+_OF_BUFFERS = frozenset(("frombuffer", "from_buffer", "pack_into", "unpack_from", "readinto"))
 _BETWEEN = frozenset(("CACHE", "PRECALL", "PUSH_NULL", "NOT_TAKEN"))
 
 
@@ -191,6 +200,7 @@ class Reach:
             return False
 
     def _look(self, function: Callable[..., Any]) -> bool:
+        """Whether all code that the function leads to is harmless; note what that depends on."""
         checked = 0
         for code, source in _codes(function):
             checked += 1
@@ -236,6 +246,7 @@ def _NOTHING() -> None:  # noqa: N802 - a constant
 
 
 def _is_followed(value: Any) -> bool:
+    """Whether a function's code is looked into: it is Python's, and not NumPy's."""
     return isinstance(value, types.FunctionType) and not str(value.__module__).startswith("numpy")
 
 
@@ -298,10 +309,12 @@ def _answers_itself(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a global is a plain value, which leads nowhere."""
     return value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic | np.dtype)
 
 
 def _is_harmless(value: Any) -> bool:
+    """Whether calling or reading a global cannot lead out of the code that is known."""
     if _is_number(value):
         return True
     name = str(getattr(value, "__name__", ""))

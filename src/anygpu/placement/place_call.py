@@ -8,33 +8,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anygpu.base import events
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
-from anygpu.fallback_warnings import warn_fallback
-from anygpu.hardware.device import CPU, DeviceKind
-from anygpu.notes import Failure, publish
+from anygpu.fallback_warnings import ran_on_host, warn_fallback
+from anygpu.hardware.device import CPU, DeviceKind, node_of
+from anygpu.notes import publish, publish_failure
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.device_call import Instead, run_on_device
-from anygpu.placement.direct import direct_calls
+from anygpu.placement.device_call import DeviceRun, Instead, run_on_device
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.known import Known
-from anygpu.placement.opaque import place_opaque
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, no_device
-from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
 from anygpu.placement.trust import (
     Filters,
     code_of,
 )
 from anygpu.placement.values import anygpu_arrays_in
-from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
-from anygpu.workers.task_lifecycle import Fail, Requeue, Started
+from anygpu.plan.candidate_history import DeviceChoice
+from anygpu.plan.choosing import WaitingTimes
+from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
+from anygpu.workers.worker import Ran
+
+if TYPE_CHECKING:
+    from anygpu.placement.retry import LockedTask
 
 #: Calls with anygpu's own arrays on the host before recording is tried for them, and what it may take.
 _CALLS_BEFORE_RECORDING, _AT_FIRST = 2, 0.03
@@ -60,29 +61,28 @@ def place(
     # All in one function: calls may be nested, and each takes of the depth that Python allows.
     try:
         if known.options.engine is not None:
+            from anygpu.placement.opaque import place_opaque
+
             outcome = place_opaque(call, timer)
         else:
-            warning = call.site.take_warning()
-            if warning is not None:
-                raise warning
+            if call.site.trust.pending_warning is not None:
+                call.site.trust.raise_pending_warning()
             with timer.phase("plan"):
-                planner.add_seconds(call.site.flush_timings(planner))
+                call.site.host.flush_timings(planner)
                 trace_and_predict(call, timer)
                 choice = choose(call)
                 if choice.checks is not None:
-                    call.site.begin_sample(choice.checks)
+                    call.site.chooser.begin_sample(choice.checks)
             outcome = run_with_retries(call, choice, timer)
             if outcome[1].device == "numpy":
-                call.site.planned(outcome[1].phases.plan + outcome[1].phases.other)
+                call.site.host.planned(outcome[1].phases.plan + outcome[1].phases.other)
     except BaseException as error:
-        if events.calls:
-            device = getattr(error, "device", None) or "numpy"
-            events.calls.tell(
-                Failure(call.site.task, str(device), type(error).__name__, began, time.perf_counter()), None
-            )
+        publish_failure(call.site.task, error, began, function, str(getattr(error, "device", None) or "numpy"))
         raise
     if call.site.chooser.baseline is None and known.options.engine is None:
-        call.site.go_direct(direct_calls(call, outcome[1]))
+        from anygpu.placement.direct import direct_calls  # for calls that name their device
+
+        call.site.host.go_direct(direct_calls(call, outcome[1]))
     publish(outcome[1], (function, arguments, keywords, outcome[0]))
     return outcome
 
@@ -93,24 +93,24 @@ def place(
 def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
     """Record and consider, as far as that is worth its time now."""
     planner, site, chooser = call.planner, call.site, call.site.chooser
-    if site.fallback_reason is not None or (site.options.names_only_numpy and chooser.baseline == "numpy"):
+    if site.candidates.fallback_reason is not None or (site.names_only_numpy and chooser.baseline == "numpy"):
         return
-    changed = site.traced is not None and call.given() is None and not call.find_program()
-    seconds = 0.0 if site.recorded else _seconds_for_recording(call)
-    if changed or seconds is None or seconds >= site.recording:
+    changed = site.programs.current is not None and call.given() is None and not call.find_program()
+    seconds = 0.0 if site.programs.is_tried else _seconds_for_recording(call)
+    if changed or seconds is None or seconds >= site.programs.seconds:
         begin = planner.clock()
         with timer.phase("trace"):
             call.record(None if changed else seconds)
         site, chooser = call.site, call.site.chooser  # recording may have given the call one of its own
         if chooser.baseline is not None:
             chooser.spend(planner.clock() - begin)
-    if site.evaluated:
+    if site.candidates.evaluated:
         return
     if chooser.baseline is None:
         require_what_was_asked_for(call)
-    if site.traced is None or site.fallback_reason is not None:
+    if site.programs.current is None or site.candidates.fallback_reason is not None:
         return
-    if chooser.baseline == "numpy" and not (planner.awake and chooser.affords(site.considering)):
+    if chooser.baseline == "numpy" and not (planner.awake and chooser.affords(site.candidates.considering)):
         return
     begin = planner.clock()
     call.consider()
@@ -144,27 +144,32 @@ def require_what_was_asked_for(call: Call) -> None:
         # Refusals of devices come first; what comes after them is not there, with what to do about it.
         others = missing.refusals[len(call.planner.machine_for(options).devices) :]
         _settle_for_numpy(site, missing, missing=others[0] if others else "")
-        site.wait_for_device()
-        call.planner.considered(site)
-    elif site.not_recorded is not None:
-        error = NotRecordable(site.task, site.not_recorded)
+        call.planner.considered(site.candidates)
+    elif site.programs.refusal is not None:
+        error = NotRecordable(site.task, site.programs.refusal)
         _settle_for_numpy(site, error, error.sentence)
 
 
 def _require_that_it_can(call: Call) -> None:
     """Before any work: can one of the devices that were asked for do all of it?"""
     site = call.site
-    if not site.predictions:
-        refused = site.refused[0]
+    if not site.candidates.predictions:
+        refused = site.candidates.refused[0]
         error = DeviceUnavailable(str(site.options.preference), [refused.sentence])
         _settle_for_numpy(site, error, refused.sentence)
-    elif site.options.fallback == "raise" and all(facts.lacks for facts in site.predictions.values()):
-        name, facts = next(iter(site.predictions.items()))
+    elif site.options.fallback == "raise" and all(facts.lacks for facts in site.candidates.predictions.values()):
+        name, facts = next(iter(site.candidates.predictions.items()))
         message = f"{name} cannot run the whole program."
         raise Unsupported("the whole program", name, instead=str(facts.lacks), message=message)
 
 
-def _settle_for_numpy(site: CallSite, why: AnyGPUError, sentence: str | None = None, missing: str = "") -> None:
+def _settle_for_numpy(
+    site: CallSite, why: AnyGPUError, sentence: str | None = None, missing: str | None = None
+) -> None:
+    """Have calls run on NumPy, with a warning if the options want one; raise `why` if they allow no fallback.
+
+    `missing` says what to do about a device that is not there.
+    """
     if site.options.fallback == "raise":
         raise why
     # An error lists every device; in a warning and in a receipt the first line says enough, with what is missing.
@@ -172,20 +177,28 @@ def _settle_for_numpy(site: CallSite, why: AnyGPUError, sentence: str | None = N
     if site.options.fallback == "warn":
         hint = f" {missing or 'Run `anygpu doctor` to see why.'}" if more else ""
         warn_fallback(f"{site.task} runs on NumPy instead: {first}{hint}", cause=(site.task, first))
-    site.fall_back(first)
+    site.candidates.fall_back(first, misses_device=missing is not None)
 
 
 def choose(call: Call, waiting: Mapping[str, float] | WaitingTimes | None = None) -> DeviceChoice:
     """Choose the candidate; `waiting` are the seconds until candidates are free, else the planner is asked."""
     site, planner = call.site, call.planner
-    if site.fallback_reason is not None:
-        return DeviceChoice("numpy", "only", f"nothing else can run it: {site.fallback_reason}")
+    if site.candidates.fallback_reason is not None:
+        return DeviceChoice("numpy", "only", f"nothing else can run it: {site.candidates.fallback_reason}")
     with planner.lock:
         pinned = planner.pinned.get(code_of(call.function)) if planner.pinned else None
         if pinned is not None and site.chooser.pinned is None:
             site.pin(pinned)
-        choice = site.choose(planner.waiting(), waiting)
-    if choice.candidate == "numpy" and choice.kind == "baseline" and site.traced is None and site.chooser.calls:
+        if waiting is None:
+            busy = planner.waiting()
+            waiting = site.candidates.waiting_times(busy) if busy else busy
+        choice = site.chooser.choose(waiting)
+    if (
+        choice.candidate == "numpy"
+        and choice.kind == "baseline"
+        and site.programs.current is None
+        and site.chooser.calls
+    ):
         return choice._replace(sentence=why_not_elsewhere(planner, site))
     if choice.candidate == "numpy" and (why := _why_cpu_is_numpy(planner, site.options)) is not None:
         return choice._replace(sentence=why)
@@ -228,6 +241,9 @@ def run_with_retries(
                 raise
             # The frames of the failed attempt hold its arrays; they must go before anything else is tried.
             failure = error.with_traceback(None)
+        from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
+        from anygpu.workers.task_lifecycle import Fail, Requeue, Started
+
         spent = Phases(other=planner.clock() - begin)
         attempts.append(Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure)))
         if life is None:
@@ -247,11 +263,11 @@ def run_untraced(
 ) -> tuple[Any, Receipt]:
     """The user's own function on the user's own arrays. What it raises is the user's business."""
     site, planner = call.site, call.planner
-    predicted = site.estimate("numpy")
+    predicted = site.chooser.estimate("numpy")
     disturbed, conditions = planner.pace.exploring, planner.watch.begin(planner.clock())
     call.start()
     with timer.phase("run"):
-        value = site.run_on_host(call.function, call.arguments, call.keywords)
+        value = site.host.run_on_host(call.function, call.arguments, call.keywords)
     if site.chooser.baseline == "numpy":
         with timer.phase("plan"):
             took, busy = timer.seconds("run"), planner.watch.end(conditions, planner.clock())
@@ -269,12 +285,12 @@ def run_at(
 ) -> tuple[Any, Receipt]:
     """The value, and what happened; `attempts` are those that failed before."""
     site, name = call.site, choice.candidate
-    if name == "numpy" and site.uses_numpys_arrays:
+    if name == "numpy" and site.host.uses_numpys_arrays:
         return run_untraced(call, choice, timer, attempts)
-    if name == "numpy" or (site.traced is None and site.has_anygpu_arrays):
+    if name == "numpy" or (site.programs.current is None and site.has_anygpu_arrays):
         return _run_on_lazy_arrays(call, choice, timer, attempts)
     try:
-        outcome = run_on_device(call, choice, timer, attempts)
+        outcome = run_on_device(call, choice, call.given(), site.chooser.estimate(name))
     except AnyGPUError:
         raise
     except Exception as error:
@@ -282,7 +298,26 @@ def run_at(
         if site.chooser.baseline != "numpy" or site.has_anygpu_arrays or is_of_a_handler(error):
             raise
         outcome = Instead(f"{name} met a {type(error).__name__}, which NumPy raises with its own message.")
-    return outcome if not isinstance(outcome, Instead) else _run_instead(call, outcome, timer, attempts)
+    if isinstance(outcome, Instead):
+        return _run_instead(call, outcome, timer, attempts)
+    with timer.phase("plan"):
+        _learn(call, name, outcome)
+    unknown = dict(outcome.ran.unknown)
+    if outcome.predicted is None:
+        unknown["predicted_seconds"] = "there was no history of such calls"
+    return outcome.value, receipt_of(
+        outcome.ran,
+        _merge_phases(timer.finish(), outcome.ran.phases),
+        task=site.task,
+        device=name,
+        kind=outcome.prediction.kind,
+        reason=choice.sentence,
+        attempts=attempts,
+        predicted=outcome.predicted,
+        how=outcome.how,
+        program=outcome.program.key,
+        unknown=unknown,
+    )
 
 
 def _run_instead(call: Call, instead: Instead, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:
@@ -313,11 +348,11 @@ def _run_on_lazy_arrays(
     with call.planner.lock:
         site.measured(choice.candidate, phases.run)
         call.planner.add_seconds(phases.run)
-    if call.cacheable and site.not_recorded is None:
+    if call.cacheable and site.programs.refusal is None:
         explore(call)
     reason = choice.sentence
-    if site.not_recorded is not None:
-        reason = f"its arguments are on that device, and it cannot be traced: {site.not_recorded}"
+    if site.programs.refusal is not None:
+        reason = f"its arguments are on that device, and it cannot be traced: {site.programs.refusal}"
     return value, Receipt(
         task=site.task,
         device=choice.candidate,
@@ -332,3 +367,82 @@ def _run_on_lazy_arrays(
 def _kind_of(call: Call, device: str) -> DeviceKind:
     """The kind of a device that has just been used, so it is known; the machine may never have been looked at."""
     return call.planner.places.find(device).facts.kind if device != "numpy" else "cpu"
+
+
+# -- after
+
+
+def _learn(call: Call, name: str, run: DeviceRun) -> None:
+    """Tell the call site and the planner how long a call took on a device, and look for what is worth a trial."""
+    site, planner = call.site, call.planner
+    with planner.lock:
+        # The first call there fills caches, which predictions for later ones know nothing of.
+        is_first = not site.has_run_at(name)
+        site.measured(name, run.took, run.ran.peak_bytes, disturbed=run.disturbed, busy=run.busy)
+        planner.add_seconds(run.took)
+        if not is_first:
+            is_rough = run.disturbed or run.busy
+            planner.learn(name, run.program.key, run.prediction, run.took, is_rough=is_rough)
+        has_news = call.cacheable and site.has_something_to_explore(planner)
+    if has_news:
+        explore(call)
+    # Once for each operation and line; the receipt has them each time.
+    for operation in run.ran.host_operations:
+        if site.first_time(operation) and site.options.fallback == "warn":
+            ran_on_host(operation)
+
+
+def receipt_of(
+    ran: Ran,
+    phases: Phases,
+    *,
+    task: str,
+    device: str,
+    kind: DeviceKind,
+    reason: str,
+    attempts: tuple[Attempt, ...],
+    predicted: float | None,
+    how: str | None,
+    program: str,
+    unknown: dict[str, str],
+) -> Receipt:
+    """The receipt of a program that ran on a worker; `attempts` are those that failed before."""
+    network = ran.network or NetworkUse()
+    return Receipt(
+        task=task,
+        device=device,
+        kind=kind,
+        reason=reason,
+        phases=phases,
+        attempts=(*attempts, Attempt(device=device, phases=phases)),
+        device_seconds=ran.device_seconds,
+        bytes_to_device=ran.bytes_to_device,
+        bytes_to_host=ran.bytes_to_host,
+        bytes_skipped=ran.bytes_skipped,
+        peak_bytes=ran.peak_bytes,
+        kernels=ran.kernels,
+        driver=ran.driver,
+        host_operations=ran.host_operations,
+        node=node_of(device),
+        network_bytes=network.bytes_sent + network.bytes_received,
+        asks=network.asks,
+        predicted_seconds=predicted,
+        how=how,
+        program=program,
+        unknown=unknown,
+    )
+
+
+def _merge_phases(mine: Phases, theirs: Phases) -> Phases:
+    """The caller's phases, with the device's taken out of the caller's `other`."""
+    named = theirs.compile + theirs.queue + theirs.write + theirs.run + theirs.read
+    return Phases(
+        trace=mine.trace,
+        plan=mine.plan,
+        compile=theirs.compile,
+        queue=mine.queue + theirs.queue,
+        write=theirs.write,
+        run=theirs.run,
+        read=theirs.read,
+        other=max(0.0, mine.other - named),
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -23,7 +22,6 @@ from anygpu.hardware.selection import matches_name, require
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.machine import MachineLook, numpy_device
-from anygpu.placement.mismatches import Mismatch
 from anygpu.placement.options import Options
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.predicting import Corrections, Expected, predict
@@ -33,9 +31,10 @@ from anygpu.workers.worker import Worker
 if TYPE_CHECKING:
     from anygpu.history.history import CallHistory
     from anygpu.placement.candidates import Prediction
+    from anygpu.placement.mismatches import Mismatch
     from anygpu.placement.recall import Recall
 
-#: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
+#: What a calibration in the background may take; `anygpu devices --calibrate` takes longer and is more exact.
 CALIBRATION_SECONDS = 2.0
 #: Assumed for a device that is busy with a trial: its end is not known.
 _TRIAL_SECONDS = 1.0
@@ -102,6 +101,7 @@ class Planner(MachineLook):
             self._recalled.save()
 
     def worker(self, device: str, options: Options | None = None) -> Worker:
+        """The worker that serves callers on a device, which is opened if it is not open."""
         # Whoever wants to run a program has recorded one.
         self._ready = True
         return self.places.worker(device, isolation=options.isolation if options else None)
@@ -118,27 +118,33 @@ class Planner(MachineLook):
         return self.places.explorer(device)
 
     def worker_of(self, options: Options) -> Callable[[str], Worker]:
+        """A function that finds the worker of a device, with the isolation that the options ask for."""
         return lambda device: self.worker(device, options)
 
     @property
     def numpy(self) -> Device:
+        """NumPy's device."""
         return numpy_device()
 
     def is_open(self, device: str) -> bool:
+        """Whether a worker of the device is open."""
         return self.places.is_open(device)
 
     # -- speed
 
     def _prepare_history(self, devices: Sequence[Device]) -> None:
+        """In the background: read what earlier processes have learnt of these devices."""
         self.recall.prepare(devices)
 
     def _recall(self, devices: Sequence[Device]) -> None:
+        """Read the calibrations of devices that are new here, or assume some."""
         for device in devices:
             if device.id not in self._calibrations:
                 known = self.places.calibration(device) or (recalled(device) if device.node is None else None)
                 self._calibrations[device.id] = known or assumed(device)
 
     def calibration(self, device: Device) -> Calibration:
+        """How fast a device is: measured, or assumed."""
         known = self._calibrations.get(device.id)
         if known is None:
             self._recall((device,))
@@ -225,6 +231,7 @@ class Planner(MachineLook):
         return _Busy(self)
 
     def _devices_in_use(self) -> set[str]:
+        """The devices that calls or trials use now."""
         with self.lock:
             return {device for devices, _ in list(self._in_flight.values()) for device in devices} | self._trials
 
@@ -267,6 +274,7 @@ class Planner(MachineLook):
         return self.background.settle(timeout)
 
     def close(self) -> None:
+        """End the thread in the background."""
         self.background.close()
 
 
@@ -288,6 +296,7 @@ class _Busy(Mapping[str, float]):
         return seconds
 
     def get(self, device: str, default: Any = None) -> Any:
+        """The seconds until a device is free, or the default."""
         return self._planner._seconds_in_use(device) or default
 
     def __iter__(self) -> Iterator[str]:
@@ -325,6 +334,8 @@ _making = threading.Lock()
 
 def _users_history() -> CallHistory:
     """That of the user. A wrong setting is no reason for a call to fail."""
+    import logging  # takes milliseconds to load, and most processes keep a history that can be opened
+
     from anygpu.history.history import History, open_history
 
     try:

@@ -8,41 +8,24 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anygpu.engines.catalogue import entry_of, is_automatic
 from anygpu.hardware.device import Device
-from anygpu.history.history import CallHistory
-from anygpu.history.keys import device_stamp, function_hash, function_name, signature_hash
-from anygpu.history.records import Habit
-from anygpu.history.wording import measured_text
+from anygpu.history.history import CallHistory, measured_text
+from anygpu.history.records import Habit, device_stamp, function_hash, function_name, signature_hash
 from anygpu.placement.pacing import looking_at_once
 from anygpu.plan.candidate_history import Remembered, is_worth_opening
-from anygpu.plan.choosing import DeviceChooser
 from anygpu.workers.worker import isolation_of
+
+if TYPE_CHECKING:
+    from anygpu.placement.call_site import CallSite
 
 #: Opening a device and looking at the machine, as long as the device is not known.
 _OPENING = 0.7
 #: Earlier processes of which the seconds count.
 _MOST_PROCESSES = 10
-
-
-class RecallingSite(Protocol):
-    """What is needed of a call site."""
-
-    @property
-    def traced(self) -> Any:
-        """The trace with its program, or `None`."""
-
-    @property
-    def chooser(self) -> DeviceChooser: ...
-
-    @property
-    def totals(self) -> tuple[int, float]:
-        """Calls, and the seconds that they have taken together."""
-
-    def recall(self, remembered: Mapping[str, Remembered]) -> None: ...
 
 
 class _Site(NamedTuple):
@@ -73,15 +56,15 @@ class Recall:
         self._find_device = find_device
         self._clock = clock
         self._stamps: dict[str, str] = {}
-        self._sites: weakref.WeakKeyDictionary[RecallingSite, _Site] = weakref.WeakKeyDictionary()
+        self._sites: weakref.WeakKeyDictionary[CallSite, _Site] = weakref.WeakKeyDictionary()
         #: The names of forms of opaque tasks, which stand for programs.
-        self._opaque: weakref.WeakKeyDictionary[RecallingSite, str] = weakref.WeakKeyDictionary()
+        self._opaque: weakref.WeakKeyDictionary[CallSite, str] = weakref.WeakKeyDictionary()
         #: Those that have been told what is remembered.
-        self._begun: weakref.WeakSet[RecallingSite] = weakref.WeakSet()
+        self._begun: weakref.WeakSet[CallSite] = weakref.WeakSet()
         #: Seconds of calls in earlier processes, of call sites of which no device is known: what exploring may cost.
         self.earlier_seconds = 0.0
         #: Calls and seconds of each that the history was told of.
-        self._told: weakref.WeakKeyDictionary[RecallingSite, tuple[int, float]] = weakref.WeakKeyDictionary()
+        self._told: weakref.WeakKeyDictionary[CallSite, tuple[int, float]] = weakref.WeakKeyDictionary()
 
     def prepare(self, devices: Iterable[Device]) -> None:
         """In the background: the stamps of devices take milliseconds, and so does the first question to the history."""
@@ -99,9 +82,9 @@ class Recall:
             self._stamps[name] = device_stamp(device, entry.versions, isolation_of(entry))
         return self._stamps[name]
 
-    def begin(self, site: RecallingSite, function: Callable[..., Any], key: Hashable) -> None:
+    def begin(self, site: CallSite, function: Callable[..., Any], key: Hashable) -> None:
         """The first look at a call site that has been traced: what earlier processes know of it."""
-        traced = site.traced
+        traced = site.programs.current
         if traced is None or site in self._begun:
             return
         found = self._find(site, function, key)
@@ -110,12 +93,12 @@ class Recall:
         self._begun.add(site)
         known = self._remembered(traced.program.key, found.habit)
         current = {name: each for name, each in known.items() if self._stamp(name) == each[0]}
-        site.recall({name: memory for name, (_, memory) in current.items()})
+        site.chooser.recall({name: memory for name, (_, memory) in current.items()})
         if found.habit is not None and not any(self._may_move_to(name) for name in current):
             self.earlier_seconds += found.earlier
 
     def opaque(
-        self, site: RecallingSite, function: Callable[..., Any], program: str
+        self, site: CallSite, function: Callable[..., Any], program: str
     ) -> tuple[dict[str, dict[int, int]], bool]:
         """The peaks of an opaque task by device and rows, as earlier processes have seen them on the same devices.
 
@@ -126,7 +109,7 @@ class Recall:
         peaks = {each.device: {peak.rows: peak.bytes for peak in each.peaks} for each in known}
         return peaks, any(each.disagreed is not None for each in known)
 
-    def keep_opaque(self, site: RecallingSite, function: Callable[..., Any], program: str) -> None:
+    def keep_opaque(self, site: CallSite, function: Callable[..., Any], program: str) -> None:
         """Keep what calls of an opaque task take, under the name of its form: rows are no part of the signature."""
         if site not in self._opaque and self._find(site, function, ("opaque", program)) is not None:
             self._opaque[site] = program
@@ -143,7 +126,7 @@ class Recall:
         if stamp is not None:
             self._history.disagreed(program, device, stamp)
 
-    def pays(self, site: RecallingSite, function: Callable[..., Any], key: Hashable) -> bool:
+    def pays(self, site: CallSite, function: Callable[..., Any], key: Hashable) -> bool:
         """Whether such calls will pay for a look at the machine, which few calls alone would not be worth.
 
         Earlier processes have found a faster device, or have spent long in such calls and not found out yet.
@@ -162,7 +145,7 @@ class Recall:
         """Whether calls may leave NumPy for the device, as far as it is known."""
         return name != "numpy" and is_automatic(name, self._find_device(name))
 
-    def _find(self, site: RecallingSite, function: Callable[..., Any], key: Hashable) -> _Site | None:
+    def _find(self, site: CallSite, function: Callable[..., Any], key: Hashable) -> _Site | None:
         """The call site as the history knows it, asked once."""
         found = self._sites.get(site)
         if found is None:
@@ -189,9 +172,9 @@ class Recall:
             if each.seconds is not None and each.disagreed is None
         }
 
-    def disagreed(self, site: RecallingSite, device: str) -> None:
+    def disagreed(self, site: CallSite, device: str) -> None:
         """A device was wrong."""
-        stamp, traced = self._stamp(device), site.traced
+        stamp, traced = self._stamp(device), site.programs.current
         if traced is not None and stamp is not None:
             self._history.disagreed(traced.program.key, device, stamp)
 
@@ -204,10 +187,11 @@ class Recall:
         else:
             self._history.flush(seconds)
 
-    def _tell(self, site: RecallingSite, found: _Site) -> None:
-        chooser, traced = site.chooser, site.traced
+    def _tell(self, site: CallSite, found: _Site) -> None:
+        """Tell the history of a call site's calls since the last time."""
+        chooser, traced = site.chooser, site.programs.current
         told_calls, told_seconds = self._told.get(site, (0, 0.0))
-        calls, seconds = site.totals
+        calls, seconds = site.host.totals
         if calls <= told_calls:
             return
         self._told[site] = calls, seconds

@@ -62,9 +62,9 @@ def task_for(call: Call, first: str, *, idempotent: bool = False) -> Task:
     """A call as a task: programs are safe to repeat, and may go elsewhere if the caller allows that."""
     site = call.site
     devices: tuple[str, ...] | frozenset[str] = (first,)
-    if site.options.fallback != "raise" and site.traced is not None:
-        devices = site.candidates if first in site.candidates else (first, *site.candidates)
-    return Task(name=site.task, devices=devices, repeatable=site.traced is not None or idempotent)
+    if site.options.fallback != "raise" and site.programs.current is not None:
+        devices = site.candidates.names if first in site.candidates.names else (first, *site.candidates.names)
+    return Task(name=site.task, devices=devices, repeatable=site.programs.current is not None or idempotent)
 
 
 def recover(
@@ -139,7 +139,7 @@ def handle_failure(
         planner,
         site.options,
         devices=_devices_of(site, name),
-        split_further=partial(site.use_chunks, name, chunks) if chunks is not None else None,
+        split_further=partial(site.candidates.use_chunks, name, chunks) if chunks is not None else None,
         overdue=overdue,
         refused=refused,
     )
@@ -170,8 +170,9 @@ def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure
 
 
 def _next_best(site: CallSite, task: Task, planner: Planner) -> str:
+    """The best of the devices that are left: one that is free, as fast as any, in the order of predictions."""
     # In the order of the predictions, because a set of devices has none.
-    order = {name: position for position, name in enumerate(site.predictions)}
+    order = {name: position for position, name in enumerate(site.candidates.predictions)}
     left = sorted(
         (name for name in task.devices if name not in task.excluded),
         key=lambda name: (order.get(name, len(order)), name),
@@ -195,7 +196,7 @@ def _next_best(site: CallSite, task: Task, planner: Planner) -> str:
 
 def _smaller(site: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
     """The same in pieces, or in smaller ones, if that can be."""
-    facts = site.predictions.get(name)
+    facts = site.candidates.predictions.get(name)
     if not isinstance(failure, AllocationError) or facts is None:
         return None
     if isinstance(facts.way, Chunked):
@@ -204,14 +205,16 @@ def _smaller(site: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
         room = min(failure.limit or facts.plain.peak_bytes, facts.plain.peak_bytes) // 2
     else:
         return None
-    chunks = site.chunks(name, room)
+    chunks = site.candidates.chunks(name, room)
     return chunks if isinstance(chunks, Chunks) else None
 
 
 def _devices_of(site: CallSite, name: str) -> tuple[str, ...]:
-    facts = site.predictions.get(name)
+    """The devices that a candidate uses."""
+    facts = site.candidates.predictions.get(name)
     return facts.way.devices if facts is not None else (name,)
 
 
 def one_line(text: str) -> str:
+    """A text of several lines as one, for sentences."""
     return " ".join(part.strip(" -") for part in text.splitlines())

@@ -45,7 +45,8 @@ class SegmentSite(NativeSite):
 
     runs_as_is = False
 
-    def __init__(self, task: str, function: FunctionType, options: Options) -> None:
+    def __init__(self, task: str, function: FunctionType, options: Options, *, at_once: bool) -> None:
+        """Native code is tried once calls have taken long, or `at_once`."""
         known = Known(options, function.__code__)
         if options.allows_native:
             known.native_marks, known.numpy_marks = marks_on(NATIVE), marks_on(NUMPY)
@@ -56,6 +57,8 @@ class SegmentSite(NativeSite):
         #: What a thread computes.
         self._scripts = threading.local()
         super().__init__(known, (), HostNote(f"a segment of {task}", "it is new.", None))
+        if at_once:
+            self._next_look = 0.0
 
     def call_on_host(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """What NumPy gives, for what native code would return."""
@@ -87,8 +90,8 @@ class SegmentSite(NativeSite):
 class Segment:
     """Scripts of one structure. Numbers in it that change from one to the next are inputs, others are constants."""
 
-    def __init__(self, task: str, form: Form, options: Options) -> None:
-        self._task, self._options, self._structure = task, options, form
+    def __init__(self, task: str, form: Form, options: Options, *, at_once: bool = False) -> None:
+        self._task, self._options, self._structure, self._at_once = task, options, form, at_once
         #: Of what goes in, the numbers.
         self._numbers = [place for place, entry in enumerate(form.inputs) if form.entries[entry] in _NUMBERS]
         #: What runs it: the numbers that are constants, what goes in, and the code. Replaced as a whole.
@@ -102,6 +105,7 @@ class Segment:
 
     @property
     def site(self) -> SegmentSite | None:
+        """The call site of the segment, once it has run often enough to have one."""
         return None if self._form is None else self._form[2]
 
     @property
@@ -134,11 +138,16 @@ class Segment:
         inputs = [place for place in range(len(structure.inputs)) if place not in constants]
         known = {structure.inputs[place]: value for place, value in constants.items()}
         function = written(structure, [structure.inputs[place] for place in inputs], known)
-        self._form = form = (constants, inputs, SegmentSite(self._task, function, self._options))
+        self._form = form = (
+            constants,
+            inputs,
+            SegmentSite(self._task, function, self._options, at_once=self._at_once),
+        )
         return form
 
 
 def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal and look the same."""
     return one is other or (one == other and repr(one) == repr(other))
 
 
@@ -176,8 +185,9 @@ def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> F
 class Segments:
     """The segments of one function."""
 
-    def __init__(self, task: str, function: Callable[..., Any], options: Options) -> None:
-        self._task, self._function, self._options = task, function, options
+    def __init__(self, task: str, function: Callable[..., Any], options: Options, *, at_once: bool = False) -> None:
+        """Native code for them is tried once they have taken long, or `at_once`."""
+        self._task, self._function, self._options, self._at_once = task, function, options, at_once
         self._known: dict[Any, Segment] = {}
         self.structures = Structures()
         self._is_marked = False
@@ -204,7 +214,7 @@ class Segments:
             if found is None:
                 if len(self._known) >= _MOST:
                     return script.run(), False
-                found = self._known[form.key] = Segment(self._task, form, self._options)
+                found = self._known[form.key] = Segment(self._task, form, self._options, at_once=self._at_once)
             form.kept = found
         results, is_native = found.run(script)
         if is_native and not self._is_marked:

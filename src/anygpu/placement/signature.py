@@ -9,6 +9,7 @@ are. Made for speed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -16,7 +17,37 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.placement.tokens import token_of
+# -- tokens: numbers that stand for living things, which a cache must not keep alive
+
+# An address would do as long as its object lives; afterwards another object may get it. A token is never given again.
+_numbers = itertools.count(1)
+#: By address: the token of what lives there, and the reference that removes the entry with it.
+_known: dict[int, tuple[int, weakref.ref[Any]]] = {}
+
+
+def token_of(thing: Any) -> int | None:
+    """A number that stays the same while the thing lives; `None` for what Python cannot refer to weakly."""
+    address = id(thing)
+    known = _known.get(address)
+    if known is not None:
+        return known[0]
+
+    # With what it needs at hand: it may be called when the interpreter has let go of this module.
+    def forget(gone: weakref.ref[Any], known: dict[int, Any] = _known) -> None:
+        found = known.get(address)
+        if found is not None and found[1] is gone:
+            del known[address]
+
+    try:
+        reference = weakref.ref(thing, forget)
+    except TypeError:
+        return None
+    # Another thread may have been here since: then its number counts, and this reference removes nothing.
+    return _known.setdefault(address, (next(_numbers), reference))[0]
+
+
+# -- keys
+
 
 #: Types of numbers that become inputs of programs: their values are no part of a key, unless they turn out to decide
 #: what a function does.
@@ -60,10 +91,15 @@ def signature(
     parts: Parts = []
     for each in arguments:
         describe(each, parts, lifted)
+    describe_keywords(keywords, parts, lifted)
+    return tuple(parts)
+
+
+def describe_keywords(keywords: dict[str, Any], parts: Parts, lifted: frozenset[type]) -> None:
+    """Add the names of keyword arguments, and what tells their values apart."""
     for name, each in keywords.items():
         parts.append(name)
         describe(each, parts, lifted)
-    return tuple(parts)
 
 
 def describe(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
@@ -116,6 +152,7 @@ def _code_key(function: FunctionType, depth: int = 0) -> Hashable:
 
 
 def _captured(function: FunctionType) -> Iterator[Any]:
+    """The defaults and the closure's values of a function."""
     yield from function.__defaults__ or ()
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is not bound yet
@@ -123,6 +160,7 @@ def _captured(function: FunctionType) -> Iterator[Any]:
 
 
 def _pair(one: Hashable, other: Hashable) -> Hashable:
+    """Both keys, or `None` if one of them is `None`"""
     return None if one is None or other is None else (one, other)
 
 
@@ -130,30 +168,37 @@ def _pair(one: Hashable, other: Hashable) -> Hashable:
 
 
 def _by_kind(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a value by its type."""
     parts.append(type(value))
 
 
 def _by_value(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a value by its type and itself."""
     parts += (type(value), value)
 
 
 def _integer(value: int, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe an integer; a long one by its hash."""
     parts += (int, value if value.bit_length() <= _LONG_INTEGER else ("hash", hash(value)))
 
 
 def _string(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a string or bytes; a long one by its length and hash."""
     parts += (type(value), value if len(value) <= _LONG_STRING else (len(value), hash(value)))
 
 
 def _float(value: float, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a float by its bits."""
     parts += (float, value.hex())
 
 
 def _complex(value: complex, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a complex number by the bits of its parts."""
     parts += (complex, value.real.hex(), value.imag.hex())
 
 
 def _scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a scalar of NumPy by its type and bytes."""
     parts += (type(value), value.dtype.str, value.tobytes())
 
 
@@ -163,11 +208,13 @@ def _long_scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> No
 
 
 def by_dtype(value: np.dtype[Any], parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a dtype, by its string where that says all."""
     # Others may hold objects of the user's, or have no hash.
     parts += (np.dtype, value.str) if value.kind in "?biufcmMSU" and not value.metadata else (ByType, np.dtype)
 
 
 def _slice(value: slice, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a slice by its bounds."""
     parts.append(slice)
     describe(value.start, parts, lifted)
     describe(value.stop, parts, lifted)
@@ -175,6 +222,7 @@ def _slice(value: slice, parts: Parts, lifted: frozenset[type]) -> None:
 
 
 def _range(value: range, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a range by its bounds."""
     parts += (range, (value.start, value.stop, value.step))
 
 
@@ -200,6 +248,7 @@ def elements(values: Collection[Any], parts: Parts, lifted: frozenset[type], tok
 
 
 def items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
+    """Describe a dictionary by its keys and values; a large one by its type and length."""
     count = len(values)
     parts.append(token or dict)
     parts.append(count)
@@ -226,16 +275,19 @@ def items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type], token: 
 
 
 def _function(value: FunctionType, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a function of Python's by its code and what it captures."""
     parts += (FunctionType, function_key(value))
 
 
 def _method(value: MethodType, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a bound method by its function and its object."""
     parts.append(MethodType)
     describe(value.__func__, parts, lifted)
     describe(value.__self__, parts, lifted)
 
 
 def _builtin_function(value: BuiltinFunctionType, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a function of C by a token; a method of an object by its type alone."""
     if isinstance(value.__self__, ModuleType):
         parts += (BuiltinFunctionType, token_of(value))
     else:  # a method of an object, made anew each time that it is asked for
@@ -243,6 +295,7 @@ def _builtin_function(value: BuiltinFunctionType, parts: Parts, lifted: frozense
 
 
 def _numpys_function(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    """Describe a function of NumPy by its name."""
     name = value.__name__
     parts += (type(value), name) if getattr(np, name, None) is value else (ByType, type(value))
 
@@ -282,6 +335,7 @@ def way_of(kind: type) -> Describe:
 
 
 def _look_at(kind: type) -> Describe:
+    """Find the way to describe values of a class that was not met before."""
     from anygpu.placement.class_signatures import of_array, way_for  # most calls have arrays and numbers alone
 
     token = token_of(kind)

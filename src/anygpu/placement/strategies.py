@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,26 +13,33 @@ from anygpu.array.core.expression import compute
 from anygpu.device_arrays.lineage import TrackedBuffer
 from anygpu.placement.executing import enter, leave
 from anygpu.plan.chunking import Chunks
-from anygpu.plan.splitting import ProgramPart, Split
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
 from anygpu.receipts import NetworkUse, Phases
 from anygpu.workers.worker import Argument, Ran, Worker
 
+if TYPE_CHECKING:
+    from anygpu.plan.splitting import ProgramPart, Split
+
 
 class SingleDevice(NamedTuple):
+    """The whole program on one device."""
+
     device: str
 
     @property
     def name(self) -> str:
+        """The name of the candidate: its device."""
         return self.device
 
     @property
     def devices(self) -> tuple[str, ...]:
+        """All devices that are used."""
         return (self.device,)
 
     @property
     def how(self) -> str | None:
+        """How it runs, for receipts; `None` as it runs as a whole."""
         return None
 
 
@@ -44,14 +51,17 @@ class Chunked(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The name of the candidate: its device."""
         return self.device
 
     @property
     def devices(self) -> tuple[str, ...]:
+        """All devices that are used."""
         return (self.device,)
 
     @property
     def how(self) -> str | None:
+        """The number and length of chunks, for receipts."""
         axes = [axis for axis in self.chunks.cut.outputs if axis is not None]
         axis = f" along axis {axes[0]} of the result" if axes else ""
         return f"in {self.chunks.count} chunks of at most {self.chunks.piece}{axis}"
@@ -65,10 +75,12 @@ class SplitAcrossDevices(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The name of the candidate: all of its devices."""
         return "+".join(self.devices)
 
     @property
     def how(self) -> str | None:
+        """The parts and where each runs, for receipts."""
         order = ", then ".join(
             f"{len(part.program) - part.program.input_count} operations on {self.devices[part.device]}"
             for part in self.split.parts
@@ -140,6 +152,7 @@ def _in_chunks(
     timeout: float | None,
     between: Callable[[], None] | None,
 ) -> Ran:
+    """Run a program piece by piece, and join the results; `between` is called between pieces."""
     whole = [each if isinstance(each, np.ndarray) else worker.download(each) for each in arguments]
     results = [np.empty(spec.shape, to_numpy_dtype(spec.dtype)) for spec in program.results]
     runs: list[Ran] = []
@@ -161,6 +174,7 @@ def _in_chunks(
 
 
 def _split(workers: Sequence[Worker], split: Split, arguments: Sequence[Argument], timeout: float | None) -> Ran:
+    """Run the parts of a program on their devices, some at the same time, and add up what they took."""
     #: By their position in the whole program.
     values: dict[int, Any] = dict(enumerate(arguments))
     runs: list[Ran] = []
@@ -193,6 +207,7 @@ def _split(workers: Sequence[Worker], split: Split, arguments: Sequence[Argument
 
 
 def _slice(axis: int, start: int, stop: int) -> tuple[slice, ...]:
+    """The index of a piece along one axis."""
     return (*(slice(None),) * axis, slice(start, stop))
 
 
@@ -236,6 +251,7 @@ def merge_runs(runs: Sequence[Ran], results: list[Any], waited_for: Sequence[Pha
 
 
 def _network(runs: Sequence[Ran]) -> NetworkUse | None:
+    """The network use of several runs together; `None` if none used it."""
     used = [ran.network for ran in runs if ran.network is not None]
     if not used:
         return None

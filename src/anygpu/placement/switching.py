@@ -22,6 +22,7 @@ class _Switching:
         self._usual = self._ours = 0.0
 
     def shorten(self) -> None:
+        """Shorten the interval, if this is the first block."""
         with self._lock:
             self._blocks += 1
             if self._blocks == 1:
@@ -30,6 +31,7 @@ class _Switching:
                 self._ours = sys.getswitchinterval()
 
     def put_back(self) -> None:
+        """Put the interval back, if this was the last block."""
         with self._lock:
             self._blocks -= 1
             if self._blocks == 0:
@@ -37,6 +39,7 @@ class _Switching:
 
     @property
     def is_short(self) -> bool:
+        """Whether a block is under way."""
         return self._blocks > 0
 
     def undo(self) -> None:

@@ -7,6 +7,7 @@ is what one call site has learnt of all this.
 from __future__ import annotations
 
 import cmath
+import contextlib
 import math
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -15,17 +16,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from anygpu.agreement.analysis import Flag
-from anygpu.agreement.comparison import layout
 from anygpu.array.core.layouts import copy_in_order
 from anygpu.array.core.structure import flatten, unflatten
-from anygpu.array.trace.traced import Traced
 from anygpu.base.typing import HostArray
+from anygpu.codegen.kernel import HIDDEN
+from anygpu.engines.numpy import lowering
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
-from anygpu.program.primitives import Constant
+from anygpu.program.primitives import Cast, Constant
 
 if TYPE_CHECKING:
+    from anygpu.agreement.analysis import Flag
+    from anygpu.agreement.comparison import Judgement
+    from anygpu.array.trace.traced import Traced
     from anygpu.placement.strategies import Strategy
 
 #: Programs and orders of memory that are remembered for one kind of calls.
@@ -65,6 +68,18 @@ class Trust:
         self.hides_quietly = False
         #: The warning filters at the last call on NumPy.
         self.heard: Filters | None = None
+        #: A warning that a filter has made an error of, for the next call to raise.
+        self.pending_warning: Warning | None = None
+
+    def warn_later(self, warning: Warning | None) -> None:
+        """Have the next call raise a warning that was given in the background, and that a filter made an error of."""
+        self.pending_warning = warning
+
+    def raise_pending_warning(self) -> None:
+        """Raise the warning that was left for the next call, once."""
+        warning, self.pending_warning = self.pending_warning, None
+        if warning is not None:
+            raise warning
 
     def agree(
         self,
@@ -124,6 +139,8 @@ class Trust:
         if key not in self._layouts:
             if len(self._layouts) >= _MOST:
                 self._layouts.clear()
+            from anygpu.agreement.comparison import layout
+
             leaves = flatten(value)[0]
             orders = tuple(
                 [
@@ -140,6 +157,7 @@ class Trust:
 
     @property
     def knows_plain_order(self) -> bool:
+        """Whether NumPy's order of results is known for arguments in C order."""
         return _PLAIN in self._layouts
 
     def recall_order(self, orders: tuple[tuple[int, ...] | None, ...] | None) -> None:
@@ -147,6 +165,7 @@ class Trust:
         self._layouts[_PLAIN] = orders
 
     def knows_order(self, inputs: Sequence[Any]) -> bool:
+        """Whether NumPy's order of results is known for arguments in such an order."""
         return _order_of(inputs) in self._layouts
 
     def in_order(self, traced: Traced, inputs: Sequence[Any], value: Any) -> Any:
@@ -186,6 +205,7 @@ def number_kind(number: Any) -> NumberKind:
 
 
 def _order_of(inputs: Sequence[Any]) -> Hashable:
+    """A key for the order in memory of all inputs."""
     for each in inputs:
         if type(each) is np.ndarray and not each.flags.c_contiguous:
             return tuple([other.strides if type(other) is np.ndarray else None for other in inputs])
@@ -194,7 +214,11 @@ def _order_of(inputs: Sequence[Any]) -> Hashable:
 
 def _ordered(leaf: Any, order: tuple[int, ...] | None) -> Any:
     """The array with its axes in that order of memory; `None` leaves it as it is."""
-    if order is None or layout(leaf) == order:
+    if order is None:
+        return leaf
+    from anygpu.agreement.comparison import layout
+
+    if layout(leaf) == order:
         return leaf
     return copy_in_order(leaf, (*order, *(axis for axis in range(leaf.ndim) if axis not in order)))
 
@@ -249,6 +273,76 @@ def code_of(function: Callable[..., Any]) -> Hashable:
     return code if code is not None else id(type(function))
 
 
+# -- comparing with NumPy, which needs no planner
+
+
+def compared(sample: Sample, results: Sequence[Any], usual: Sequence[float] = ()) -> Judgement:
+    """A device's results with what NumPy had for the same inputs."""
+    from anygpu.agreement.comparison import judge  # for trials, which are made in the background
+
+    program = sample.traced.program
+    arrays = [np.asarray(each) for each in results]
+    if sample.is_ours:
+        expected = tuple(np.asarray(each) for each in lowering.run(program, sample.inputs))
+        return judge(program, sample.inputs, expected, arrays, tuple, usual=usual)
+    return judge(program, sample.inputs, sample.expected, arrays, sample.traced.rebuild, usual=usual)
+
+
+def quiet_lines(traced: Any) -> frozenset[tuple[str, int]]:
+    """The lines on which the function itself has told NumPy to be quiet."""
+    found: frozenset[tuple[str, int]] = getattr(traced, "quiet_lines", frozenset())
+    return found
+
+
+def learn_flags(trust: Trust, sample: Sample, known: frozenset[Flag] | None = None) -> None:
+    """Remember what NumPy warned of with these inputs; the user saw the warning at that call."""
+    program, quiet = sample.traced.program, quiet_lines(sample.traced)
+    if known is None:
+        if not may_warn_at_all(program, quiet):
+            return
+        with contextlib.suppress(Exception):  # in the background, where nothing may be raised
+            from anygpu.agreement.analysis import flags_of
+
+            known = flags_of(program, sample.inputs)
+    heard = frozenset(flag for flag in known or () if flag.line not in quiet)
+    if heard:
+        trust.flags |= heard
+    elif known is not None and not is_finite([leaf for leaf in flatten(sample.expected)[0] if _is_number(leaf)]):
+        if is_finite(sample.inputs):
+            trust.makes_quietly = True
+        else:
+            trust.carries_quietly = True
+
+
+def may_hide(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
+    """Whether NumPy could warn of anything that need not leave a NaN or an infinity in a result."""
+    return any(
+        op.may_raise_flags and program.lines[position] not in quiet
+        for position, (op, _) in enumerate(program.nodes)
+        if is_inexact(program.specs[position].dtype) or isinstance(op, Cast)
+    )
+
+
+def learn_silence(trust: Trust, noted: int) -> None:
+    """Remember that NumPy said nothing of what native code has noted and no result shows."""
+    if noted & HIDDEN and not trust.flags:
+        trust.hides_quietly = True
+
+
+def _is_number(leaf: Any) -> bool:
+    """Whether a leaf of a result has numbers that may be NaN or infinite."""
+    return isinstance(leaf, np.ndarray | np.generic | float | complex)
+
+
+def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
+    """Whether NumPy could warn at all, also of a NaN that is masked later or cast to a whole number."""
+    return may_warn(program, quiet) or any(
+        spec.dtype not in ("bool",) and program.lines[position] not in quiet
+        for position, spec in enumerate(program.specs)
+        if position >= program.input_count
+    )
+
+
 # -- floating-point modes and warning filters
 
 #: Modes that only NumPy can honour at the line where it happens.
@@ -269,10 +363,12 @@ class Filters(NamedTuple):
 
     @classmethod
     def now(cls) -> Filters:
+        """The filters as they are now."""
         found: Any = warnings.filters
         return cls(found, len(found), found[0] if found else None)
 
     def unchanged(self) -> bool:
+        """Whether the filters are still the same."""
         found: Any = warnings.filters
         return found is self.found and len(found) == self.length and (not found or found[0] is self.first)
 
@@ -352,6 +448,7 @@ def _action(text: str, module: str, line: tuple[str, int] | None) -> str:
 
 
 def _matches(pattern: Any, text: str) -> bool:
+    """Whether a filter's pattern, compiled or plain, fits a text."""
     return bool(pattern.match(text)) if hasattr(pattern, "match") else pattern == text
 
 

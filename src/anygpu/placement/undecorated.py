@@ -29,6 +29,7 @@ class KnownFunctions:
         self._known: OrderedDict[Hashable, Known] = OrderedDict()
 
     def find(self, key: Hashable) -> Known | None:
+        """The calls that are known of a function; it is not the next to be forgotten."""
         found = self._known.get(key)
         if found is not None:
             with contextlib.suppress(KeyError):  # forgotten since, by another thread
@@ -43,6 +44,7 @@ class KnownFunctions:
         return known
 
     def forget(self) -> None:
+        """Forget all functions."""
         self._known.clear()
 
 
@@ -72,7 +74,7 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
         function = function.function
     wanted = options(**given)
     if wanted.deferred:
-        return _deferred_calls(function, wanted)
+        return deferred_calls(function, wanted)
     known = known_of(function, wanted)
     if wanted.allows_native:
         return Offloaded(function, wanted, default_planner, known)
@@ -83,7 +85,7 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
 _deferred: OrderedDict[Hashable, Calls] = OrderedDict()
 
 
-def _deferred_calls(function: Callable[..., Any], wanted: Options) -> Calls:
+def deferred_calls(function: Callable[..., Any], wanted: Options) -> Calls:
     """A function without a decorator whose calls are deferred, with what earlier ones have taught."""
     from anygpu.placement.deferred import Deferred  # which only this option needs
 

@@ -6,7 +6,7 @@ import ctypes
 import dataclasses
 import gc
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from pathlib import Path
 from types import CellType, GeneratorType, MemberDescriptorType
@@ -17,8 +17,12 @@ import numpy as np
 from anygpu.array.deferred.standing_in import StandIn
 
 
-def unwrapped(value: Any, seen: set[int] | None = None) -> Any:
-    """What a function returned, as NumPy has it. Lists, dicts and objects stay the same ones; tuples are made anew."""
+def unwrapped(value: Any, seen: dict[int, tuple[Any, Any]] | None = None) -> Any:
+    """What a function returned, as NumPy has it. Lists, dicts and objects stay the same ones; tuples are made anew.
+
+    `seen` has what was met, with what takes its place. Containers are read and written to as Python has them: what the
+    user's own subclasses do at that is not done.
+    """
     kind = type(value)
     if kind is StandIn:
         return value._computed("it is returned")
@@ -26,31 +30,38 @@ def unwrapped(value: Any, seen: set[int] | None = None) -> Any:
         return value
     if kind is np.ndarray and value.dtype != object:
         return value
-    seen = set() if seen is None else seen
-    if id(value) in seen:
-        return value
-    seen.add(id(value))
+    seen = {} if seen is None else seen
+    known = seen.get(id(value))
+    if known is not None:
+        return known[1]
+    seen[id(value)] = (value, value)
     if isinstance(value, tuple):
-        return _tuple(value, seen)
+        new = _tuple(value, seen)
+        seen[id(value)] = (value, new)
+        return new
     if isinstance(value, list | deque):
-        for number, each in enumerate(value):
+        base: Any = list if isinstance(value, list) else deque
+        for number, each in enumerate(base.__iter__(value)):
             new = unwrapped(each, seen)
             if new is not each:
-                value[number] = new
+                base.__setitem__(value, number, new)
     elif isinstance(value, dict):
-        for name, each in list(value.items()):
+        for name, each in list(dict.items(value)):
             new = unwrapped(each, seen)
             if new is not each:
-                value[name] = new
+                dict.__setitem__(value, name, new)
             if type(name) is StandIn:
                 _replace_key(value, name, name._computed("it is returned"))
     elif isinstance(value, set | frozenset):
         return _set(value)
     elif isinstance(value, np.ndarray) and value.dtype == object:
-        for number, each in enumerate(value.flat):
+        whole = value  # whoever has a part of it can reach all of it
+        while isinstance(whole.base, np.ndarray) and whole.base.dtype == object:
+            whole = whole.base
+        for number, each in enumerate(whole.flat):
             new = unwrapped(each, seen)
             if new is not each:
-                value.flat[number] = new
+                whole.flat[number] = new
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             each = getattr(value, field.name, None)
@@ -61,11 +72,19 @@ def unwrapped(value: Any, seen: set[int] | None = None) -> Any:
 
 
 _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(None)))
+_IS_CPYTHON = sys.implementation.name == "cpython"
 
 
-def _tuple(value: tuple[Any, ...], seen: set[int]) -> tuple[Any, ...]:
-    parts = [unwrapped(each, seen) for each in value]
-    if all(new is each for new, each in zip(parts, value, strict=True)):
+def _tuple(value: tuple[Any, ...], seen: dict[int, tuple[Any, Any]]) -> tuple[Any, ...]:
+    parts = [unwrapped(each, seen) for each in tuple.__iter__(value)]
+    changed = [number for number, each in enumerate(tuple.__iter__(value)) if parts[number] is not each]
+    if not changed:
+        return value
+    if type(value) is tuple:
+        return tuple(parts)
+    if _IS_CPYTHON:  # it may have attributes of its own
+        for number in changed:
+            _set_item(value, number, parts[number])
         return value
     make = getattr(type(value), "_make", None)
     return tuple(parts) if make is None else make(parts)
@@ -101,15 +120,17 @@ def replace_everywhere(arrays: Sequence[StandIn]) -> int:
 
 
 def _replace(holder: Any, array: StandIn, value: Any) -> None:
+    """Put a value in the place of an array that waits, wherever an object of the user's holds it."""
     kind = type(holder)
     if isinstance(holder, list | deque):
-        for number, each in enumerate(holder):
+        base: Any = list if isinstance(holder, list) else deque
+        for number, each in enumerate(base.__iter__(holder)):
             if each is array:
-                holder[number] = value
+                base.__setitem__(holder, number, value)
     elif isinstance(holder, dict):
-        for name, each in list(holder.items()):
+        for name, each in list(dict.items(holder)):
             if each is array:
-                holder[name] = value
+                dict.__setitem__(holder, name, value)
             if name is array:
                 _replace_key(holder, array, value)
     elif isinstance(holder, set):
@@ -134,6 +155,7 @@ def _replace(holder: Any, array: StandIn, value: Any) -> None:
 
 
 def _slot(slot: MemberDescriptorType, holder: Any) -> Any:
+    """The value of a slot, or `None` where it is not set."""
     try:
         return slot.__get__(holder)
     except AttributeError:
@@ -142,21 +164,27 @@ def _slot(slot: MemberDescriptorType, holder: Any) -> Any:
 
 def _replace_key(holder: dict[Any, Any], array: StandIn, value: Any) -> None:
     """In the same place: keys keep their order."""
-    items = [(value if name is array else name, each) for name, each in holder.items()]
-    holder.clear()
-    holder.update(items)
+    base: Any = OrderedDict if isinstance(holder, OrderedDict) else dict
+    items = [(value if name is array else name, each) for name, each in base.items(holder)]
+    base.clear(holder)
+    for name, each in items:
+        base.__setitem__(holder, name, each)
 
 
 def _replace_in_tuple(holder: tuple[Any, ...], array: StandIn, value: Any) -> None:
+    if _IS_CPYTHON:
+        for number, each in enumerate(tuple.__iter__(holder)):
+            if each is array:
+                _set_item(holder, number, value)
+
+
+def _set_item(holder: tuple[Any, ...], number: int, value: Any) -> None:
     """Nobody has seen the tuple outside of the call: CPython lets its items be set."""
-    if sys.implementation.name != "cpython":
-        return
-    for number, each in enumerate(tuple.__iter__(holder)):
-        if each is array:
-            place = id(holder) + tuple.__basicsize__ + number * ctypes.sizeof(ctypes.c_void_p)
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
-            ctypes.c_void_p.from_address(place).value = id(value)
-            ctypes.pythonapi.Py_DecRef(ctypes.py_object(array))
+    place = id(holder) + tuple.__basicsize__ + number * ctypes.sizeof(ctypes.c_void_p)
+    before = tuple.__getitem__(holder, number)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+    ctypes.c_void_p.from_address(place).value = id(value)
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(before))
 
 
 def _replace_in_frame(frame: Any, array: StandIn, value: Any) -> None:
@@ -173,7 +201,7 @@ def _replace_in_frame(frame: Any, array: StandIn, value: Any) -> None:
 
 def _keep_variables(frame: Any) -> None:
     """Variables that were set in `f_locals` are the frame's, which they are by themselves from Python 3.13 on."""
-    if sys.version_info < (3, 13) and sys.implementation.name == "cpython":
+    if sys.version_info < (3, 13) and _IS_CPYTHON:
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 

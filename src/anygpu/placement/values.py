@@ -40,6 +40,7 @@ def leaves_among(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterat
 
 
 def anygpu_arrays_in(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Array]:
+    """All arrays of anygpu's own among the arguments."""
     for each in leaves_among(arguments, keywords):
         if issubclass(type(each), Array):
             yield each
@@ -60,6 +61,7 @@ def bytes_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
 
 
 def _nested_bytes(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
+    """Bytes of all arrays among the arguments, nested ones too."""
     found = 0
     for each in leaves_among(arguments, keywords):
         with contextlib.suppress(Exception):  # of an object that raises whatever is asked
@@ -121,6 +123,7 @@ def narrowing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _narrowed(value: Any) -> Any:
+    """A value with its 64-bit numbers narrowed to 32 bits."""
     leaves, structure = flatten(value)
     return unflatten(
         structure,

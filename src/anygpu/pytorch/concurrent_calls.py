@@ -20,7 +20,7 @@ import msgspec
 import torch
 
 from anygpu.base.units import readable_seconds
-from anygpu.pytorch import torch_slots
+from anygpu.pytorch import torch_settings
 from anygpu.pytorch.batches import tensors_of
 
 # -- what torch keeps for each thread, carried from a caller into threads that work for it
@@ -378,7 +378,7 @@ class ThreadCrew:
             ready.put(usual)
             work()
 
-        with torch_slots.changing:
+        with torch_settings.changing:
             usual = None
             try:
                 for number, count in enumerate(counts):
@@ -397,7 +397,7 @@ class ThreadCrew:
         if usual == self.cores:
             torch.set_num_threads(usual)  # the caller's own number, which is the same
         else:
-            torch_slots.on_a_new_thread(lambda: torch.set_num_threads(usual))
+            torch_settings.on_a_new_thread(lambda: torch.set_num_threads(usual))
 
     def how(self, groups: Sequence[Sequence[int]]) -> str:
         counts = shares(len(groups), self.cores)

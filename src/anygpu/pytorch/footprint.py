@@ -173,6 +173,16 @@ def predict(
             torch.set_rng_state(random_state)
 
 
+def _drop_untouched(trained: Sequence[torch.nn.Parameter], versions: Sequence[int]) -> int:
+    """Drop the gradients that no pass has written since these versions; returns their bytes."""
+    dropped = 0
+    for parameter, version in zip(trained, versions, strict=False):
+        if parameter.grad is not None and parameter.grad._version == version:
+            dropped += parameter.grad.untyped_storage().nbytes()
+            parameter.grad = None
+    return dropped
+
+
 def _predicted(
     model: torch.nn.Module,
     loss_of: LossOf,
@@ -216,12 +226,7 @@ def _predicted(
             loss.backward()
             live.is_backward = False
             del loss
-        untouched = 0
-        for parameter, version in zip(trained, versions, strict=False):
-            if parameter.grad._version == version:
-                untouched += parameter.grad.untyped_storage().nbytes()
-                parameter.grad = None
-        peak = live.peak - untouched
+        peak = live.peak - _drop_untouched(trained, versions)
         gradient_bytes = sum(one.grad.untyped_storage().nbytes() for one in trained if one.grad is not None)
         operations = live.operations
         state_bytes = 0

@@ -24,7 +24,6 @@ from anygpu.pytorch.batches import tensors_of
 from anygpu.pytorch.checkpointing import candidates, select
 from anygpu.pytorch.footprint import CannotPredict, predict, predict_outputs
 from anygpu.pytorch.forms import StepPlanner, Work, halving_for
-from anygpu.pytorch.step_files import read_step, write_step
 from anygpu.pytorch.step_plans import (
     MOST_TRIALS,
     RUNS,
@@ -43,8 +42,10 @@ from anygpu.pytorch.step_plans import (
     fastest,
     next_of,
     next_on,
+    read_step,
     sentence,
     took,
+    write_step,
 )
 from anygpu.pytorch.undoing import without_gradients
 

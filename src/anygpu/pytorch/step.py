@@ -145,17 +145,24 @@ class Step:
     def __call__(self, batch: Any) -> StepResult:
         began = time.perf_counter()
         try:
-            return self._step(batch, began)
+            return self._step(batch)
         except BaseException as error:
             if events.calls:
                 name = self._name_of_device()
                 events.calls.tell(Failure(self._task, name, name_of(error), began, time.perf_counter()), None)
             raise
 
-    def _step(self, batch: Any, began: float) -> StepResult:
+    def _smaller(self, plan: StepPlan, form: Form, batch: Any, rows: int, failure: str) -> StepPlan:
+        """The next plan after one that ran out of memory. Raises `OutOfMemory` if there is none."""
+        smaller = form.failed(plan, batch, rows)
+        if smaller is None:
+            raise _nothing_smaller(self._name_of_device(), plan, rows, form.whole, failure)
+        return self._held(smaller)
+
+    def _step(self, batch: Any) -> StepResult:
+        """Run one step, with smaller plans after each that runs out of memory."""
         timer = PhaseTimer()
-        waited = measuring.take_data_wait()
-        if waited:
+        if waited := measuring.take_data_wait():
             timer.waited(waited)
         self._calling.check(batch)
         self._notice_changes()
@@ -168,12 +175,10 @@ class Step:
         try:
             with timer.phase("plan"):
                 form = self._form(batch, tensors, rows)
-                plan: StepPlan | None = self._held(form.next(batch, rows))
-            meter = self._meter
+                plan = self._held(form.next(batch, rows))
             while True:
-                assert plan is not None
                 attempted = time.perf_counter()
-                meter.begin(plan)
+                self._meter.begin(plan)
                 failure: str | None = None
                 with timer.phase("run"):
                     laps = laps_on(self._device)
@@ -197,10 +202,7 @@ class Step:
                 message = f"there was not enough memory ({_how(plan, rows)}; torch raised {failure})"
                 attempts.append(self._attempt(spent, OutOfMemory.__name__, message))
                 with timer.phase("plan"):
-                    tried, plan = plan, form.failed(plan, batch, rows)
-                    plan = None if plan is None else self._held(plan)
-                if plan is None:
-                    raise _nothing_smaller(self._name_of_device(), tried, rows, form.whole, failure)
+                    plan = self._smaller(plan, form, batch, rows, failure)
         except BaseException:
             # Nothing of the step is left, whatever has ended it.
             self._undo(before)
@@ -212,11 +214,11 @@ class Step:
             applied = self._apply(plan, loss, before, lambda: self._again(passes, plan, form, batch, rows, before))
             laps.lap("optimizer")
             parts = laps.seconds()
-        peak = meter.peak_bytes()
+        peak = self._meter.peak_bytes()
         self._buffers.ran()
         self.plan = plan
         form.ran(plan, rows, time.perf_counter() - attempted, peak)
-        receipt = self._receipt(plan, form, rows, timer, attempts, parts, peak, meter.why, sent, applied.note)
+        receipt = self._receipt(plan, form, rows, timer, attempts, parts, peak, self._meter.why, sent, applied.note)
         publish(receipt)
         return StepResult(loss, receipt, applied.stepped, applied.grad_norm)
 

@@ -17,8 +17,8 @@ from anygpu.base.processors import usable_processors
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host
-from anygpu.hardware.diagnosis_context import Finding
-from anygpu.pytorch import torch_slots
+from anygpu.hardware.inventory import Finding
+from anygpu.pytorch import torch_settings
 from anygpu.pytorch.torch_settings import settings
 
 # -- how torch is set up in this process, as plain values
@@ -96,8 +96,8 @@ def facts_here(measured: Measurements) -> TorchFacts:
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         threads=torch.get_num_threads(),
         capability=str(torch.backends.cpu.get_cpu_capability()),
-        matmul_precision=torch_slots.read("matmul_precision"),
-        cuda_matmul=torch_slots.read("cuda_matmul"),
+        matmul_precision=torch_settings.read("matmul_precision"),
+        cuda_matmul=torch_settings.read("cuda_matmul"),
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         deterministic=torch.are_deterministic_algorithms_enabled(),
         anomaly=torch.is_anomaly_enabled(),
@@ -159,7 +159,7 @@ def _with_threads(count: int, call: Callable[[], T]) -> T:
         try:
             usual = torch.get_num_threads()
             torch.set_num_threads(count)
-            torch_slots.on_a_new_thread(lambda: torch.set_num_threads(usual))
+            torch_settings.on_a_new_thread(lambda: torch.set_num_threads(usual))
             ready.set()
             with torch.no_grad():
                 found.append(call())
@@ -169,7 +169,7 @@ def _with_threads(count: int, call: Callable[[], T]) -> T:
             ready.set()
 
     thread = threading.Thread(target=run, name="anygpu doctor")
-    with torch_slots.changing:
+    with torch_settings.changing:
         thread.start()
         ready.wait()
     thread.join()

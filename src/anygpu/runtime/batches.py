@@ -26,13 +26,12 @@ from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.check import pin
-from anygpu.placement.comparing import compared
+from anygpu.placement.device_call import pin
 from anygpu.placement.machine import usable_bytes
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SingleDevice
-from anygpu.placement.trust import Sample, is_finite
+from anygpu.placement.trust import Sample, compared, is_finite
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.candidate_history import calls_between_samples
 from anygpu.plan.chunking import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
@@ -246,7 +245,7 @@ class Batches:
         self._watch = watch if watch is not None else DisturbanceWatch()
         #: Guards the statistics; never held while a program runs.
         self._lock = threading.Lock()
-        self._forget(site.traced)
+        self._forget(site.programs.current)
 
     def _forget(self, traced: Traced | None) -> None:
         self._traced = traced
@@ -283,7 +282,7 @@ class Batches:
         site = self._state()
         if site is None:
             return None
-        traced, facts = site.traced, site.predictions.get(device)
+        traced, facts = site.programs.current, site.candidates.predictions.get(device)
         if (
             traced is None
             or site.has_anygpu_arrays

@@ -18,16 +18,18 @@ from anygpu.base import events
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceLost, Unsupported, name_of, text_of
 from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
+from anygpu.notes import made
+from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.check import hear_numpy, learn_from
-from anygpu.placement.device_call import receipt_of
-from anygpu.placement.place_call import choose, run_at, run_untraced, trace_and_predict
+from anygpu.placement.device_call import hear_numpy, learn_from
+from anygpu.placement.host_tasks import run_on_host
+from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced, trace_and_predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.candidate_history import DeviceChoice
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, queued_receipt
 from anygpu.runtime.batches import Batch, Batched, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane
@@ -87,14 +89,14 @@ class LaneWorker:
 
     def can_stop(self, job: Job) -> bool:
         """Whether the task runs in pieces, between which it can be stopped."""
-        facts = job.call.site.predictions.get(job.choice.candidate) if job.choice is not None else None
+        facts = job.call.site.candidates.predictions.get(job.choice.candidate) if job.choice is not None else None
         return facts is not None and isinstance(facts.way, Chunked)
 
     def kill(self, job: Job) -> None:
         """Kill the worker that runs the task."""
         if job.choice is None:
             return
-        facts = job.call.site.predictions.get(job.choice.candidate)
+        facts = job.call.site.candidates.predictions.get(job.choice.candidate)
         for device in facts.way.devices if facts is not None else (job.choice.candidate,):
             self._planner.places.kill(device)
 
@@ -192,9 +194,27 @@ class LaneWorker:
                     job.future.set_running_or_notify_cancel()
         return True
 
+    def _choose_again(
+        self, call: Call, choice: DeviceChoice | None, timer: PhaseTimer, *, is_forced: bool
+    ) -> DeviceChoice:
+        """Trace the call of a job that a lane has taken, and choose its device by what is known now.
+
+        It does not get the job: the traceback of the user's error, which the job's future holds, holds this frame.
+        """
+        with timer.phase("plan"):
+            call.site.host.flush_timings(self._planner)
+            if not is_forced:
+                # Captured values may have changed since another such task has run.
+                trace_and_predict(call, timer)
+                if choice is None or not _is_candidate(call.site, choice):
+                    choice = choose(call, _ALL_FREE)
+        assert choice is not None, "a task that is taken by a device was meant for it"
+        return choice
+
     def run_alone(self, lane: Lane, job: Job) -> None:
+        """Run one job, and deliver its result, its error, or the job to where it is tried next."""
         call, site, planner = job.call, job.call.site, self._planner
-        if lane.name == "numpy" and site.skip_planning > 0 and job.forced is None:
+        if lane.name == "numpy" and (site.host.skip_planning > 0 or call.deferred is not None) and job.forced is None:
             if self.begin(job, _AT_HOME, _STARTED_AT_HOME):
                 self._run_settled(job)
             del job, call  # as below
@@ -209,14 +229,7 @@ class LaneWorker:
             if site.options.engine is not None:
                 self._opaque.run(job)
                 return
-            with timer.phase("plan"):
-                planner.add_seconds(site.flush_timings(planner))
-                if job.forced is None:
-                    # Captured values may have changed since another such task has run.
-                    trace_and_predict(call, timer)
-                    if choice is None or not _is_candidate(call.site, choice):
-                        choice = choose(call, _ALL_FREE)
-            assert choice is not None, "a task that is taken by a device was meant for it"
+            choice = self._choose_again(call, choice, timer, is_forced=job.forced is not None)
             if lane_of(choice.candidate) != lane.name:
                 # Now that it was traced, another device is known to be faster.
                 self._requeue(job)
@@ -270,25 +283,20 @@ class LaneWorker:
         return not self.begin(job, choice, self._start(job.call.site, choice.candidate))
 
     def _run_settled(self, job: Job) -> None:
-        """Run a settled call on NumPy without planning, as `Offloaded` does."""
+        """Run a call on the processor without planning, as `Offloaded` does."""
         site, call, clock = job.call.site, job.call, self._planner.clock
         begin = clock()
         try:
             with job.modes.hold() if job.modes is not None else _NOTHING:
-                value = site.run_on_host(call.function, call.arguments, call.keywords)
+                value, note = run_on_host(call)
         except BaseException as error:  # noqa: BLE001
             self.fail(job, error)
             del job, call
             return
         end = clock()
-        site.ran_on_host(end - begin)
+        site.host.ran_on_host(end - begin)
         waited = max(0.0, self._clock() - job.submitted - (end - begin))
-        name, reason, predicted = site.note
-
-        def receipt() -> Receipt:
-            return numpy_receipt(name, reason, Phases(queue=waited, run=end - begin), predicted)
-
-        self.deliver(job, value, receipt, end - begin)
+        self.deliver(job, value, lambda: queued_receipt(made(note), waited), end - begin)
 
     def _limit(self, job: Job) -> None:
         call = job.call
@@ -402,22 +410,12 @@ class LaneWorker:
                 lane.batched += len(running)
         if not running:
             return
-        # The worker is killed when the last of them has expired.
-        untils = [job.until for job in running]
-        latest = max((until for until in untils if until is not None), default=None)
-        timeout = None if latest is None or None in untils else max(1e-3, latest - begun) + _LATER
         try:
             with planner.using((choice.candidate,), planned.seconds):
                 worker = planner.worker(choice.candidate, jobs[0].call.site.options)
-                made = batches.run(planned, worker, timeout)
+                made = batches.run(planned, worker, _timeout(running, begun))
         except BaseException as error:  # noqa: BLE001
-            if isinstance(error, AnyGPUError):
-                failure = error.with_traceback(None)
-            else:
-                # An error of one job, such as an index out of bounds: each is retried alone to find out.
-                reason = one_line(text_of(error))
-                message = f"{choice.candidate} cannot run these calls in one launch."
-                failure = Unsupported("one launch", choice.candidate, instead=reason, message=message)
+            failure = _failure_of_batch(error, choice.candidate)
             spent = Phases(other=(planner.clock() - begin) / len(running))
             for job in running:
                 self.handle_failure(job, choice.candidate, failure, spent)
@@ -471,7 +469,11 @@ class LaneWorker:
         for number, (job, value) in enumerate(zip(jobs, made.values, strict=True)):
             way.pause()
             inputs = planned.rows[number]
-            is_new = not is_finite(flatten(value)[0]) if not made.finite and site.may_warn(planned.traced) else False
+            is_new = (
+                not is_finite(flatten(value)[0])
+                if not made.finite and site.programs.may_warn(planned.traced)
+                else False
+            )
             if is_new and (trust.flags or trust.is_usual(inputs)):
                 is_new = False
             kinds = number_kinds(planned.traced, inputs)
@@ -505,7 +507,7 @@ class LaneWorker:
             self.fail(job, error)
             del job
         else:
-            if job.call.site.traced is not None:
+            if job.call.site.programs.current is not None:
                 learn_from(job.call, value)
             self.deliver(job, value, receipt, self._planner.clock() - begin)
 
@@ -613,6 +615,21 @@ class _BatchShare(NamedTuple):
             program=launch.program,
             unknown=share.unknown,
         )
+
+
+def _timeout(running: Sequence[Job], begun: float) -> float | None:
+    """Seconds after which the worker of a batch is killed: when the last of its jobs has expired."""
+    untils = [job.until for job in running]
+    latest = max((until for until in untils if until is not None), default=None)
+    return None if latest is None or None in untils else max(1e-3, latest - begun) + _LATER
+
+
+def _failure_of_batch(error: BaseException, device: str) -> AnyGPUError:
+    """The failure of every job of a batch; an error of one, such as an index out of bounds, is found by retrying."""
+    if isinstance(error, AnyGPUError):
+        return error.with_traceback(None)
+    message = f"{device} cannot run these calls in one launch."
+    return Unsupported("one launch", device, instead=one_line(text_of(error)), message=message)
 
 
 def _is_candidate(site: CallSite, choice: DeviceChoice) -> bool:

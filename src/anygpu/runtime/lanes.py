@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 import time
@@ -22,111 +23,68 @@ from anygpu.placement.call import Call
 from anygpu.placement.options import NaNs
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.trust import Modes
-from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
+from anygpu.plan.candidate_history import DeviceChoice
+from anygpu.plan.choosing import WaitingTimes
 from anygpu.receipts import Attempt, Receipt
 from anygpu.runtime.future import Future
 
 # -- A task in the queue: a call, the future that its caller holds, and what was asked of both
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Job:
-    """One submitted call."""
+    """One submitted call: its arguments and options, and where and how often it was tried."""
 
-    __slots__ = (
-        "attempts",
-        "begun",
-        "call",
-        "choice",
-        "forced",
-        "future",
-        "held_bytes",
-        "idempotent",
-        "kind",
-        "lane",
-        "life",
-        "line",
-        "modes",
-        "nan",
-        "nbytes",
-        "number",
-        "origin",
-        "planning",
-        "priority",
-        "receipt_sinks",
-        "seconds",
-        "started",
-        "submitted",
-        "taken",
-        "tenant",
-        "until",
-        "withdrawals",
-        "witness",
-    )
+    number: int
+    call: Call
+    future: Future
+    life: LockedTask
+    _: dataclasses.KW_ONLY
+    priority: int
+    tenant: str
+    submitted: float
+    #: Its deadline on the monotonic clock.
+    until: float | None
+    nan: NaNs
+    idempotent: bool
+    #: Bytes of its arguments, and of its results where they are known.
+    nbytes: int
+    #: The receipt lists that were active where it was submitted.
+    receipt_sinks: tuple[list[Receipt], ...]
+    #: The user's own line where it was submitted.
+    line: tuple[str, int]
+    #: NumPy's floating-point modes where it was submitted, unless they were the defaults.
+    modes: Modes | None = None
+    #: Where it was submitted, for those who observe it.
+    origin: Origin | None = None
+    #: Jobs of one kind can become one launch.
+    kind: Hashable = dataclasses.field(init=False)
+    #: Called with its return value and whether it succeeded, before its caller gets it.
+    witness: Callable[[Any, bool], None] | None = None
+    #: Seconds spent on tracing it and evaluating devices before it was queued.
+    planning: float = 0.0
+    #: The lane that it waits for, and the predicted seconds there.
+    lane: str = ""
+    seconds: float = 0.0
+    started: float = 0.0
+    #: Whether a lane has taken it from the queue and not started it yet.
+    taken: bool = False
+    #: Whether it has ever started.
+    begun: bool = False
+    #: How often a worker was lost before the task had begun there.
+    withdrawals: int = 0
+    #: The bytes charged to its lane while it runs.
+    held_bytes: int = 0
+    #: Where it runs, or would run now.
+    choice: DeviceChoice | None = None
+    #: Where it must run after a failure.
+    forced: DeviceChoice | None = None
+    attempts: tuple[Attempt, ...] = ()
 
-    def __init__(
-        self,
-        number: int,
-        call: Call,
-        future: Future,
-        life: LockedTask,
-        *,
-        priority: int,
-        tenant: str,
-        submitted: float,
-        until: float | None,
-        nan: NaNs,
-        idempotent: bool,
-        nbytes: int,
-        receipt_sinks: tuple[list[Receipt], ...],
-        line: tuple[str, int],
-        modes: Modes | None = None,
-        origin: Origin | None = None,
-    ) -> None:
-        self.number = number
-        self.call = call
-        self.future = future
-        self.life = life
-        #: Jobs of one kind can become one launch. A job that must run alone has a kind of its own, which is
-        #: not the job itself: that would keep its arguments until the garbage collector comes.
-        self.kind: Hashable = _kind(call) if call.cacheable and modes is None else object()
-        self.priority = priority
-        self.tenant = tenant
-        self.submitted = submitted
-        #: Its deadline on the monotonic clock.
-        self.until = until
-        self.nan = nan
-        self.idempotent = idempotent
-        #: Bytes of its arguments, and of its results where they are known.
-        self.nbytes = nbytes
-        #: The receipt lists that were active where it was submitted.
-        self.receipt_sinks = receipt_sinks
-        #: The user's own line where it was submitted.
-        self.line = line
-        #: NumPy's floating-point modes where it was submitted, unless they were the defaults.
-        self.modes = modes
-        #: Where it was submitted, for those who observe it.
-        self.origin = origin
-        #: Called with its return value and whether it succeeded, before its caller gets it.
-        self.witness: Callable[[Any, bool], None] | None = None
-        #: Seconds spent on tracing it and evaluating devices before it was queued.
-        self.planning = 0.0
-        #: The lane that it waits for, and the predicted seconds there.
-        self.lane = ""
-        self.seconds = 0.0
-        self.started = 0.0
-        #: Whether a lane has taken it from the queue and not started it yet.
-        self.taken = False
-        #: Whether it has ever started.
-        self.begun = False
-        #: How often a worker was lost before the task had begun there.
-        self.withdrawals = 0
-        #: The bytes charged to its lane while it runs.
-        self.held_bytes = 0
-        #: Where it runs, or would run now.
-        self.choice: DeviceChoice | None = None
-        #: Where it must run after a failure.
-        self.forced: DeviceChoice | None = None
-        self.attempts: tuple[Attempt, ...] = ()
+    def __post_init__(self) -> None:
+        # A job that must run alone has a kind of its own, which is not the job itself: that would keep its arguments
+        # until the garbage collector comes.
+        self.kind = _kind(self.call) if self.call.cacheable and self.modes is None else object()
 
     @property
     def name(self) -> str:
@@ -249,7 +207,7 @@ class LaneLoad:
         if self.idle <= self.asleep:
             return False
         return any(
-            now - began < _MOMENT and jobs[0].call.site.skip_planning > 0 and len(jobs) * jobs[0].seconds < _MOMENT
+            now - began < _MOMENT and jobs[0].call.site.host.skip_planning > 0 and len(jobs) * jobs[0].seconds < _MOMENT
             for jobs, began in self.running.values()
         )
 

@@ -95,7 +95,7 @@ class Routing:
     def new_candidates(self, job: Job) -> Collection[str]:
         """The candidates of its kind, if there are so many that they are not all looked at, and they are new."""
         site = job.call.site
-        predictions = site.predictions
+        predictions = site.candidates.predictions
         if len(predictions) <= LOOKED_AT or self._seen.get(site) is predictions:
             return ()
         self._seen[site] = predictions
@@ -117,12 +117,12 @@ class Routing:
         engine = site.options.engine
         if engine is not None:
             return Route(engine, site.chooser.estimate(engine) or _UNKNOWN_SECONDS, None, 0.0)
-        if site.skip_planning > 0 or site.fallback_reason is not None:
+        if job.call.deferred is not None or site.host.skip_planning > 0 or site.candidates.fallback_reason is not None:
             return Route("numpy", self.seconds(site, "numpy"), None, 0.0)
         home = site.chooser.baseline
         # Devices may go at any moment, and with them the only candidates.
         with self._planner.lock:
-            choice = choose(job.call, waiting) if site.evaluated else None
+            choice = choose(job.call, waiting) if site.candidates.evaluated else None
         if choice is None:
             if home is None:
                 return Route(PLANNING, _UNKNOWN_SECONDS, None, 0.0)
@@ -193,7 +193,7 @@ class Routing:
 
     def bytes_needed(self, job: Job) -> int:
         """Predicted peak memory of the task; the size of its arguments without a prediction."""
-        facts = job.call.site.predictions.get(job.choice.candidate if job.choice is not None else "numpy")
+        facts = job.call.site.candidates.predictions.get(job.choice.candidate if job.choice is not None else "numpy")
         if facts is None or facts.plain is None:
             return job.nbytes
         return facts.way.chunks.peak_bytes if isinstance(facts.way, Chunked) else facts.plain.peak_bytes
@@ -223,7 +223,7 @@ class Routing:
             return False
         if site.has_anygpu_arrays or site.options.isolation == "thread" or site.options.check == "always":
             return False
-        facts = site.predictions.get(choice.candidate)
+        facts = site.candidates.predictions.get(choice.candidate)
         return facts is not None and isinstance(facts.way, SingleDevice) and choice.candidate != "numpy"
 
     def how_many(self, lane: LaneLoad, job: Job, there: int) -> int:
@@ -238,7 +238,7 @@ class Routing:
             # One is left for each other thread: even short tasks may wait for each other.
             spare = there - lane.width + 1
             return max(1, min(spare, _SHORT_ROW)) if self.seconds(site, "numpy") < _SHORT_SECONDS else 1
-        if not self._batching or site.has_anygpu_arrays or site.traced is None or job.choice is None:
+        if not self._batching or site.has_anygpu_arrays or site.programs.current is None or job.choice is None:
             return 1
         if site.options.check == "always":
             return 1

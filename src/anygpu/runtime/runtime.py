@@ -30,7 +30,7 @@ from anygpu.placement.planner import Planner, default
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.signature import function_key
 from anygpu.placement.trust import Modes
-from anygpu.placement.undecorated import KnownFunctions, known_of, unwrapped
+from anygpu.placement.undecorated import KnownFunctions, deferred_calls, known_of, unwrapped
 from anygpu.placement.values import bytes_of
 from anygpu.progress import Progress, showing
 from anygpu.receipts import Receipt
@@ -425,8 +425,8 @@ class Runtime:
         if known is None:
             check_names(given, TaskOptions)
             wanted = own or options(**given)
-            if wanted.deferred and own is None:
-                raise InvalidOption("tasks are not deferred: decorate the function, or call `run`, with deferred=True.")
+            if wanted.deferred and self._shares_planner:
+                return deferred_calls(function, wanted)
             if self._shares_planner:
                 known = known_of(function, wanted)
             else:

@@ -16,9 +16,8 @@ from anygpu.base.typing import HostArray
 from anygpu.errors import AllocationError
 from anygpu.fallback_warnings import warn_fallback
 from anygpu.placement.call import Call
-from anygpu.placement.learnt_memory import predicted_peak
 from anygpu.placement.opaque import free_bytes
-from anygpu.placement.opaque_form import OpaqueForm
+from anygpu.placement.opaque_form import OpaqueForm, predicted_peak
 from anygpu.plan.chunking import SIZES, BatchTimes, weigh
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec

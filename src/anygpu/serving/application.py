@@ -19,11 +19,14 @@ from anygpu.base import events
 from anygpu.base.printable import encode_json
 from anygpu.runtime.health import Health
 from anygpu.serving.limits import (
+    EVERYBODY,
     MAX_HEADERS,
+    Access,
     Held,
     InvalidRequest,
     Limits,
     Refusal,
+    Tokens,
     refusal_of,
     refusal_of_page,
     too_large,
@@ -32,7 +35,6 @@ from anygpu.serving.limits import (
 from anygpu.serving.metrics import Metrics
 from anygpu.serving.models import VERSION, Model
 from anygpu.serving.protocol import Response, answer, parse
-from anygpu.serving.tokens import EVERYBODY, Access, Tokens
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -8,8 +8,7 @@ from itertools import accumulate
 
 from anygpu.base import events
 from anygpu.base.metric_families import Family, Sample, histogram_samples, single, to_text
-from anygpu.runtime.health import Health
-from anygpu.runtime.metrics import runtime_families
+from anygpu.runtime.health import Health, runtime_families
 
 #: Upper bounds of the latency histogram, in seconds.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

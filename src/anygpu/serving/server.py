@@ -15,9 +15,8 @@ import numpy as np
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.runtime.runtime import Runtime
 from anygpu.serving.application import Application, ServingRuntime
-from anygpu.serving.limits import LOOPBACK_NAMES, Limits, limits_of
+from anygpu.serving.limits import LOOPBACK_NAMES, Limits, TokenMapping, limits_of, tokens_of
 from anygpu.serving.models import Model, models_of
-from anygpu.serving.tokens import TokenMapping, tokens_of
 
 if TYPE_CHECKING:
     from anygpu.serving.http import HttpServer
@@ -78,22 +77,15 @@ class Server:
         self._examples = dict(examples or {})
         # The extra is missed here and not when the first caller comes.
         self._make_server = _server_class()
-        own = None
+        self._own: Runtime | None = None
         if runtime is None:
-            own = Runtime(
-                queue=QUEUE if queue is None else queue,
-                deadline=DEADLINE if deadline is None else deadline,
-                max_latency=LATENCY if latency is None else latency,
+            deadline = DEADLINE if deadline is None else deadline
+            latency = LATENCY if latency is None else latency
+            runtime = self._own = Runtime(
+                queue=QUEUE if queue is None else queue, deadline=deadline, max_latency=latency
             )
-        self._own = own
-        self._runtime: ServingRuntime = own if own is not None else runtime  # type: ignore[assignment]
-        self._application = Application(
-            self._models,
-            self._runtime,
-            tokens=known,
-            limits=limits,
-            deadline=None if own is None else DEADLINE if deadline is None else deadline,
-        )
+        self._runtime: ServingRuntime = runtime
+        self._application = Application(self._models, runtime, tokens=known, limits=limits, deadline=deadline)
         self._limits = limits
         self._host = host
         self._port = port

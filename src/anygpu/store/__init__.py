@@ -2,7 +2,7 @@
 
 from anygpu.store.contents import HostBytes
 from anygpu.store.entry import Lease
-from anygpu.store.namespaces import Namespace
+from anygpu.store.names import Namespace
 from anygpu.store.report import Report, Statistics
 from anygpu.store.store import Store
 from anygpu.store.tensor import Tensor

@@ -16,10 +16,10 @@ from anygpu.array.core.expression import Value
 from anygpu.base.typing import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.store.contents import Content, array_of
-from anygpu.store.deferred_lock import DeferredLock
+from anygpu.store.entry import DeferredLock
 from anygpu.store.report import Dropped
 from anygpu.store.tiers import Tiers
-from anygpu.tensor_files.tensor_metadata import content_hash
+from anygpu.tensor_files.header import content_hash
 
 # -- comparing contents where they are
 

@@ -1,14 +1,35 @@
-"""The names of a store and their holders. The caller must hold the store's lock."""
+"""The names of a store: their holders, insertion under a name, and a store as one model sees it."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy.typing as npt
+
+from anygpu.array.core.array import Array
+from anygpu.array.core.recording import dtype_name
+from anygpu.base.typing import HostArray
+from anygpu.device_arrays.handle import DeviceHandle
 from anygpu.errors import NameTaken, StoreClosed, UnknownTensor
-from anygpu.store.contents import Content
-from anygpu.store.entry import Entry, Key
+from anygpu.program.primitives import Spec
+from anygpu.store.contents import Content, HostBytes, resident_value, values_of
+from anygpu.store.deduplication import Deduplication
+from anygpu.store.entry import DeferredLock, Entry, Holder, Key, Lease, Path, key_of
+from anygpu.store.report import Counters
+from anygpu.store.tensor import Copying, Tensor
 from anygpu.store.tiers import Tiers
+from anygpu.tensor_files.header import content_hash
+
+if TYPE_CHECKING:
+    from anygpu.store.store import Store
+    from anygpu.tensor_files.saving import Saved
+
+
+# -- the names of a store and their holders. The caller must hold the store's lock
 
 
 class Names:
@@ -132,3 +153,212 @@ class Names:
             entry.holders.clear()
             entry.leases.clear()
             self.free_if_unheld(entry)
+
+
+# -- insertion into a store: find equal content, bring the values to the device, and enter them under a name
+
+
+class Insertion:
+    """Enters arrays and host values into a store."""
+
+    def __init__(
+        self,
+        new_entry: Callable[[Key, str, Content], Entry],
+        device: DeviceHandle,
+        names: Names,
+        tiers: Tiers,
+        equals: Deduplication,
+        guard: DeferredLock,
+        counters: Counters,
+    ) -> None:
+        self._new_entry = new_entry
+        self._device = device
+        self._names = names
+        self._tiers = tiers
+        self._deduplication = equals
+        self._guard = guard
+        self._counters = counters
+
+    def put(self, key: Key, array: Any, owner: str, *, hashing: bool) -> Entry:
+        """Enter an array or anything that NumPy takes."""
+        self._check_name(key, owner)
+        if isinstance(array, Array) and array._device is self._device:
+            return self._put_resident(key, owner, array, hashing)
+        return self._put_values(key, owner, *values_of(array), hashing)
+
+    def put_again(self, key: Key, known: Entry, owner: str) -> Entry:
+        """Enter the content of another entry of the same store under a second name."""
+        with self._guard:
+            self._names.check_owner(key, owner)
+            return self._enter(key, owner, self._names.known(known).content)
+
+    def put_host(self, key: Key, source: HostBytes, owner: str, *, claimed_hash: str | None, hashing: bool) -> Entry:
+        """Enter bytes of a file or of shared memory. They are brought to the device when they are first used.
+
+        `claimed_hash` is the hash that the file or another process states, as `anygpu.tensor_files` makes them. It is
+        not trusted: if another tensor has it, the bytes decide whether they become one.
+        """
+        self._check_name(key, owner)
+        spec = Spec(source.values.shape, dtype_name(source.values.dtype))
+        known = (
+            self._deduplication.with_claimed_hash(source.values, spec, claimed_hash)
+            if hashing and claimed_hash is not None
+            else None
+        )
+        with self._guard:
+            if known is not None and known.tensors:
+                source.close()
+                return self._enter(key, owner, known)
+            content = Content(self._device, spec)
+            content.claimed_hash = claimed_hash
+            if source.kind == "memory":
+                self._tiers.make_host_room(spec.nbytes)
+                content.host = source
+            else:
+                content.backing = source
+            content.remember()
+            return self._enter(key, owner, content)
+
+    def _check_name(self, key: Key, owner: str) -> None:
+        """Check the name before anything is computed or copied."""
+        with self._guard:
+            self._names.check_owner(key, owner)
+
+    def _put_resident(self, key: Key, owner: str, array: Array, hashing: bool) -> Entry:
+        value, copied = resident_value(array, self._device)
+        known, fingerprint = self._deduplication.with_buffer_of(value), None
+        if known is None and hashing:
+            known, fingerprint = self._deduplication.on_device(value)
+        with self._guard:
+            self._counters.copied("on_device", copied)
+            if known is not None and known.tensors:
+                return self._enter(key, owner, known)
+            self._tiers.make_room(value.spec.nbytes, but=self._names.replaced(key, owner))
+            content = self._tiers.resident(value)
+            content.fingerprint = fingerprint
+            return self._enter(key, owner, content)
+
+    def _put_values(self, key: Key, owner: str, values: HostArray, from_device: int, hashing: bool) -> Entry:
+        spec = Spec(values.shape, dtype_name(values.dtype))
+        digest = content_hash(values) if hashing else None
+        with self._guard:
+            self._names.check_open()
+            self._counters.copied("to_host", from_device)
+            known = self._tiers.by_digest.get(digest) if digest is not None else None
+            if known is not None:
+                return self._enter(key, owner, known)
+            content = self._tiers.upload(values, spec, but=self._names.replaced(key, owner))
+            content.digest = digest
+            # Another thread may have put equal content meanwhile.
+            known = self._tiers.by_digest.get(digest) if digest is not None else None
+            return self._enter(key, owner, content if known is None else known)
+
+    # -- the caller must hold the lock
+
+    def _enter(self, key: Key, owner: str, content: Content) -> Entry:
+        """Enter the content under the key, as a new entry or as the next version of the existing one."""
+        entry = self._names.check_owner(key, owner)
+        if entry is not None and entry.spec != content.spec:
+            self._names.remove_for(entry, owner)
+            entry = None
+        if entry is None:
+            entry = self._names.entries[key] = self._new_entry(key, owner, content)
+            self._tiers.link(content, entry)
+            return entry
+        if (entry.pins or entry.leases) and not content.on_device:
+            self._bring_instead(entry, content)
+            self._names.check_owner(key, owner)
+        self._names.replace(entry, content)
+        return entry
+
+    def _bring_instead(self, entry: Entry, content: Content) -> None:
+        """Bring a new content of a pinned or leased entry to the device before it replaces the old one."""
+        self._tiers.link(content, entry)
+        try:
+            self._tiers.bring(content)
+            self._names.known(entry)
+        except BaseException:
+            self._tiers.unlink(content, entry)
+            raise
+
+
+# -- A store as one model sees it, with names of its own
+
+
+class Namespace:
+    """A store as one model sees it: the same tensors, and names of its own."""
+
+    def __init__(self, store: Store, namespace: Path) -> None:
+        self.store = store
+        self.path = key_of(namespace, "")[:-1]
+
+    def put(self, name: str, array: Any, *, owner: str = "main", hash: bool | None = None) -> Tensor:
+        return self.store.put(name, array, owner=owner, namespace=self.path, hash=hash)
+
+    def get(self, name: str) -> Tensor:
+        return self.store.get(name, namespace=self.path)
+
+    def share(self, name: str, with_: Iterable[Holder]) -> Tensor:
+        return self.store.share(name, with_, namespace=self.path)
+
+    def lease(self, name: str, *, holder: Holder = "main") -> Lease:
+        return self.store.lease(name, holder=holder, namespace=self.path)
+
+    def release(self, name: str, *, holder: Holder | None = None) -> None:
+        self.store.release(name, holder=holder, namespace=self.path)
+
+    def pin(self, name: str) -> Tensor:
+        return self.store.pin(name, namespace=self.path)
+
+    def unpin(self, name: str) -> None:
+        self.store.unpin(name, namespace=self.path)
+
+    def view(
+        self,
+        name: str,
+        index: Any = None,
+        *,
+        shape: int | tuple[int, ...] | None = None,
+        dtype: npt.DTypeLike | None = None,
+        device: object | None = None,
+        copy: Copying = "allow",
+    ) -> Array:
+        return self.store.view(name, index, shape=shape, dtype=dtype, device=device, copy=copy, namespace=self.path)
+
+    def synchronise(self, name: str, where: Literal["host", "device"]) -> Tensor:
+        return self.store.synchronise(name, where, namespace=self.path)
+
+    def prefetch(self, names: str | Sequence[str], *, wait: bool = False) -> None:
+        self.store.prefetch(names, namespace=self.path, wait=wait)
+
+    def open(
+        self,
+        path: str | os.PathLike[str],
+        names: Iterable[str] | None = None,
+        *,
+        owner: str | None = None,
+        outside_links: bool = False,
+    ) -> dict[str, Tensor]:
+        return self.store.open(path, names, owner=owner, namespace=self.path, outside_links=outside_links)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        names: Sequence[str] | None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        shard_bytes: int | None = None,
+    ) -> Saved:
+        return self.store.save(path, names, namespace=self.path, metadata=metadata, shard_bytes=shard_bytes)
+
+    def names(self) -> list[str]:
+        return self.store.names(self.path)
+
+    def namespace(self, namespace: Path) -> Namespace:
+        return Namespace(self.store, (*self.path, *key_of(namespace, "")[:-1]))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (*self.path, name) in self.store
+
+    def __repr__(self) -> str:
+        return f"<namespace {'/'.join(map(repr, self.path))} of {self.store!r}>"

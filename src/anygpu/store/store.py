@@ -25,13 +25,9 @@ from anygpu.store import policy
 from anygpu.store.backings import SharedNames
 from anygpu.store.contents import Content, HostBytes, settle, values_of
 from anygpu.store.deduplication import Deduplication
-from anygpu.store.deferred_lock import DeferredLock
-from anygpu.store.entry import Entry, Holder, Key, Lease, Path, key_of, label_of
-from anygpu.store.insert import Insertion
-from anygpu.store.names import Names
-from anygpu.store.namespaces import Namespace
-from anygpu.store.policy import Mode
-from anygpu.store.prefetching import Prefetcher
+from anygpu.store.entry import DeferredLock, Entry, Holder, Key, Lease, Path, key_of, label_of
+from anygpu.store.names import Insertion, Names, Namespace
+from anygpu.store.policy import Mode, Prefetcher
 from anygpu.store.report import CopyKind, Counters, Report, Statistics, statistics_of
 from anygpu.store.shared_store import Found
 from anygpu.store.tensor import Copying, Tensor, tensor_of

@@ -299,6 +299,9 @@ class Tensor(Array):
     def _host(self) -> HostArray:
         return self.host()
 
+    def _shown(self) -> HostArray:
+        return self.host()
+
     def view(
         self,
         index: Any = None,

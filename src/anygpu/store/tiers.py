@@ -24,8 +24,7 @@ from anygpu.errors import InvalidOption, OverBudget
 from anygpu.program.primitives import Spec
 from anygpu.store import policy
 from anygpu.store.contents import Content, HostBytes, uploaded
-from anygpu.store.deferred_lock import DeferredLock
-from anygpu.store.entry import Entry
+from anygpu.store.entry import DeferredLock, Entry
 from anygpu.store.policy import Budgets, Item, Mode, Move, NoRoom
 from anygpu.store.report import Counters, Dropped, Moved, Tier
 

@@ -34,8 +34,7 @@ from anygpu.plan.chunking import corrected, memory_needed
 from anygpu.program.graph import Program
 from anygpu.receipts import Attempt as FailedAttempt
 from anygpu.receipts import HostOperation, Phases
-from anygpu.streams.devices import ChunkCheck, StreamDevices
-from anygpu.streams.recording import Stream, returned_by
+from anygpu.streams.devices import ChunkCheck, Stream, StreamDevices, returned_by
 from anygpu.streams.sources import span_of
 from anygpu.workers.overlap import WORTH_OVERLAPPING
 from anygpu.workers.task_lifecycle import Requeue, Started, Task

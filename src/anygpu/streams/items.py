@@ -17,9 +17,7 @@ from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.progress import Progress, showing
 from anygpu.receipts import Attempt, Phases, Receipt
-from anygpu.streams.conflicts import check_apart
-from anygpu.streams.pipeline import Stages, overlap
-from anygpu.streams.report import (
+from anygpu.streams.pipeline import (
     CHUNK_BYTES,
     IN_FLIGHT,
     LEAST_BYTES,
@@ -27,9 +25,12 @@ from anygpu.streams.report import (
     USABLE,
     Clock,
     Seconds,
+    Stages,
     Streamed,
     bytes_of_a_step,
+    overlap,
 )
+from anygpu.streams.resuming import check_apart
 from anygpu.streams.sinks import Joined, Listed, Sink, ToFunction, sink_of
 from anygpu.streams.sources import InMemory, Source
 

@@ -23,30 +23,39 @@ from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware import host
 from anygpu.hardware.host import resident_bytes
 from anygpu.notes import publish
-from anygpu.placement.device_call import receipt_of
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import CallOptions, Options, options
+from anygpu.placement.place_call import receipt_of
 from anygpu.placement.planner import Planner, default
 from anygpu.progress import Progress, showing
 from anygpu.receipts import Phases
-from anygpu.streams.conflicts import check_apart, in_place
+from anygpu.streams.devices import Stream, recorded, stand_in
 from anygpu.streams.executor import ChunkExecutor, Finished
 from anygpu.streams.items import Items
-from anygpu.streams.pipeline import Channel, Stages, overlap
-from anygpu.streams.recording import Stream, recorded, stand_in
-from anygpu.streams.report import (
+from anygpu.streams.pipeline import (
     CHUNK_BYTES,
     IN_FLIGHT,
     LEAST_BYTES,
     MOST_IN_FLIGHT,
     NOT_PREDICTED,
     USABLE,
+    Channel,
     Clock,
     Seconds,
+    Stages,
     Streamed,
     bytes_of_a_step,
+    overlap,
 )
-from anygpu.streams.resuming import Record, digest_of, earlier_record, record_path_of, write_record
+from anygpu.streams.resuming import (
+    Record,
+    check_apart,
+    digest_of,
+    earlier_record,
+    in_place,
+    record_path_of,
+    write_record,
+)
 from anygpu.streams.sinks import Collected, Sink, ToFile, sink_of
 from anygpu.streams.sources import Source, is_one_tensor, shortened, source_of
 
@@ -245,13 +254,15 @@ class _Run:
         value = self._value(sink, values)
         return self._streamed(value, traced)
 
-    def _go(
-        self,
-        sinks: list[Sink],
-        record: Record | None,
-        record_path: Any,
-        advance: Callable[[int], None],
-    ) -> None:
+    def _read(self, start: int, stop: int, memory: list[HostArray]) -> list[HostArray]:
+        """The rows `start` to `stop` of every source, in these buffers where they fit."""
+        return [
+            each.read(self._axis, start, stop, self._room(each, room, stop - start))
+            for each, room in zip(self._sources, memory, strict=True)
+        ]
+
+    def _go(self, sinks: list[Sink], record: Record | None, record_path: Any, advance: Callable[[int], None]) -> None:
+        """Read, compute and write all chunks, and call `advance` with the rows that were written."""
         work, stages, clock = self._work, Stages(), self._clock
         buffers = [[self._buffer(each) for each in self._sources] for _ in range(self._flying)]
         free: Channel[list[HostArray]] = Channel(stages, self._flying, buffers)
@@ -267,11 +278,7 @@ class _Run:
             start, stop = begin, min(begin + self._length, length)
             begin = max(stop, 1) if length == 0 else stop
             with clock.reading():
-                parts = [
-                    each.read(self._axis, start, stop, self._room(each, room, stop - start))
-                    for each, room in zip(self._sources, memory, strict=True)
-                ]
-            return _Chunk(parts, start, stop, memory)
+                return _Chunk(self._read(start, stop, memory), start, stop, memory)
 
         def compute(chunk: _Chunk) -> Iterator[Finished]:
             yield from self._executor.compute(chunk.parts, chunk.start, chunk.stop)
@@ -283,15 +290,16 @@ class _Run:
         def write(finished: Finished) -> None:
             nonlocal first, recorded_at, record
             with clock.writing():
+                written = [
+                    (sink, finished.results[array.number])
+                    for sink, array in zip(sinks, self._returned, strict=True)
+                    if array.axis is not None or first
+                ]
                 if record is not None:
-                    written = [
-                        finished.results[each.number] for each in self._returned if each.axis is not None or first
-                    ]
-                    piece = (finished.start, finished.stop, digest_of(written))
+                    piece = (finished.start, finished.stop, digest_of([values for _, values in written]))
                     record = msgspec.structs.replace(record, done=finished.stop, pieces=(*record.pieces, piece))
-                for each, array in zip(sinks, self._returned, strict=True):
-                    if array.axis is not None or first:
-                        each.write(finished.results[array.number], finished.start, finished.stop)
+                for sink, values in written:
+                    sink.write(values, finished.start, finished.stop)
                 first = False
                 now = time.perf_counter()
                 if record is not None and (now - recorded_at > _RECORD_SECONDS or finished.stop >= length):

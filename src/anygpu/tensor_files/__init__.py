@@ -1,9 +1,9 @@
 """Files of tensors: read without running anything that a file says, and written whole or not at all."""
 
 from anygpu.tensor_files.folders import TensorFolder, Verified, open_folder, verify
+from anygpu.tensor_files.header import content_hash
 from anygpu.tensor_files.safetensors import TensorFile, open_file
 from anygpu.tensor_files.saving import Saved, save
-from anygpu.tensor_files.tensor_metadata import content_hash
 
 __all__ = [
     "Saved",

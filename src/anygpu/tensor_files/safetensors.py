@@ -21,8 +21,22 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.program.primitives import Spec
-from anygpu.tensor_files.header import BITS, KINDS, Entry, FileRange, entry_in, read_header, shown, stretch_in
-from anygpu.tensor_files.tensor_metadata import DTYPE, HASH, OWNER, hash_of_bytes, is_known, users_own
+from anygpu.tensor_files.header import (
+    BITS,
+    DTYPE,
+    HASH,
+    KINDS,
+    OWNER,
+    Entry,
+    FileRange,
+    entry_in,
+    hash_of_bytes,
+    is_known,
+    read_header,
+    shown,
+    stretch_in,
+    users_own,
+)
 
 # -- pickles, which are refused by their name because reading them would run arbitrary code
 

@@ -22,9 +22,24 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.tensor_files.folders import INDEX, REPLACED, is_inside, read_index
-from anygpu.tensor_files.header import ALIGNMENT, BITS, KINDS, METADATA, Entry, encoded_header, shown
+from anygpu.tensor_files.header import (
+    ALIGNMENT,
+    BITS,
+    DTYPE,
+    HASH,
+    KINDS,
+    METADATA,
+    NO_HASH,
+    OWN,
+    OWNER,
+    Entry,
+    Hashing,
+    encoded_header,
+    kind_of,
+    pieces_of,
+    shown,
+)
 from anygpu.tensor_files.safetensors import PICKLES
-from anygpu.tensor_files.tensor_metadata import DTYPE, HASH, NO_HASH, OWN, OWNER, Hashing, kind_of, pieces_of
 from anygpu.tensor_files.writing import (
     Unfinished,
     clear_unfinished,

@@ -22,8 +22,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Lack, Memory, verified
 from anygpu.errors import AnyGPUError, DeviceLost, OutOfMemory
-from anygpu.hardware.device import Device, DeviceKind, Unavailable, unknown_facts
-from anygpu.hardware.verification import VerifiedType
+from anygpu.hardware.device import Device, DeviceKind, Unavailable, VerifiedType, unknown_facts
 from anygpu.program.graph import Program
 
 #: hang          blocks for ever                      abort     dies of SIGABRT

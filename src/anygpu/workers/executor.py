@@ -175,8 +175,9 @@ class Executed(NamedTuple):
     device_seconds: float | None
     peak_bytes: int | None
     driver: DriverWork | None
-    hosted: list[Hosted]
+    #: Reasons why values are unknown, by the receipt's field.
     unknown: dict[str, str]
+    hosted: list[Hosted]
 
 
 #: Makes of the values of a result, given its position, what its caller gets.
@@ -283,12 +284,11 @@ class Executor:
         give: Callable[[HostArray], Buffer],
         apart: bool,
     ) -> Executed:
+        """Compile, upload, execute and read back, each with its seconds and bytes."""
         engine, device, counting = self.engine, self.device, self._counting
         clock = time.perf_counter
         begin = clock()
-        before = None
-        if counting is not None:
-            before = counting.counters(device)
+        before = counting.counters(device) if counting is not None else None
         lacks = engine.supports(program, device)
         executable = None if lacks else engine.compile(program, device)
         if counting is not None:
@@ -318,54 +318,50 @@ class Executor:
         if wait or not keep:
             engine.synchronize(device)
         ran = clock()
-        to_host = 0
         if keep:
+            delivered, to_host = results, 0
             skipped += sum(spec.nbytes for spec in program.results)
-            delivered = results
         else:
-            delivered = []
-            for position, buffer in enumerate(results):
-                target = targets[position] if targets is not None else None
-                if target is not None:
-                    self._read_into(buffer, target)
-                    to_host += target.nbytes
-                    delivered.append(None)
-                else:
-                    values = engine.download(buffer)
-                    to_host += values.nbytes
-                    delivered.append(deliver(position, values))
-        read = clock()
+            delivered, to_host = self._delivered(results, deliver, targets)
+        times = (compiled - begin, written - compiled, ran - written, clock() - ran)
         for node, _ in hosted:
             to_device += program.specs[node].nbytes
             to_host += sum(program.specs[source].nbytes for source in program.nodes[node].inputs)
+        counted = self._counted(before, seconds, timed, apart)
+        return Executed(delivered, *times, to_device, to_host, skipped, seconds, *counted, hosted)
+
+    def _delivered(
+        self, results: Sequence[Buffer], deliver: DeliverResult, targets: Sequence[HostArray | None] | None
+    ) -> tuple[list[Any], int]:
+        """The results on the host, `None` for those that were read into a target, and the bytes that were read."""
+        delivered: list[Any] = []
+        nbytes = 0
+        for position, buffer in enumerate(results):
+            target = targets[position] if targets is not None else None
+            if target is not None:
+                self._read_into(buffer, target)
+                nbytes += target.nbytes
+                delivered.append(None)
+            else:
+                values = self.engine.download(buffer)
+                nbytes += values.nbytes
+                delivered.append(deliver(position, values))
+        return delivered, nbytes
+
+    def _counted(
+        self, before: Counters | None, seconds: float | None, timed: bool, apart: bool
+    ) -> tuple[int | None, DriverWork | None, dict[str, str]]:
+        """The peak of memory and the driver's work of a run as far as the engine counts, and why others are unknown."""
+        counting = self._counting
         unknown: dict[str, str] = {}
-        peak: int | None = None
-        work: DriverWork | None = None
         if seconds is None:
             unknown["device_seconds"] = _NO_CLOCK if timed or counting is None else _NOT_ASKED
-        if counting is not None and before is not None:
-            work = _difference(before, counting.counters(device))
-            if apart:
-                unknown["peak_bytes"] = _SHARED_PEAK
-            else:
-                peak = counting.peak_bytes(device)
-        else:
-            unknown |= _NOT_COUNTED
-        return Executed(
-            delivered,
-            compiled - begin,
-            written - compiled,
-            ran - written,
-            read - ran,
-            to_device,
-            to_host,
-            skipped,
-            seconds,
-            peak,
-            work,
-            hosted,
-            unknown,
-        )
+        if counting is None or before is None:
+            return None, None, unknown | _NOT_COUNTED
+        work = _difference(before, counting.counters(self.device))
+        if apart:
+            return None, work, unknown | {"peak_bytes": _SHARED_PEAK}
+        return counting.peak_bytes(self.device), work, unknown
 
     def upload(self, values: HostArray) -> Resident:
         with self.translating:

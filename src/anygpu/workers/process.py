@@ -39,7 +39,7 @@ from anygpu.workers.executor import check_arguments, line_of, native_order, spec
 from anygpu.workers.overlap import WORTH_FETCHING, WORTH_OVERLAPPING, Overlap, Staged, seconds_left
 from anygpu.workers.shared_memory import Segment, SegmentKind
 from anygpu.workers.start_messages import ServeRequest
-from anygpu.workers.task_messages import ChildTask, InSegment, WireOperand
+from anygpu.workers.task_messages import InSegment, WireOperand
 from anygpu.workers.worker import Argument, Handle, Ran
 
 #: Arrays of so many bytes travel inside of the messages: below, a segment costs 10 µs more; from about twice as many on
@@ -118,7 +118,7 @@ class ProcessWorker:
         `there` is the device as the child knows it, if it has another name there.
         """
         self._device = device
-        self._generation = generation
+        self.generation = generation
         self._connection = ChildConnection(child, device.id, generation, memory_kind)
         self._overlap = Overlap(self._connection, device.id, memory_kind)
         self._next_handle = 1
@@ -162,10 +162,6 @@ class ProcessWorker:
     @property
     def isolation(self) -> Isolation:
         return "process"
-
-    @property
-    def generation(self) -> int:
-        return self._generation
 
     @property
     def alive(self) -> bool:
@@ -263,8 +259,7 @@ class ProcessWorker:
                     wanted: tuple[int, ...] | None = None
                     places: list[Block | None] = []
                     if call.keep or fetches:
-                        handles = range(self._next_handle, self._next_handle + len(facts))
-                        self._next_handle = handles.stop
+                        handles = self._new_handles(len(facts))
                     else:
                         places = [self._place(nbytes, blocks) for _, _, nbytes in facts]
                         wanted = tuple([block.handle.number if block is not None else 0 for block in places])
@@ -274,25 +269,21 @@ class ProcessWorker:
                     copied = clock()
                     apart = overlap.may_transfer and not call.timed
                     own = staged.own if staged is not None else ()
-
-                    def task(key: str, text: bytes | None) -> ChildTask:
-                        return task_messages.Run(
-                            key, text, operands, wanted, handles.start, call.wait, call.timed, apart, own
-                        )
-
+                    options = (operands, wanted, handles.start, call.wait, call.timed, apart, own)
                     if seat is not None:
                         seat.release()
                     outcome = connection.send_program(
-                        call.program, task, timeout=seconds_left(call.until), blocks=blocks, handles=handles
+                        call.program,
+                        lambda key, text: task_messages.Run(key, text, *options),
+                        timeout=seconds_left(call.until),
+                        blocks=blocks,
+                        handles=handles,
                     )
                     answered = clock()
                     done = connection.unwrap(outcome, task_messages.RunDone)
                     results: list[Any] = []
                     if call.keep:
-                        results = [
-                            RemoteHandle(self, number, spec)
-                            for number, (spec, _, _) in zip(handles, facts, strict=True)
-                        ]
+                        results = self._remote(handles, facts)
                     elif not fetches:
                         # In this order: a block that was returned twice would have two owners soon.
                         del blocks[inputs:]
@@ -304,10 +295,7 @@ class ProcessWorker:
             if fetches:
                 results = self._fetch(call, handles)
         except BaseException:
-            if staged is not None:
-                overlap.drop(staged)
-                for number in handles:
-                    connection.drop(number, 0)
+            self._abandon(staged, handles)
             raise
         end = clock()
         write, read = done.write + (copied - entered), done.read + (end - answered)
@@ -315,14 +303,31 @@ class ProcessWorker:
             write += ready - call.begin
             done = _with_transfers(done, call.known, staged, fetches)
         ran = _ran(call.program, results, done, entered - ready, write, read, end - call.begin)
-        return ran if staged is None else ran._replace(overlapped=True)
+        return ran._replace(overlapped=staged is not None)
+
+    def _new_handles(self, count: int) -> range:
+        """Numbers by which the child keeps so many results."""
+        handles = range(self._next_handle, self._next_handle + count)
+        self._next_handle = handles.stop
+        return handles
+
+    def _remote(self, handles: range, facts: Sequence[_Facts]) -> list[RemoteHandle]:
+        """The results that the child keeps under these numbers."""
+        return [RemoteHandle(self, number, spec) for number, (spec, _, _) in zip(handles, facts, strict=True)]
+
+    def _abandon(self, staged: Staged | None, handles: range) -> None:
+        """Drop the arguments and results of a call that failed, if it was staged."""
+        if staged is not None:
+            self._overlap.drop(staged)
+            for number in handles:
+                self._connection.drop(number, 0)
 
     def _fetch(self, call: _Call, handles: range) -> list[HostArray]:
         """The results of a staged call, which are still on the device."""
         specs = [spec for spec, _, _ in call.known.results]
         fetched = self._overlap.fetch(handles, specs, call.timeout, call.until)
         if fetched is None:
-            fetched = [self.download(RemoteHandle(self, *each)) for each in zip(handles, specs, strict=True)]
+            fetched = [self.download(each) for each in self._remote(handles, call.known.results)]
         return fetched
 
     def _delivered(
@@ -446,7 +451,7 @@ class ProcessWorker:
 
     def __repr__(self) -> str:
         state = f"process {self.process_id}" if self.alive else "dead"
-        return f"<worker of {self._device.id}, {state}, generation {self._generation}>"
+        return f"<worker of {self._device.id}, {state}, generation {self.generation}>"
 
 
 def _with_transfers(done: task_messages.RunDone, known: _Known, staged: Staged, fetched: bool) -> task_messages.RunDone:

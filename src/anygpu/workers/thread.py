@@ -52,7 +52,7 @@ class LocalHandle(Resident):
         self.buffer = buffer
         self.spec = spec
         self.worker = worker
-        self.generation = worker._generation
+        self.generation = worker.generation
 
     def __repr__(self) -> str:
         return f"<{self.spec} on {self.worker.device.id}>"
@@ -70,7 +70,7 @@ class ThreadWorker:
         self._lacks: LRUCache[list[Lack]] = LRUCache()
         #: By the id of their program.
         self._launches: dict[int, _Launch] = {}
-        self._generation = generation
+        self.generation = generation
         #: Why it is not open any more.
         self._end: str | None = None
 
@@ -86,10 +86,6 @@ class ThreadWorker:
     @property
     def isolation(self) -> Isolation:
         return "thread"
-
-    @property
-    def generation(self) -> int:
-        return self._generation
 
     @property
     def alive(self) -> bool:
@@ -269,11 +265,11 @@ class ThreadWorker:
 
     def _enter(self) -> None:
         if self._end is not None:
-            raise DeviceLost(self.device.id, detail=self._end, generation=self._generation)
+            raise DeviceLost(self.device.id, detail=self._end, generation=self.generation)
 
     def _leave(self, error: BaseException | None) -> None:
         if isinstance(error, DeviceLost) and error.generation is None:
-            error.generation = self._generation
+            error.generation = self.generation
             self._let_go("it was lost earlier")
         elif isinstance(error, DevicePoisoned):
             self._let_go("its context is broken")
@@ -288,7 +284,7 @@ class ThreadWorker:
         return handle
 
     def __repr__(self) -> str:
-        return f"<worker of {self.device.id} in this process, generation {self._generation}>"
+        return f"<worker of {self.device.id} in this process, generation {self.generation}>"
 
 
 class _Use:

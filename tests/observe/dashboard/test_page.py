@@ -12,10 +12,9 @@ import msgspec
 import pytest
 
 from anygpu.observe.dashboard import server
-from anygpu.observe.dashboard.figures import figures
 from anygpu.observe.dashboard.history import History
 from anygpu.observe.dashboard.panels import View
-from anygpu.observe.dashboard.server import TABS, Dashboard, columns
+from anygpu.observe.dashboard.server import TABS, Dashboard, columns, figures
 from tests.observe.dashboard.invented import Invented
 
 NAMES = [name for name in TABS if name != "page"]

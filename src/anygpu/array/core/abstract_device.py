@@ -94,6 +94,7 @@ class AbstractDevice:
             active_tracer.reset(token)
 
     def operation(self, line: tuple[str, int] | None) -> None:
+        """Note that an operation is recorded on this line, and with which modes of `np.errstate`"""
         modes: dict[str, Any] = dict(np.geterr())
         if modes != self._modes:
             raising = [name for name, mode in modes.items() if mode not in ("ignore", "warn", self._modes[name])]
@@ -103,6 +104,7 @@ class AbstractDevice:
                 self.quiet_lines.add(line)
 
     def layout_of(self, position: int) -> Any:
+        """The example of an argument, whose layout the program depends on from now on."""
         self.layouts.add(position)
         return self.examples[position]
 
@@ -138,12 +140,15 @@ class AbstractDevice:
         return self._once((text, dtype), ScalarInput(text), Spec((), dtype))
 
     def upload(self, values: Any) -> Buffer:
+        """Values as they are: they become constants."""
         return np.array(values)
 
     def download(self, buffer: Buffer) -> NoReturn:
+        """Stop tracing: the values of an array are needed."""
         self.run(None, [buffer])
 
     def run(self, program: Program | None, buffers: Sequence[Buffer]) -> NoReturn:
+        """Stop tracing: the values of these buffers are needed."""
         known = all(
             isinstance(each, ScalarInput | CapturedConstant) or (isinstance(each, ArrayInput) and not each.is_argument)
             for each in buffers
@@ -151,9 +156,11 @@ class AbstractDevice:
         self.refuse(number=known)
 
     def native(self, buffer: Buffer) -> NoReturn:
+        """Stop tracing: an array of another library is needed."""
         self.run(None, [buffer])
 
     def adopt(self, array: Any) -> Buffer:
+        """An array of another library, on the host."""
         return np.from_dlpack(array)
 
     def met(self, values: HostArray) -> Value:
@@ -173,6 +180,7 @@ class AbstractDevice:
         return self._once((digest, spec, ordered), CapturedConstant(copied, digest), spec, ordered=ordered)
 
     def _once(self, key: tuple[Any, ...], buffer: Buffer, spec: Spec, *, ordered: bool = True) -> Value:
+        """The value of an input, made once for each key."""
         seen = self._seen.get(key)
         if seen is None:
             seen = self._seen[key] = Value.on(self, buffer, spec, ordered=ordered)

@@ -33,6 +33,7 @@ def device_among(*arguments: Any) -> ArrayDevice:
 
 
 def _found_device(x: Any) -> ArrayDevice | None:
+    """The device of the first array among nested lists, or `None`"""
     if isinstance(x, Array) or type(x) is TracedScalar:
         return x._device
     if isinstance(x, list | tuple):
@@ -57,6 +58,7 @@ def holds_array(items: Sequence[Any]) -> bool:
 
 
 def _stacked(items: Sequence[Any], device: ArrayDevice) -> Value:
+    """The parts of a nested list, as one value with a new first axis."""
     values = [to_array(each, device)._value for each in items]
     shapes = {value.spec.shape for value in values}
     if len(shapes) > 1:

@@ -115,6 +115,7 @@ class Array(NumpyMethods, Operators):
 
     @property
     def _imitated(self) -> type[Any]:
+        """The class that the array stands in for: NumPy's array, or its scalar where NumPy has a number."""
         stored = self._stored
         is_number = not stored.spec.shape and self._view is None and not isinstance(stored.buffer, ArrayInput)
         kind: type[Any] = self.dtype.type if is_number else np.ndarray
@@ -133,30 +134,37 @@ class Array(NumpyMethods, Operators):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The length of each axis."""
         return self._stored.spec.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The type of the elements."""
         return to_numpy_dtype(self._stored.spec.dtype)
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self._stored.spec.shape)
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return self._stored.spec.size
 
     @property
     def nbytes(self) -> int:
+        """The bytes of all elements."""
         return self._stored.spec.nbytes
 
     @property
     def itemsize(self) -> int:
+        """The bytes of one element."""
         return self.dtype.itemsize
 
     @property
     def device(self) -> str:
+        """The name of the device that has the array; "cpu" while a function is traced, as for NumPy's arrays."""
         return self._device.device if active_tracer.get() is None else "cpu"
 
     def _facts(self) -> tuple[str, tuple[int, ...], DType]:
@@ -168,6 +176,7 @@ class Array(NumpyMethods, Operators):
 
     @property
     def _device(self) -> ArrayDevice:
+        """The device that has the array."""
         return self._stored.device or device_for(None)
 
     @property
@@ -215,6 +224,7 @@ class Array(NumpyMethods, Operators):
         return linearise([self._value])[0]
 
     def _host(self) -> HostArray:
+        """The values on the host, computed if they are not yet."""
         # As in `_binary`: the property only where there is a view.
         value = self._stored if self._view is None else self._value
         device = value.device or device_for(None)
@@ -251,15 +261,19 @@ class Array(NumpyMethods, Operators):
         return shown
 
     def item(self, *position: int) -> Any:
+        """One element, as a number of Python's."""
         return self._host().item(*position)
 
     def tolist(self) -> Any:
+        """The elements as nested lists of numbers."""
         return self._host().tolist()
 
     def tobytes(self) -> bytes:
+        """The elements as bytes, in C order."""
         return self._host().tobytes()
 
     def _only(self, what: str) -> Any:
+        """The only element; raises `ValueError` if there are more, or none."""
         if self.size != 1:
             error = ValueError(f"only an array with one element can become {what}; this one has {self.size}.")
             note_error(error)
@@ -336,6 +350,7 @@ class Array(NumpyMethods, Operators):
     # Devices and other libraries
 
     def to_device(self, device: object, /, *, stream: object = None) -> Array:
+        """The array on another device; itself if it is there already."""
         if stream is not None:
             raise InvalidOption("anygpu orders its transfers itself: omit stream.")
         target = device_for(device)
@@ -359,6 +374,7 @@ class Array(NumpyMethods, Operators):
         return self._native().__dlpack__(**{name: wish for name, wish in wishes.items() if wish is not None})
 
     def _native(self) -> Any:
+        """The array as an object of the engine's own library."""
         compute([self._value], self._device)
         return self._device.native(self._value.buffer)
 
@@ -396,6 +412,7 @@ class Array(NumpyMethods, Operators):
     # Operators
 
     def _binary(self, fn: BinaryFunction, other: object) -> Array:
+        """The result of an operator with another operand; `NotImplemented` for one that is no number or array."""
         # This is on the way of every operation, so the property `_value` is only asked where there is a view.
         operand: Operand | None
         if type(other) is Array:
@@ -411,6 +428,7 @@ class Array(NumpyMethods, Operators):
             raise
 
     def _swapped(self, fn: BinaryFunction, other: object) -> Array:
+        """The result of an operator whose left operand is not an `Array`"""
         operand = _operand(other, self)
         if operand is None:
             return NotImplemented  # type: ignore[no-any-return]
@@ -421,6 +439,7 @@ class Array(NumpyMethods, Operators):
             raise
 
     def _compare(self, fn: BinaryFunction, other: object) -> Array:
+        """The result of a comparison."""
         try:
             if type(other) is Array:
                 one = self._stored if self._view is None else self._value
@@ -435,6 +454,7 @@ class Array(NumpyMethods, Operators):
             raise
 
     def _in_place(self, fn: BinaryFunction, other: object) -> Array:
+        """Write the result of an operator into this array, as `+=` does; the array."""
         result = self._binary(fn, other)
         if result is NotImplemented or self._is_number:
             return result
@@ -464,6 +484,7 @@ class Array(NumpyMethods, Operators):
         return self
 
     def _unary(self, fn: UnaryFunction) -> Array:
+        """The result of an elementwise function."""
         try:
             return Array(recording.unary(fn, self._value))
         except Exception as error:
@@ -473,9 +494,11 @@ class Array(NumpyMethods, Operators):
     # Changes in place that have no operator
 
     def fill(self, value: Any) -> None:
+        """Set all elements to a value."""
         self[...] = value
 
     def sort(self, axis: int = -1, kind: str | None = None, order: None = None, *, stable: bool | None = None) -> None:
+        """Sort along an axis, in place."""
         self._assign(override(np.sort)(self, axis=axis))
 
     def copy(self, order: str = "C") -> Array:
@@ -483,6 +506,7 @@ class Array(NumpyMethods, Operators):
         return self._noted(np.ndarray.copy, Array(_fresh(self._value)), order)
 
     def astype(self, dtype: npt.DTypeLike, order: str = "K", *, copy: bool = True) -> Array:
+        """The array with another type of elements; itself if it has that and no copy is asked for."""
         name = dtype_name(dtype)
         if name == self._stored.spec.dtype and not copy:
             return self
@@ -534,6 +558,7 @@ def is_numpys(value: Any) -> bool:
 
 
 def _uploaded(device: ArrayDevice, values: HostArray) -> Any:
+    """Values on a device, told to those who observe transfers."""
     return with_event("upload", device, values) if events.array_work else device.upload(values)
 
 
@@ -570,4 +595,5 @@ def device_of(*arguments: Any) -> ArrayDevice:
 
 
 def _unpickle(values: HostArray, device: str) -> Array:
+    """An array with these values, on the device that it was pickled from."""
     return as_array(values, device_for(device))

@@ -75,6 +75,7 @@ def _seen(array: Any, tracer: AbstractDevice) -> Any:
 
 
 def _stays_array(returns: Returns, operands: tuple[tuple[Any, Any], ...]) -> bool:
+    """Whether NumPy returns an array without axes here, rather than a number."""
     if returns.without_axes == "as operand":
         first = operands[0][0] if operands else None
         return type(first) is not Array or not first._is_number
@@ -88,6 +89,7 @@ def without_axes(number: Array) -> Array:
 
 
 def _arrays_in(given: Any) -> Iterator[Any]:
+    """All arrays in nested lists and tuples."""
     if type(given) in (Array, np.ndarray):
         yield given
     elif isinstance(given, tuple | list):

@@ -73,6 +73,7 @@ def device_for(device: object | None) -> ArrayDevice:
 
 
 def to_numpy_dtype(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of this name."""
     return NUMPY_DTYPES[name]
 
 

@@ -61,13 +61,16 @@ class Value(msgspec.Struct, eq=False):
 
     @classmethod
     def on(cls, device: ArrayDevice, buffer: Buffer, spec: Spec, *, ordered: bool = True) -> Value:
+        """A value that a device has already."""
         return cls(None, (), spec, device, None, buffer, None, ordered)
 
     @property
     def computed(self) -> bool:
+        """Whether a device has it already."""
         return self.op is None
 
     def becomes(self, buffer: Buffer, device: ArrayDevice) -> None:
+        """Replace the operation by what it computed."""
         self.buffer, self.device = buffer, device
         self.op, self.inputs = None, ()
 

@@ -43,6 +43,7 @@ class Basic(NamedTuple):
 
 
 def get(array: Array, key: Any) -> Array:
+    """The part of an array that a key selects; a view where NumPy makes one."""
     if type(key) is slice and array._stored.spec.shape and (key.step is None or key.step > 0):
         leading = _leading(array._stored.spec.shape, key)  # the most common key of all
         return attach(Array(apply(leading, array._value)), array, (leading,))
@@ -85,6 +86,7 @@ def _is_element(key: Any, dimensions: int) -> bool:
 
 
 def _leading(shape: Shape, key: slice) -> Slice:
+    """The slice of the first axis, and the whole of all others."""
     start, stop, step, _ = _normal_slice(key, shape[0])
     rest = len(shape) - 1
     return Slice((start, *(0,) * rest), (stop, *shape[1:]), (step, *(1,) * rest))
@@ -110,6 +112,7 @@ def put_at(array: Array, key: Any, new: Any) -> None:
 
 
 def _checked_dtype(new: Any, array: Array) -> DType:
+    """The dtype in which new elements are written; raises `OverflowError` for integers that do not fit."""
     dtype = array._stored.spec.dtype
     if isinstance(new, int) and not isinstance(new, bool):
         recording._check_range(new, dtype)
@@ -124,6 +127,7 @@ def _squeezed(value: Value, shape: Shape) -> Value:
 
 
 def _parse(array: Array, key: Any) -> Basic:
+    """The key as slices, flips and positions along each axis."""
     items = _expanded(_as_tuple(key), array.ndim)
     starts, stops, steps = [], [], []
     flips: list[int] = []
@@ -176,6 +180,7 @@ def _parse(array: Array, key: Any) -> Basic:
 
 
 def _as_tuple(key: Any) -> tuple[Any, ...]:
+    """The key as a tuple."""
     return key if isinstance(key, tuple) else (key,)
 
 
@@ -217,6 +222,7 @@ def _of_mask(mask: Array | npt.NDArray[np.bool_]) -> list[_Mask]:
 
 
 def _normal_slice(item: slice, length: int) -> tuple[int, int, int, bool]:
+    """The start, stop and positive step of a slice, and whether it is reversed."""
     start, stop, step = item.indices(length)
     count = len(range(start, stop, step))
     if count == 0:
@@ -228,6 +234,7 @@ def _normal_slice(item: slice, length: int) -> tuple[int, int, int, bool]:
 
 
 def _is_integer(item: Any) -> bool:
+    """Whether an item of a key is one integer."""
     if isinstance(item, Array | _Mask):
         return False
     if isinstance(item, np.ndarray) and (item.ndim or item.dtype.kind not in "iu"):
@@ -236,12 +243,14 @@ def _is_integer(item: Any) -> bool:
 
 
 def _checked(position: int, axis: int, length: int) -> int:
+    """The position counted from the start; raises `IndexError` if it is out of bounds."""
     if not -length <= position < length:
         raise IndexError(f"index {position} is out of bounds for axis {axis} with size {length}.")
     return position % length
 
 
 def _positions(item: Any, axis: int, length: int) -> Positions:
+    """The positions that an array or a mask selects along an axis."""
     if isinstance(item, _Mask):
         if item.length != length:
             raise IndexError(f"a mask of length {item.length} does not fit axis {axis} of length {length}.")
@@ -286,12 +295,14 @@ def _linear(value: Value, basic: Basic) -> tuple[Value, Shape, tuple[int, ...]]:
 
 
 def _on_device_of(positions: npt.NDArray[np.int64], beside: Value) -> Value:
+    """Positions as a constant, or on the device of a value if they are many."""
     if positions.nbytes <= recording.MAX_CONSTANT_BYTES or beside.device is None:
         return recording.literal(positions)
     return as_value(positions, beside.device)
 
 
 def _shape_of(positions: Positions) -> Shape:
+    """The shape of positions."""
     return positions.spec.shape if isinstance(positions, Value) else positions.shape
 
 
@@ -310,6 +321,7 @@ def _orders(basic: Basic, axes: tuple[int, ...], picked: Shape) -> tuple[tuple[i
 
 
 def _pick(value: Value, basic: Basic) -> Value:
+    """The elements at some positions."""
     position, shape, axes = _linear(value, basic)
     front, back = _orders(basic, axes, shape)
     moved = permute(value, front)
@@ -319,6 +331,7 @@ def _pick(value: Value, basic: Basic) -> Value:
 
 
 def _scatter(value: Value, basic: Basic, source: Value) -> Value:
+    """A value with other elements at some positions."""
     position, shape, axes = _linear(value, basic)
     front, back = _orders(basic, axes, shape)
     moved = permute(value, front)

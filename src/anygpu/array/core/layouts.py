@@ -76,6 +76,7 @@ def in_axis_order(shape: Sequence[int], dtype: np.dtype[Any], axes: Sequence[int
 
 
 def _without_memory(shape: Sequence[int], dtype: np.dtype[Any], strides: Sequence[int]) -> HostArray:
+    """An array with these strides, behind which there is no memory."""
     return as_strided(np.empty(1, dtype), tuple(shape), tuple(strides))
 
 
@@ -157,6 +158,7 @@ class Layouts:
         return self._known[id(value)][1]
 
     def _needed(self, value: Value) -> Sequence[Value]:
+        """The values whose layouts decide that of a value."""
         note = self._tracer.notes.get(id(value))
         if note is not None:
             found = [] if note[1].order == "C" else [each for _, each in note[1].operands]
@@ -165,6 +167,7 @@ class Layouts:
         return value.inputs if replaced is None else (replaced[1],)
 
     def _judge(self, value: Value) -> HostArray | None:
+        """The layout of a value, from those that it needs; `None` if it is not known."""
         dtype, shape = to_numpy_dtype(value.spec.dtype), value.spec.shape
         note = self._tracer.notes.get(id(value))
         if note is not None:
@@ -194,6 +197,7 @@ class Layouts:
         return None
 
     def _of_leaf(self, value: Value, dtype: np.dtype[Any]) -> HostArray | None:
+        """The layout of an input or a constant."""
         buffer = value.buffer
         if isinstance(buffer, ArrayInput):
             if value.ordered and not self._exact:
@@ -208,6 +212,7 @@ class Layouts:
         return None
 
     def _of_call(self, note: Note, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray | None:
+        """The layout of what a function of NumPy's returned."""
         if note.order == "C" or (len(shape) < 2 and note.order != "odd"):
             return in_c_order(shape, dtype)
         operands = [self._known[id(each)][1] if isinstance(each, Value) else each for _, each in note.operands]
@@ -344,6 +349,7 @@ class _CannotAsk(Exception):
 
 
 def _replaced(given: Any, made: dict[int, HostArray]) -> Any:
+    """Arguments of a call with the arrays replaced by layouts."""
     if id(given) in made:
         return made[id(given)]
     if isinstance(given, list | tuple) and type(given) in (list, tuple):

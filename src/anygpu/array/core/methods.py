@@ -496,5 +496,6 @@ class Operators:
 
 
 def _matmul(one: object, other: object) -> Array:
+    """The matrix product of two operands."""
     product: Array = call_override(np.matmul, one, other)
     return product

@@ -202,6 +202,7 @@ RETURNS: dict[str, Returns] = {name: Returns(*row[:3]) for row in _ROWS for name
 
 @cache
 def _by_function(*, of_fft: bool) -> dict[Any, Returns]:
+    """The rows of the table by function, for those of `np.fft` or for all others."""
     found = {}
     for name, returns in RETURNS.items():
         path = name.removeprefix("np.")

@@ -88,6 +88,7 @@ _RAISING = frozenset(("cholesky", "inv", "solve"))
 
 
 def _note_what_may_raise(value: Value) -> None:
+    """Tell the tracer of an operation that may raise for some values."""
     listening = active_tracer.get()
     if listening is None:
         return
@@ -98,6 +99,7 @@ def _note_what_may_raise(value: Value) -> None:
 
 
 def common_device(values: Sequence[Value]) -> ArrayDevice | None:
+    """The device that all values are on; raises an error if they are on two."""
     device: ArrayDevice | None = None
     for value in values:
         if value.device is not device and value.device is not None:
@@ -120,18 +122,21 @@ def _device_of_the_bound(values: Sequence[Value]) -> ArrayDevice | None:
 
 
 def _apart(one: str, other: str) -> str:
+    """The message for operands on two devices."""
     if ABSTRACT in (one, other):
         return "a function that is being recorded uses an array from outside. Pass it as an argument."
     return f'one operand is on {one} and the other on {other}. Move one of them first: x.to_device("{one}").'
 
 
 def cast(value: Value, dtype: DType) -> Value:
+    """The value in another dtype; itself if it has that."""
     if value.spec.dtype == dtype:
         return value
     return Value(Cast(dtype), (value,), Spec(value.spec.shape, dtype), value.device, users_line())
 
 
 def broadcast(value: Value, shape: Shape) -> Value:
+    """The value in another shape, by repeating axes of length 1; itself if it has that."""
     if value.spec.shape == shape:
         return value
     op = Broadcast(shape)
@@ -139,10 +144,12 @@ def broadcast(value: Value, shape: Shape) -> Value:
 
 
 def reshape(value: Value, shape: Shape) -> Value:
+    """The value in another shape; itself if it has that."""
     return value if value.spec.shape == shape else apply(Reshape(shape), value)
 
 
 def permute(value: Value, axes: tuple[int, ...]) -> Value:
+    """The value with its axes in another order; itself if they are in that."""
     return value if axes == tuple(range(len(axes))) else apply(Permute(axes), value)
 
 
@@ -168,6 +175,7 @@ _FORMATS: dict[DType, str] = {"float32": "<f", "float64": "<d", "float16": "<e",
 
 
 def _new_constant(scalar: Any, dtype: DType) -> Value:
+    """A constant with this number."""
     if type(scalar) is TracedScalar:
         return scalar.value(dtype)
     if dtype in _FORMATS:
@@ -201,6 +209,7 @@ def weak_dtype(scalar: Scalar, dtype: DType) -> DType:
 
 
 def _check_range(scalar: int, dtype: DType) -> None:
+    """Raise `OverflowError` for an integer that a dtype cannot hold."""
     if KIND[dtype] in ("signed", "unsigned"):
         bits = 8 * ITEMSIZE[dtype]
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if KIND[dtype] == "signed" else (0, (1 << bits) - 1)
@@ -227,6 +236,7 @@ def common(*operands: Operand, inexact: bool = False) -> list[Value]:
 
 
 def _fitted(operand: Operand, dtype: DType, shape: Shape) -> Value:
+    """An operand as a value of this dtype and shape."""
     if isinstance(operand, Value):
         return broadcast(cast(operand, dtype), shape)
     return _scalar_beside(operand, Spec(shape, dtype))
@@ -245,6 +255,7 @@ def _nobody() -> None:
 
 
 def _scalar_beside(scalar: Scalar, spec: Spec) -> Value:
+    """A number as a value beside one of this shape and dtype."""
     if type(scalar) is TracedScalar:
         return broadcast(scalar.value(spec.dtype), spec.shape)
     kind = type(scalar)
@@ -358,6 +369,7 @@ _BOOL_MEANING: dict[BinaryFunction, BinaryFunction] = {"add": "bitwise_or", "mul
 
 
 def _for_bool(fn: BinaryFunction, x: Value, y: Value) -> tuple[Value, Value, BinaryFunction]:
+    """The operands and the function that stand for a function of booleans."""
     if fn in _BOOL_MEANING:
         return x, y, _BOOL_MEANING[fn]
     if fn == "subtract":
@@ -383,6 +395,7 @@ def compare(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
 
 
 def _compare_signs(fn: BinaryFunction, one: Value, other: Value) -> Value:
+    """Compare a signed with an unsigned integer of 64 bits, exactly."""
     signed_first = KIND[one.spec.dtype] == "signed"
     signed, unsigned = (one, other) if signed_first else (other, one)
     negative = binary("less", signed, 0)
@@ -474,4 +487,5 @@ def infer_length(shape: Shape, size: int) -> Shape:
 
 
 def _listed(shapes: Sequence[Shape]) -> str:
+    """Shapes as text."""
     return ", ".join(map(str, shapes))

@@ -128,6 +128,7 @@ def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
 
 
 def _flat(kind: type[Any], length: int) -> Structure:
+    """The structure of a container of so many leaves, made once."""
     known = _FLAT.get((kind, length))
     if known is None:
         known = _FLAT[kind, length] = Structure(kind, (), (LEAF,) * length)
@@ -135,6 +136,7 @@ def _flat(kind: type[Any], length: int) -> Structure:
 
 
 def _take(value: Any, leaves: list[Any]) -> Structure:
+    """Add the leaves of a value to a list; its structure."""
     rule = _rule_of(type(value))
     taken = None if rule is None else rule.take(value)
     if taken is None:
@@ -146,6 +148,7 @@ def _take(value: Any, leaves: list[Any]) -> Structure:
 
 
 def _make(structure: Structure, leaves: Iterator[Any]) -> Any:
+    """A value of this structure, made of the next leaves."""
     container = structure.container
     if container is None:
         return next(leaves)
@@ -173,22 +176,27 @@ def _has_attributes(value: Any) -> bool:
 
 
 def _take_none(value: None) -> ContainerParts:
+    """`None` has no parts."""
     return (), ()
 
 
 def _make_none(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -> None:
+    """Make `None`"""
     return None
 
 
 def _take_sequence(value: Any) -> ContainerParts:
+    """The parts of a list or tuple; `None` if it has attributes of its own."""
     return None if _has_attributes(value) else ((), value)
 
 
 def _make_tuple(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -> Any:
+    """Make a tuple, or an instance of a subclass, of its parts."""
     return tuple(parts) if container is tuple else tuple.__new__(container, parts)
 
 
 def _make_list(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -> Any:
+    """Make a list, or an instance of a subclass, of its parts."""
     if container is list:
         return parts
     made = list.__new__(container)
@@ -197,10 +205,12 @@ def _make_list(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -
 
 
 def _take_dict(value: dict[Any, Any]) -> ContainerParts:
+    """The keys and values of a dictionary; `None` if it has attributes of its own."""
     return None if _has_attributes(value) else (tuple(value), list(value.values()))
 
 
 def _make_dict(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -> Any:
+    """Make a dictionary, or an instance of a subclass, of keys and values."""
     pairs = zip(names, parts, strict=True)
     if container is dict:
         return dict(pairs)
@@ -214,10 +224,12 @@ def _make_dict(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -
 
 
 def _take_defaultdict(value: defaultdict[Any, Any]) -> ContainerParts:
+    """The keys, the factory and the values of a `defaultdict`; `None` if it has attributes of its own."""
     return None if _has_attributes(value) else ((*value, value.default_factory), list(value.values()))
 
 
 def _make_defaultdict(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -> Any:
+    """Make a `defaultdict` of keys, factory and values."""
     made: Any = dict.__new__(container)
     made.default_factory = names[-1]
     dict.update(made, zip(names[:-1], parts, strict=True))
@@ -225,6 +237,7 @@ def _make_defaultdict(container: type[Any], names: tuple[Any, ...], parts: list[
 
 
 def _dataclass_rule(container: type[Any]) -> _ContainerRule:
+    """The rule that takes a dataclass apart by its fields, and makes it again."""
     import dataclasses  # late: whoever has made one has loaded it
 
     fields = tuple(field.name for field in dataclasses.fields(container))
@@ -251,6 +264,7 @@ def _dataclass_rule(container: type[Any]) -> _ContainerRule:
 
 
 def _find_rule(container: type[Any]) -> _ContainerRule | None:
+    """The rule of a class that was not met before; `None` if its instances are leaves."""
     if container is type(None):
         return _ContainerRule(_take_none, _make_none)
     if issubclass(container, np.ndarray | np.generic | type):
@@ -272,6 +286,7 @@ _RULES: dict[type[Any], _ContainerRule | None] = {}
 
 
 def _rule_of(container: type[Any]) -> _ContainerRule | None:
+    """The rule of a class; `None` if its instances are leaves."""
     try:
         return _RULES[container]
     except KeyError:

@@ -79,6 +79,7 @@ class TracedScalar:
 
     @property
     def is_whole(self) -> bool:
+        """Whether it is an integer."""
         return self._kind is int
 
     def needs_value(self) -> NoReturn:
@@ -86,6 +87,7 @@ class TracedScalar:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
+        """Stop tracing: the function needs the number itself."""
         tracer: ScalarTracer = self._device
         tracer.refuse(number=True)
 
@@ -94,6 +96,7 @@ class TracedScalar:
     def _two(
         self, sign: str, ufunc: np.ufunc, other: Any, swapped: bool, kind: Callable[[type, type], type | None]
     ) -> Any:
+        """The result of an operator with another number; `kind` gives its type from those of both."""
         if isinstance(other, np.generic | np.ndarray):
             return ufunc(other, self) if swapped else ufunc(self, other)
         if type(other) is TracedScalar:
@@ -112,6 +115,7 @@ class TracedScalar:
         return self._new(whole, result)
 
     def _new(self, text: str, kind: type[Any]) -> TracedScalar:
+        """A number that is computed by this expression; a very long one stops tracing."""
         if len(text) > MAX_TEXT:
             self._refuse()
         return TracedScalar(text, self._device, kind)
@@ -182,6 +186,7 @@ class TracedScalar:
         return self._new(f"abs({self._text})", int if self._kind is int else float)
 
     def _signed(self, sign: str) -> TracedScalar:
+        """The number with a sign in front of it."""
         if self._kind is bool:
             self._refuse()
         return self._new(f"({sign}{self._text})", self._kind)
@@ -228,13 +233,16 @@ class TracedScalar:
 
     @property
     def real(self) -> TracedScalar:
+        """The real part."""
         return self if self._kind in (float, int) else self._new(f"{self._text}.real", float)
 
     @property
     def imag(self) -> TracedScalar:
+        """The imaginary part."""
         return self._new(f"{self._text}.imag", int if self._kind is int else float)
 
     def conjugate(self) -> TracedScalar:
+        """The complex conjugate."""
         return self._new(f"{self._text}.conjugate()", self._kind)
 
     def __copy__(self) -> TracedScalar:
@@ -314,32 +322,39 @@ def _written(number: Any) -> str:
 
 
 def _arithmetic(one: type, other: type) -> type | None:
+    """The type of a sum or product."""
     if complex in (one, other):
         return complex
     return float if float in (one, other) else int
 
 
 def _division(one: type, other: type) -> type | None:
+    """The type of a quotient."""
     return complex if complex in (one, other) else float
 
 
 def _real(one: type, other: type) -> type | None:
+    """The type of a result that complex numbers do not have; `None` for those."""
     return None if complex in (one, other) else _arithmetic(one, other)
 
 
 def _unknown(one: type, other: type) -> None:
+    """No type: the result has to be computed to know it."""
     return None
 
 
 def _truth(one: type, other: type) -> type | None:
+    """The type of a comparison for equality."""
     return bool
 
 
 def _order(one: type, other: type) -> type | None:
+    """The type of a comparison of order; `None` for complex numbers."""
     return None if complex in (one, other) else bool
 
 
 def _logic(one: type, other: type) -> type | None:
+    """The type of a bitwise operation; `None` for numbers without one."""
     if one is other is bool:
         return bool
     return int if {one, other} <= {bool, int} else None
@@ -360,6 +375,7 @@ _NAMES = {"__builtins__": {}, "abs": abs, "complex": complex, "inf": float("inf"
 
 @float_errors(over="ignore")
 def _array_without_warning(number: Any, dtype: np.dtype[Any]) -> HostArray:
+    """The number as an array of a type."""
     return np.array(number, dtype)
 
 

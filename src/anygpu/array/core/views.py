@@ -59,6 +59,7 @@ class View:
 
     @property
     def stale(self) -> bool:
+        """Whether the base was written to since it was last looked at."""
         return self.version != self.shared.version
 
     @property
@@ -69,6 +70,7 @@ class View:
         return known and all(map(is_movement, self.path))
 
     def look(self) -> Value:
+        """The value as the base has it now."""
         self.version = self.shared.version
         value = self.base._stored
         for op in self.path:
@@ -153,6 +155,7 @@ def follow_on_host(path: tuple[Primitive, ...], base: HostArray) -> HostArray:
 
 
 def _without_ones(shape: Shape) -> Shape:
+    """A shape without its axes of length 1."""
     return tuple(length for length in shape if length != 1)
 
 
@@ -191,6 +194,7 @@ def write(array: Array, new: Value) -> None:
 
 
 def _replace(base: Array, new: Value, unless: Array | None = None) -> None:
+    """Give an array a new value, which its views see; raises `ValueError` where NumPy might do otherwise."""
     shared = base._shared
     if shared is not None and any(each() is not None and each() is not unless for each in shared.doubts):
         raise ValueError(

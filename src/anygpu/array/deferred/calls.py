@@ -167,7 +167,7 @@ _OPERANDS = {
     1: """sum prod mean std var max min amax amin any all argmax argmin cumsum cumprod count_nonzero ptp median round
         around nan_to_num transpose swapaxes moveaxis rollaxis reshape ravel squeeze expand_dims flip fliplr flipud roll
         rot90 diff zeros_like ones_like empty_like copy real imag angle diagonal trace tril triu broadcast_to repeat
-        tile nansum nanmean nanmax nanmin nanstd nanvar nanprod sort argsort isneginf isposinf real_if_close
+        tile nansum nanmean nanmax nanmin nanstd nanvar nanprod sort argsort isneginf isposinf
         atleast_1d atleast_2d atleast_3d sinc unwrap""",
     2: "dot inner outer vdot tensordot isclose full_like cross kron convolve",
     3: "where clip",
@@ -204,7 +204,8 @@ def call_function(
         if known is not None:
             name, count = known
             operands, rest = arguments[:count], arguments[count:]
-            if len(operands) == count or (name == "clip" and len(operands) == 2):
+            is_whole = len(operands) == count or (name == "clip" and len(operands) == 2)
+            if is_whole and not _may_write(name, rest, given):
                 op = _form(function, f"np.{name}", rest, given, operands=len(operands), only_view=name in _VIEWS)
         elif function in _OF_SEQUENCES and arguments and type(arguments[0]) in (list, tuple):
             operands = tuple(arguments[0])
@@ -214,6 +215,13 @@ def call_function(
     # In a container that is not looked into there may still be one of ours: NumPy does not ask it again.
     call = getattr(function, "_implementation", function)
     return _at_once(recorder, call, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
+
+
+def _may_write(name: str, rest: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Whether options say that a function may write to its operand."""
+    if name == "nan_to_num":
+        return bool(rest) or "copy" in options
+    return name == "median" and (len(rest) > 2 or "overwrite_input" in options)
 
 
 _CLIPPED = Op(np.clip, "{0}[...] = np.clip({1}, {2}, {3})", writes=True, arranged=lambda out, *given: (*given, out))

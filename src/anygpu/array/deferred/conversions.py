@@ -11,6 +11,7 @@ from __future__ import annotations
 import dis
 import functools
 import sys
+import sysconfig
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,7 +27,8 @@ from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
 
 _lock = threading.Lock()
-_running = 0
+#: Deferred calls that run, and imports that want NumPy's own functions.
+_running = _holding = 0
 
 
 def _type_is(array: StandIn, dtype: Any) -> bool:
@@ -92,7 +94,8 @@ def _converter(theirs: Callable[..., Any]) -> Callable[..., Any]:
                 return a
             if order in (None, "K") and not a._layout.is_number and dtype in calls.PLAIN_TYPES:
                 return a._recorder.record(calls.astype_op(np.dtype(dtype)), (a,))
-        return theirs(_real(a), dtype, order, **options)
+        real = _real(a)
+        return _viewed(theirs(real, dtype, order, **options), real)
 
     return convert
 
@@ -116,10 +119,17 @@ def _array_of_ours(
         if order in (None, "K") and _type_is(array, dtype) and _is_called_in_python():
             return array._recorder.record(calls.COPIED_AS_IT_LIES, (array,), 4)
         return None
-    # Whoever else wants a copy only if it is needed is about to give the array to C.
-    if (copy is None or copy is _IF_NEEDED) and _is_asarray(sys._getframe(2)) and _keeps(array, dtype, order):
-        return array
-    return None
+    if not (copy is None or copy is False or copy is _IF_NEEDED) or not _keeps(array, dtype, order):
+        return None
+    # A library that wants a copy only if it is needed is about to give the array to C.
+    frame = sys._getframe(2)
+    return array if _is_asarray(frame) or (not _is_library(frame.f_code) and _is_called_in_python()) else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_library(code: CodeType) -> bool:
+    """Whether code is of an installed library."""
+    return "site-packages" in code.co_filename or code.co_filename.startswith(sysconfig.get_path("stdlib"))
 
 
 _IF_NEEDED: Any = getattr(getattr(np, "_CopyMode", None), "IF_NEEDED", None)
@@ -137,18 +147,49 @@ def _ascontiguousarray(*given: Any, **options: Any) -> Any:
         keeps = array._recorder.is_open and array._layout.shape and _keeps(array, options.get("dtype"), "C")
         if keeps and _is_called_in_python(2):
             return array
-        return _theirs["ascontiguousarray"](_real(array), **options)
+        real = _real(array)
+        return _viewed(_theirs["ascontiguousarray"](real, **options), real)
     return _theirs["ascontiguousarray"](*given, **options)
 
 
+def _of_real(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """For those that give an array back in some cases, and would give a view of ours."""
+
+    @functools.wraps(theirs)
+    def convert(*given: Any, **options: Any) -> Any:
+        if not given or type(given[0]) is not StandIn:
+            return theirs(*given, **options)
+        ours = given[0]
+        keeps = ours._recorder.is_open and _is_called_in_python(2)
+        real = _real(ours)
+        result = theirs(real, *given[1:], **options)
+        if not keeps:
+            return _viewed(result, real)
+        return ours if result is real else ours._recorder.stand_in(result)
+
+    return convert
+
+
+def _viewed(result: Any, real: Any) -> Any:
+    """What `asarray` gave, for code that has one of ours: that it is no copy shows only in its base.
+
+    SciPy lets LAPACK write over what is neither what it was given nor a view.
+    """
+    return real.view() if result is real and type(real) is np.ndarray else result
+
+
 _theirs: dict[str, Callable[..., Any]] = {
-    name: getattr(np, name) for name in ("asarray", "asanyarray", "array", "ascontiguousarray")
-}
+    name: getattr(np, name)
+    for name in (
+        "asarray", "asanyarray", "array", "ascontiguousarray", "asfortranarray", "asarray_chkfinite", "require",
+    )
+}  # fmt: skip
 _ours: dict[str, Callable[..., Any]] = {
     "asarray": _converter(np.asarray),
     "asanyarray": _converter(np.asanyarray),
     "array": _array,
     "ascontiguousarray": _ascontiguousarray,
+    **{name: _of_real(_theirs[name]) for name in ("asfortranarray", "asarray_chkfinite", "require")},
 }
 
 
@@ -156,15 +197,19 @@ _ours: dict[str, Callable[..., Any]] = {
 _recorder: ContextVar[Recorder | None] = ContextVar("the recorder of the deferred call that runs", default=None)
 
 
-def _compute_before(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _compute_before(theirs: Callable[..., Any], *, changes_filters: bool) -> Callable[..., Any]:
     """What waits may warn too: it is computed before, so that warnings come in their order and to whom they came."""
 
     @functools.wraps(theirs)
     def call(*given: Any, **options: Any) -> Any:
         recorder = _recorder.get()
-        if recorder is not None and recorder.is_open and recorder.thread == threading.get_ident():
-            recorder.compute("warnings are given or caught", 3)
-        return theirs(*given, **options)
+        if recorder is None or not recorder.is_open or recorder.thread != threading.get_ident():
+            return theirs(*given, **options)
+        recorder.compute("warnings are given or caught", 3)
+        result = theirs(*given, **options)
+        if changes_filters:
+            recorder.see_filters()
+        return result
 
     return call
 
@@ -178,7 +223,7 @@ _of_warnings: list[tuple[Any, str, Callable[..., Any]]] = [
     )
     if hasattr(holder, name)
 ]  # fmt: skip
-_after_computing = [_compute_before(theirs) for _, _, theirs in _of_warnings]
+_after_computing = [_compute_before(theirs, changes_filters=name != "_showwarnmsg") for _, name, theirs in _of_warnings]
 
 
 @contextmanager
@@ -188,8 +233,8 @@ def converting(recorder: Recorder | None = None) -> Iterator[None]:
     with _lock:
         _running += 1
         if _running == 1:
-            for name, each in _ours.items():
-                setattr(np, name, each)
+            if not _holding:
+                _put(_ours)
             for (holder, name, _), each in zip(_of_warnings, _after_computing, strict=True):
                 setattr(holder, name, each)
     token = _recorder.set(recorder)
@@ -200,7 +245,35 @@ def converting(recorder: Recorder | None = None) -> Iterator[None]:
         with _lock:
             _running -= 1
             if not _running:
-                for name, each in _theirs.items():
-                    setattr(np, name, each)
+                _put(_theirs)
                 for holder, name, each in _of_warnings:
                     setattr(holder, name, each)
+
+
+def _put(functions: dict[str, Callable[..., Any]]) -> None:
+    for name, each in functions.items():
+        setattr(np, name, each)
+
+
+@contextmanager
+def unconverted() -> Iterator[None]:
+    """Have NumPy's own functions in their place while modules are imported beside calls: some keep what they find.
+
+    A deferred call that runs meanwhile computes where it would have waited.
+    """
+    global _holding
+    with _lock:
+        _holding += 1
+        _put(_theirs)
+    try:
+        yield
+    finally:
+        with _lock:
+            _holding -= 1
+            if _running and not _holding:
+                _put(_ours)
+
+
+def are_held() -> bool:
+    """Whether NumPy's own functions are in their place, whatever runs."""
+    return _holding > 0

@@ -107,6 +107,8 @@ _MASKED = Op(operator.setitem, "{0}[{1}] = {2}", writes=True)
 
 def assignment_op(array: Any, index: Any, value: Any) -> tuple[Op | None, tuple[Any, ...]]:
     """The form of an assignment of an operand to elements, and its operands."""
+    if type(value) is float and array._layout.dtype.kind in "iu":
+        return None, ()  # NumPy raises an error for some values
     if type(index) is StandIn_:
         is_mask = index._layout.dtype == np.bool_ and index._layout.shape == array._layout.shape and index.ndim
         is_number = getattr(value, "ndim", 0) == 0 and type(value) is not np.ndarray

@@ -24,16 +24,21 @@ _MOST, MOST_FORMS = 8192, 4096
 _DTYPES = frozenset(NUMPY_DTYPES.values())
 #: A Python integer up to this fits into every type of NumPy's: its value decides nothing.
 FITS_ALL = 127
+#: One of this size fits into these types. A bool becomes the usual integer, whatever the number is.
+_FITS_WIDE = 2**31 - 1
+_WIDE = "?ilqfdFD" if np.dtype("i").itemsize == 4 else "?fdFD"
 
 
 class Layout:
     """Type, shape and strides of an array, or the type of one of NumPy's numbers. Equal ones are the same object."""
 
-    __slots__ = ("_dummy", "dtype", "is_contiguous", "is_number", "kind", "shape", "size", "strides")
+    __slots__ = ("_dummy", "dtype", "is_contiguous", "is_number", "is_wide", "kind", "shape", "size", "strides")
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], is_number: bool) -> None:
         self.shape, self.strides, self.dtype, self.is_number = shape, strides, dtype, is_number
         self.size = math.prod(shape)
+        #: Whether no Python integer of 32 bits decides what type a result is of.
+        self.is_wide = dtype.char in _WIDE
         self.kind: type[Any] = dtype.type if is_number else np.ndarray
         self._dummy: HostArray | None = None
         self.is_contiguous = is_number or bool(self.dummy.flags.c_contiguous)
@@ -128,6 +133,11 @@ class Op:
         self._arranged = arranged
         self.facts: dict[tuple[Any, ...], Fact] = {}
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether NumPy warns of nothing but what its modes are about: of no empty slice and no part that is lost."""
+        return self.only_view or self.ufunc is not None
+
     def arranged(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of `call`."""
         return operands if self._arranged is None else self._arranged(*operands)
@@ -198,14 +208,28 @@ class Op:
         return True
 
 
-def number_key(value: Any) -> Any:
-    """What of a Python number decides what NumPy makes of it beside arrays; `None` for what is none."""
+def number_key(value: Any, operands: tuple[Any, ...] = ()) -> Any:
+    """What of a Python number decides what NumPy makes of it beside these; `None` for what is none."""
     kind = type(value)
     if kind is float or kind is bool or kind is complex:
         return kind
     if kind is int:
-        return int if 0 <= value <= FITS_ALL else value
+        if 0 <= value <= FITS_ALL:
+            return int
+        return int if operands and abs(value) <= _FITS_WIDE and are_wide(operands) else value
     return None
+
+
+def are_wide(operands: tuple[Any, ...]) -> bool:
+    """Whether a Python integer beside these decides nothing, as long as it has 32 bits."""
+    for each in operands:
+        layout = getattr(each, "_layout", None)
+        if layout is not None:
+            if not layout.is_wide:
+                return False
+        elif isinstance(each, np.ndarray | np.generic) and each.dtype.char not in _WIDE:
+            return False
+    return True
 
 
 def is_number(value: Any) -> bool:

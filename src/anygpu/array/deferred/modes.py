@@ -43,6 +43,9 @@ def as_recorded(filters: Any, modes: Sequence[Modes]) -> Iterator[None]:
         for name, of_all in zip(Modes._fields, zip(*modes, strict=True), strict=True)
     }
     with np.errstate(**loudest):
+        if filters is now:  # to set them would make Python forget which warnings it has shown
+            yield
+            return
         warnings.filters = filters
         warnings._filters_mutated()  # type: ignore[attr-defined]
         try:
@@ -52,18 +55,29 @@ def as_recorded(filters: Any, modes: Sequence[Modes]) -> Iterator[None]:
             warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
-#: NumPy's modes and the filters of warnings as they were last seen, with what they mean.
-_last: tuple[object, list[Any], tuple[Modes, bool, bool]] = (None, [], (Modes("", "", "", ""), False, True))
+class Meaning(NamedTuple):
+    """What NumPy's modes and the filters of warnings mean for calls that wait."""
+
+    modes: Modes
+    #: Whether NumPy may do something about a number that only it can do in its place.
+    is_loud: bool
+    #: Whether a warning may become an error.
+    raises_warnings: bool
 
 
-def meaning_of(modes: object) -> tuple[Modes, bool, bool]:
-    """NumPy's modes; whether it warns of nothing; and whether it may do something that only it can do in its place."""
+#: The last that were seen, with what they mean.
+_last: tuple[object, list[Any], Meaning] = (None, [], Meaning(Modes("", "", "", ""), True, True))
+
+
+def meaning_of(modes: object) -> Meaning:
+    """What NumPy's modes, and the filters that there are, mean."""
     global _last
     known, filters, meaning = _last
     if known is not modes or filters != warnings.filters:
         found = Modes(**np.geterr())
-        is_loud = not _LOUD.isdisjoint(found) or (not found.is_quiet and _raises_warnings())
-        meaning = (found, found.is_quiet, is_loud)
+        raises = any(map(_raises, _GIVEN))
+        is_loud = not _LOUD.isdisjoint(found) or (not found.is_quiet and _raises(RuntimeWarning))
+        meaning = Meaning(found, is_loud, raises)
         _last = (modes, list(warnings.filters), meaning)
     return meaning
 
@@ -76,10 +90,17 @@ def ignores_warnings() -> bool:
     return False
 
 
-def _raises_warnings() -> bool:
-    """Whether a filter makes errors of NumPy's warnings."""
+#: The warnings that NumPy gives.
+_GIVEN = (
+    RuntimeWarning, np.exceptions.ComplexWarning, np.exceptions.VisibleDeprecationWarning, DeprecationWarning,
+    FutureWarning, UserWarning,
+)  # fmt: skip
+
+
+def _raises(given: type[Warning]) -> bool:
+    """Whether a filter may make an error of such a warning."""
     for action, message, category, module, line in warnings.filters:
-        if issubclass(RuntimeWarning, category):
+        if issubclass(given, category):
             if action == "error":
                 return True
             if message is None and module is None and not line:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,6 +46,7 @@ NEW, VIEW, ITSELF, AT_ONCE = Outcome.NEW, Outcome.VIEW, Outcome.ITSELF, Outcome.
 _new = object.__new__
 _frame = sys._getframe
 _ident = threading.get_ident
+_clock = time.perf_counter
 
 
 class Ended(NamedTuple):
@@ -74,6 +76,8 @@ class Recorder:
         self.segment = object()
         #: Calls that were recorded, those that NumPy made at once, and bytes that were copied.
         self.recorded = self.at_once = self.copied = 0
+        #: Seconds of that.
+        self.copying = 0.0
         self.ended: list[Ended] = []
         self.filters = warnings.filters
         self._structures = structures or Structures()
@@ -82,6 +86,7 @@ class Recorder:
         #: NumPy's modes as they were last seen, if calls can wait with them; else these. And those of the first call.
         self._modes: object
         self._loud: object
+        self._calm: object = None
         self._found_first: Modes
         self._see_modes(modes_now())
         self.values: list[Any] = []
@@ -107,10 +112,12 @@ class Recorder:
         if modes_now() is not self._modes and not self._may_wait():
             return None
         step = self._step.next.get(key)
-        if step is None or not (self._is_quiet or warnings.filters is self.filters) or _ident() != self.thread:
+        if step is None or _ident() != self.thread:
+            return None
+        fact = step.fact
+        if warnings.filters is not self._calm and not (self._is_quiet and fact.op.is_silent):
             return None
         frame = _frame(depth)
-        fact = step.fact
         self._step = step
         self._places.append((frame.f_code, frame.f_lasti, frame.f_globals))
         made = _new(StandIn_)
@@ -139,7 +146,8 @@ class Recorder:
                 key.append(float)
                 numbers.append(each)
             elif type(each) is int:
-                key.append(int if 0 <= each <= FITS_ALL else (each,))
+                kind = int if 0 <= each <= FITS_ALL else number_key(each, operands)
+                key.append(int if kind is int else (each,))
                 numbers.append(each)
             elif type(each) is StandIn_ and each._layout.is_number and each._value is not None:
                 key.append(each._layout)
@@ -174,7 +182,7 @@ class Recorder:
                     is_waiting = True
                 elif layout.size > size:
                     size = layout.size
-            elif (layout := number_key(each)) is None:
+            elif (layout := number_key(each, operands)) is None:
                 if not (can_stand_for(each) or isinstance(each, np.generic)):
                     return self._at_once(op, operands, depth + 1)
                 layout = layout_of(each)
@@ -204,6 +212,7 @@ class Recorder:
             outcome is AT_ONCE
             or _ident() != self.thread
             or (not self._may_wait())
+            or (warnings.filters is not self._calm and not (self._is_quiet and op.is_silent))
             or (op.writes and not self._can_write(first))
         ):
             return self._at_once(op, operands, depth + 1)
@@ -266,20 +275,28 @@ class Recorder:
         return True
 
     def _may_wait(self) -> bool:
-        """Whether NumPy's modes and the filters of warnings allow that a call is made later."""
+        """Whether NumPy's modes allow that a call is made later."""
         modes = modes_now()
         if modes is not self._modes and modes is not self._loud and _ident() == self.thread:
             before = self._found
             self._see_modes(modes)
             if self.waits and modes is self._modes and before != self._found:
                 self._add(self._found)
-        return modes is self._modes and (self._is_quiet or warnings.filters is self.filters)
+        return modes is self._modes
 
     def _see_modes(self, modes: object) -> None:
-        self._found, self._is_quiet, is_loud = meaning_of(modes)
+        self._found, is_loud, raises_warnings = meaning_of(modes)
+        self._is_quiet = self._found.is_quiet
         self._modes, self._loud = (None, modes) if is_loud else (modes, self)
+        if warnings.filters is self.filters:
+            #: The filters with which calls may wait that warn of something: they raise nothing.
+            self._calm = None if raises_warnings else self.filters
         if not self.waits:
             self._found_first = self._found
+
+    def see_filters(self) -> None:
+        """Look at the filters of warnings, which have changed."""
+        self._see_modes(modes_now())
 
     def _entry_of(self, operand: Any) -> int | None:
         """The entry of an operand; `None` for memory that can be neither trusted nor copied."""
@@ -308,8 +325,10 @@ class Recorder:
         if isinstance(value, np.ndarray):
             if not value.flags.forc:
                 return None
+            begin = _clock()
             self.copied += value.nbytes
             value = value.copy("K")
+            self.copying += _clock() - begin
         return self._input(layout_of(value), value)
 
     def _may_view(self, array: StandIn, fact: Fact) -> bool:
@@ -405,7 +424,9 @@ class Recorder:
         if op.writes and self.waits:
             self.compute(_WRITES, depth + 1)
         result = self._called(op, real, depth + 1)
-        key = tuple([number_key(each) or layout_of(each) for each in real]) if all(map(_has_layout, real)) else None
+        key = (
+            tuple([number_key(each, real) or layout_of(each) for each in real]) if all(map(_has_layout, real)) else None
+        )
         fact = op.facts.get(key) if key is not None else None
         if fact is None and key is not None:
             fact = op.learn(key, real, result)
@@ -418,9 +439,13 @@ class Recorder:
         return tuple(real)
 
     def _called(self, op: Op, real: tuple[Any, ...], depth: int) -> Any:
-        frame = _frame(depth)
         self.at_once += 1
-        return called_from((frame.f_code, frame.f_lasti, frame.f_globals))(op.call, op.arranged(real))
+        return self.call_here(op.call, op.arranged(real), depth + 1)
+
+    def call_here(self, function: Callable[..., Any], arguments: tuple[Any, ...], depth: int = 2) -> Any:
+        """Call NumPy as if it stood on the line of the user's code, `depth` frames above."""
+        frame = _frame(depth)
+        return called_from((frame.f_code, frame.f_lasti, frame.f_globals))(function, arguments)
 
     def _given(self, outcome: Outcome, fact: Fact | None, operands: tuple[Any, ...], result: Any) -> Any:
         """What the user's code gets for a result of NumPy's."""

@@ -86,6 +86,10 @@ class StandIn:
             root._is_exposed = True
         return value
 
+    def _here(self, function: Any, *arguments: Any, depth: int = 2) -> Any:
+        """Call NumPy on the user's own line, which its warnings then have."""
+        return self._recorder.call_here(function, arguments, depth + 1)
+
     @property
     def __class__(self) -> type[Any]:
         return self._layout.kind
@@ -128,7 +132,7 @@ class StandIn:
 
     def _set(self, name: str, value: Any) -> None:
         array = self._handed_out(f"its {name} is set")
-        setattr(array, name, calls.plain(value, f"a {name} is needed"))
+        self._here(setattr, array, name, calls.plain(value, f"a {name} is needed"), depth=3)
         # It is an array of its own from now on, of the same memory.
         self._is_exposed, self._layout = True, layout_of(array)
 
@@ -198,8 +202,8 @@ class StandIn:
             return self._recorder.select(*masked)
         op = indices.index_op(index, self._layout)
         if op is None:
-            value = self._handed_out("it is indexed by values")
-            return self._recorder.stand_in(value[calls.plain(index, "it is an index", 3)])
+            value, index = self._handed_out("it is indexed by values"), calls.plain(index, "it is an index", 3)
+            return self._recorder.stand_in(self._here(operator.getitem, value, index))
         return self._recorder.record(op, (self,))
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -210,7 +214,7 @@ class StandIn:
         op, operands = indices.assignment_op(self, index, value) if calls.is_operand(value) else (None, ())
         if op is None:
             index, value = calls.plain(index, "it is an index", 3), calls.plain(value, "it is assigned", 3)
-            self._handed_out("it is written to")[index] = value
+            self._here(operator.setitem, self._handed_out("it is written to"), index, value)
         else:
             self._recorder.record(op, operands)
 
@@ -239,7 +243,8 @@ class StandIn:
 
     @real.setter
     def real(self, value: Any) -> None:
-        self._handed_out("its real part is set").real = calls.plain(value, "it is assigned")
+        array, value = self._handed_out("its real part is set"), calls.plain(value, "it is assigned")
+        self._here(setattr, array, "real", value)
 
     @property
     def imag(self) -> Any:
@@ -247,7 +252,8 @@ class StandIn:
 
     @imag.setter
     def imag(self, value: Any) -> None:
-        self._handed_out("its imaginary part is set").imag = calls.plain(value, "it is assigned")
+        array, value = self._handed_out("its imaginary part is set"), calls.plain(value, "it is assigned")
+        self._here(setattr, array, "imag", value)
 
     @property
     def base(self) -> Any:
@@ -263,7 +269,8 @@ class StandIn:
 
     @flat.setter
     def flat(self, value: Any) -> None:
-        self._handed_out("its elements are set").flat = calls.plain(value, "it is assigned")
+        array, value = self._handed_out("its elements are set"), calls.plain(value, "it is assigned")
+        self._here(setattr, array, "flat", value)
 
     def __copy__(self) -> Any:
         return self._recorder.record(calls.COPIED, (self,))
@@ -277,16 +284,20 @@ class StandIn:
     # -- values
 
     def __bool__(self) -> bool:
-        return bool(self._handed_out("its truth is needed"))
+        value = self._handed_out("its truth is needed")
+        return bool(value) if self._layout.is_number else self._here(bool, value)
 
     def __int__(self) -> int:
-        return int(self._handed_out("an int is needed"))
+        value = self._handed_out("an int is needed")
+        return int(value) if self._layout.is_number else self._here(int, value)
 
     def __float__(self) -> float:
-        return float(self._handed_out("a float is needed"))
+        value = self._handed_out("a float is needed")
+        return float(value) if self._layout.is_number else self._here(float, value)
 
     def __complex__(self) -> complex:
-        return complex(self._handed_out("a complex number is needed"))
+        value = self._handed_out("a complex number is needed")
+        return complex(value) if self._layout.is_number else self._here(complex, value)
 
     def __index__(self) -> int:
         return operator.index(self._handed_out("an index is needed"))
@@ -383,13 +394,15 @@ def _power(self: StandIn, exponent: Any) -> Any:
     if op is not None:
         return self._recorder.record(op, (self,))
     if calls.may_raise_power(self, exponent):
-        return self._handed_out("a power may be negative") ** calls.plain(exponent, "a power may be negative")
+        value, other = self._handed_out("a power may be negative"), calls.plain(exponent, "a power may be negative")
+        return self._recorder.stand_in(self._here(operator.pow, value, other))
     return self._recorder.record(calls.POWER, (self, exponent))
 
 
 def _power_of(self: StandIn, base: Any) -> Any:
     if calls.may_raise_power(base, self):
-        return calls.plain(base, "a power may be negative") ** self._handed_out("a power may be negative")
+        value, exponent = calls.plain(base, "a power may be negative"), self._handed_out("a power may be negative")
+        return self._recorder.stand_in(self._here(operator.pow, value, exponent))
     return self._recorder.record(calls.POWER, (base, self))
 
 
@@ -397,7 +410,7 @@ def _matmul_in_place(self: Any, other: Any) -> Any:
     if self._layout.is_number:
         return self @ other
     value = self._handed_out("it is multiplied in place")
-    value @= calls.plain(other, "it is a factor")
+    self._here(operator.imatmul, value, calls.plain(other, "it is a factor"))
     return self
 
 
@@ -405,7 +418,7 @@ def _power_in_place(self: Any, exponent: Any) -> Any:
     if self._layout.is_number:
         return self**exponent
     value = self._handed_out("it is raised in place")
-    value **= calls.plain(exponent, "it is an exponent")
+    self._here(operator.ipow, value, calls.plain(exponent, "it is an exponent"))
     return self
 
 

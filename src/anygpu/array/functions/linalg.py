@@ -32,26 +32,36 @@ _NOT_GIVEN: Any = object()
 
 
 class EigResult(NamedTuple):
+    """The eigenvalues and eigenvectors of a matrix."""
+
     eigenvalues: Array
     eigenvectors: Array
 
 
 class EighResult(NamedTuple):
+    """The eigenvalues and eigenvectors of a Hermitian matrix."""
+
     eigenvalues: Array
     eigenvectors: Array
 
 
 class QRResult(NamedTuple):
+    """A matrix with orthonormal columns, and an upper triangular one."""
+
     Q: Array
     R: Array
 
 
 class SlogdetResult(NamedTuple):
+    """The sign and the logarithm of the absolute value of a determinant."""
+
     sign: Array
     logabsdet: Array
 
 
 class SVDResult(NamedTuple):
+    """The singular vectors and values of a matrix."""
+
     U: Array
     S: Array
     Vh: Array
@@ -511,6 +521,7 @@ def _prepared(*given: Any) -> list[Value]:
 
 
 def _stack_of_matrices(a: Any) -> Value:
+    """The argument as a value with at least two axes."""
     (x,) = _prepared(a)
     if len(x.spec.shape) < 2:
         raise LinAlgError(f"an array with at least two axes is needed, not one with {len(x.spec.shape)}.")
@@ -518,17 +529,20 @@ def _stack_of_matrices(a: Any) -> Value:
 
 
 def _square(a: Any) -> Value:
+    """The argument as a value of square matrices."""
     (x,) = _prepared(a)
     _check_square(x)
     return x
 
 
 def _check_square(x: Value) -> None:
+    """Raise `LinAlgError` unless the last two axes are those of a square matrix."""
     if len(x.spec.shape) < 2 or x.spec.shape[-1] != x.spec.shape[-2]:
         raise LinAlgError(f"the last two axes must be those of a square matrix; the shape is {x.spec.shape}.")
 
 
 def _hermitian(a: Any, triangle: str) -> Value:
+    """The argument as Hermitian matrices whose lower triangle counts."""
     if triangle.upper() not in ("L", "U"):
         raise ValueError(f"UPLO is 'L' or 'U', not {triangle!r}.")
     x = _square(a)
@@ -536,6 +550,7 @@ def _hermitian(a: Any, triangle: str) -> Value:
 
 
 def _inexact(x: Value) -> Value:
+    """The value as floats or complex numbers."""
     return x if is_inexact(x.spec.dtype) else recording.cast(x, "float64")
 
 
@@ -547,6 +562,7 @@ def _scaled(s: Value, factor: Any, device: ArrayDevice) -> Value:
 
 
 def _linear(fn: LinearFunction, x: Value, part: int = 0) -> Array:
+    """One result of a decomposition."""
     return Array(recording.apply(Linear(fn, part), x))
 
 

@@ -54,16 +54,19 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
 
 
 def _is_doubtful(array: Array) -> bool:
+    """Whether it is not known if NumPy would have made a view."""
     return array._view is not None and array._view.refusal is not None
 
 
 def _order(order: str) -> str:
+    """The order in memory, if it can be asked for."""
     if order not in ("C", "F"):
         raise NotImplementedError(f'the order in memory is the device\'s own: use order="C" or "F", not {order!r}.')
     return order
 
 
 def _wanted_shape(shape: Any, array: Array) -> Shape:
+    """The shape that is asked for, with -1 replaced."""
     lengths = tuple(operator.index(each) for each in shape) if np.iterable(shape) else (operator.index(shape),)
     if any(length < -1 for length in lengths):
         raise ValueError(f"lengths are 0 or more, or -1 for the rest; got {lengths}.")
@@ -134,6 +137,7 @@ def atleast_3d(*arys: Any) -> Any:
 
 
 def _each(arys: tuple[Any, ...], grow: Any) -> Any:
+    """One array that has grown, or a tuple of several."""
     grown = tuple(grow(array) for array in arrays(*arys))
     return grown[0] if len(grown) == 1 else grown
 
@@ -152,6 +156,7 @@ def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) ->
 
 
 def _broadcast(source: Array, wanted: Shape, refusal: str) -> Array:
+    """A view of an array in another shape; raises with `refusal` if it does not fit."""
     fits = len(source.shape) <= len(wanted) and all(
         own in (1, length) for own, length in zip(source.shape[::-1], wanted[::-1], strict=False)
     )
@@ -259,6 +264,7 @@ def flipud(m: Any) -> Array:
 
 
 def _at_least(m: Any, dimensions: int) -> Array:
+    """The argument as an array with at least so many axes."""
     (array,) = arrays(m)
     if array.ndim < dimensions:
         raise ValueError(f"at least {dimensions} axes are needed; the shape is {array.shape}.")
@@ -444,6 +450,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Array:
 
 
 def _repeat_all(value: Value, axis: int, count: int) -> Value:
+    """Repeat each element along an axis equally often."""
     shape = value.spec.shape
     before, length, after = shape[:axis], shape[axis], shape[axis + 1 :]
     each = recording.reshape(value, (*before, length, 1, *after))
@@ -501,6 +508,7 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Array:
 
 
 def _rolled(value: Value, distance: int, axis: int) -> Value:
+    """Move elements along an axis, around its end."""
     length = value.spec.shape[axis]
     cut = (-distance) % length if length else 0
     if cut == 0:

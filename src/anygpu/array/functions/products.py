@@ -206,10 +206,12 @@ def _alike(a: Any, b: Any) -> tuple[Value, Value]:
 
 
 def _conjugate(x: Value) -> Value:
+    """The complex conjugate; real values as they are."""
     return recording.unary("conj", x) if KIND[x.spec.dtype] == "complex" else x
 
 
 def _with_axis_last(x: Value, axis: int) -> Value:
+    """The value with one axis moved to the end."""
     position = recording.normal_axis(axis, len(x.spec.shape))
     others = tuple(each for each in range(len(x.spec.shape)) if each != position)
     return recording.permute(x, (*others, position))
@@ -227,6 +229,7 @@ def _over_axes(x: Value, of_x: Sequence[int], y: Value, of_y: Sequence[int]) -> 
 
 
 def _check_inner(name: str, x: Value, i: int, y: Value, j: int) -> None:
+    """Raise `ValueError` unless two axes have the same length."""
     if x.spec.shape[i] != y.spec.shape[j]:
         raise ValueError(
             f"{name}: the shapes {x.spec.shape} and {y.spec.shape} are not aligned: axis {i} of the first has the "
@@ -235,6 +238,7 @@ def _check_inner(name: str, x: Value, i: int, y: Value, j: int) -> None:
 
 
 def _paired_axes(axes: Any, x: Value, y: Value) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of both operands that `tensordot` sums over."""
     dimensions = len(x.spec.shape), len(y.spec.shape)
     if hasattr(axes, "__index__"):
         count = axes.__index__()
@@ -275,6 +279,7 @@ def _minor(p: list[Value], q: list[Value], i: int, j: int, shape: tuple[int, ...
 
 
 def _sum_dtype(dtype: DType) -> DType:
+    """The dtype in which a sum of products is computed."""
     kind = KIND[dtype]
     return "int64" if kind in ("bool", "signed") else "uint64" if kind == "unsigned" else dtype
 
@@ -304,12 +309,14 @@ def _spelled(operands: tuple[Any, ...]) -> tuple[list[Array], list[_Term], _Term
 
 
 def _from_string(text: str) -> tuple[list[_Term], _Term | None]:
+    """The labels of operands and result in a string for `einsum`"""
     inputs, arrow, output = text.replace(" ", "").partition("->")
     terms = [_from_word(word) for word in inputs.split(",")]
     return terms, _from_word(output) if arrow else None
 
 
 def _from_word(word: str) -> _Term:
+    """The labels of one operand in a string for `einsum`"""
     before, dots, after = word.partition("...")
     for letter in before + after:
         if not (letter.isascii() and letter.isalpha()):
@@ -321,6 +328,7 @@ def _from_word(word: str) -> _Term:
 
 
 def _from_list(labels: Any) -> _Term:
+    """The labels of one operand in a list for `einsum`"""
     term: _Term = []
     for label in labels:
         if label is Ellipsis:
@@ -337,6 +345,7 @@ def _from_list(labels: Any) -> _Term:
 
 
 def _labels_of(term: _Term, dimensions: int) -> Labels:
+    """The label of each axis of an operand."""
     named = len(term) - term.count(Ellipsis)
     if named > dimensions or (named < dimensions and Ellipsis not in term):
         raise ValueError(
@@ -355,6 +364,7 @@ def _unfolded(term: _Term, count: int) -> Labels:
 
 
 def _result_labels(terms: list[_Term], named: list[Labels], result: _Term | None) -> Labels:
+    """The label of each axis of the result."""
     everything = [label for labels in named for label in labels]
     if result is None:
         return tuple(sorted(label for label in set(everything) if label < 0 or everything.count(label) == 1))

@@ -102,6 +102,47 @@ class Capture(NamedTuple):
     name: str
 
 
+#: A part of a thing: the step to it and the step's key, the part, and what the user calls it.
+_Part = tuple[str, Any, Any, str]
+
+#: Callables that are made of other things: what each is, and the steps to its parts.
+_PARTS: dict[type, tuple[CaptureKind, tuple[str, ...]]] = {
+    types.MethodType: ("method", ("self", "func")),
+    functools.partial: ("partial", ("partial func", "args", "keywords")),
+    property: ("member", ("fget", "fset")),
+    staticmethod: ("member", ("func",)),
+    classmethod: ("member", ("func",)),
+    functools.cached_property: ("member", ("func attribute",)),
+}
+#: What the user calls such a part, beside the name of the whole.
+_PART_NAMES = {"self": "self", "args": "{}.args", "keywords": "{}.keywords"}
+
+
+def _parts_of_callable(value: Any, name: str) -> Iterator[_Part]:
+    """The parts of a method, a partial function or a member of a class; a property may have no setter."""
+    for step in _PARTS[type(value)][1]:
+        part = STEPS[step](value, None)
+        if part is not None or step != "fset":
+            yield step, None, part, _PART_NAMES.get(step, "{}").format(name)
+
+
+def _parts_of_container(value: Any, name: str) -> list[_Part]:
+    """The elements of a container, and the factory of a `defaultdict`."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    found: list[_Part] = [("item", key, part, f"{name}[{key!r}]") for key, part in items]
+    if isinstance(value, defaultdict):
+        found.insert(0, ("factory", None, value.default_factory, f"{name}.default_factory"))
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a scalar becomes an input of the program: a real number of a type that programs have."""
+    if type(value) in PLAIN:
+        return type(value) in (float, int)
+    is_real = isinstance(value, np.floating | np.integer) and not isinstance(value, np.timedelta64)
+    return is_real and value.dtype.name in DTYPES
+
+
 class TooMuch(Exception):
     """The function depends on more than can be looked at."""
 
@@ -175,6 +216,7 @@ class CaptureSearch:
         expected: Any,
         name: str,
     ) -> int:
+        """Add a capture, and its value; its position."""
         if len(self.captures) >= MAX_CAPTURES:
             raise TooMuch
         position = len(self.captures)
@@ -196,9 +238,7 @@ class CaptureSearch:
             return new("unknown", is_of_ref, weak(kind))
         if kind in PLAIN or (isinstance(value, np.generic) and value.dtype.kind not in "OV"):
             # A default is rarely another one, and as a value it leaves a method what it is.
-            is_default = step in ("default", "keyword default")
-            is_number = not is_default and (kind in (float, int) or isinstance(value, np.floating | np.integer))
-            if is_number and not isinstance(value, np.timedelta64) and (kind in PLAIN or value.dtype.name in DTYPES):
+            if step not in ("default", "keyword default") and _is_number(value):
                 return new("number", is_of, kind)
             return new("value", same_value, (kind, bits(value)))
         if value is Ellipsis or value is NotImplemented:
@@ -223,30 +263,10 @@ class CaptureSearch:
             position = self._add_module(value, new, depth)
         elif kind in CONTAINERS or is_named_tuple(kind):
             position = new("container", same_container, container_facts(value))
-            self._known[id(value)] = position
-            if isinstance(value, defaultdict):
-                self._add(position, "factory", None, value.default_factory, f"{name}.default_factory", depth + 1)
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            for each, part in list(items):
-                self._add(position, "item", each, part, f"{name}[{each!r}]", depth + 1)
-        elif kind is types.MethodType:
-            position = new("method", is_of, kind)
-            self._known[id(value)] = position
-            self._add(position, "self", None, value.__self__, "self", depth + 1)
-            self._add(position, "func", None, value.__func__, name, depth + 1)
-        elif kind is functools.partial:
-            position = new("partial", is_of, kind)
-            self._known[id(value)] = position
-            self._add(position, "partial func", None, value.func, name, depth + 1)
-            self._add(position, "args", None, value.args, f"{name}.args", depth + 1)
-            self._add(position, "keywords", None, value.keywords, f"{name}.keywords", depth + 1)
-        elif kind in (property, staticmethod, classmethod, functools.cached_property):
-            position = new("member", is_of, kind)
-            self._known[id(value)] = position
-            inner = {property: "fget", functools.cached_property: "func attribute"}.get(kind, "func")
-            self._add(position, inner, None, STEPS[inner](value, None), name, depth + 1)
-            if kind is property and value.fset is not None:
-                self._add(position, "fset", None, value.fset, name, depth + 1)
+            self._add_parts(position, value, _parts_of_container(value, name), depth)
+        elif kind in _PARTS:
+            position = new(_PARTS[kind][0], is_of, kind)
+            self._add_parts(position, value, _parts_of_callable(value, name), depth)
         elif _is_offloaded(value):
             position = new("wrapper", is_of_ref, weak(kind))
             self._add(position, "wrapped", None, value.__wrapped__, name, depth + 1)
@@ -264,7 +284,14 @@ class CaptureSearch:
         self._known[id(value)] = position
         return position
 
+    def _add_parts(self, position: int, value: Any, parts: Iterable[_Part], depth: int) -> None:
+        """Go on from the parts of a thing, which may contain it: so it is known before they are looked at."""
+        self._known[id(value)] = position
+        for step, key, part, name in parts:
+            self._add(position, step, key, part, name, depth + 1)
+
     def _add_function(self, function: types.FunctionType, new: Callable[..., int], name: str, depth: int) -> int:
+        """Add a function, and all that its code reaches by name; its position."""
         code = function.__code__
         position = new("function", same_code, code)
         self._known[id(function)] = position
@@ -313,12 +340,14 @@ class CaptureSearch:
         return position
 
     def _add_builtin(self, position: int, function: types.FunctionType, name: str) -> None:
+        """Add a builtin that a function names, once."""
         known: dict[str, Any] = cast(Any, function).__builtins__
         if name in known and (id(known), name) not in self._slots:
             self._slots[id(known), name] = len(self.captures)
             self._record("identity", position, "builtin", name, None, is_ref, weak(known[name]), name)
 
     def _add_module(self, module: types.ModuleType, new: Callable[..., int], depth: int) -> int:
+        """Add a module; one that is approved, or of the standard library, is not looked into."""
         if module.__name__ in APPROVED_MODULES:
             position = new("identity", is_ref, weak(module))
             self._named.append((position, depth))
@@ -332,6 +361,7 @@ class CaptureSearch:
         return position
 
     def _add_class(self, kind: type[Any], new: Callable[..., int], depth: int) -> int:
+        """Add a class with its bases, if nothing about it is out of the ordinary; its position."""
         if type(kind) not in _PLAIN_METACLASSES:
             return new("unknown", is_of_ref, weak(type(kind)))
         position = new("class", same_class, (weak(kind), len(vars(kind))))
@@ -344,6 +374,7 @@ class CaptureSearch:
         return position
 
     def _look_into(self, position: int, depth: int) -> None:
+        """Add the attributes of a thing that the code names."""
         thing, capture = self.values[position], self.captures[position]
         kind = capture.kind
         if kind == "identity":
@@ -386,6 +417,7 @@ class CaptureSearch:
                 self._record("identity", position, "attribute", name, value, is_ref, weak(value), label)
 
     def _look_at(self, position: int, step: str, name: str, value: Any, depth: int) -> None:
+        """Add one attribute of a thing, once."""
         if (position, name) in self._looked:
             return
         self._looked.add((position, name))
@@ -423,6 +455,7 @@ _HEAP_TYPE = 1 << 9
 
 
 def is_named_tuple(kind: type[Any]) -> bool:
+    """Whether a class was made by `namedtuple` or `NamedTuple`"""
     return issubclass(kind, tuple) and hasattr(kind, "_fields") and kind.__bases__ == (tuple,)
 
 
@@ -449,6 +482,7 @@ def is_immutable(value: Any) -> bool:
 
 
 def _look_for_tricks(kind: type[Any]) -> bool:
+    """Whether a class reads, sets and deletes attributes as `object` does."""
     if type(kind) not in _PLAIN_METACLASSES:
         return False
     for cls in kind.__mro__[:-1]:
@@ -514,6 +548,7 @@ def _is_offloaded(thing: Any) -> bool:
 
 
 def is_special(name: str) -> bool:
+    """Whether a name has two underscores on both sides."""
     return name.startswith("__") and name.endswith("__")
 
 
@@ -524,6 +559,7 @@ def slots_of(kind: type[Any]) -> Iterator[str]:
 
 
 def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
+    """Why a function's code cannot be followed, or `None`"""
     inside = reaches_inside(code)
     if inside:
         return f"{name} uses {inside[0]}, through which it reaches objects that anygpu cannot follow"
@@ -532,4 +568,5 @@ def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
 
 
 def _called(function: Callable[..., Any]) -> str:
+    """The name of a function or of a callable object's class."""
     return getattr(function, "__name__", type(function).__name__)

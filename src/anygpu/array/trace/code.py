@@ -92,6 +92,8 @@ _BY_ANY_NAME = frozenset(("attrgetter", "methodcaller", "asdict", "astuple", "re
 
 
 class Attributes(NamedTuple):
+    """The attributes that code names, and whether it may reach others by computed names."""
+
     names: frozenset[str]
     any_name: bool
 
@@ -122,12 +124,14 @@ def is_approved_function(value: Any) -> bool:
 
 
 def is_numpys(module: str) -> bool:
+    """Whether a module is NumPy's, and has no state."""
     return (module == "numpy" or module.startswith("numpy.")) and not module.startswith(
         ("numpy.random", "numpy.testing")
     )
 
 
 def _is_of_numpy(ufunc: np.ufunc) -> bool:
+    """Whether a ufunc is NumPy's own."""
     return getattr(np, ufunc.__name__, None) is ufunc or ufunc.__name__.startswith("_")
 
 
@@ -146,6 +150,8 @@ _ATTRIBUTE = frozenset(
 
 
 class _Facts(NamedTuple):
+    """The names in a function's code, nested functions included."""
+
     global_names: frozenset[str]
     attributes: frozenset[str]
     imports: frozenset[str]
@@ -154,6 +160,7 @@ class _Facts(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _facts(code: types.CodeType) -> _Facts:
+    """Read the names in a function's code, once for each."""
     names: set[str] = set()
     attributes: set[str] = set()
     imports: set[str] = set()
@@ -182,6 +189,7 @@ def global_names(code: types.CodeType) -> frozenset[str]:
 
 
 def attribute_names(code: types.CodeType) -> Attributes:
+    """The attributes that a function's code names."""
     facts = _facts(code)
     return Attributes(facts.attributes, bool((facts.global_names | facts.attributes) & _BY_ANY_NAME))
 
@@ -192,11 +200,13 @@ def imported_names(code: types.CodeType) -> frozenset[str]:
 
 
 def sets_attributes(code: types.CodeType) -> bool:
+    """Whether a function's code may set or delete attributes."""
     facts = _facts(code)
     return facts.sets_attributes or bool(facts.global_names & {"setattr", "delattr"})
 
 
 def calls_super(code: types.CodeType) -> bool:
+    """Whether a function's code names `super`"""
     return "super" in _facts(code).global_names
 
 

@@ -114,6 +114,7 @@ class Copies:
         return made
 
     def _copy(self, position: int) -> Any:
+        """The copy of a captured thing, in which arrays and numbers are replaced by inputs."""
         capture, value = self._search.captures[position], self._search.values[position]
         match capture.kind:
             case "array" | "number":
@@ -150,6 +151,7 @@ class Copies:
                 return Unfollowed(self._search.unfollowed.get(position) or _reason(capture.name, value), self._refuse)
 
     def _taken(self, value: Any) -> Any:
+        """A builtin thing as traced code gets it: NumPy and other modules through names that are watched."""
         if value is np:
             return NumpyNames(self._numpy_name)
         if isinstance(value, types.ModuleType):
@@ -157,6 +159,7 @@ class Copies:
         return REPLACED.get(id(value), value)
 
     def _numpy_name(self, name: str, value: Any) -> Any:
+        """The object of NumPy with this name, as traced code gets it."""
         return self._taken_name(f"np.{name}", value)
 
     def _taken_name(self, name: str, value: Any) -> Any:
@@ -169,12 +172,15 @@ class Copies:
         return Unfollowed(f"it uses {name}, which anygpu cannot follow", self._refuse)
 
     def _child(self, position: int, step: str) -> Any:
+        """The copy of the only part that is reached by this step."""
         return next(self.of(child) for name, _, child in self._search.children[position] if name == step)
 
     def _children(self, position: int, step: str) -> Iterator[tuple[Any, int]]:
+        """The keys and positions of all parts that are reached by this step."""
         return ((key, child) for name, key, child in self._search.children[position] if name == step)
 
     def _copy_function(self, position: int, function: types.FunctionType) -> types.FunctionType:
+        """A function with the same code, and copies of all that it reaches."""
         if is_approved_function(function):
             return function
         closure = function.__closure__ or ()
@@ -205,6 +211,7 @@ class Copies:
         return copied
 
     def _copy_container(self, position: int, value: Any) -> Any:
+        """A container of the same type, with copies of its elements."""
         parts = list(self._children(position, "item"))
         kind = type(value)
         if isinstance(value, tuple):
@@ -223,6 +230,7 @@ class Copies:
         return entries
 
     def _copy_module(self, position: int, module: types.ModuleType) -> types.ModuleType:
+        """A module with copies of the attributes that are used."""
         copied = types.ModuleType(module.__name__)
         self._made[position] = copied
         for name, child in self._children(position, "attribute"):
@@ -230,6 +238,7 @@ class Copies:
         return copied
 
     def _copy_object(self, position: int, thing: Any) -> Any:
+        """An instance of the same class, or of a subclass that is watched, with copies of its attributes."""
         kind = type(thing)
         copied = kind() if kind is types.SimpleNamespace else object.__new__(self._class(kind))
         self._made[position] = copied
@@ -272,6 +281,7 @@ class Copies:
         return self._classes[id(kind)]
 
     def _codes(self, positions: Any) -> Iterator[types.CodeType]:
+        """The code of all functions at these positions."""
         for position in positions:
             value = self._search.values[position]
             value = getattr(value, "__func__", getattr(value, "fget", value))
@@ -279,6 +289,7 @@ class Copies:
                 yield value.__code__
 
     def _member(self, position: int) -> Any:
+        """The copy of a member of a class: a property, static method or class method."""
         value = self._search.values[position]
         if self._search.captures[position].kind != "member":
             return self.of(position)
@@ -306,6 +317,7 @@ class Copies:
         return known
 
     def _is_open(self, position: int) -> bool:
+        """Whether a thing may do something that its copy would do differently."""
         kind, value = self._search.captures[position].kind, self._search.values[position]
         if kind == "function":
             names = global_names(value.__code__).difference(value.__globals__)
@@ -313,6 +325,7 @@ class Copies:
         return kind not in ("value", "identity", "same", "class", "member", "wrapper")
 
     def _leads_to(self, position: int) -> list[int]:
+        """The positions that are reached from one."""
         capture, value = self._search.captures[position], self._search.values[position]
         if capture.kind == "same":
             return [capture.expected]
@@ -340,6 +353,7 @@ def original(kind: type[Any]) -> type[Any]:
 
 
 def _subclass(kind: type[Any]) -> type[Any]:
+    """A subclass that stands in for a class while its instances are traced."""
     names = {
         "__slots__": (),
         "_anygpu_original": kind,
@@ -358,10 +372,12 @@ class _Slots:
         self._thing, self._names = thing, names
 
     def now(self) -> dict[str, Any]:
+        """The values of all slots."""
         return {name: getattr(self._thing, name, _UNSET) for name in self._names}
 
 
 def _set_slot(kind: type[Any], thing: Any, name: str, value: Any) -> None:
+    """Set a slot of an object, past the class's own `__setattr__`"""
     for cls in kind.__mro__:
         member = vars(cls).get(name)
         if isinstance(member, types.MemberDescriptorType):
@@ -370,6 +386,7 @@ def _set_slot(kind: type[Any], thing: Any, name: str, value: Any) -> None:
 
 
 def _content(cell: types.CellType) -> Any:
+    """The content of a cell, or `_UNSET`"""
     try:
         return cell.cell_contents
     except ValueError:
@@ -377,6 +394,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _reason(name: str, value: Any) -> str:
+    """Why a function that uses this value cannot be traced."""
     kind = type(value).__name__
     if name.startswith("its argument"):
         return f"{name} is a {kind} of {value.dtype}" if isinstance(value, np.ndarray) else f"{name} is a {kind}"
@@ -422,6 +440,8 @@ class _Builtins:
         self.names = names
 
     def _by_name(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """A version of `getattr` and its kind that refuses computed names."""
+
         def called(thing: Any, name: str, *more: Any) -> Any:
             is_known = self._search.any_name or name in self._search.names or isinstance(thing, types.ModuleType)
             if not is_known and hasattr(thing, "__dict__"):
@@ -431,6 +451,7 @@ class _Builtins:
         return called
 
     def _import(self, name: str, around: Any = None, here: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        """Import an approved module; stop tracing for others."""
         # NumPy imports modules of its own now and then, and does so with its caller's builtins.
         if level or not (name in APPROVED_MODULES or is_numpys(name)):
             self._refuse(f"it imports {name}")
@@ -438,6 +459,7 @@ class _Builtins:
         return NumpyNames(self._numpy_name) if module is np else module
 
     def _numpy_name(self, name: str, value: Any) -> Any:
+        """An object of NumPy's, or one that refuses to be used if it cannot be followed."""
         is_known = is_approved_function(value) or not callable(value) or isinstance(value, type)
         if is_known and getattr(value, "__name__", "") != "numpy.random":
             return value
@@ -450,6 +472,7 @@ def _has(thing: Any, name: str) -> bool:
 
 
 def _originals(kinds: Any) -> Any:
+    """The original classes of those that traced code passes to `isinstance`"""
     if isinstance(kinds, tuple):
         return tuple(map(_originals, kinds))
     if isinstance(kinds, _TypeOfRecording):
@@ -461,6 +484,7 @@ class _TypeOfRecording(type):
     """In place of the builtin `type`: it hides that an array is abstract."""
 
     def __call__(cls, *given: Any, **options: Any) -> Any:
+        """The type of a value; refused for arrays, whose type is not NumPy's while they are traced."""
         if len(given) == 1:
             kind = type(given[0])
             if kind.__module__.startswith("anygpu."):
@@ -470,10 +494,13 @@ class _TypeOfRecording(type):
 
 
 def _type_for(refuse: Refuse) -> Any:
+    """What stands in for `type` in traced code."""
     return _TypeOfRecording("type", (), {"_refuse": staticmethod(refuse)})
 
 
 def _refusing(name: str) -> Callable[..., Any]:
+    """A method that stops tracing."""
+
     def refuse(self: Any, *given: Any, **options: Any) -> Any:
         object.__getattribute__(self, "_stop")()
 
@@ -491,6 +518,7 @@ class Unfollowed:
         object.__setattr__(self, "_refuse_with", refuse)
 
     def _stop(self) -> NoReturn:
+        """Stop tracing, with the reason."""
         refuse: Refuse = object.__getattribute__(self, "_refuse_with")
         refuse(object.__getattribute__(self, "_reason"))
 

@@ -54,32 +54,39 @@ def weak(value: Any) -> Callable[[], Any]:
 
 
 def always(value: Any, expected: Any) -> bool:
+    """Always true: another test decides."""
     return True
 
 
 def is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of exactly this type."""
     return type(value) is kind
 
 
 def is_of_ref(value: Any, kind: Any) -> bool:
+    """Whether a value is of exactly the type that is referred to."""
     return type(value) is kind()
 
 
 def is_ref(value: Any, known: Any) -> bool:
+    """Whether a value is the object that is referred to."""
     return value is known()
 
 
 def same_class(value: Any, expected: Any) -> bool:
+    """Whether it is the same class, with as many members."""
     kind, count = expected
     return value is kind() and len(vars(value)) == count
 
 
 def same_value(value: Any, expected: Any) -> bool:
+    """Whether a value has the same type and bits."""
     kind, known = expected
     return type(value) is kind and bits(value) == known
 
 
 def same_array(value: Any, expected: Any) -> bool:
+    """Whether an array has the same class, shape, dtype and order."""
     kind, shape, dtype, ordered = expected
     if type(value) is not kind or value.shape != shape or (value.dtype is not dtype and value.dtype != dtype):
         return False
@@ -87,10 +94,12 @@ def same_array(value: Any, expected: Any) -> bool:
 
 
 def same_code(value: Any, code: Any) -> bool:
+    """Whether a function has the same code."""
     return type(value) is types.FunctionType and value.__code__ is code
 
 
 def container_facts(value: Any) -> Any:
+    """The type, the length and the keys of a container."""
     kind = type(value)
     if isinstance(value, dict):
         return kind, len(value), [(type(key), bits(key) if type(key) in PLAIN else id(key)) for key in value]
@@ -98,6 +107,7 @@ def container_facts(value: Any) -> Any:
 
 
 def same_container(value: Any, expected: Any) -> bool:
+    """Whether a container has the same type, length and keys."""
     kind, length, keys = expected
     if type(value) is not kind or len(value) != length:
         return False
@@ -105,27 +115,33 @@ def same_container(value: Any, expected: Any) -> bool:
 
 
 def attribute_keys(value: Any) -> tuple[str, ...]:
+    """The names of an object's attributes."""
     return tuple(vars(value)) if hasattr(value, "__dict__") else ()
 
 
 def same_object(value: Any, expected: Any) -> bool:
+    """Whether an object has the same class and attributes."""
     kind, keys = expected
     return type(value) is kind() and attribute_keys(value) == keys
 
 
 def lacks(thing: Any, name: Any) -> bool:
+    """Whether a thing has no attribute of this name."""
     return not hasattr(thing, name)
 
 
 def are_absent(around: Any, names: Any) -> bool:
+    """Whether none of these names is defined."""
     return cast(bool, around.keys().isdisjoint(names))
 
 
 def defaults_facts(function: Any) -> tuple[int, tuple[str, ...]]:
+    """The number of a function's defaults, and the names of its keyword defaults."""
     return len(function.__defaults__ or ()), tuple(function.__kwdefaults__ or ())
 
 
 def same_defaults(function: Any, expected: Any) -> bool:
+    """Whether a function has as many defaults, and keyword defaults of the same names."""
     return bool(defaults_facts(function) == expected)
 
 
@@ -219,6 +235,7 @@ def compiled_reader(
 
 
 def _expression(number: int, capture: Capture, names: dict[str, Any]) -> str:
+    """The Python expression that reads a capture; what it needs is added to `names`"""
     if capture.parent < 0 and capture.read is STEPS["root"]:
         return _ROOTS[capture.key]
     value, key = f"v{capture.parent}" if capture.parent >= 0 else f"({', '.join(_ROOTS)})", f"k{number}"

@@ -30,6 +30,7 @@ def attribute(array: Array, name: str, recorder: Tracer) -> Any:
 
 
 def is_c_contiguous(array: Array, recorder: Tracer) -> bool:
+    """Whether NumPy's array would lie in C order."""
     return bool(_example(array, "flags", recorder).flags.c_contiguous)
 
 
@@ -73,20 +74,24 @@ class _Flags:
 
 
 def _is_traced(value: Any) -> bool:
+    """Whether a value is an array or a number that is traced."""
     return isinstance(value, Array) or type(value) is TracedScalar
 
 
 def _holds_traced(value: Any) -> bool:
+    """Whether a value, or an element of a list, is traced."""
     return _is_traced(value) or (isinstance(value, list | tuple) and any(map(_holds_traced, value)))
 
 
 def _stop(name: str) -> NoReturn:
+    """Stop tracing: this function of NumPy's cannot be traced as it is called."""
     tracer = active_tracer.get()
     assert tracer is not None
     tracer.stop(f"it calls np.{name} in a way that anygpu cannot trace")
 
 
 def _is_in_c_order(array: Array) -> bool:
+    """Whether a traced array would lie in C order."""
     tracer = active_tracer.get()
     assert tracer is not None
     return is_c_contiguous(array, tracer)
@@ -106,10 +111,12 @@ def _as_array(value: Any) -> Any:
 
 
 def _are_scalars(parts: list[Any]) -> bool:
+    """Whether all parts are without axes."""
     return all(each.ndim == 0 for each in parts)
 
 
 def _in_dtype(array: Any, dtype: Any, copy: bool | None, order: str) -> Any:
+    """An array with this dtype, copied as NumPy would copy it."""
     wanted = array.dtype if dtype is None else np.dtype(dtype)
     if wanted != array.dtype:
         if copy is False:
@@ -119,6 +126,7 @@ def _in_dtype(array: Any, dtype: Any, copy: bool | None, order: str) -> Any:
 
 
 def _without_like(options: dict[str, Any]) -> bool:
+    """Whether only options are used that can be traced."""
     return set(options) <= {"dtype", "order", "copy", "device", "ndmin", "subok"} and options.get("device") in (
         None,
         "cpu",
@@ -126,6 +134,8 @@ def _without_like(options: dict[str, Any]) -> bool:
 
 
 def _made(real: Callable[..., Any], always_copies: bool) -> Callable[..., Any]:
+    """A version of `np.array` or its kind that takes traced arrays."""
+
     def make(a: Any, dtype: Any = None, *more: Any, **options: Any) -> Any:
         if not _holds_traced(a):
             return real(a, dtype, *more, **options)
@@ -147,6 +157,7 @@ def _made(real: Callable[..., Any], always_copies: bool) -> Callable[..., Any]:
 
 
 def _ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
+    """`np.ascontiguousarray` for traced arrays, and for others."""
     if not _holds_traced(a) or like is not None:
         return np.ascontiguousarray(a, dtype) if like is None else np.ascontiguousarray(a, dtype, like=like)
     made = _asarray(a, dtype, order="C")
@@ -154,12 +165,15 @@ def _ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
 
 
 def _asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
+    """`np.asarray_chkfinite`, which has to see values: traced ones stop tracing."""
     if _holds_traced(a):
         _stop("asarray_chkfinite")
     return np.asarray_chkfinite(a, dtype, order)
 
 
 def _refused(name: str) -> Callable[..., Any]:
+    """A version of a function that stops tracing when it is given traced arrays."""
+
     def refuse(a: Any, *more: Any, **options: Any) -> Any:
         if _holds_traced(a):
             _stop(name)

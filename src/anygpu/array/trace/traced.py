@@ -334,6 +334,7 @@ def _made(result: Any, leaf: ReturnedLeaf) -> Any:
 
 
 def _are_new(result: TraceResult) -> bool:
+    """Whether all arrays that are returned are new, and no two are the same."""
     whole = [each for each in result.leaves if each is not None]
     made = [each.which for each in whole if each.argument is None and not each.path]
     if len(set(made)) != len(whole):
@@ -357,10 +358,12 @@ def as_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def same(result: Any) -> Any:
+    """The result as it is."""
     return result
 
 
 def as_python_gives(result: Any) -> Any:
+    """The result as a number of Python's."""
     return result.item()
 
 

@@ -49,6 +49,7 @@ class TraceAttempt(NamedTuple):
 
 
 def family(kind: type[Any]) -> type[Any]:
+    """The type of Python's that a type of numbers goes with."""
     return float if issubclass(kind, float | np.floating) else int
 
 
@@ -104,6 +105,7 @@ def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) 
 
 
 def _shown(error: Exception) -> str:
+    """An error as text, even if it cannot be shown."""
     try:
         return repr(error)
     except Exception:  # noqa: BLE001 - an error that cannot even be shown
@@ -124,6 +126,7 @@ def _unfollowed(first: AbstractDevice, second: AbstractDevice) -> str | None:
 def _call(
     search: CaptureSearch, attempt: TraceAttempt, views: bool, tracer: AbstractDevice
 ) -> TraceResult | NotTraceable:
+    """Call copies of the function and its arguments, and record what they do."""
     scalars = scalar_inputs(search, attempt)
     arrays: dict[int, Array] = {}
 
@@ -161,6 +164,7 @@ def _call(
 def _record(
     copies: Copies, arrays: dict[int, Array], search: CaptureSearch, views: bool, tracer: AbstractDevice
 ) -> TraceResult | NotTraceable:
+    """Record one call, and find out what it returned and changed."""
     function, arguments, keywords = copies.call()
     stored = {position: each._stored for position, each in arrays.items()}
     with tracer.recording():
@@ -188,6 +192,7 @@ def _of_the_users(structure: Structure) -> Structure:
 
 
 def _reason(error: AnyGPUError) -> str:
+    """Why a function cannot be traced, from the error that tracing met."""
     if isinstance(error, ValueNeeded):
         at = f" ({error.line})" if error.line else ""
         return f"it {VALUE_NEEDED}{at}; use np.where()"
@@ -274,6 +279,7 @@ def _drawn(
 
 
 def _kind_of(leaf: Any) -> str:
+    """The name of a value's class, for messages."""
     return "value of an unknown kind" if type(leaf) is Unfollowed else original(type(leaf)).__name__
 
 
@@ -334,6 +340,7 @@ def _unshared(program: Program, leaves: list[ReturnedLeaf | None]) -> list[Retur
 
 
 def _same_static(one: Any, other: Any) -> bool:
+    """Whether two values that are no results of operations are the same."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
@@ -461,11 +468,13 @@ def _guards(search: CaptureSearch, attempt: TraceAttempt, tracer: AbstractDevice
 
 
 def _same_layout(value: Any, expected: Any) -> bool:
+    """Whether an array passes its test, and has the same strides and flags."""
     test, facts, strides, flags = expected
     return bool(test(value, facts)) and value.strides == strides and value.flags.num == flags
 
 
 def _same_strides(value: Any, expected: Any) -> bool:
+    """Whether an array passes its test, and lies in memory as it did."""
     test, facts, strides, is_contiguous = expected
     if not test(value, facts):
         return False
@@ -474,16 +483,19 @@ def _same_strides(value: Any, expected: Any) -> bool:
 
 
 def _same_content(value: Any, expected: Any) -> bool:
+    """Whether an array passes its test, and has the same elements."""
     test, facts, known = expected
     return bool(test(value, facts)) and digest(value) == known
 
 
 def _check(precision: Any) -> None:
+    """Raise `InvalidOption` for a precision that there is not."""
     if precision not in (None, "float32"):
         raise InvalidOption(f'precision is "float32" or None; got {precision!r}.')
 
 
 def _spec_of(argument: Any) -> Spec | None:
+    """The shape and dtype of an argument, or `None` if it is no array."""
     if isinstance(argument, Spec):
         return argument
     # Not what is behind a tensor: asking for that would bring it to its device.
@@ -493,8 +505,10 @@ def _spec_of(argument: Any) -> Spec | None:
 
 
 def _nothing(function: Callable[..., Any]) -> str:
+    """The message for a function that returns no array."""
     return f"{_name(function)} returns no array, so there is nothing to trace."
 
 
 def _name(function: Callable[..., Any]) -> str:
+    """The name of a function, for messages."""
     return getattr(function, "__name__", repr(function))

@@ -59,7 +59,7 @@ def top(
 
 
 def _once(*, json: bool) -> None:
-    from anygpu.cli.top.watching import Watching, document, show_once
+    from anygpu.cli.top.pages import Watching, document, show_once
     from anygpu.workers.discovery import discover
 
     watching = Watching()

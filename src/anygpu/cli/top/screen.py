@@ -23,7 +23,9 @@ from anygpu.cli.top.pages import (
     NO_PROCESS,
     PAGES,
     Page,
+    Picture,
     Row,
+    Watching,
     details,
     device_rows,
     filtered,
@@ -32,7 +34,6 @@ from anygpu.cli.top.pages import (
     in_order,
 )
 from anygpu.cli.top.table import Rows
-from anygpu.cli.top.watching import Picture, Watching
 from anygpu.errors import AnyGPUError
 
 

@@ -23,8 +23,7 @@ from anygpu.engines.numpy import lowering
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.protocol import DirectRun, Lack, failed, verified, why_not_here
 from anygpu.errors import CannotCompile, InvalidProgram, MissingExtra
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import VerifiedType
+from anygpu.hardware.device import Device, Unavailable, VerifiedType
 from anygpu.program.graph import Node, Program
 from anygpu.program.ops.custom import Custom, with_references
 from anygpu.program.primitives import Binary, Broadcast, Constant, Input, Spec
@@ -336,7 +335,7 @@ def _without_llvm(error: Exception) -> Unavailable:
 
 
 def _verification(dtype: VerifiedType, length: int) -> Program:
-    """`x·x + 3·x`, as `anygpu.hardware.verification` has it."""
+    """`x·x + 3·x`, as `anygpu.hardware.device` has it."""
     nodes = [
         Node(Input((length,), dtype)),
         Node(Constant((), dtype, np.asarray(3, dtype).tobytes())),

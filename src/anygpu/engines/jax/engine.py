@@ -23,8 +23,7 @@ from anygpu.engines.jax.lowering import JaxExecutable
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.errors import AnyGPUError, CannotCompile, OutOfMemory
 from anygpu.hardware import host
-from anygpu.hardware.device import Device, DeviceKind, Unavailable, reasons_for, unknown_facts
-from anygpu.hardware.verification import VerifiedType
+from anygpu.hardware.device import Device, DeviceKind, Unavailable, VerifiedType, reasons_for, unknown_facts
 from anygpu.program.dtypes import DTYPES
 from anygpu.program.graph import Program
 

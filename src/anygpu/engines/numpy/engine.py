@@ -11,8 +11,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.host_arrays import HostArrays
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import verified
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import VerifiedType
+from anygpu.hardware.device import Device, Unavailable, VerifiedType
 from anygpu.program.graph import Program
 
 

@@ -29,8 +29,7 @@ from anygpu.engines.opencl.device import (
 from anygpu.engines.opencl.driver import OpenCLDriver
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.errors import AnyGPUError
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import VerifiedType
+from anygpu.hardware.device import Device, Unavailable, VerifiedType
 
 _C_TYPES = {"float32": "float", "int32": "int", "float16": "half", "float64": "double", "int64": "long"}
 _ENABLE = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}

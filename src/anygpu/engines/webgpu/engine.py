@@ -24,8 +24,7 @@ from anygpu.engines.webgpu.device import (
 )
 from anygpu.engines.webgpu.driver import WebGPUDriver
 from anygpu.errors import AnyGPUError, DeviceUnavailable
-from anygpu.hardware.device import Device, Unavailable, unknown_facts
-from anygpu.hardware.verification import VerifiedType
+from anygpu.hardware.device import Device, Unavailable, VerifiedType, unknown_facts
 
 # -- the engine
 #

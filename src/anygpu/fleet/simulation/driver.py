@@ -16,9 +16,8 @@ from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.disturbance import Conditions
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost, DeviceUnavailable, QueueFull
-from anygpu.fleet.simulation.hardware import OPENING, EventClock, SimulatedDevice, SimulatedPlanner
 from anygpu.fleet.simulation.ledger import Ledger, Meter, SimulatedFuture
-from anygpu.fleet.simulation.scenario import Scenario
+from anygpu.fleet.simulation.scenario import OPENING, EventClock, Scenario, SimulatedDevice, SimulatedPlanner
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.candidates import Prediction
@@ -348,7 +347,7 @@ class Driver:
         if launch.batch is None:
             site.measured(name, took, busy=disturbed)
             self.planner.add_seconds(took)
-            site.has_something_to_explore()
+            site.has_something_to_explore(self.planner)
         return self._next_launch(launch.work)
 
     # -- faults
@@ -458,7 +457,7 @@ def _calls(
     site = CallSite(f"task {kind}", options, None, has_anygpu_arrays=False)
     site.add_program(traced)
     expected = predict(traced.program, planner.calibration(planner.numpy))
-    site.adopt(
+    site.candidates.adopt(
         {
             name: Prediction(
                 way=SingleDevice(name),
@@ -474,7 +473,7 @@ def _calls(
             if name != "numpy"
         }
     )
-    site.end_calibrating()
+    site.candidates.end_calibrating()
     overhead = scenario.call_seconds + scenario.driver_launch + 2 * scenario.network.latency
     for name in devices:
         if name != "numpy":

@@ -15,9 +15,8 @@ import msgspec
 
 from anygpu.base.units import readable_seconds
 from anygpu.fleet.simulation.driver import Driver
-from anygpu.fleet.simulation.hardware import EventClock, SimulatedDevice, SimulatedNode
 from anygpu.fleet.simulation.ledger import InvariantBroken, Ledger
-from anygpu.fleet.simulation.scenario import Scenario, moments
+from anygpu.fleet.simulation.scenario import EventClock, Scenario, SimulatedDevice, SimulatedNode, moments
 
 # -- what a simulation found: figures, and in words what breaks first
 

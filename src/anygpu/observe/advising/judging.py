@@ -260,9 +260,9 @@ def _plan(function: Callable[..., Any], sample: _Sample) -> Plan:
 
 def _deferral(function: Callable[..., Any], sample: _Sample) -> str:
     """Whether its calls would be deferred, which needs no trace."""
-    from anygpu.placement.escaping.proof import Proof, kinds_of
+    from anygpu.placement.closed_code import ClosedCode
 
-    why_not = Proof(function, kinds_of(tuple(sample.arguments), sample.keywords)).why_not
+    why_not = ClosedCode(function).why_not
     if why_not is None:
         return "With offload(deferred=True) it can run as it is: no array of a call outlives it."
     return f"With offload(deferred=True) it can run as it is; whether an array outlives a call: {why_not.rstrip('.')}."

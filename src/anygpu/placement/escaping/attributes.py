@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import abc
 import types
 from typing import Any
 
@@ -70,6 +70,8 @@ class Attributes(Writing):
                 return Attribute(value, name)
             return self._attribute_of_instance(value, record, name)
         if isinstance(value, Attribute):
+            if value.name == "__class__" and name not in ("__name__", "__qualname__", "__module__"):
+                raise NotProvedError(f"it asks for {name} of a class")
             of = self.call(value, [], {}) if isinstance(value.of, Keywords) else Data(self.flags(value))
             return self._attribute(of, name)
         if isinstance(value, Known):
@@ -85,6 +87,8 @@ class Attributes(Writing):
             name.startswith("__") and name not in ("__name__", "__len__", "__class__")
         ):
             raise NotProvedError(f"it asks for {name}")
+        if value.flags & HOLDER:
+            raise NotProvedError(f"it asks for {name} of an error, an iterator, or an object that is not known")
         if value.flags & IS_ARRAY and name in ("T", "mT", "real", "imag"):
             return value if name != "imag" else Data(value.flags)
         if name == "flat":
@@ -97,7 +101,7 @@ class Attributes(Writing):
         if name == "__class__":
             return Known(record.kind)
         found = self.guards.read(static, record.kind, name)
-        if isinstance(found, property):
+        if type(found) is property:
             return self.call_python(getter(found), [value], {})
         if name in record.fields:
             own = record.fields[name]  # which may not be set yet
@@ -106,9 +110,9 @@ class Attributes(Writing):
 
     def _of_class(self, kind: type, found: Any, name: str, instance: Value | None) -> Value:
         self.guards.read(static, kind, name)
-        if isinstance(found, staticmethod):
+        if type(found) is staticmethod:
             return Known(found.__func__)
-        if isinstance(found, classmethod):
+        if type(found) is classmethod:
             return Method(Known(found.__func__), Known(kind))
         if isinstance(found, types.FunctionType):
             return Known(found) if instance is None else Method(Known(found), instance)
@@ -118,11 +122,8 @@ class Attributes(Writing):
 
     def _attribute_of_known(self, value: Any, name: str) -> Value:
         if isinstance(value, types.ModuleType):
-            if value.__name__.partition(".")[0] == "numpy":
-                found = vars(value).get(name, sys.modules.get(f"{value.__name__}.{name}", MISSING))
-                if found is MISSING:
-                    raise NotProvedError(f"{value.__name__}.{name} is not known")
-                return Known(found)
+            if type(value) is not types.ModuleType:
+                raise NotProvedError(f"{value.__name__} answers for its names itself")
             found = self.guards.name(vars(value), name)
             if found is MISSING:
                 raise NotProvedError(f"{value.__name__}.{name} is not known")
@@ -154,14 +155,21 @@ class Attributes(Writing):
         if isinstance(value, type):
             if name in ("__name__", "__qualname__", "__module__", "__doc__"):
                 return Data()
+            if type(value) not in (type, abc.ABCMeta):
+                raise NotProvedError(f"the class of {shown(value)} may have attributes of its own")
             return self._of_class(value, static(value, name), name, None)
         kind: Any = type(value)
         if "__getattr__" in dir(kind) or kind.__getattribute__ is not object.__getattribute__:
             raise NotProvedError(f"the attributes of {shown(value)} are not known")
+        self.guards.read(type, value)
         found = self.guards.read(static, kind, name)
-        if isinstance(found, property):
+        if type(found) is property:
             return self.call_python(getter(found), [Known(value)], {})
+        if hasattr(type(found), "__set__") or hasattr(type(found), "__delete__"):
+            raise NotProvedError(f"the attribute {name} of {kind.__name__} is not known")
         own = getattr(value, "__dict__", None)
-        if own is not None and name in own:
-            return Known(self.guards.name(own, name))
+        if own is not None:
+            mine = self.guards.name(own, name)
+            if mine is not MISSING:
+                return Known(mine)
         return self._of_class(kind, found, name, Known(value))

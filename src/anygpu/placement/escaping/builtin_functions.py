@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import types
 import warnings
@@ -15,9 +16,7 @@ import numpy as np
 
 from anygpu.array.deferred.standing_in import StandIn
 from anygpu.placement.escaping.guards import MISSING
-from anygpu.placement.escaping.objects import (
-    static,
-)
+from anygpu.placement.escaping.objects import ITERATORS, static
 from anygpu.placement.escaping.values import (
     ARRAY,
     CERTAIN,
@@ -25,6 +24,7 @@ from anygpu.placement.escaping.values import (
     HOLDER,
     IS_ARRAY,
     IS_NUMBER,
+    IS_TYPE,
     NUMBERS,
     Attribute,
     Data,
@@ -46,6 +46,16 @@ from anygpu.placement.escaping.values import (
 
 if TYPE_CHECKING:
     from anygpu.placement.escaping.calling import Calling
+
+
+#: Data, with what some of NumPy's functions and attributes give besides.
+_CLOSED_AND_RESULTS = (
+    *CLOSED,
+    *(type(function(np.eye(1))) for function in (np.linalg.eigh, np.linalg.eig, np.linalg.qr, np.linalg.svd)),
+    type(np.linalg.slogdet(np.eye(1))),
+    *(type(function(np.zeros(1))) for function in (np.unique_all, np.unique_counts, np.unique_inverse)),
+    type(np.zeros(1).flags),
+)
 
 
 def _classes(value: Value) -> tuple[type, ...] | None:
@@ -74,7 +84,7 @@ def _types_of(value: Value, calling: Calling) -> tuple[type, ...] | None:
     if isinstance(value, Data):
         if value.flags & HOLDER:
             return None
-        return (np.ndarray,) if value.flags & IS_ARRAY else NUMBERS if value.flags & IS_NUMBER else CLOSED
+        return (np.ndarray,) if value.flags & IS_ARRAY else NUMBERS if value.flags & IS_NUMBER else _CLOSED_AND_RESULTS
     if isinstance(value, Known):
         return (type(value.value),)
     if isinstance(value, Tuple):
@@ -84,7 +94,8 @@ def _types_of(value: Value, calling: Calling) -> tuple[type, ...] | None:
     if isinstance(value, Function):
         return (types.FunctionType,)
     if isinstance(value, Made):
-        return (calling.records[value.site].kind,)
+        kind = calling.records[value.site].kind
+        return None if kind in ITERATORS else (kind,)
     return None
 
 
@@ -135,9 +146,17 @@ def _hasattr(calling: Calling, arguments: list[Value], *_: Any) -> Value:
 def _has(calling: Calling, value: Value, name: str) -> bool | None:
     if name in _NAMES_OF_BOTH and isinstance(value, Data) and value.flags & ARRAY:
         raise NotProvedError(f"it asks for {name}, which arrays and numbers of ours have alike")
-    if isinstance(value, Known):
-        if isinstance(value.value, types.ModuleType) and not hasattr(value.value, "__getattr__"):
-            return calling.guards.name(vars(value.value), name) is not MISSING
+    if isinstance(value, Known) and type(value.value) is types.ModuleType:
+        found_in = calling.guards.name(vars(value.value), name) is not MISSING
+        return found_in if found_in or not hasattr(value.value, "__getattr__") else None
+    if isinstance(value, Known | Made) and _types_of(value, calling) != (list,):
+        # Properties are asked, and do what they do.
+        kind = type(value.value) if isinstance(value, Known) else calling.records[value.site].kind
+        if calling.guards.read(static, kind, name) is not MISSING:
+            with contextlib.suppress(RaisesError):
+                calling.attribute(value, name)
+        elif static(kind, "__getattr__") is not MISSING:
+            raise NotProvedError(f"the attributes of {kind.__name__} are not known")
         return None
     types_of = _types_of(value, calling) if not isinstance(value, Made) else None
     if types_of is None:
@@ -156,7 +175,11 @@ def _getattr(calling: Calling, arguments: list[Value], *_: Any) -> Value:
         if len(arguments) > 2 and has is not True:
             found.append(arguments[2])
         if has is not False:
-            found.append(calling.attribute(each, name))
+            try:
+                found.append(calling.attribute(each, name))
+            except RaisesError:
+                if len(arguments) < 3:
+                    raise
     return join(*found)
 
 
@@ -170,7 +193,7 @@ def _type(calling: Calling, arguments: list[Value], *_: Any) -> Value:
         elif isinstance(each, Tuple | Keywords | Function | Made) and (kinds := _types_of(each, calling)):
             found.append(Known(kinds[0]))
         elif isinstance(each, Data) and not each.flags & (ARRAY | HOLDER):
-            found.append(Data())
+            found.append(Data() if each.flags & (IS_ARRAY | IS_NUMBER) else Data(IS_TYPE))
         elif calling.answers is not None and isinstance(each, Data) and each.flags & IS_ARRAY:
             found.append(Known(np.ndarray if calling.answers == "NumPy's" else StandIn))
         else:
@@ -184,6 +207,7 @@ def _issubclass(calling: Calling, arguments: list[Value], *_: Any) -> Value:
         raise NotProvedError("issubclass asks for something that is not known")
     found: set[bool | None] = set()
     for each in alternatives(arguments[0]):
+        _check_asked(each, kinds)
         if isinstance(each, Known) and isinstance(each.value, type):
             found.add(issubclass(each.value, kinds))
         elif isinstance(each, Data) and not each.flags & HOLDER:
@@ -234,19 +258,20 @@ def _iterating(kind: type) -> Any:
         if kind is enumerate:
             return calling.made(site, zip, Tuple((Data(IS_NUMBER), calling.element(arguments[0]))))
         if kind is map:
-            return calling.made(site, zip, calling.call(arguments[0], [*map(calling.element, arguments[1:])], {}))
+            given = [*map(calling.element, arguments[1:])]
+            item = None
+            with contextlib.suppress(RaisesError):  # if there is anything to call it with
+                item = calling.call(arguments[0], given, {})
+            return calling.made(site, zip, item)
         if kind is tuple and arguments and isinstance(arguments[0], Tuple):
             return arguments[0]
         if kind is sorted:
             # Elements, or what the key gives for them, are compared.
             calling.given([calling.element(each) for each in arguments[:1]], keywords)
-        made = list if kind in (list, sorted, tuple) else zip
+        made = list if kind in (list, sorted) else zip
         item = calling.element(arguments[0]) if arguments else None
         if kind is tuple:
-            try:
-                return Data(0 if item is None else calling.flags(item) & ~CERTAIN)
-            except NotProvedError:
-                pass  # as a list, which is no wider
+            return Data(0 if item is None else calling.flags(item) & ~CERTAIN)
         return calling.made(site, made, item)
 
     return iterated
@@ -273,6 +298,7 @@ def _dict(calling: Calling, arguments: list[Value], keywords: dict[str, Value], 
 
 def _warn(calling: Calling, arguments: list[Value], keywords: dict[str, Value], *_: Any) -> Value:
     """What waits is computed before that, in a deferred call."""
+    calling.check_effect()
     for each in (*arguments, *keywords.values()):
         is_class = all(isinstance(one, Known) and isinstance(one.value, type) for one in alternatives(each))
         if not is_class and calling.flags(each) & (ARRAY | HOLDER):
@@ -281,6 +307,7 @@ def _warn(calling: Calling, arguments: list[Value], keywords: dict[str, Value], 
 
 
 def _filters(calling: Calling, arguments: list[Value], keywords: dict[str, Value], *_: Any) -> Value:
+    calling.check_effect()
     if not calling.hidden:
         raise NotProvedError("it changes the filters of warnings")
     return Known(None)
@@ -297,7 +324,8 @@ def _reduce(calling: Calling, arguments: list[Value], *_: Any) -> Value:
     start = calling.element(arguments[1])
     found = join(start, *arguments[2:])
     for _round in range(4):
-        found = join(found, calling.call(arguments[0], [found, start], {}))
+        with contextlib.suppress(RaisesError):  # if it is called at all
+            found = join(found, calling.call(arguments[0], [found, start], {}))
     return Data(calling.flags(found) & ~CERTAIN)
 
 
@@ -308,6 +336,9 @@ def _summed(calling: Calling, arguments: list[Value], keywords: dict[str, Value]
 
 
 def _next(calling: Calling, arguments: list[Value], *_: Any) -> Value:
+    for each in alternatives(arguments[0]):
+        if isinstance(each, Data) and not each.flags & HOLDER:
+            raise NotProvedError("it asks for the next of what may be an array")
     return join(calling.element(arguments[0]), *arguments[1:])
 
 

@@ -18,9 +18,10 @@ from anygpu.placement.escaping.guards import MISSING
 from anygpu.placement.escaping.objects import (
     CACHED,
     CONTEXT_CODE,
+    MADE_METHODS,
     NOT_FOLLOWED,
     OF_C,
-    OF_NAMED_TUPLES,
+    OF_ODD_CLASSES,
     OF_WARNINGS,
     READING_METHODS,
     TEXT_METHODS,
@@ -28,6 +29,7 @@ from anygpu.placement.escaping.objects import (
     cell_of,
     for_each,
     is_hashable,
+    is_named_tuple,
     is_plain_error,
     shown,
     shown_value,
@@ -38,6 +40,8 @@ from anygpu.placement.escaping.values import (
     CERTAIN,
     HOLDER,
     IS_ARRAY,
+    IS_NUMBER,
+    IS_TYPE,
     OUTER,
     Attribute,
     Context,
@@ -111,7 +115,7 @@ class Calling(Attributes):
         if isinstance(function, Attribute):
             return self._call_method(function, arguments, keywords, is_open=is_open)
         if isinstance(function, Data):
-            if function.flags & HOLDER:
+            if function.flags & (HOLDER | IS_TYPE):
                 raise NotProvedError("it calls something that is not known")
             # Among data only types of numbers and methods of data can be called.
             found_flags = self.given(arguments, keywords) & ~CERTAIN
@@ -153,6 +157,7 @@ class Calling(Attributes):
         flags = self.given(arguments, keywords)
         result = libraries.result_of_builtin(value, flags & ~CERTAIN)
         if result is not None:
+            libraries.check_shown(value, flags)
             if flags & OUTER and value.__module__ in libraries.WRITING_MODULES:
                 raise NotProvedError(WRITES_OUTSIDE)
             if flags & OUTER and value not in (len, isinstance):
@@ -164,14 +169,18 @@ class Calling(Attributes):
         """The flags of all arguments together. Functions among them are called with data, whenever that is."""
         found = 0
         callbacks: list[Value] = []
+        has_ufunc = False
         for value in (*arguments, *keywords.values()):
             for each in alternatives(value):
                 if self._is_callback(each):
                     callbacks.append(each)
                 else:
                     found |= self.flags(each) & ~CERTAIN
+                    has_ufunc |= isinstance(each, Known) and isinstance(each.value, np.ufunc)
         for each in callbacks:
             found |= self._called_back(each, found)
+        if has_ufunc and found & OUTER:
+            raise NotProvedError("it hands a ufunc on, with what it may write to")
         return found
 
     def _is_callback(self, value: Value) -> bool:
@@ -191,14 +200,15 @@ class Calling(Attributes):
         found = 0
         for _ in range(3):  # what it has returned it may get
             given = Data(found | flags | ARRAY | HOLDER)
-            found |= self.flags(self.call(value, [given], {}, is_open=True)) & ~CERTAIN
+            with contextlib.suppress(RaisesError):  # if it is called at all
+                found |= self.flags(self.call(value, [given], {}, is_open=True)) & ~CERTAIN
         return found | ARRAY
 
     def _call_numpys(self, value: Any, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool) -> Value:
         flags = self.given(arguments, keywords)
-        for each in (*arguments, *keywords.values()):
-            if any(one in (Known("O"), Known("object")) for one in alternatives(each)):
-                raise NotProvedError("it makes an array of objects")
+        self._check_objects(libraries.name_of(value), arguments, keywords)
+        if self.answers is not None and ("out" in keywords or libraries.written(value, arguments, keywords)):
+            self.check_effect()
         # What it may write to: everything where it is not known which argument is which.
         written = [*arguments, *keywords.values()] if is_open else libraries.written(value, arguments, keywords)
         for each in written:
@@ -206,7 +216,40 @@ class Calling(Attributes):
                 raise NotProvedError(WRITES_OUTSIDE)
         if isinstance(value, np.ufunc) and (is_open or "out" in keywords or len(arguments) > value.nin):
             return Data(flags)
-        return Data(libraries.result_of_numpys(value, flags))
+        result = libraries.result_of_numpys(value, flags)
+        if value is np.linspace and (is_open or len(arguments) > 4 or "retstep" in keywords):
+            result &= ~IS_ARRAY  # a tuple of one and a number
+        return Data(result)
+
+    def _check_objects(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> None:
+        """An array of objects would hold arrays of ours, and nobody finds them there."""
+        first, last = libraries.FILLS.get(name, (0, 0))
+        filled = [
+            *arguments[first:last],
+            *[keywords[each] for each in ("fill_value", "object", "a") if each in keywords],
+        ]
+        found = [each for value in (*arguments, *keywords.values()) for each in alternatives(value)]
+        if any(isinstance(each, Known) and libraries.is_of_objects(each.value) for each in found) or any(
+            Known(None) in alternatives(each) for each in filled
+        ):
+            raise NotProvedError("it may make an array of objects")
+        waiting: list[Value] = [*found]
+        seen: set[Any] = set()
+        while waiting:
+            each = waiting.pop()
+            inside: Any = ()
+            if isinstance(each, Tuple):
+                inside = each.items
+            elif isinstance(each, Made) and each.site not in seen:
+                seen.add(each.site)
+                inside = [self.records[each.site].items or Data()]
+            elif isinstance(each, Known) and type(each.value) in (list, tuple):
+                inside = map(Known, self._contents(each.value))
+            for one in inside:
+                for item in alternatives(one):
+                    if isinstance(item, Known) and not libraries.is_numeric(item.value):
+                        raise NotProvedError("it may make an array of objects")
+                    waiting.append(item)
 
     def _call_cached(self, value: Any, arguments: list[Value], keywords: dict[str, Value]) -> Value:
         """A function of `functools.lru_cache`, which keeps its arguments and results."""
@@ -223,8 +266,10 @@ class Calling(Attributes):
     def _call_class(
         self, kind: type, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool, node: Any
     ) -> Value:
-        result = libraries.result_of_builtin(kind, self.given(arguments, keywords)) if kind.__module__ in OF_C else None
+        given = self.given(arguments, keywords) if kind.__module__ in OF_C else 0
+        result = libraries.result_of_builtin(kind, given) if kind.__module__ in OF_C else None
         if result is not None:
+            libraries.check_shown(kind, given)
             return Data(result)
         if issubclass(kind, BaseException):
             if not is_plain_error(kind):
@@ -243,19 +288,23 @@ class Calling(Attributes):
             self.given(arguments, {name: each for name, each in keywords.items() if name != "category"})
             return Data(HOLDER | OF_WARNINGS)
         if kind is contextlib.suppress:
+            caught = [one for each in arguments for one in alternatives(each)]
+            if not all(isinstance(one, Known) and type(one.value) is type for one in caught):
+                raise NotProvedError("it suppresses errors that are not known")
             return Data(HOLDER)
         names = getattr(kind, "_fields", None)
-        if names and not is_open and kind.__bases__ == (tuple,) and vars(kind).keys() <= {*OF_NAMED_TUPLES, *names}:
+        if names and not is_open and is_named_tuple(kind, names):
             found = dict(zip(names, arguments, strict=False)) | keywords
             defaults = getattr(kind, "_field_defaults", {})
             if all(name in found or name in defaults for name in names):
                 return Tuple(tuple([found.get(name) or Known(defaults[name]) for name in names]), tuple(names))
         init = static(kind, "__init__")
-        asked: Any = kind
-        plain = type(kind) is type and asked.__new__ is object.__new__ and not hasattr(kind, "__del__")
-        plain = plain and asked.__setattr__ is object.__setattr__
-        plain = plain and asked.__getattribute__ is object.__getattribute__
-        if plain and not hasattr(kind, "__getattr__") and isinstance(init, types.FunctionType) and not is_open:
+        plain = type(kind) is type and all(self.guards.read(static, kind, name) is MISSING for name in OF_ODD_CLASSES)
+        plain = plain and all(
+            self.guards.read(static, kind, name) is vars(object)[name]
+            for name in ("__new__", "__setattr__", "__getattribute__")
+        )
+        if plain and isinstance(init, types.FunctionType) and not is_open:
             self.guards.read(static, kind, "__init__")
             made = self.made((id(node), kind), kind, None)
             self.call_python(init, [made, *arguments], keywords)
@@ -266,6 +315,8 @@ class Calling(Attributes):
         self, method: Attribute, arguments: list[Value], keywords: dict[str, Value], *, is_open: bool = False
     ) -> Value:
         name, of = method.name, method.of
+        if name.startswith("__") and name != "__len__":
+            raise NotProvedError(f"it calls {name}")
         if is_open and not isinstance(of, Data):
             raise NotProvedError(f"it calls {name} with arguments that are not known")
         if isinstance(of, Keywords):
@@ -274,6 +325,8 @@ class Calling(Attributes):
             found = self._call_method_of_made(of, name, arguments, keywords)
             if found is not None:
                 return found
+            if name not in MADE_METHODS:
+                raise NotProvedError(f"it calls {name} of a container or an iterator")
         if isinstance(of, Known) and isinstance(of.value, str) and name in TEXT_METHODS and not keywords:
             known = [
                 each.value for each in arguments if isinstance(each, Known) and isinstance(each.value, str | tuple)
@@ -286,7 +339,11 @@ class Calling(Attributes):
             return self._call_method_of_known(of, name, arguments)
         flags = self.flags(of)
         given = self.given(arguments, keywords)
+        if (given & HOLDER and name != "join") or flags & IS_TYPE:
+            raise NotProvedError("it hands an error, an iterator, or an object that is not known on to a method")
+        self._check_objects(name, arguments, keywords)
         if name in libraries.WRITING_METHODS:
+            self.check_effect()
             if flags & OUTER:
                 raise NotProvedError(WRITES_OUTSIDE)
             for each in (*arguments, *keywords.values()):
@@ -327,6 +384,10 @@ class Calling(Attributes):
             return join(default, self.element_of_dict(of)) if of.value else default
         if name == "keys":
             return of
+        if name == "copy" and not arguments:
+            made = self.made((id(of.value), "copy"), dict, None)
+            self.put_all(made, of)
+            return made
         if name == "values":
             return Tuple(tuple(map(Known, self._contents(of.value)[len(of.value) :])))
         if name == "items":
@@ -354,6 +415,11 @@ class Calling(Attributes):
                 return record.items or Data()
             if name == "copy":
                 return of
+            if name in ("sort", "reverse", "clear", "remove", "index", "count"):
+                callbacks = [each for each in keywords.values() if self._is_callback(each)]
+                inside = Data(0 if record.items is None else self.flags(record.items))
+                self.given([inside, *arguments, *callbacks], {})
+                return Known(None) if name not in ("index", "count") else Data(IS_NUMBER)
         if record.kind is set and name == "add" and len(arguments) == 1:
             self.check_key(arguments[0])
             self._add(record, arguments[0])

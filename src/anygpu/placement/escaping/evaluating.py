@@ -12,6 +12,7 @@ from anygpu.placement.escaping.scopes import Environment, Scope
 from anygpu.placement.escaping.source import definition_of
 from anygpu.placement.escaping.statements import Body
 from anygpu.placement.escaping.values import (
+    CERTAIN,
     Data,
     Function,
     Keywords,
@@ -35,7 +36,7 @@ class Evaluation(Calling):
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self._until = time.thread_time() + seconds
-        self._scopes: dict[int, Scope] = {}
+        self._scopes: dict[Any, Scope] = {}
         self._running: list[Any] = []
         self._memo: dict[Any, Value | None] = {}
         #: What calls have returned in the round before.
@@ -85,10 +86,10 @@ class Evaluation(Calling):
 
     def _scope(self, node: Any, function: types.FunctionType, parent: Scope | None) -> Scope:
         if parent is not None:
-            found = self._scopes.get(id(node))
-            if found is None:
-                found = self._scopes[id(node)] = Scope(node, function, parent)
-            return found
+            within = id(node), id(parent)
+            if within not in self._scopes:
+                self._scopes[within] = Scope(node, function, parent)
+            return self._scopes[within]
         # One definition may have been run many times, with other variables around it each time.
         key = id(function)
         if key not in self._scopes:
@@ -120,7 +121,7 @@ class Evaluation(Calling):
             bound[name] = join(one, value)
         bound.update({name: value for name, value in exact.items() if name in names})
         if given.vararg is not None:
-            bound[given.vararg.arg] = self.made((id(given), "*"), list, one)
+            bound[given.vararg.arg] = Data(self.flags(one) & ~CERTAIN)
         if given.kwarg is not None:
             rest = self.made((id(given), "**"), dict, None)
             for value in (one, *exact.values()):
@@ -131,7 +132,7 @@ class Evaluation(Calling):
     def _call(self, scope: Scope, bound: Environment | None) -> Value:
         if bound is None:
             raise RaisesError
-        key = (id(scope), self.answers, tuple(bound.items()))
+        key = (id(scope), self.answers, self.hidden > 0, tuple(bound.items()))
         if key in self._memo:
             # Of a function that calls itself: what has come out so far, and again until no more comes out.
             result = self._memo[key]
@@ -173,7 +174,7 @@ class Evaluation(Calling):
         return result
 
     def _whatever_the_type(self, scope: Scope, bound: Environment) -> Value:
-        """What it returns if that is the same for NumPy's type and for ours. Raises `TypeAskedError` else."""
+        """What it returns if that is the same for NumPy's type and for ours, and it writes to nothing meanwhile."""
         found = []
         for self.answers in ("NumPy's", "ours"):
             try:

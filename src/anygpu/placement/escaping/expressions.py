@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import builtins
+import contextlib
 import operator
 import types
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from anygpu.placement.escaping.values import (
     HOLDER,
     IS_ARRAY,
     IS_NUMBER,
+    NUMBERS,
     OUTER,
     Data,
     Keywords,
@@ -41,6 +42,15 @@ _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
 }  # fmt: skip
+
+
+def _is_numbers_or_text(value: Value) -> bool:
+    """Whether it is certainly none of NumPy's arrays or numbers."""
+    return all(
+        (isinstance(each, Data) and bool(each.flags & IS_NUMBER))
+        or (isinstance(each, Known) and type(each.value) in (*NUMBERS, str, bytes, type(None)))
+        for each in alternatives(value)
+    )
 
 
 class Expressions:
@@ -118,7 +128,7 @@ class Expressions:
         else:
             value = guards.name(function.__globals__, name)
             if value is MISSING:
-                value = guards.name(vars(builtins), name)
+                value = guards.name(function.__builtins__, name)  # type: ignore[attr-defined]
         if value is MISSING:
             raise RaisesError
         return Known(value)
@@ -196,14 +206,19 @@ class Expressions:
             if isinstance(each, Known) and (type(each.value) is type or isinstance(each.value, types.FunctionType)):
                 continue
             if not (isinstance(each, Known) and callable(each.value) and type(each.value).__module__ == "numpy"):
-                self.evaluation.flags(each)
+                self.evaluation.check_shown(each)
 
     def _e_boolop(self, node: ast.BoolOp) -> Value:
         is_and = isinstance(node.op, ast.And)
         found: Value | None = None
         before: Environment | None = None
         for each in node.values:
-            value = self.value(each)
+            try:
+                value = self.value(each)
+            except RaisesError:
+                if found is None:
+                    raise
+                break  # it may have ended before
             truth = self.evaluation.truth(value)
             if truth is not None and truth is not is_and:
                 found = join(found, value)  # it ends here
@@ -226,9 +241,12 @@ class Expressions:
         for wanted, each in ((True, node.body), (False, node.orelse)):
             if truth in (wanted, None):
                 self._narrow(node.test, wanted)
-                found = join(found, self.value(each))
+                with contextlib.suppress(RaisesError):
+                    found = join(found, self.value(each))
                 self.variables = before = merged([self.variables, before])
-        return Data() if found is None else found
+        if found is None:
+            raise RaisesError
+        return found
 
     def _e_unaryop(self, node: ast.UnaryOp) -> Value:
         value = self.value(node.operand)
@@ -264,6 +282,8 @@ class Expressions:
         if isinstance(one, Tuple) and isinstance(other, Tuple) and isinstance(op, ast.Add):
             return Tuple((*one.items, *other.items))
         mine, theirs = self.evaluation.flags(one), self.evaluation.flags(other)
+        if (mine | theirs) & HOLDER and isinstance(op, ast.Mod):
+            raise NotProvedError("it shows an object that may hold an array")
         flags, certain = mine | theirs, mine & theirs & IS_NUMBER
         # An array without axes becomes a number. Lists may be joined, with what is in them.
         is_new = flags & IS_ARRAY or certain
@@ -273,9 +293,18 @@ class Expressions:
         left = self.value(node.left)
         flags = 0
         found: bool | None = True
+        is_number = True
         for op, right_node in zip(node.ops, node.comparators, strict=True):
-            right = self._looked_in(right_node) if isinstance(op, ast.In | ast.NotIn) else self.value(right_node)
+            try:
+                right = self._looked_in(right_node) if isinstance(op, ast.In | ast.NotIn) else self.value(right_node)
+            except RaisesError:
+                if found is not None:
+                    raise
+                break  # it may have ended before
             truth = self._compared(op, left, right)
+            is_number &= isinstance(op, ast.In | ast.NotIn | ast.Is | ast.IsNot) or (
+                _is_numbers_or_text(left) and _is_numbers_or_text(right)
+            )
             if truth is None:
                 if not isinstance(op, ast.Is | ast.IsNot):
                     if isinstance(op, ast.In | ast.NotIn):
@@ -286,7 +315,8 @@ class Expressions:
             elif not truth:
                 return Known(False)
             left = right
-        return Known(True) if found else Data(flags & ARRAY if flags & ARRAY else IS_NUMBER)
+        # Arrays of nobody's are compared element by element too.
+        return Known(True) if found else Data(IS_NUMBER if is_number else flags & ARRAY)
 
     def _looked_in(self, node: ast.expr) -> Value:
         """What something is looked for in: the elements of a list or set that is written there are known."""
@@ -308,10 +338,12 @@ class Expressions:
         return flags
 
     def _looked_for(self, item: Value, container: Value) -> None:
-        self._flags_compared(item)
+        flags = self._flags_compared(item)
         for each in alternatives(container):
             if not isinstance(each, Keywords):
-                self._flags_compared(self.evaluation.element(each))
+                inside = self._flags_compared(self.evaluation.element(each))
+                if flags & ARRAY and inside & OUTER:
+                    raise NotProvedError("it looks for an array among others, one of which it may be")
 
     def _compared(self, op: ast.cmpop, left: Value, right: Value) -> bool | None:
         found = {self._compared_one(op, one, other) for one in alternatives(left) for other in alternatives(right)}
@@ -349,11 +381,6 @@ class Expressions:
         return None
 
     def _e_attribute(self, node: ast.Attribute) -> Value:
-        if isinstance(node.value, ast.Call) and node.attr in ("__name__", "__qualname__", "__module__"):
-            function = self.value(node.value.func)
-            if isinstance(function, Known) and function.value is type and len(node.value.args) == 1:
-                self.value(node.value.args[0])
-                return Data()  # a text, which is NumPy's for arrays of ours too
         return self.evaluation.attribute(self.value(node.value), node.attr)
 
     def _index(self, node: ast.expr) -> Value:
@@ -435,7 +462,8 @@ class Expressions:
     def _e_lambda(self, node: ast.Lambda) -> Value:
         return self._function(node)
 
-    def _comprehension(self, node: Any, parts: list[ast.expr]) -> list[Value]:
+    def _comprehension(self, node: Any, parts: list[ast.expr]) -> list[Value] | None:
+        """What its parts are; `None` if it can have no elements, as they raise an error."""
         targets = {one.id for each in node.generators for one in ast.walk(each.target) if isinstance(one, ast.Name)}
         for each in ast.walk(node):
             if isinstance(each, ast.NamedExpr) or (
@@ -456,27 +484,35 @@ class Expressions:
                     self.evaluation.truth(self.value(test))
                     self._narrow(test, True)
             return [self.value(each) for each in parts]
+        except RaisesError:
+            return None
         finally:
             self._inner.pop()
             self.variables = before
 
+    def _one(self, node: Any) -> Value | None:
+        found = self._comprehension(node, [node.elt])
+        return None if found is None else found[0]
+
     def _e_listcomp(self, node: ast.ListComp) -> Value:
-        (item,) = self._comprehension(node, [node.elt])
+        item = self._one(node)
         return self.evaluation.made(id(node), list, item)
 
     def _e_setcomp(self, node: ast.SetComp) -> Value:
-        (item,) = self._comprehension(node, [node.elt])
-        self.evaluation.check_key(item)
+        item = self._one(node)
+        if item is not None:
+            self.evaluation.check_key(item)
         return self.evaluation.made(id(node), set, item)
 
     def _e_generatorexp(self, node: ast.GeneratorExp) -> Value:
-        (item,) = self._comprehension(node, [node.elt])
+        item = self._one(node)
         return self.evaluation.made(id(node), types.GeneratorType, item)
 
     def _e_dictcomp(self, node: ast.DictComp) -> Value:
-        key, item = self._comprehension(node, [node.key, node.value])
+        pair = self._comprehension(node, [node.key, node.value])
         made = self.evaluation.made(id(node), dict, None)
-        self.evaluation.put(made, key, item)
+        if pair is not None:
+            self.evaluation.put(made, *pair)
         return made
 
     def _e_yield(self, node: ast.Yield) -> Value:

@@ -34,6 +34,8 @@ class Guards:
     def function(self, function: types.FunctionType) -> None:
         """A function that is followed."""
         self._functions[function] = (function.__code__, function.__defaults__, function.__kwdefaults__)
+        if function.__kwdefaults__:
+            self.contents(function.__kwdefaults__)
 
     @property
     def files(self) -> frozenset[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.placement.escaping.values import ARRAY, HOLDER, IS_ARRAY, IS_INFO, IS_NUMBER
+from anygpu.placement.escaping.values import ARRAY, HOLDER, IS_ARRAY, IS_INFO, IS_NUMBER, NotProvedError
 
 
 def _builtins(names: str) -> frozenset[Any]:
@@ -233,7 +233,6 @@ _GIVE_ARRAYS = frozenset(
         "cumprod",
         "sort",
         "argsort",
-        "diff",
         "outer",
         "hanning",
         "hamming",
@@ -250,7 +249,6 @@ _GIVE_ARRAYS = frozenset(
         "ifftshift",
         "sliding_window_view",
         "as_strided",
-        "digitize",
         "bincount",
         "flatnonzero",
     ]
@@ -316,6 +314,45 @@ ABOUT_ATTRIBUTES = frozenset(["shape", "ndim", "dtype", "size", "itemsize", "nby
 NOT_ATTRIBUTES = frozenset(
     ("base", "__array_interface__", "__array_struct__", "ctypes", "data", "__dict__", "getfield")
 )
+
+
+_PRODUCTS = (math.prod, getattr(math, "sumprod", math.prod))
+#: Functions that fill an array with what they are given: between which places.
+FILLS = {
+    "full": (1, 2), "full_like": (1, 2), "where": (1, 3), "array": (0, 1), "asarray": (0, 1), "asanyarray": (0, 1),
+    "ascontiguousarray": (0, 1), "asfortranarray": (0, 1), "broadcast_to": (0, 1), "repeat": (0, 1), "tile": (0, 1),
+    "ravel": (0, 1), "reshape": (0, 1), "atleast_1d": (0, 3), "atleast_2d": (0, 3), "atleast_3d": (0, 3),
+    "zeros_like": (0, 1), "ones_like": (0, 1), "empty_like": (0, 1),
+}  # fmt: skip
+
+
+def name_of(value: Any) -> str:
+    return str(getattr(value, "__name__", ""))
+
+
+def is_of_objects(value: Any) -> bool:
+    """Whether it says, as a type of arrays, that they are of objects."""
+    if value in (object, np.object_) if isinstance(value, type) else isinstance(value, np.dtype) and value.hasobject:
+        return True
+    if type(value) is not str or len(value) > 8 or "o" not in value.lower():
+        return False
+    try:
+        return np.dtype(value).hasobject
+    except TypeError:
+        return False
+
+
+def is_numeric(value: Any) -> bool:
+    """Whether an array of this, among others, is not for that reason one of objects."""
+    if type(value) is int:
+        return abs(value) < 2**63
+    return value is not None
+
+
+def check_shown(value: Any, flags: int) -> None:
+    """A function that gives texts gets something with these flags: Python's texts of errors may name our class."""
+    if flags & HOLDER and value in _GIVE_TEXTS:
+        raise NotProvedError("it shows an error, or an object that may hold an array")
 
 
 def is_numpys(value: Any) -> bool:
@@ -388,6 +425,8 @@ def result_of_builtin(value: Any, flags: int) -> int | None:
     if value is operator.index or (
         isinstance(value, types.BuiltinFunctionType) and value.__module__ in ("math", "cmath")
     ):
+        if value in _PRODUCTS:
+            return flags  # of whatever there is to multiply
         return IS_NUMBER if value not in (math.modf, math.frexp) else 0
     if value in _OPERATORS_OF_C or value.__module__ in WRITING_MODULES:
         return flags

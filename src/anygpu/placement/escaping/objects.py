@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import types
@@ -24,6 +25,10 @@ from anygpu.placement.escaping.values import (
 #: Elements of containers from outside that are looked at.
 MOST_ELEMENTS = 200
 ITERATORS = (types.GeneratorType, zip, enumerate, map, reversed, filter)
+#: Methods of containers and iterators of the call that put nothing into them.
+MADE_METHODS = frozenset(("index", "count", "sort", "reverse", "clear", "remove", "discard", "popitem", "close"))
+#: What makes objects of a class do more than to hold what is put into them.
+OF_ODD_CLASSES = ("__del__", "__getattr__")
 CONTEXT_CODE = contextlib.contextmanager(lambda: iter(())).__code__
 READING_METHODS = frozenset(["get", "keys", "values", "items", "copy", "index", "count"])
 WRITES_OUTSIDE = "it writes to memory, or to an object, that outlives the call"
@@ -71,6 +76,23 @@ def is_plain_error(kind: type) -> bool:
         or each.__module__.startswith("numpy")
         or not any(hasattr(type(one), "__get__") and name not in OF_ANY_CLASS for name, one in vars(each).items())
         for each in kind.__mro__
+    )
+
+
+def is_named_tuple(kind: type, names: tuple[str, ...]) -> bool:
+    """Whether it is a class of `collections.namedtuple` or `typing.NamedTuple`, and nobody has changed it."""
+    own: dict[str, Any] = dict(vars(kind))
+    if kind.__bases__ != (tuple,) or not own.keys() <= {*OF_NAMED_TUPLES, *names}:
+        return False
+    same: Any = collections.namedtuple("same", names)  # type: ignore[misc]
+    made = getattr(own.get("__new__"), "__code__", None)
+    return (
+        made is not None
+        and made.co_code == same.__new__.__code__.co_code
+        and made.co_names == same.__new__.__code__.co_names
+        and own["__new__"].__globals__.get("_tuple_new") is tuple.__new__
+        and getattr(own.get("__repr__"), "__code__", None) is same.__repr__.__code__
+        and all(type(own.get(name)) is type(vars(same)[name]) for name in names)
     )
 
 

@@ -41,6 +41,7 @@ from anygpu.placement.escaping.values import (
     RaisesError,
     Record,
     Tuple,
+    TypeAskedError,
     Value,
     alternatives,
     is_atom,
@@ -90,9 +91,15 @@ class Reading:
     ) -> Value:
         raise NotImplementedError
 
+    def check_effect(self) -> None:
+        """Something is changed that somebody may see: not while both answers of `type` are tried."""
+        if self.answers is not None:
+            raise TypeAskedError("what it does depends on the type of an object")
+
     # -- what objects have in them
 
     def add_to_cell(self, key: Any, value: Value) -> None:
+        self.check_effect()
         merged = join(self._cells.get(key), value)
         if merged != self._cells.get(key):
             self._cells[key] = merged
@@ -112,10 +119,11 @@ class Reading:
         if record is None:
             record = self.records[site] = Record(kind)
         if items is not None:
-            self._add(record, items)
+            self.is_changed |= record.add(items)
         return Made(site)
 
     def _add(self, record: Record, items: Value) -> None:
+        self.check_effect()
         self.is_changed |= record.add(items)
 
     def check_key(self, key: Value) -> None:
@@ -146,12 +154,13 @@ class Reading:
                 other = self.records[each.site]
                 if other.items is not None:
                     self.put(made, other.fields["keys"], other.items)
-            elif isinstance(each, Known) and isinstance(each.value, dict):
+            elif isinstance(each, Known) and type(each.value) is dict:
                 self.put(made, self.element(each), self.element_of_dict(each))
             else:
                 self.put(made, Data(self.flags(each)), Data(self.flags(each)))
 
     def _set_field(self, record: Record, name: str, value: Value) -> None:
+        self.check_effect()
         self.is_changed |= record.set_field(name, value)
 
     def check_records(self) -> None:
@@ -197,6 +206,11 @@ class Reading:
             found |= flags
             certain &= flags
         return found & ~CERTAIN | certain
+
+    def check_shown(self, value: Value) -> None:
+        """It becomes text. What Python says of an error may have the name of our class in it."""
+        if self.flags(value) & HOLDER:
+            raise NotProvedError("it shows an error, or an object that may hold an array")
 
     def _all_flags(self, values: Any) -> int:
         found = 0
@@ -273,6 +287,8 @@ class Reading:
                     return False
                 if isinstance(mine, Data) and mine.flags & IS_NUMBER and theirs.value is None:
                     return False
+            if isinstance(theirs, Known) and isinstance(theirs.value, np.ndarray) and isinstance(mine, Data):
+                raise NotProvedError("it asks whether an array is one from outside, which an argument may be")
             is_from_outside = isinstance(theirs, Known) and not is_atom(theirs.value)
             if is_from_outside and isinstance(mine, Data) and not mine.flags & OUTER:
                 return False  # it was made in the call
@@ -299,7 +315,7 @@ class Reading:
                 return record.items or Data()
         if isinstance(value, Known):
             of = value.value
-            if isinstance(of, str | bytes):
+            if type(of) in (str, bytes):
                 return Data()
             if isinstance(of, range):
                 return Data(IS_NUMBER)
@@ -308,7 +324,7 @@ class Reading:
                 return join(*map(Known, found)) if found else Data()
             if is_outer_array(of):
                 return Data(OUTER)
-            if of is None or isinstance(of, NUMBERS):
+            if of is None or type(of) in NUMBERS:
                 raise RaisesError
         if isinstance(value, Attribute) and isinstance(value.of, Data):
             return Data(self.flags(value))
@@ -322,7 +338,7 @@ class Reading:
                 found += [one for _, one in each.items]
             elif isinstance(each, Made) and self.records[each.site].kind is dict:
                 found.append(self.records[each.site].items or Data())
-            elif isinstance(each, Known) and isinstance(each.value, dict):
+            elif isinstance(each, Known) and type(each.value) is dict:
                 found += map(Known, self._contents(each.value)[len(each.value) :])
             else:
                 found.append(Data(self.flags(each) & ~CERTAIN))
@@ -381,7 +397,7 @@ class Reading:
         raise NotProvedError(f"an element of {shown_value(value)} is not known")
 
     def _item_of_known(self, value: Any, place: Any, index: Value) -> Value:
-        if isinstance(value, str | bytes):
+        if type(value) in (str, bytes):
             return Data()
         if is_outer_array(value):
             self.flags(index)
@@ -401,6 +417,6 @@ class Reading:
             if isinstance(place, slice) and type(value) is tuple:
                 return Known(value[place])
             return join(*map(Known, found)) if found else Data()
-        if value is None or isinstance(value, NUMBERS):
+        if value is None or type(value) in NUMBERS:
             raise RaisesError
         raise NotProvedError(f"an element of {shown(value)} is not known")

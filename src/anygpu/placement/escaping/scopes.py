@@ -84,8 +84,10 @@ def _is_alone(node: Any, name: str) -> bool:
     allowed = 0
     for each in ast.walk(node):
         inner: list[Any] = []
-        if (isinstance(each, ast.keyword) and each.arg is None) or isinstance(each, ast.Subscript | ast.Attribute):
-            inner = [each.value]
+        # Views of its items would show what is put into it later.
+        is_method = isinstance(each, ast.Attribute) and each.attr in ("get", "pop", "setdefault")
+        if is_method or isinstance(each, ast.Subscript) or (isinstance(each, ast.keyword) and each.arg is None):
+            inner = [each.value]  # type: ignore[attr-defined]
         elif isinstance(each, ast.Compare):
             inner = each.comparators
         allowed += sum(isinstance(one, ast.Name) and one.id == name for one in inner)

@@ -6,6 +6,7 @@ import ast
 import bisect
 import dis
 import functools
+import inspect
 import linecache
 import types
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 #: Lines behind the last one with code that may belong to its statement.
 _MOST_LINES_MORE = 40
 _FUTURES = 0x1FE0000  # the flags of `from __future__ import …`
+_NESTED = inspect.CO_NESTED
 
 Definition = ast.FunctionDef | ast.Lambda
 
@@ -82,7 +84,13 @@ def _is_of(tree: ast.Module, code: types.CodeType) -> bool:
     return False
 
 
+def _arguments(code: types.CodeType) -> tuple[int, ...]:
+    return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~_FUTURES & ~_NESTED
+
+
 def _is_same(one: types.CodeType, other: types.CodeType) -> bool:
+    if _arguments(one) != _arguments(other):
+        return False
     if (one.co_names, one.co_varnames, one.co_freevars, one.co_cellvars) != (
         other.co_names, other.co_varnames, other.co_freevars, other.co_cellvars
     ):  # fmt: skip

@@ -82,6 +82,9 @@ class Body(Expressions):
                 for one in alternatives(raised):
                     if isinstance(one, Known) and isinstance(one.value, type):
                         self.evaluation.call(one, [], {})
+                    elif isinstance(one, Known) and each is node.exc:
+                        # Its traceback keeps the variables of this function, and it stays.
+                        raise NotProvedError("it raises an error that was there before")
                 if any(isinstance(one, Made) for one in alternatives(raised)):
                     self.evaluation.check_returned(raised, "it raises an error that holds an array")
         return False
@@ -89,12 +92,16 @@ class Body(Expressions):
     def _assert(self, node: ast.Assert) -> None:
         self.evaluation.truth(self.value(node.test))
         if node.msg is not None:
-            self.evaluation.check_returned(self.value(node.msg), "an error holds an array")
+            with contextlib.suppress(RaisesError):
+                self.evaluation.check_returned(self.value(node.msg), "an error holds an array")
 
     def _delete(self, node: ast.Delete) -> None:
         for each in node.targets:
             if isinstance(each, ast.Subscript):
-                self.evaluation.write_to(self.value(each.value))
+                base = self.value(each.value)
+                self.evaluation.write_to(base)
+                if not all(isinstance(one, Made) for one in alternatives(base)):
+                    raise NotProvedError("it deletes an element of what may be an array")
             elif not isinstance(each, ast.Name):
                 raise NotProvedError("it deletes an attribute")
 
@@ -182,6 +189,8 @@ class Body(Expressions):
 
     def _narrow(self, test: ast.expr, wanted: bool) -> None:
         """Leave out what a variable cannot be where a test has come out like that."""
+        if any(isinstance(each, ast.NamedExpr) for each in ast.walk(test)):
+            return  # what it is afterwards is not what was tested
         names = {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
         for name in names & self.variables.keys():
             value = self.variables[name]
@@ -205,8 +214,12 @@ class Body(Expressions):
     def _for(self, node: ast.For) -> bool:
         item = self.evaluation.element(self.value(node.iter))
 
-        def begin() -> None:
-            self._store(node.target, item)
+        def begin() -> bool | None:
+            try:
+                self._store(node.target, item)
+            except RaisesError:
+                return False  # unless there is nothing to store
+            return None
 
         return self._loop(begin, node.body, node.orelse)
 
@@ -246,6 +259,36 @@ class Body(Expressions):
         return False
 
     def _try(self, node: ast.Try) -> bool:
+        if not node.finalbody:
+            ends = self._tried(node)
+            self.variables = merged(ends) if ends else self.variables
+            return bool(ends)
+        # Whatever has happened, and wherever it goes on from here.
+        seen = dict(self.variables)
+        self._tries.append(seen)
+        around = self._loops[-1] if self._loops else ([], [])
+        leaving: tuple[list[Environment], list[Environment]] = ([], [])
+        if self._loops:
+            self._loops[-1] = leaving
+        try:
+            ends = self._tried(node)
+        finally:
+            self._tries.pop()
+            if self._loops:
+                self._loops[-1] = around
+        self.variables = merged([seen, *ends])
+        self._block(node.finalbody)
+        for found, kept in zip(leaving, around, strict=True):
+            for self.variables in found:
+                if self._block(node.finalbody):
+                    kept.append(self.variables)
+        if not ends:
+            return False
+        self.variables = merged(ends)
+        return self._block(node.finalbody)
+
+    def _tried(self, node: ast.Try) -> list[Environment]:
+        """What variables may be behind the body and the handlers."""
         seen = dict(self.variables)
         self._tries.append(seen)
         try:
@@ -263,19 +306,18 @@ class Body(Expressions):
                 self.bind(handler.name, Data(HOLDER | ARRAY))
             if self._block(handler.body):
                 ends.append(self.variables)
-        # Whatever has happened.
-        self.variables = merged([seen, *ends])
-        is_final = self._block(node.finalbody)
-        if ends:
-            self.variables = merged(ends)
-            is_final = self._block(node.finalbody)
-        return bool(ends) and is_final
+        return ends
 
     def _with(self, node: ast.With) -> bool:
         catches = False
         hides = 0
         for item in node.items:
-            value, may_catch, is_warnings = self.evaluation.enter(self.value(item.context_expr))
+            try:
+                value, may_catch, is_warnings = self.evaluation.enter(self.value(item.context_expr))
+            except RaisesError:
+                if catches:
+                    return True  # one before has caught that
+                raise
             catches |= may_catch
             hides += is_warnings
             if item.optional_vars is not None:

@@ -10,7 +10,7 @@ import datetime
 import enum
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ OUTER = 2
 HOLDER = 4
 #: It certainly is an array; or one of Python's numbers; or `np.finfo` or `np.iinfo`.
 IS_ARRAY, IS_NUMBER, IS_INFO = 8, 16, 32
+#: It may be `type` itself, or another class that tells what an array of the call is.
+IS_TYPE = 128
 CERTAIN = IS_ARRAY | IS_NUMBER | IS_INFO
 
 NUMBERS = (bool, int, float, complex)
@@ -113,15 +115,18 @@ class Made(Value):
     site: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Function(Value):
     """A function that is defined in the call."""
 
     node: Any
-    scope: Any = field(compare=False)
+    scope: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Function) and self.node is other.node and self.scope is other.scope
 
     def __hash__(self) -> int:
-        return id(self.node)
+        return hash((id(self.node), id(self.scope)))
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,7 @@ def is_atom(value: Any) -> bool:
         return all(map(is_atom, value))
     if isinstance(value, enum.Enum):
         return _is_numpys(type(value))
-    return isinstance(value, np.finfo | np.iinfo | types.UnionType | types.GenericAlias)
+    return type(value) in (np.finfo, np.iinfo, types.UnionType, types.GenericAlias)
 
 
 _ATOMS = frozenset((*NUMBERS, str, bytes, type(None), type(Ellipsis), slice, range))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import types
 from typing import Any
 
 from anygpu.placement.escaping.objects import (
     ITERATORS,
     WRITES_OUTSIDE,
+    static,
 )
 from anygpu.placement.escaping.reading import Reading
 from anygpu.placement.escaping.values import (
@@ -36,6 +36,7 @@ class Writing(Reading):
 
     def write_to(self, value: Value) -> None:
         """Something is written into it."""
+        self.check_effect()
         for each in alternatives(value):
             if isinstance(each, Known) or (isinstance(each, Data) and each.flags & OUTER):
                 raise NotProvedError(WRITES_OUTSIDE)
@@ -76,8 +77,8 @@ class Writing(Reading):
         for each in alternatives(value):
             if isinstance(each, Made) and self.records[each.site].kind not in (list, dict, set, *ITERATORS):
                 record = self.records[each.site]
-                found = inspect.getattr_static(record.kind, name, None)
-                if isinstance(found, property) and isinstance(found.fset, types.FunctionType):
+                found = self.guards.read(static, record.kind, name)
+                if type(found) is property and isinstance(found.fset, types.FunctionType):
                     self.call_python(found.fset, [each, item], {})
                     continue
                 if hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType):
@@ -90,6 +91,7 @@ class Writing(Reading):
 
     def in_place(self, before: Value, other: Value, result: Value) -> Value:
         """What an operation in place gives, which writes to what was there."""
+        self.check_effect()
         found: list[Value] = [result]
         for each in alternatives(before):
             if isinstance(each, Keywords):
@@ -107,8 +109,9 @@ class Writing(Reading):
                 if record.kind is not list:
                     raise NotProvedError(f"an operation in place on {record.kind.__name__}")
                 self._add(record, self.element(other))
-                return each
-        return join(*found)
+                found.append(each)
+        is_list = all(isinstance(each, Made) for each in alternatives(before))
+        return join(*(found[1:] if is_list else found))
 
     def check_returned(self, value: Value, why: str) -> None:
         """What is returned holds arrays only where they are replaced by NumPy's."""

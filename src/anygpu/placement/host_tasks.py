@@ -1,0 +1,68 @@
+"""Tasks of a runtime on the processor: native code where that is ready and faster, or the user's own function."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from anygpu.notes import Note, Repeated, last, of_task
+from anygpu.placement.call import Call
+from anygpu.placement.executing import Executing
+from anygpu.placement.known import PLAN, note_of_new
+from anygpu.placement.native_site import NativeSite
+from anygpu.placement.planner import default
+from anygpu.receipts import Receipt
+
+_clock = time.perf_counter
+
+
+def run_on_host(call: Call) -> tuple[Any, Note | Repeated | Receipt]:
+    """Run a task whose place is the processor; what it returns, and what its receipt is made from.
+
+    It goes the way of a decorated function's call: deferred if the option says so, else native code once that was
+    compiled and compared. Who runs the task publishes the receipt, and tells of errors.
+    """
+    token = of_task.set(call.function)
+    try:
+        if call.deferred is not None:
+            return tuple(call.deferred.run(*call.arguments, **call.keywords))
+        site = native_site(call)
+        if site is None:
+            begin = _clock()
+            value = call.site.host.run_on_host(call.function, call.arguments, call.keywords)
+            return value, (call.site.host.note, begin, begin, _clock())
+        return _run(site, call)
+    finally:
+        of_task.reset(token)
+
+
+def _run(site: NativeSite, call: Call) -> tuple[Any, Note | Repeated | Receipt]:
+    """Run a call by native code if there is some, else on NumPy; its value and the note for its receipt."""
+    begin = _clock()
+    direct = site.direct  # read once: another thread may take it away
+    if direct is not None:
+        value = direct(call.function, call.arguments, call.keywords, begin)
+        note = last.get()
+        if value is not PLAN and note is not None:
+            return value, note
+    ready = _clock()
+    with Executing():
+        value = call.function(*call.arguments, **call.keywords)
+    end = _clock()
+    site.ran_on_host(end - ready)
+    return value, (site.note, begin, ready, end)
+
+
+def native_site(call: Call) -> NativeSite | None:
+    """The call site that its decorated calls would have; `None` where they are not for native code."""
+    known, key = call.known, call.key
+    # Another planner has other machines to choose from.
+    may_be_native = known.options.allows_native and call.planner is default()
+    if not may_be_native or key is None or key in known.planned or call.site.has_anygpu_arrays:
+        return None
+    site = known.native.get(key)
+    if site is None:
+        assert isinstance(key, tuple), "a signature is a tuple"
+        site = NativeSite(known, key, note_of_new(call.site.task, known.options))
+        known.remember_native(key, site)
+    return site

@@ -1,0 +1,136 @@
+"""Tasks on the processor become native code, or are deferred, as calls of decorated functions are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from anygpu.base import events
+from anygpu.notes import Failure, made
+from anygpu.placement import native_calls
+from anygpu.receipts import Receipt
+from tests.support.deferred_placement import always_deferred
+from tests.support.native_placement import tried_at_once
+
+X = np.linspace(1, 3, 20_000)
+
+
+@pytest.fixture(autouse=True)
+def on_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every task counts: the first one is enough to try native code, which is used whatever it takes."""
+    monkeypatch.setenv("ANYGPU_SOFTWARE_DEVICES", "off")
+    with tried_at_once(), always_deferred(), warnings.catch_warnings():
+        warnings.simplefilter("default")
+        yield
+
+
+@pytest.fixture
+def seen() -> Iterator[list[Any]]:
+    """Everything that observers of the process are told of calls."""
+    told: list[Any] = []
+
+    def tell(note: Any, origin: Any) -> None:
+        told.append((note, origin))
+
+    events.calls.append(tell)
+    yield told
+    events.calls.remove(tell)
+
+
+def ran(function: Callable[..., Any], *arguments: Any, **options: Any) -> Receipt:
+    future = ag.submit(function, *arguments, **options)
+    np.testing.assert_allclose(future.result(60), function(*arguments), rtol=1e-13)
+    assert native_calls.background.settle(60)
+    receipt = future.receipt
+    assert receipt is not None
+    return receipt
+
+
+def wave(x: Any) -> Any:
+    return np.sin(x) * 2 + x
+
+
+def heron(x: Any) -> Any:
+    y = x + 1
+    while True:
+        new = (y + x / y) * 0.5
+        if np.abs(new - y).max() < 1e-12:
+            return new
+        y = new
+
+
+def fails(x: Any) -> Any:
+    raise ValueError("of the user")
+
+
+def test_tasks_become_native_code() -> None:
+    receipts = [ran(wave, X) for _ in range(8)]
+    devices = [each.device for each in receipts]
+    assert devices[0] == "numpy", "the first one is planned"
+    assert devices[-3:] == ["cpu"] * 3
+    assert "native code is" in receipts[-1].reason
+    assert receipts[-1].phases.queue > 0
+
+
+def test_a_map_is_native_code() -> None:
+    for _ in range(4):
+        ran(wave, X)
+    with ag.collect_receipts() as receipts:
+        outcomes = ag.map(wave, [X + number for number in range(20)])
+    assert {each.device for each in receipts} == {"cpu"}
+    assert len(receipts) == 20
+    for number, outcome in enumerate(outcomes):
+        np.testing.assert_allclose(outcome.value, wave(X + number), rtol=1e-13)
+
+
+def test_tasks_are_deferred() -> None:
+    receipts = [ran(heron, X, deferred=True) for _ in range(40)]
+    assert receipts[-1].device == "cpu"
+    assert "of them native code" in receipts[-1].reason
+    assert receipts[-1].phases.queue > 0
+
+
+def test_a_decorated_function_is_deferred_as_a_task() -> None:
+    function = ag.offload(deferred=True)(heron)
+    for _ in range(40):
+        future = ag.submit(function, X)
+        future.result(60)
+        native_calls.background.settle(60)
+    receipt = future.receipt
+    assert receipt is not None
+    assert receipt.reason.startswith("deferred: ")
+
+
+@pytest.mark.parametrize(("function", "deferred"), [(wave, None), (heron, True)])
+def test_each_task_is_told_of_once(function: Any, deferred: bool | None, seen: list[Any]) -> None:
+    for _ in range(12):
+        ran(function, X, deferred=deferred)
+    assert len(seen) == 12
+    assert all(origin is not None for _, origin in seen)
+    assert made(seen[-1][0]).device == "cpu"
+
+
+@pytest.mark.parametrize("deferred", [None, True])
+def test_each_error_is_told_of_once(deferred: bool | None, seen: list[Any]) -> None:
+    for _ in range(6):
+        with pytest.raises(ValueError, match="of the user"):
+            ag.submit(fails, X, deferred=deferred).result(60)
+    assert [(type(note), note.error) for note, _ in seen] == [(Failure, "ValueError")] * 6
+
+
+def test_a_task_that_calls_an_offloaded_function_is_told_of_once(seen: list[Any]) -> None:
+    inner = ag.offload(wave)
+
+    def outer(x: Any) -> Any:
+        return inner(x) * float(x[0])
+
+    for _ in range(6):
+        ag.submit(outer, X).result(60)
+        native_calls.background.settle(60)
+    tasks = [made(note).task.rpartition(".")[2] for note, _ in seen]
+    assert tasks.count("outer") == 6
