@@ -54,6 +54,7 @@ def tilings_of(program: Program, target: Target, node: int) -> list[AttentionTil
 
 
 def attention_kernel(builder: KernelBuilder, node: int, tiling: AttentionTiling, name: str) -> Kernel:
+    """The kernel of one attention node: the template filled with this tiling and with accessors of its operands."""
     target, accessors, text = builder.target, _Accessors(builder, node), printer(builder.target)
     kernel = TemplateKernel(builder, text, accessors.functions(), [builder.stored[node].buffer])
     flags, in_vectors = accessors.in_vectors(text, tiling)
@@ -123,6 +124,7 @@ class _Accessors:
         return load_function(self.builder, name, lengths, 0, at, without=[self.node])
 
     def functions(self) -> list[Function]:
+        """Scalar loads of q, k, v and the bias, and the store of the result, as functions that the template calls."""
         found = [
             self._load("load_q", self.of_q, self._at(0, "row", "d")),
             self._load("load_k", self.of_k, self._at(1, "key", "d")),
@@ -158,6 +160,7 @@ class _Accessors:
         self, text: Printer, name: str, lengths: Mapping[str, int], along: str, width: int, number: int,
         axes: tuple[str, str], used: set[str] | None = None,
     ) -> str | None:  # fmt: skip
+        """A load of `width` neighbours of an operand as text, or None where they do not lie side by side."""
         accessor = VectorAccessor(self.builder, text, lengths, along, width)
         if not accessor.possible:
             return None

@@ -90,6 +90,7 @@ def convolutions_in(program: Program, target: Target, roots: Sequence[int], stor
 
 
 def convolution_of(program: Program, node: int, stored: Set[int]) -> Convolution | None:
+    """The contraction as a convolution, if one factor is read at positions that move with the result; else None."""
     op, inputs = program.nodes[node]
     if not isinstance(op, Contract) or KIND[program.specs[node].dtype] in ("bool", "complex"):
         return None
@@ -142,6 +143,7 @@ def _convolution(
     program: Program, node: int, side: int, read: _Read, mine: Sequence[str], others: Sequence[str],
     summed: Sequence[str], lengths: Mapping[str, int],
 ) -> Convolution:  # fmt: skip
+    """The convolution with its axes named: batch, output channels, input channels, and the moving axes y and x."""
     op, inputs = program.nodes[node]
     if not isinstance(op, Contract):
         raise TypeError(f"{op} is not a contraction")
@@ -303,6 +305,7 @@ class _Accessors:
         self.of_out = {"n": sizes.batch, "o": sizes.out_channels, "h": sizes.height, "w": sizes.width}
 
     def x(self, lowering: Lowering, at: Mapping[str, Index]) -> Value:
+        """The input at batch n, channel c and a place that moves with the pixel, lowered to an expression."""
         found = self.found
         known = found.places(found.batch, at["n"]) | found.places(found.channels, at["c"])
         positions = []
@@ -316,6 +319,7 @@ class _Accessors:
         return lowering.value(found.source, tuple(positions))
 
     def w(self, lowering: Lowering, at: Mapping[str, Index]) -> Value:
+        """The weight of output channel o, channel c and the taps i and j, lowered to an expression."""
         found = self.found
         known = found.places(found.out, at["o"]) | found.places(found.channels, at["c"])
         known |= {found.across: at["j"]} | ({found.down: at["i"]} if found.down is not None else {})
@@ -413,6 +417,7 @@ class _Accessors:
 def convolution_kernel(
     builder: KernelBuilder, group: Group, found: Convolution, tiling: ConvolutionTiling, name: str
 ) -> Kernel:
+    """The kernel of a group that begins with a convolution: the template filled with this tiling."""
     dialect, sizes = builder.target.dialect, found.sizes
     accessors = _Accessors(builder, group, found)
     text = _PrinterOfPairs(builder.target) if dialect == "wgsl" else printer(builder.target)

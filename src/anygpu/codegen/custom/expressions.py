@@ -55,6 +55,8 @@ def number_of(token: KernelToken) -> ConstantNumber:
 
 
 class _Evaluation:
+    """Evaluates one constant expression by recursive descent over its tokens."""
+
     def __init__(
         self, tokens: Sequence[KernelToken], known: Mapping[str, ConstantNumber], within: range | None
     ) -> None:
@@ -103,6 +105,7 @@ class _Evaluation:
         return yes if condition else no
 
     def _level(self, level: int) -> ConstantNumber:
+        """Evaluates binary operators of this precedence, which associate to the left."""
         if level == len(_LEVELS):
             return self._unary()
         left = self._level(level + 1)
@@ -118,6 +121,7 @@ class _Evaluation:
         return left
 
     def _unary(self) -> ConstantNumber:
+        """Evaluates a value with its sign, `!` or `~` before it; nesting is bounded."""
         operator = self._here()
         self.depth += 1
         if self.depth > _DEEPEST:
@@ -141,6 +145,7 @@ class _Evaluation:
         return self._kept(~int(operand), operator)
 
     def _single(self) -> ConstantNumber:
+        """Evaluates a number, a named constant, a call or an expression in parentheses."""
         if self.at >= len(self.tokens):
             raise Unreadable("a value is missing here.", self._here())
         token = self._here()
@@ -174,6 +179,7 @@ class _Evaluation:
         return self.tokens[self.at + 1].text if self.at + 1 < len(self.tokens) else ""
 
     def _call(self, function: KernelToken) -> ConstantNumber:
+        """Evaluates a built-in function of constants, such as `min`, or a conversion to a type."""
         self._expect("(")
         values = [self._choice()]
         while self._text() == ",":
@@ -226,6 +232,7 @@ def _cast(type: str, value: ConstantNumber, at: KernelToken) -> ConstantNumber:
 
 
 def _applied(operator: KernelToken, left: ConstantNumber, right: ConstantNumber) -> ConstantNumber:
+    """The result of a binary operator; raises `Unreadable` at the operator for a division by zero or an overflow."""
     fractional = isinstance(left, float) or isinstance(right, float)
     try:
         result = (
@@ -239,6 +246,7 @@ def _applied(operator: KernelToken, left: ConstantNumber, right: ConstantNumber)
 
 
 def _compared(text: str, left: float, right: float) -> bool | None:
+    """The result of a comparison, or None if the operator is none."""
     match text:
         case "==":
             return left == right
@@ -260,6 +268,7 @@ def _compared(text: str, left: float, right: float) -> bool | None:
 
 
 def _fractional(operator: KernelToken, left: float, right: float) -> ConstantNumber:
+    """The result of a binary operator of floats."""
     compared = _compared(operator.text, left, right)
     if compared is not None:
         return compared
@@ -276,6 +285,7 @@ def _fractional(operator: KernelToken, left: float, right: float) -> ConstantNum
 
 
 def _whole(operator: KernelToken, left: int, right: int) -> ConstantNumber:
+    """The result of a binary operator of integers, divided and shifted as C does."""
     compared = _compared(operator.text, left, right)
     if compared is not None:
         return compared

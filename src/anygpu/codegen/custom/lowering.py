@@ -220,6 +220,9 @@ def launch_kernel(
     new_slot: Callable[[int], int],
     status: int | None,
 ) -> Kernel:
+    """The user's kernel as a `Kernel` of the schedule: bindings, numbers, grid, and how written buffers begin.
+    Raises `InvalidKernel` where the target cannot run it.
+    """
     op = launch.op
     specs = tuple(program.specs[source] for source in launch.inputs)
     why = refusal(op, specs, target)
@@ -337,6 +340,7 @@ def reflect(
 
 
 def _checked(result: Reflected, name: str, updates: Sequence[str]) -> Reflected:
+    """The reflected kernel; raises `InvalidKernel` for too many or equal names, no result, or `updates` it does not write."""
     names = [each.name for each in result.parameters] + [each.name for each in result.scalars]
     if len(names) > MAX_PARAMETERS:
         raise InvalidKernel(name, f"it takes {len(names)} buffers and numbers; {MAX_PARAMETERS} is the most.")

@@ -177,6 +177,7 @@ class Checking:
         return Counter(token.text for token in self.calls.values())
 
     def run(self) -> None:
+        """Checks parameters and every word of the function; raises `Unreadable` at the first that breaks a rule."""
         for parameter in self.function.parameters:
             name, element = parameter.name.text, self.text.element(parameter.words)
             if is_forbidden(parameter.name):
@@ -222,6 +223,7 @@ class Checking:
         return place + 1
 
     def _struct(self, place: int) -> None:
+        """Notes the members of a struct that is declared here; refuses enums, and arrays among its members."""
         opening = self.text.past_attributes(place + 1)
         if self.tokens[opening].kind == "name":
             opening = self.text.past_attributes(opening + 1)
@@ -236,6 +238,7 @@ class Checking:
     # -- marks
 
     def _mark(self, place: int, token: KernelToken) -> None:
+        """Follows scopes, and refuses pointers and indices of what is not an array."""
         match token.text:
             case "{":
                 self.scopes.append({})
@@ -300,6 +303,7 @@ class Checking:
     # -- names
 
     def _declaration(self, place: int) -> None:
+        """Notes the variables of a declaration in the innermost scope, and the lengths of arrays among them."""
         in_loop = self.tokens[place - 1].text == "("
         end = self.text.next_mark(place, ";")
         is_shared = False
@@ -329,6 +333,7 @@ class Checking:
             self.guards.hoist(self.text, place, end)
 
     def _name(self, place: int, token: KernelToken) -> None:
+        """Checks one use of a name: a call, an array with its index, or a plain variable."""
         before, after = self.tokens[place - 1], self.tokens[place + 1]
         if place in self.declared or place in self.allowed or before.text == "." or before.text in ("goto", *_TAGGED):
             return
@@ -345,6 +350,7 @@ class Checking:
         self._index(place, token, variable)
 
     def _call(self, place: int, token: KernelToken) -> None:
+        """Allows calls of the text's own functions and of built-in ones that take numbers only."""
         if any(each.is_kernel and each.name.text == token.text for each in self.text.functions):
             raise self._refuse(f"{token.text} is a kernel, and kernels are not called here.", token)
         if token.text in self.own:
@@ -398,6 +404,7 @@ class Checking:
         self.guards.add(bounds[-3] + 1, bounds[-2], length, self._word(variable, 0))
 
     def _index(self, place: int, token: KernelToken, variable: OpenCLVariable) -> None:
+        """Checks that an array is used with an index for each of its axes, and notes each for guarding."""
         opening = place + 1
         axes = len(variable.lengths or (0,))
         for axis in range(axes):

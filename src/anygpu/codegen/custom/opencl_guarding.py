@@ -49,6 +49,8 @@ def prepared_opencl(source: str, entry: str, *, checked: bool) -> Prepared:
 
 
 class _Preparation:
+    """Rewrites one kernel: its parameters in our order, other kernels removed, and each index checked."""
+
     def __init__(self, source: str, entry: str, checked: bool) -> None:
         self.text = Text(source)
         self.function = entry_of(self.text, entry)
@@ -61,6 +63,7 @@ class _Preparation:
         self.names: list[str] = []
 
     def prepared(self) -> Prepared:
+        """The rewritten text with the slots of its buffers and numbers."""
         text = self.text
         kept = [each for each in text.functions if not each.is_kernel or each == self.function]
         for function in text.functions:
@@ -141,6 +144,7 @@ class _Preparation:
     # -- what is allowed outside of functions
 
     def _check_outside(self) -> None:
+        """Checks what stands outside of bodies: no pointers, attributes that are known, and functions with bodies."""
         text = self.text
         lengths = {each for place, _, after in text.lengths for each in range(place + 1, after)}
         at = 0

@@ -104,6 +104,8 @@ _ALIGNED = 16
 
 
 class OpenCLBuffer(NamedTuple):
+    """The element type of a buffer parameter."""
+
     dtype: DType
     #: Numbers in one element.
     parts: int
@@ -112,6 +114,9 @@ class OpenCLBuffer(NamedTuple):
 def reflected_opencl(
     source: str, entry: str | None, constants: Mapping[str, ConstantNumber], updates: Sequence[str]
 ) -> Reflected:
+    """The parameters, scalars and group size of a kernel, read from its declarations; raises `Unreadable` with the
+    place of what is not understood.
+    """
     source = with_defines(source, constants)
     text = Text(source)
     function = entry_of(text, entry)
@@ -145,6 +150,7 @@ def reflected_opencl(
 
 
 def entry_of(text: Text, entry: str | None) -> OpenCLFunction:
+    """The kernel of this name, or the only one; raises `Unreadable` otherwise."""
     kernels = [each for each in text.functions if each.is_kernel and each.body >= 0]
     names = ", ".join(each.name.text for each in kernels) or "none"
     if entry is not None:
@@ -162,6 +168,7 @@ def entry_of(text: Text, entry: str | None) -> OpenCLFunction:
 
 
 def buffer_of(text: Text, parameter: opencl_text.OpenCLParameter) -> OpenCLBuffer:
+    """The element type of a pointer parameter; refuses pointers to pointers, local memory and unknown types."""
     name = parameter.name.text
     if parameter.stars > 1:
         raise Unreadable(f"{name} is a pointer to pointers. Kernels take arrays of numbers.", parameter.name)

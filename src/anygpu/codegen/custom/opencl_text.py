@@ -63,6 +63,8 @@ class OpenCLParameter(NamedTuple):
 
 
 class OpenCLFunction(NamedTuple):
+    """One function of a text, by the places of its tokens."""
+
     name: KernelToken
     is_kernel: bool
     parameters: tuple[OpenCLParameter, ...]
@@ -115,6 +117,7 @@ class Text:
     # -- at the outermost level
 
     def _read_all(self) -> None:
+        """Reads declarations from the first token to the last."""
         place = 0
         while self.tokens[place].kind != "end":
             token = self.tokens[place]
@@ -126,6 +129,7 @@ class Text:
                 place = self._declaration(place)
 
     def _typedef(self, place: int) -> int:
+        """Notes the name that a typedef declares; returns the place after it."""
         end = self.next_mark(place, ";")
         self._enumerators(place, end)
         words = [self.tokens[each] for each in self.outside(place + 1, end)]
@@ -144,6 +148,7 @@ class Text:
         return end + 1
 
     def _declaration(self, start: int) -> int:
+        """Reads a function or a declaration of variables; returns the place after it."""
         place = start
         while self.tokens[place].kind != "end":
             token = self.tokens[place]
@@ -161,6 +166,7 @@ class Text:
         raise Unreadable("';' is missing at the end of this declaration.", self.tokens[start])
 
     def _enumerators(self, start: int, end: int) -> None:
+        """Notes the constants of enums between two places."""
         for place in range(start, end):
             if self.tokens[place].text != "enum":
                 continue
@@ -188,6 +194,7 @@ class Text:
         return end + 1
 
     def _function(self, start: int, opening: int) -> int:
+        """Notes a function with its parameters and body; returns the place after it."""
         name = self.tokens[opening - 1]
         if opening == start or name.kind != "name" or self.is_type(name):
             raise Unreadable("this declaration is not understood.", self.tokens[start])
@@ -208,6 +215,7 @@ class Text:
         return end + 1
 
     def _parameters(self, opening: int, closing: int) -> Iterator[OpenCLParameter]:
+        """The parameters between two parentheses, each with its type, name and address space."""
         for words in self.separated(opening + 1, closing):
             if [word.text for word in words] == ["void"]:
                 continue
@@ -418,6 +426,7 @@ class Text:
             place = after + 1
 
     def _length(self, opening: int, closing: int, *, is_plain: bool) -> int:
+        """The length of an array: its constant expression, or the number of its initial values."""
         inner = self.tokens[opening + 1 : closing]
         if not inner:
             values = closing + 2
@@ -434,6 +443,7 @@ class Text:
 
 
 def _without_attributes(words: Sequence[KernelToken]) -> list[KernelToken]:
+    """The words without `__attribute__((…))`."""
     result: list[KernelToken] = []
     depth = 0
     skipping = False

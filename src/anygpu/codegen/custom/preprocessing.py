@@ -28,6 +28,8 @@ _ALWAYS = {
 
 
 class Macro(NamedTuple):
+    """A macro as `#define` gives it."""
+
     name: KernelToken
     #: `None` for one that takes none.
     parameters: tuple[str, ...] | None
@@ -35,6 +37,8 @@ class Macro(NamedTuple):
 
 
 class Preprocessed(NamedTuple):
+    """The tokens that a compiler would see."""
+
     #: Without directives, but for pragmas; the last one is of kind "end". Each is at the place where the user wrote it,
     #: or the macro that stands for it.
     tokens: list[KernelToken]
@@ -71,6 +75,7 @@ def with_defines(source: str, given: Mapping[str, ConstantNumber]) -> str:
 
 
 def _spelled(name: KernelToken, before: Sequence[KernelToken], value: ConstantNumber) -> str:
+    """A constant as OpenCL C writes it, with the suffix that its type needs."""
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, int):
@@ -114,6 +119,8 @@ def _is_function(words: Sequence[KernelToken]) -> bool:
 
 
 class _Preprocessor:
+    """Carries out directives and expands macros, with the state of both."""
+
     def __init__(self, source: str) -> None:
         self.tokens = tokens_of(source, "opencl")
         self.macros: dict[str, Macro] = {}
@@ -125,6 +132,7 @@ class _Preprocessor:
         self.count = 0
 
     def result(self) -> Preprocessed:
+        """All tokens after preprocessing; raises `Unreadable` for an `#if` that is never closed."""
         done: list[KernelToken] = []
         plain: list[KernelToken] = []
         for token in self.tokens:
@@ -195,6 +203,7 @@ class _Preprocessor:
         return False
 
     def _condition(self, first: str, rest: list[KernelToken], token: KernelToken) -> None:
+        """Carries out #if, #ifdef, #ifndef, #elif, #else and #endif."""
         if first in ("if", "ifdef", "ifndef"):
             counts = self._counts() and self._holds(first, rest, token)
             # Inside of what does not count, nothing does.
@@ -210,6 +219,7 @@ class _Preprocessor:
         self.open.append((counts, before or counts, opening))
 
     def _holds(self, first: str, rest: list[KernelToken], token: KernelToken) -> bool:
+        """Whether the condition of an #if, #ifdef, #ifndef or #elif is true."""
         if not rest:
             raise Unreadable(f"#{first} needs something to look at.", token)
         if first in ("ifdef", "ifndef"):
@@ -233,6 +243,7 @@ class _Preprocessor:
         return bool(evaluate_exactly(expanded, {}, CONDITIONS))
 
     def _define(self, words: list[KernelToken]) -> None:
+        """Notes a macro; refuses reserved names and parameters that are not understood."""
         if len(words) < 2 or words[1].kind != "name":
             raise Unreadable("#define needs a name.", words[0])
         name = words[1]
@@ -255,6 +266,7 @@ class _Preprocessor:
     def _expanded(
         self, tokens: Sequence[KernelToken], hidden: frozenset[str] = frozenset(), depth: int = 0
     ) -> list[KernelToken]:
+        """The tokens with macros expanded, except those in `hidden`, which are being expanded already."""
         if depth > _DEEPEST and tokens:
             raise Unreadable("macros are nested too deeply here.", tokens[0])
         result: list[KernelToken] = []

@@ -138,6 +138,8 @@ _MOST_WORDS = 4000
 
 
 class Complaint(NamedTuple):
+    """A compiler's message: the place that it names, if any, and its words."""
+
     line: int | None
     column: int | None
     words: str

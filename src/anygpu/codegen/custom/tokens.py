@@ -68,6 +68,8 @@ def tokens_of(source: str, language: Language) -> list[KernelToken]:
 
 
 class _Reader:
+    """Splits a text into tokens, with the line and column of each."""
+
     def __init__(self, source: str, language: Language) -> None:
         self.source = source
         #: A lone carriage return and the like: compilers do not agree on whether a line, and a comment, ends there.
@@ -80,6 +82,7 @@ class _Reader:
         self.fresh = True
 
     def tokens(self) -> Iterator[KernelToken]:
+        """All tokens of the text, and one that marks the end."""
         source, count = self.source, 0
         if self.odd is not None:
             at, line = self.odd.start(), source.count("\n", 0, self.odd.start()) + 1
@@ -125,6 +128,7 @@ class _Reader:
             place = end + 1
 
     def _end_of_comment(self) -> int:
+        """The place after a block comment; those of WGSL nest."""
         start, place, depth = self._here("mark", "/*"), self.at + 2, 1
         while depth:
             closing = self.source.find("*/", place)
@@ -139,6 +143,7 @@ class _Reader:
         return KernelToken(kind, text, self.at, self.line, self.at - self.line_start + 1)
 
     def _token(self) -> KernelToken:
+        """The token that begins here."""
         source, start = self.source, self.at
         here = source[start]
         if self.is_c and here == "#" and self.fresh:
@@ -158,6 +163,7 @@ class _Reader:
         return token
 
     def _end_of_directive(self) -> int:
+        """The place where a directive ends: at a line break that is neither escaped nor inside a comment."""
         place = self.at
         while place < len(self.source):
             if self.source.startswith("/*", place):

@@ -42,6 +42,9 @@ class WGSLPart(NamedTuple):
 def reflected_wgsl(
     source: str, entry: str | None, constants: Mapping[str, ConstantNumber], updates: Sequence[str]
 ) -> Reflected:
+    """The buffers, scalars, constants and group size of a kernel, read from its declarations; raises `Unreadable`
+    with the place of what is not understood.
+    """
     module = Module(source)
     overrides = {name: each for name, each in module.constants.items() if each.keyword.text == "override"}
     changed = with_constants(source, overrides, constants)
@@ -88,6 +91,7 @@ def _scalar(type: str) -> ScalarType:
 
 
 def entry_of(module: Module, entry: str | None) -> WGSLFunction:
+    """The compute function of this name, or the only one; raises `Unreadable` otherwise."""
     kernels = [each for each in module.functions.values() if "compute" in each.attributes]
     if entry is not None:
         chosen = next((each for each in kernels if each.name.text == entry), None)
@@ -136,6 +140,7 @@ def resources_of(module: Module, function: WGSLFunction) -> list[WGSLVariable]:
 
 
 def buffer_of(module: Module, variable: WGSLVariable) -> WGSLBuffer:
+    """The element type of a storage variable, and whether it is a single value."""
     type = module.resolved(variable.type)
     if type.name != "array":
         dtype, parts = _element(module, type, variable)
@@ -148,6 +153,7 @@ def buffer_of(module: Module, variable: WGSLVariable) -> WGSLBuffer:
 
 
 def _element(module: Module, type: WGSLType, variable: WGSLVariable) -> tuple[DType, int]:
+    """The type of an element, and how many numbers it has."""
     name, arguments, at = type
     if name in SCALARS:
         return SCALARS[name], 1
@@ -195,6 +201,7 @@ def numbers_of(module: Module, variable: WGSLVariable) -> tuple[list[WGSLPart], 
 
 
 def group_of(module: Module, function: WGSLFunction) -> Three:
+    """The three sizes of `@workgroup_size`; raises `Unreadable` where they are missing or no constants."""
     attribute = function.attributes.get("workgroup_size")
     if attribute is None:
         raise Unreadable(f"{function.name.text} has no @workgroup_size. Write @workgroup_size(64).", function.name)
@@ -301,6 +308,8 @@ def prepared_wgsl(source: str, entry: str, *, checked: bool, folded: bool) -> Pr
 
 
 class _Preparation:
+    """Rewrites one kernel: bindings renumbered, uniforms in one block, and each index checked."""
+
     def __init__(self, source: str, entry: str, checked: bool, folded: bool) -> None:
         self.module = Module(source)
         self.function = entry_of(self.module, entry)
@@ -318,6 +327,7 @@ class _Preparation:
         self.added: list[str] = []
 
     def prepared(self) -> Prepared:
+        """The rewritten text with the places of its buffers and numbers."""
         for place, variable in enumerate(self.storage):
             (number,) = variable.attributes["binding"].arguments
             self.edits.append(Edit(number[0].start, number[-1].stop, str(place)))
@@ -353,6 +363,7 @@ class _Preparation:
     # -- uses
 
     def _rewrite(self, function: WGSLFunction) -> None:
+        """Replaces uses of buffers and uniforms inside one function."""
         uniforms = {each.name.text for each in self.uniforms}
         tokens = self.module.tokens
         if self.folded and function == self.function:
@@ -372,6 +383,7 @@ class _Preparation:
         return texts[:2] == ["(", "&"] and texts[2] in self.module.variables and texts[3:] == [")"]
 
     def _use(self, place: int, name: str) -> None:
+        """Replaces one use of a buffer: its length by a number, its index by a checked one."""
         tokens = self.module.tokens
         before = [token.text for token in tokens[place - 3 : place]]
         if before == ["arrayLength", "(", "&"] and tokens[place + 1].text == ")":

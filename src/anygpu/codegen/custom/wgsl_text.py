@@ -51,6 +51,8 @@ Attributes = Mapping[str, WGSLAttribute]
 
 
 class WGSLVariable(NamedTuple):
+    """A variable of the module's scope."""
+
     name: KernelToken
     attributes: Attributes
     #: "storage", "uniform", "workgroup" or "private", and "read" or "read_write".
@@ -82,6 +84,8 @@ class Field(NamedTuple):
 
 
 class WGSLFunction(NamedTuple):
+    """One function, by the places of its tokens."""
+
     name: KernelToken
     attributes: Attributes
     parameters: tuple[Field, ...]
@@ -115,6 +119,7 @@ class Module:
     # -- declarations
 
     def _read_all(self) -> None:
+        """Reads declarations from the first token to the last."""
         while self._here.kind != "end":
             start = self._at
             attributes = self._attributes()
@@ -186,6 +191,7 @@ class Module:
         self._to(";")
 
     def _attributes(self) -> dict[str, WGSLAttribute]:
+        """The attributes that stand here, by name."""
         found: dict[str, WGSLAttribute] = {}
         while self._here.text == "@":
             at = self._here
@@ -203,6 +209,7 @@ class Module:
         return found
 
     def _type(self, depth: int = 0) -> WGSLType:
+        """The type that stands here, with its arguments."""
         token = self._here
         if token.kind != "name":
             raise Unreadable(f"a type is missing here; there is {token.text!r}.", token)
@@ -233,6 +240,7 @@ class Module:
         return tuple(self.tokens[first : self._at])
 
     def _struct(self) -> None:
+        """Notes a struct with its fields."""
         self._at += 1
         name = self._global_name()
         self._take("{")
@@ -256,6 +264,7 @@ class Module:
         self._take(";")
 
     def _constant(self, attributes: Attributes) -> None:
+        """Notes a `const` or `override`."""
         keyword = self._here
         self._at += 1
         name = self._global_name()
@@ -272,6 +281,7 @@ class Module:
         )
 
     def _variable(self, attributes: Attributes, first: KernelToken) -> None:
+        """Notes a `var` of the module's scope."""
         self._at += 1
         space, access = "private", ""
         if self._here.text == "<":
@@ -300,6 +310,7 @@ class Module:
         self.variables[name.text] = WGSLVariable(name, attributes, space, access, type, first.start, end.stop)
 
     def _function(self, attributes: Attributes) -> None:
+        """Notes a function with its parameters and body."""
         self._at += 1
         name = self._global_name()
         opening = self._at
@@ -344,6 +355,7 @@ class Module:
         return values
 
     def _exact(self) -> dict[str, ConstantNumber]:
+        """The values of constants that are exactly known, found round by round as they refer to each other."""
         found: dict[str, ConstantNumber] = {}
         for _ in range(_ROUNDS):
             before = len(found)
@@ -451,11 +463,14 @@ class Module:
 
 
 class _References:
+    """Finds names in a function's body that refer to the module's declarations, not to local ones."""
+
     def __init__(self, module: Module, function: WGSLFunction) -> None:
         self.module = module
         self.function = function
 
     def found(self) -> Iterator[int]:
+        """The places of such names, in order."""
         tokens, pairs = self.module.tokens, self.module.partners
         #: Names of each block that is open, and the place where it ends.
         scopes: list[tuple[set[str], int]] = [

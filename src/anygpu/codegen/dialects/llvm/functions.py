@@ -403,6 +403,7 @@ class _Body:
         return converted(self.w, self.number(expression, scope), "bool").value
 
     def value(self, expression: c.Expression, scope: dict[str, Operand]) -> Operand:
+        """Writes an expression of C; returns its value, or a structure of values."""
         match expression:
             case c.CNumber():
                 return literal(expression.text)
@@ -438,6 +439,7 @@ class _Body:
         }
 
     def unary(self, op: str, of: CValue) -> CValue:
+        """Writes `!`, `~` or `-` of a value, promoted as C does."""
         if op == "!":
             value = converted(self.w, of, "bool").value
             return CValue("bool", self.w.binary("xor", value, constant(True, value.type)))
@@ -457,6 +459,7 @@ class _Body:
         return CValue(yes.c, self.w.select(condition, self.w.fit(yes.value, lanes), self.w.fit(no.value, lanes)))
 
     def binary(self, expression: c.CBinary, scope: dict[str, Operand]) -> CValue:
+        """Writes a binary operator; fuses a product into a sum where contraction is on."""
         op = expression.op
         if self.contract and op in ("+", "-"):
             fused = self.fused(expression, scope)

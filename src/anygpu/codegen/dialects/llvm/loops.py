@@ -67,6 +67,8 @@ def _blocks(length: int) -> list[int]:
 
 
 class _Pairwise:
+    """Writes a loop whose sums are added pairwise, in NumPy's order."""
+
     def __init__(self, body: NestBody, loop: Loop, start: LoopBound) -> None:
         self.body = body
         self.loop = loop
@@ -79,6 +81,7 @@ class _Pairwise:
         self.width = max(_SUMS, loop.vector * loop.unroll // _SUMS * _SUMS) if body.lanes == 1 else _SUMS
 
     def sums(self, start: LoopBound, stop: LoopBound) -> Sums:
+        """Writes the sums from start to stop: one block, a few together, or halves on a stack."""
         length = self.w.add(stop.value, self.w.times(start.value, -1))
         known = whole(length)
         if known is not None and known <= _BLOCK:
@@ -475,6 +478,7 @@ def module_text(nests: NestProgram, target: NativeTarget, *, noted: int | None =
 
 
 def _nest(nest: Nest, nests: NestProgram, target: NativeTarget, declared: dict[str, str], noted: int | None) -> str:
+    """The function of one nest as LLVM IR: its arguments, the range of its rows, and its body."""
     w = Writer(declared)
     compiler = Compiler(w, target)
     written = written_by(nest.body)

@@ -119,6 +119,7 @@ class Places:
         return found
 
     def _sum(self, index: Index) -> Place:
+        """The place of a sum of terms: the first lane, what each lane adds, and the rest."""
         parts = [(self._atom(atom), factor) for atom, factor in index.terms]
         first, multiple = i64(0), Multiple(0, 0)
         offsets = [index.constant] * self.lanes
@@ -136,6 +137,7 @@ class Places:
         return Place(first, tuple(offsets), multiple, more)
 
     def _atom(self, atom: IndexVariable | Quotient | Remainder | Clamped) -> Place:
+        """The place of a variable, a quotient or a remainder."""
         match atom:
             case IndexVariable():
                 return self._variable(atom)
@@ -340,6 +342,7 @@ class LaneMemory:
         return self.w.shuffle(wide, order)
 
     def store(self, name: str, index: Index, value: Value, places: Places) -> None:
+        """Writes a store of lanes: to one element, to neighbours, or lane by lane."""
         region, place = self.regions[name], places.place(index)
         raw = self._stored(region.dtype, value)
         if place.is_uniform:

@@ -90,6 +90,7 @@ class NestBody:
     # -- expressions
 
     def value(self, expr: Expr) -> Value:
+        """Writes an expression; returns its value in one lane or in several."""
         match expr:
             case Literal():
                 return constant(expr.value, Type(expressions.COMPUTED[expr.type]))
@@ -142,6 +143,7 @@ class NestBody:
         return LoopBound(self.w.convert("sext", value, "i64"), Multiple())
 
     def _combined(self, fn: str, one: LoopBound, other: LoopBound) -> LoopBound:
+        """The sum, difference or product of two bounds, with what is known of their multiples."""
         a, b = one.value, other.value
         match fn:
             case "add":
@@ -162,6 +164,7 @@ class NestBody:
     # -- statements
 
     def run(self, statements: Sequence[Statement]) -> None:
+        """Writes statements in order; stores that were written with an earlier one are passed over."""
         held: set[int] = set()
         for number, statement in enumerate(statements):
             if number in held:
@@ -204,6 +207,7 @@ class NestBody:
         return set(range(number + 1, group[-1] + 1))
 
     def _if(self, statement: If) -> None:
+        """Writes a branch; variables that it assigns are joined after it."""
         condition = self.value(statement.condition)
         if condition.type.lanes > 1:
             raise InvalidProgram("a condition differs from lane to lane.")
