@@ -340,7 +340,7 @@ def reflect(
 
 
 def _checked(result: Reflected, name: str, updates: Sequence[str]) -> Reflected:
-    """The reflected kernel; raises `InvalidKernel` for too many or equal names, no result, or `updates` it does not write."""
+    """The reflected kernel; raises `InvalidKernel` for equal or too many names, no result, or wrong `updates`."""
     names = [each.name for each in result.parameters] + [each.name for each in result.scalars]
     if len(names) > MAX_PARAMETERS:
         raise InvalidKernel(name, f"it takes {len(names)} buffers and numbers; {MAX_PARAMETERS} is the most.")
