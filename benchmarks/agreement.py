@@ -27,7 +27,7 @@ from anygpu.program.independence import independent_cuts
 from anygpu.program.primitives import Linear, Primitive
 from anygpu.program.transforms import simplified
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 from benchmarks.report import this_machine
 from tests.support.laws import broken_by_cutting, broken_by_simplifying, broken_by_vmap
 

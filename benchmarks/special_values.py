@@ -18,7 +18,7 @@ import msgspec
 
 from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.testing.special_values import Tally, cases, tally
-from anygpu.testing.special_values.programs import Case
+from anygpu.testing.special_values.programs import TableCase
 from benchmarks.report import options_parser, say, this_machine
 from tests.support.faults import SWIFTSHADER
 
@@ -49,7 +49,7 @@ def report(engine: str, device: str, found: Tally, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def told(cases: Iterable[Case], begin: float) -> Iterator[Case]:
+def told(cases: Iterable[TableCase], begin: float) -> Iterator[TableCase]:
     """The same cases; says now and then how far it is."""
     for number, case in enumerate(cases):
         if number and number % TOLD == 0:

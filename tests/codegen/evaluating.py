@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.index import Atom, Index, Quotient, Remainder, Variable
+from anygpu.codegen.index import Atom, Index, IndexVariable, Quotient, Remainder
 from anygpu.codegen.kernel_ir import Apply, Call, Choose, Expr, Let, Literal, Load, Name, Position
 from anygpu.codegen.target import ComputeType
 
@@ -97,7 +97,7 @@ def evaluate_index(index: Index, known: Mapping[str, int]) -> int:
 
 
 def _evaluate_atom(atom: Atom, known: Mapping[str, int]) -> int:
-    if isinstance(atom, Variable):
+    if isinstance(atom, IndexVariable):
         return known[atom.name]
     inner = evaluate_index(atom.of, known)
     if isinstance(atom, Quotient | Remainder):

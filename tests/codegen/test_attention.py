@@ -12,10 +12,10 @@ from anygpu.codegen.kernel import Schedule
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.codegen.templates import attention
-from anygpu.codegen.templates.attention import Sizes
+from anygpu.codegen.templates.attention import AttentionSizes
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.primitives import Broadcast, Gather, Spec, Unary
 from tests.codegen.planning import CARD, LEAST, PROCESSOR, TARGETS, check_schedule, with_limits
 
@@ -54,9 +54,15 @@ def test_one_kernel_and_no_scores(target: Target, causal: bool) -> None:
 
 @every_target
 @pytest.mark.parametrize(
-    "sizes", [Sizes(1, 4, 1, 1, 1), Sizes(8, 100, 3000, 64, 64), Sizes(2, 70, 70, 96, 32), Sizes(1, 5, 9, 13, 2)]
+    "sizes",
+    [
+        AttentionSizes(1, 4, 1, 1, 1),
+        AttentionSizes(8, 100, 3000, 64, 64),
+        AttentionSizes(2, 70, 70, 96, 32),
+        AttentionSizes(1, 5, 9, 13, 2),
+    ],
 )
-def test_every_candidate_keeps_the_limits(target: Target, sizes: Sizes) -> None:
+def test_every_candidate_keeps_the_limits(target: Target, sizes: AttentionSizes) -> None:
     for tiling in attention.tilings(target, sizes):
         assert attention.shared_bytes(tiling, sizes) <= target.group_memory
         assert attention.turns(tiling, sizes) <= target.loop_limit
@@ -67,7 +73,7 @@ def test_every_candidate_keeps_the_limits(target: Target, sizes: Sizes) -> None:
 
 
 def test_processors_have_queries_in_vectors_and_others_in_lanes() -> None:
-    sizes = Sizes(8, 128, 128, 32, 32)
+    sizes = AttentionSizes(8, 128, 128, 32, 32)
     assert {each.form for each in attention.tilings(PROCESSOR, sizes)} == {"vectors"}
     assert {each.form for each in attention.tilings(CARD, sizes)} == {"lanes"}
     assert all(each.handed == 0 for each in attention.tilings(CARD, sizes))
@@ -147,4 +153,4 @@ def test_causal_attention_leaves_out_what_nobody_sees() -> None:
 def test_tilings_are_plain_numbers() -> None:
     (choice,) = planned(program(), CARD).choices
     for each in choice.candidates:
-        assert msgspec.json.decode(msgspec.json.encode(each), type=attention.Tiling) == each
+        assert msgspec.json.decode(msgspec.json.encode(each), type=attention.AttentionTiling) == each

@@ -11,32 +11,41 @@ from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
 from anygpu.codegen.target import SYNTAX, ComputeType, Dialect
-from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors, grid, text, tilings
+from anygpu.codegen.templates.convolution import (
+    ConvolutionSizes,
+    ConvolutionTiling,
+    ConvolutionVectors,
+    grid,
+    text,
+    tilings,
+)
 from tests.codegen.product_kernels import NUMPY, TARGETS, Launch
 
 DEVICES = sorted(TARGETS)
 
 
-def flags(dialect: Dialect, sizes: Sizes, width: int, padding: int = 0) -> Vectors:
+def flags(dialect: Dialect, sizes: ConvolutionSizes, width: int, padding: int = 0) -> ConvolutionVectors:
     """What the accessors below can do: OpenCL reads vectors anywhere, WGSL whole ones where rows are made of them."""
     if width == 1:
-        return Vectors()
+        return ConvolutionVectors()
     if dialect == "opencl":
-        return Vectors(x="anywhere" if not padding else "none", out=True)
+        return ConvolutionVectors(x="anywhere" if not padding else "none", out=True)
     read = next(each for each in (4, 2, 1) if input_width(sizes, padding) % each == 0 and each <= width)
     aligned: Literal["none", "aligned"] = "aligned" if read > 1 else "none"
-    return Vectors(x=aligned, out=sizes.width % width == 0, width=read, phase=-padding % read)
+    return ConvolutionVectors(x=aligned, out=sizes.width % width == 0, width=read, phase=-padding % read)
 
 
-def input_width(sizes: Sizes, padding: int = 0) -> int:
+def input_width(sizes: ConvolutionSizes, padding: int = 0) -> int:
     return (sizes.width - 1) * sizes.stride[1] + (sizes.window[1] - 1) * sizes.dilation[1] + 1 - 2 * padding
 
 
-def input_height(sizes: Sizes, padding: int = 0) -> int:
+def input_height(sizes: ConvolutionSizes, padding: int = 0) -> int:
     return (sizes.height - 1) * sizes.stride[0] + (sizes.window[0] - 1) * sizes.dilation[0] + 1 - 2 * padding
 
 
-def source_text(dialect: Dialect, type: ComputeType, sizes: Sizes, tiling: Tiling, padding: int = 0) -> str:
+def source_text(
+    dialect: Dialect, type: ComputeType, sizes: ConvolutionSizes, tiling: ConvolutionTiling, padding: int = 0
+) -> str:
     wgsl, words, width = dialect == "wgsl", SYNTAX[dialect].types[type], tiling.vector
     has = flags(dialect, sizes, width, padding)
     high, wide = input_height(sizes, padding), input_width(sizes, padding)
@@ -101,7 +110,7 @@ def source_text(dialect: Dialect, type: ComputeType, sizes: Sizes, tiling: Tilin
     )
 
 
-def convolved(x: HostArray, weights: HostArray, sizes: Sizes, padding: int = 0) -> HostArray:
+def convolved(x: HostArray, weights: HostArray, sizes: ConvolutionSizes, padding: int = 0) -> HostArray:
     x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     out = np.zeros((sizes.batch, sizes.out_channels, sizes.height, sizes.width), x.dtype)
     for i in range(sizes.window[0]):
@@ -113,7 +122,9 @@ def convolved(x: HostArray, weights: HostArray, sizes: Sizes, padding: int = 0) 
     return out
 
 
-def check(device: str, sizes: Sizes, tiling: Tiling, type: ComputeType = "f32", padding: int = 0) -> None:
+def check(
+    device: str, sizes: ConvolutionSizes, tiling: ConvolutionTiling, type: ComputeType = "f32", padding: int = 0
+) -> None:
     random = np.random.default_rng(5)
     high, wide = input_height(sizes, padding), input_width(sizes, padding)
     x = random.integers(-9, 10, (sizes.batch, sizes.channels, high, wide)).astype(NUMPY[type])
@@ -126,14 +137,14 @@ def check(device: str, sizes: Sizes, tiling: Tiling, type: ComputeType = "f32", 
     np.testing.assert_array_equal(launch.result(), wanted, err_msg=str(tiling))
 
 
-def candidates(device: str, sizes: Sizes, type: ComputeType = "f32") -> list[Tiling]:
-    return tilings(TARGETS[device], sizes, type, Vectors())
+def candidates(device: str, sizes: ConvolutionSizes, type: ComputeType = "f32") -> list[ConvolutionTiling]:
+    return tilings(TARGETS[device], sizes, type, ConvolutionVectors())
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("device", ["wgsl", "opencl"])
 def test_every_tiling(device: str) -> None:
-    sizes = Sizes(batch=2, channels=3, out_channels=9, height=17, width=70, window=(3, 3))
+    sizes = ConvolutionSizes(batch=2, channels=3, out_channels=9, height=17, width=70, window=(3, 3))
     for tiling in candidates(device, sizes):
         check(device, sizes, tiling)
 
@@ -154,7 +165,9 @@ def test_every_tiling(device: str) -> None:
 def test_odd_sizes(
     device: str, channels: int, out_channels: int, height: int, width: int, window: tuple[int, int]
 ) -> None:
-    sizes = Sizes(batch=1, channels=channels, out_channels=out_channels, height=height, width=width, window=window)
+    sizes = ConvolutionSizes(
+        batch=1, channels=channels, out_channels=out_channels, height=height, width=width, window=window
+    )
     check(device, sizes, candidates(device, sizes)[0])
 
 
@@ -164,7 +177,7 @@ def test_odd_sizes(
     ("stride", "dilation"), [((2, 2), (1, 1)), ((1, 3), (2, 1)), ((1, 1), (2, 3)), ((2, 1), (2, 2))]
 )
 def test_strides_and_dilations(device: str, stride: tuple[int, int], dilation: tuple[int, int]) -> None:
-    sizes = Sizes(
+    sizes = ConvolutionSizes(
         batch=1, channels=2, out_channels=4, height=9, width=20, window=(3, 3), stride=stride, dilation=dilation
     )
     found = candidates(device, sizes)
@@ -175,8 +188,8 @@ def test_strides_and_dilations(device: str, stride: tuple[int, int], dilation: t
 @pytest.mark.full
 @pytest.mark.parametrize("device", ["wgsl", "opencl"])
 def test_padded_rows_in_whole_vectors(device: str) -> None:
-    sizes = Sizes(batch=1, channels=2, out_channels=8, height=10, width=24, window=(3, 3))
-    for tiling in (candidates(device, sizes)[0], Tiling(channels=2, rows=2, vectors=2, vector=4)):
+    sizes = ConvolutionSizes(batch=1, channels=2, out_channels=8, height=10, width=24, window=(3, 3))
+    for tiling in (candidates(device, sizes)[0], ConvolutionTiling(channels=2, rows=2, vectors=2, vector=4)):
         check(device, sizes, tiling, padding=1)
 
 
@@ -184,7 +197,7 @@ def test_padded_rows_in_whole_vectors(device: str) -> None:
 @pytest.mark.parametrize("type", ["f64", "i32", "u32", "i64", "u64"])
 @pytest.mark.parametrize("device", ["wgsl", "opencl"])
 def test_types(device: str, type: ComputeType) -> None:
-    sizes = Sizes(batch=1, channels=2, out_channels=3, height=5, width=18, window=(3, 3))
+    sizes = ConvolutionSizes(batch=1, channels=2, out_channels=3, height=5, width=18, window=(3, 3))
     check(device, sizes, candidates(device, sizes, type)[0], type)
 
 
@@ -194,7 +207,7 @@ LENGTHS = st.integers(1, 300)
 @given(
     device=st.sampled_from(DEVICES),
     sizes=st.builds(
-        Sizes,
+        ConvolutionSizes,
         batch=st.integers(1, 3),
         channels=LENGTHS,
         out_channels=LENGTHS,
@@ -203,7 +216,7 @@ LENGTHS = st.integers(1, 300)
         window=st.tuples(st.integers(1, 9), st.integers(1, 9)),
     ),
 )
-def test_tilings_fit(device: str, sizes: Sizes) -> None:
+def test_tilings_fit(device: str, sizes: ConvolutionSizes) -> None:
     target, found = TARGETS[device], candidates(device, sizes)
     assert 1 <= len(found) <= 24
     for tiling in found:

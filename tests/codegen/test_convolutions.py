@@ -13,7 +13,7 @@ from anygpu.base.typing import HostArray
 from anygpu.codegen.convolutions import Convolution, convolution_of
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
-from anygpu.codegen.templates.convolution import Tiling as Direct
+from anygpu.codegen.templates.convolution import ConvolutionTiling as Direct
 from anygpu.codegen.templates.matmul import Tiling
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Contract

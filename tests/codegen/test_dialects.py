@@ -6,9 +6,9 @@ import pytest
 
 from anygpu.codegen.dialects.opencl import OpenCLPrinter
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.codegen.index import variable
+from anygpu.codegen.kernel_builder import printer
 from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from anygpu.codegen.index import (
     ZERO,
     Index,
+    IndexVariable,
     Quotient,
     Remainder,
-    Variable,
     clamped,
     constant,
     flat,
@@ -274,7 +274,7 @@ def test_kinds_of_atoms_are_not_confused() -> None:
 
 def test_axes_of_length_one_have_no_variable() -> None:
     assert variable("i", 1) == ZERO
-    assert variable("i", 2).terms == ((Variable("i", 0, 1), 1),)
+    assert variable("i", 2).terms == ((IndexVariable("i", 0, 1), 1),)
     assert constant(5).is_constant
     assert not variable("i", 2).is_constant
 
@@ -285,8 +285,8 @@ def test_steps_and_factors() -> None:
     assert form.steps_with("i") == 3
     assert form.steps_with("j") is None
     assert form.steps_with("k") == 0
-    assert form.factor(Variable("i", 0, 9)) == 3
-    assert form.factor(Variable("j", 0, 9)) == 0
+    assert form.factor(IndexVariable("i", 0, 9)) == 3
+    assert form.factor(IndexVariable("j", 0, 9)) == 0
     assert form.depends_on("j")
     assert not form.depends_on("k")
 

@@ -10,7 +10,7 @@ import pytest
 from anygpu.base.typing import HostArray
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates import scan
-from anygpu.codegen.templates.stages import Sizes, fitting
+from anygpu.codegen.templates.stages import GroupSizes, fitting
 from tests.codegen.running import TARGETS, load, run, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]
@@ -20,14 +20,14 @@ SHAPES += [(1, 1025), (2, 5000), (1, 100_003)]
 #: All of it where kernels are quick to compile, and a choice where each takes a second.
 CASES = [("wgsl", *shape) for shape in SHAPES] + [("opencl", *shape) for shape in SHAPES[2::3] + SHAPES[-2:]]
 #: So small that two levels of totals are needed for a few hundred elements.
-TINY = Sizes(8, 2)
+TINY = GroupSizes(8, 2)
 TYPES = ["int32", "uint32", "int64", "uint64", "float32", "float64", "complex64", "complex128"]
 KINDS = [("wgsl", fn, dtype) for fn in UFUNCS for dtype in TYPES]
 KINDS += [("opencl", "sum", "int32"), ("opencl", "prod", "complex64"), ("opencl", "prod", "int64")]
 KINDS += [("opencl", "max", "float32"), ("opencl", "min", "complex128"), ("opencl", "min", "uint64")]
 
 
-def scanned(dialect: Dialect, fn: str, x: HostArray, sizes: Sizes | None = None) -> HostArray:
+def scanned(dialect: Dialect, fn: str, x: HostArray, sizes: GroupSizes | None = None) -> HostArray:
     parts = [x.real, x.imag] if np.iscomplexobj(x) else [x]
     loads = [load(f"load_{k}", part) for k, part in enumerate(parts)]
     kinds = tuple(each.kind for each in loads)
@@ -109,6 +109,6 @@ def test_totals_are_scanned_in_turn_when_there_are_many() -> None:
 @pytest.mark.parametrize("each", [4, 8, 16, 24])
 def test_what_a_group_shares_stays_below_the_limit(memory: int, each: int) -> None:
     target: Any = Target(dialect="wgsl", group_memory=memory)
-    sizes = fitting(target, Sizes(256, 16), each, each)
+    sizes = fitting(target, GroupSizes(256, 16), each, each)
     assert sizes.group_size * (sizes.items + 1) * each <= memory
     assert sizes.group_size & (sizes.group_size - 1) == 0

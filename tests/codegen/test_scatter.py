@@ -10,7 +10,7 @@ import pytest
 from anygpu.base.typing import HostArray
 from anygpu.codegen.target import ComputeType, Dialect
 from anygpu.codegen.templates import scatter
-from anygpu.codegen.templates.scatter import Layout
+from anygpu.codegen.templates.scatter import ScatterLayout
 from tests.codegen.running import COMPUTE, TARGETS, Accessor, load, run, status, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]
@@ -35,7 +35,7 @@ def scattered(
     ordered: bool = False,
 ) -> tuple[HostArray, int]:
     batch, before, axis, after = x.shape
-    layout = Layout(batch=batch, before=before, axis=axis, after=after, positions=indices.shape[1])
+    layout = ScatterLayout(batch=batch, before=before, axis=axis, after=after, positions=indices.shape[1])
     loads = parts("load", x, "x")
     kinds = tuple(each.kind for each in loads)
     index_type = COMPUTE[indices.dtype.name]

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from anygpu.base.typing import HostArray
 from anygpu.codegen.target import Dialect, Target
 from anygpu.codegen.templates import sort
-from anygpu.codegen.templates.stages import Sizes
+from anygpu.codegen.templates.stages import GroupSizes
 from tests.codegen.running import COMPUTE, TARGETS, load, run, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]
@@ -20,12 +20,14 @@ SHAPES += [(1, 1025), (2, 5000), (1, 100_003)]
 #: All of it where kernels are quick to compile, and a choice where each takes a second.
 CASES = [("wgsl", *shape) for shape in SHAPES] + [("opencl", *shape) for shape in SHAPES[2::3] + SHAPES[-2:]]
 #: So small that several merges are needed for a few hundred elements.
-TINY = Sizes(8, 3)
+TINY = GroupSizes(8, 3)
 KINDS = [("wgsl", dtype) for dtype in (*COMPUTE, "complex64", "complex128")]
 KINDS += [("opencl", dtype) for dtype in ("bool", "int64", "float32", "complex64")]
 
 
-def sorted_rows(dialect: Dialect, x: HostArray, *, positions: bool = False, sizes: Sizes | None = None) -> HostArray:
+def sorted_rows(
+    dialect: Dialect, x: HostArray, *, positions: bool = False, sizes: GroupSizes | None = None
+) -> HostArray:
     parts = [x.real, x.imag] if np.iscomplexobj(x) else [x]
     loads = [load(f"load_{k}", part) for k, part in enumerate(parts)]
     kinds = tuple(each.kind for each in loads)

@@ -15,7 +15,7 @@ from anygpu.base.typing import HostArray
 from anygpu.codegen.schedule import schedule
 from anygpu.engines.compiling_session import CompiledProgram
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.primitives import Broadcast, Spec
 from tests.engines.compiled import NAMES, Running, running, spec_of
 

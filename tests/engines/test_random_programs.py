@@ -11,9 +11,9 @@ from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.numpy import lowering
 from anygpu.fallback_warnings import host_operations
 from anygpu.program.graph import Program
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 
 #: All but torch compile every program, so they get fewer.
 COUNTS = {"cpu": 100, "torch": 400, "jax": 60, "webgpu": 10, "opencl": 2}

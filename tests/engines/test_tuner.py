@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anygpu.codegen.kernel import Binding, Choice, Kernel, Schedule, Slot
+from anygpu.codegen.kernel import Binding, Kernel, KernelChoice, Schedule, Slot
 from anygpu.engines.disk_cache import DiskCache
 from anygpu.engines.tuner import VARIABLE, TunedSizes, Tuner, budget
 from anygpu.errors import InvalidOption, InvalidProgram
@@ -23,7 +23,7 @@ def plan(size: int = 1, *, flops: float = 1e9, candidates: int = 4) -> Schedule:
     kernel = Kernel(
         name="sum_1", source=f"size {size}", bindings=(Binding(0, "read"),), groups=1, group_size=1, flops=flops
     )
-    choice = Choice("sum_1", tuple(Size(number) for number in range(1, candidates + 1)), (0,))
+    choice = KernelChoice("sum_1", tuple(Size(number) for number in range(1, candidates + 1)), (0,))
     return Schedule(slots=(Slot(4, "input"),), steps=(kernel,), outputs=(), choices=(choice,))
 
 

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from anygpu.engines.webgpu.encoder import batches
 from anygpu.engines.webgpu.pipelines import grid_of
-from anygpu.engines.webgpu.submission import MEASUREMENTS, GridPart, KernelPace, Work, cut, plan
+from anygpu.engines.webgpu.submission import MEASUREMENTS, GridPart, KernelPace, SubmittedWork, cut, plan
 
 FOLD = 65535
 
 works = st.lists(
     st.builds(
-        Work,
+        SubmittedWork,
         seconds=st.one_of(st.just(0.0), st.floats(0.0, 3.0)),
         groups=st.integers(0, 300_000),
         divisible=st.booleans(),
@@ -39,7 +39,7 @@ def test_parts_cover_the_groups_once_and_are_short_enough(groups: int, seconds: 
 
 
 @given(works)
-def test_a_plan_has_every_command_in_order(commands: list[Work]) -> None:
+def test_a_plan_has_every_command_in_order(commands: list[SubmittedWork]) -> None:
     submissions = plan(commands, fold=FOLD)
     flat = [part for submission in submissions for part in submission]
     assert [part.command for part in flat] == sorted(part.command for part in flat)
@@ -52,7 +52,7 @@ def test_a_plan_has_every_command_in_order(commands: list[Work]) -> None:
 
 
 @given(works)
-def test_what_goes_together_is_short(commands: list[Work]) -> None:
+def test_what_goes_together_is_short(commands: list[SubmittedWork]) -> None:
     for submission in plan(commands, fold=FOLD):
         seconds = [commands[part.command].seconds for part in submission]
         if len(submission) > 1:
@@ -61,12 +61,12 @@ def test_what_goes_together_is_short(commands: list[Work]) -> None:
 
 
 def test_short_work_is_one_submission() -> None:
-    assert plan([Work(0.001, 10, True)] * 50, fold=FOLD) == [[GridPart(number, 0, 10) for number in range(50)]]
+    assert plan([SubmittedWork(0.001, 10, True)] * 50, fold=FOLD) == [[GridPart(number, 0, 10) for number in range(50)]]
     assert plan([], fold=FOLD) == []
 
 
 def test_a_long_kernel_that_cannot_be_cut_goes_alone() -> None:
-    assert plan([Work(0.01, 5), Work(3.0, 7), Work(0.01, 5)], fold=FOLD) == [
+    assert plan([SubmittedWork(0.01, 5), SubmittedWork(3.0, 7), SubmittedWork(0.01, 5)], fold=FOLD) == [
         [GridPart(0, 0, 5)],
         [GridPart(1, 0, 7)],
         [GridPart(2, 0, 5)],

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.codegen.kernel import Binding, Kernel
-from anygpu.engines.driver import Block, Bytes, Dispatch, Extent
+from anygpu.engines.driver import Bytes, Dispatch, DriverBlock, Extent
 from anygpu.engines.webgpu.driver import WebGPUDriver
 from anygpu.engines.webgpu.engine import WebGPUEngine
 from anygpu.hardware.device import Device
@@ -117,7 +117,7 @@ def first_device(engine: WebGPUEngine) -> Device:
     return device
 
 
-def whole(block: Block, nbytes: int) -> Extent:
+def whole(block: DriverBlock, nbytes: int) -> Extent:
     return Extent(block, 0, nbytes)
 
 

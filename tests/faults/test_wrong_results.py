@@ -19,7 +19,7 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.program.graph import Program
 from anygpu.runtime.runtime import Runtime
 from tests.support.wrong_results import WrongRegistry
@@ -205,9 +205,9 @@ def submitted(places: WrongRegistry, rounds: int) -> tuple[list[ag.Receipt], Pla
         for _ in range(5):
             state.chooser.measured("opencl:0", 1.0)
         vars(state.chooser)["choose"] = lambda waiting=None: (
-            Choice("opencl:0", "known", "a test wants it there.")
+            DeviceChoice("opencl:0", "known", "a test wants it there.")
             if state.chooser.pinned is None
-            else Choice("numpy", "pinned", state.chooser.pinned)
+            else DeviceChoice("numpy", "pinned", state.chooser.pinned)
         )
         vars(state.chooser)["to_try"] = lambda: None
         for number in range(rounds):

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 from wgpu.backends.wgpu_native import _api, lib
 
-from anygpu.engines.driver import Block, Clear, Dispatch, Move
+from anygpu.engines.driver import Clear, Dispatch, DriverBlock, Move
 from anygpu.engines.webgpu.driver import WebGPUDriver
 from anygpu.engines.webgpu.engine import WebGPUEngine
 from anygpu.errors import OutOfMemory
@@ -169,7 +169,7 @@ def out_of_memory() -> None:
     driver = opened()
     limit_memory(1024 * MEGABYTE)
     for _ in range(5):
-        blocks: list[Block] = []
+        blocks: list[DriverBlock] = []
         error: OutOfMemory | None = None
         while error is None and len(blocks) < 100:
             try:
@@ -194,7 +194,7 @@ def out_of_memory_in_transfers() -> None:
     x = put(driver, values)
     driver.synchronize()
     limit_memory(200 * MEGABYTE)
-    held: list[Block] = []
+    held: list[DriverBlock] = []
     for size in (64 * MEGABYTE, 8 * MEGABYTE, MEGABYTE):
         while outcome(lambda: held.append(driver.allocate(size))) == "nothing":  # noqa: B023 - called at once
             pass

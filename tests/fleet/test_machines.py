@@ -17,12 +17,12 @@ from anygpu.fleet.messages import ClusterNode, NodeProbed
 from anygpu.hardware.device import Unavailable
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
-from anygpu.plan.calibration import Network
+from anygpu.plan.calibration import NetworkSpeed
 from anygpu.testing import fake_device
 
 NODE = ClusterNode("ab12", "node-1", "10.0.0.1", {"CPU": 1.0}, {})
 HUNG = Unavailable(id="fake", engine="fake", state="absent", cause="hung", reason="fake has not answered.")
-NETWORK = Network(1e-3, 1e9, 1e9)
+NETWORK = NetworkSpeed(1e-3, 1e9, 1e9)
 PATIENCE = 120.0
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.base import events
-from anygpu.device_arrays import worker_events
+from anygpu.device_arrays import handle
 from anygpu.notes import HostNote, Note, Origin, origin_here
 from anygpu.observe import trace
 from anygpu.observe.recording import TraceIncomplete
@@ -138,8 +138,8 @@ def test_one_launch_of_many_tasks_is_one_slice(tmp_path: Path) -> None:
 
 def test_workers_come_and_go_as_instants(tmp_path: Path) -> None:
     with trace(tmp_path / "run.json"):
-        events.workers.tell(worker_events.WorkerEvent("lost", "opencl:0", 1, 0.0, "it was killed"))
-        events.workers.tell(worker_events.WorkerEvent("replaced", "opencl:0", 2, 0.25))
+        events.workers.tell(handle.WorkerEvent("lost", "opencl:0", 1, 0.0, "it was killed"))
+        events.workers.tell(handle.WorkerEvent("replaced", "opencl:0", 2, 0.25))
     assert not events.workers
     lost, replaced = Trace(tmp_path / "run.json").of_kind("i")
     assert (lost["name"], lost["args"]["why"]) == ("worker lost", "it was killed")

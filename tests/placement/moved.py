@@ -10,7 +10,7 @@ from anygpu.placement.device_call import is_ordinary, sample_now
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import DeviceChoice
 
 
 def moved(
@@ -32,6 +32,6 @@ def moved(
     explore._try_out(planner, state, function, device, sample)
     assert state.chooser.may_run(device), state.chooser.tracks[device].why_failed
     # However fast NumPy is with so little: only the choice is another one.
-    vars(state.chooser)["choose"] = lambda waiting=None: Choice(device, "known", "a test wants it there.")
+    vars(state.chooser)["choose"] = lambda waiting=None: DeviceChoice(device, "known", "a test wants it there.")
     vars(state.chooser)["to_try"] = lambda: None
     return offloaded, state

@@ -440,28 +440,6 @@ def test_a_name_that_means_something_else_ends_it(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("_always")
-def test_warnings_come_in_their_order() -> None:
-    def warns(x: Any) -> Any:
-        y = np.log(x - x) if x.sum() > 0 else x
-        warnings.warn("something else", stacklevel=1)
-        return y + 1
-
-    x = np.ones(N)
-    ours = _automatic(warns, x)
-
-    def heard(function: Callable[..., Any]) -> list[Any]:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            function(x)
-        return [(str(each.message), each.category, each.filename, each.lineno) for each in caught]
-
-    expected = heard(warns)
-    assert len(expected) == 2
-    assert heard(ours) == expected
-    assert heard(ours) == expected
-
-
-@pytest.mark.usefixtures("_always")
 def test_variables_in_the_frames_of_an_error_are_numpys() -> None:
     def fails(x: Any) -> Any:
         y = x * 2
@@ -497,10 +475,7 @@ def test_what_is_not_closed_is_suggested_with_the_reason() -> None:
     receipt = ag.last_receipt()
     assert receipt is not None
     assert "it cannot be traced: " in receipt.reason
-    assert (
-        "With offload(deferred=True) it can run as it is; not by itself, because it sets the attribute"
-        in receipt.reason
-    )
+    assert "With offload(deferred=True) it can run as it is; not by itself, because it sets something" in receipt.reason
     assert type(_HOLDER.kept) is np.ndarray
 
 

@@ -21,7 +21,7 @@ from anygpu.hardware.device import Device
 from anygpu.placement import calibrate as calibrate_module
 from anygpu.placement.calibrate import calibrate, calibration_folder, recalled, remember
 from anygpu.plan.calibration import Calibration, Curve, Transfer, amount_of, assumed
-from anygpu.plan.fusion_estimate import structure_of
+from anygpu.plan.fusion import structure_of
 from anygpu.plan.microbenchmarks import trials
 from anygpu.plan.predicting import predict
 from anygpu.program.costs import node_cost

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.plan.batching import (
+from anygpu.plan.chunking import (
     FILLED,
     FIRST_INTERVAL,
     LEAST_FILLED,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.plan.choosing import EARLY_SHARE, Choice, DeviceChooser
-from anygpu.plan.sampling import calls_between_samples
+from anygpu.plan.candidate_history import DeviceChoice, calls_between_samples
+from anygpu.plan.choosing import EARLY_SHARE, DeviceChooser
 
 Times = Callable[[int], dict[str, float]]
 
@@ -20,7 +20,7 @@ Times = Callable[[int], dict[str, float]]
 class Story(NamedTuple):
     went: list[str]
     took: list[float]
-    choices: list[Choice]
+    choices: list[DeviceChoice]
 
     @property
     def total(self) -> float:
@@ -147,7 +147,7 @@ def test_a_device_that_was_opened_again_is_compared_again() -> None:
 def test_a_device_that_was_wrong_pins_the_function_to_its_home() -> None:
     cell = trusted()
     cell.pin("gpu was wrong.")
-    assert cell.choose() == Choice("numpy", "pinned", "gpu was wrong.")
+    assert cell.choose() == DeviceChoice("numpy", "pinned", "gpu was wrong.")
     assert cell.to_try() is None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anygpu.plan.choosing import LOOKED_AT, DeviceChooser, WaitingTimes
+from anygpu.plan.candidate_history import WaitingTimes
+from anygpu.plan.choosing import LOOKED_AT, DeviceChooser
 
 
 class Busy(WaitingTimes):

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import run
-from anygpu.plan.chunking import Chunks, Refused, chunks_for, corrected, memory_needed
+from anygpu.plan.chunking import ChunkRefused, Chunks, chunks_for, corrected, memory_needed
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
 from anygpu.testing.random_programs import random_inputs
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 from tests.plan.sampling import recorded
 from tests.support.random_programs import programs
 
@@ -43,7 +43,7 @@ def test_every_piece_fits_and_together_they_are_the_whole(
 ) -> None:
     budget = int(memory_needed(program) * share)
     chunks = chunks_for(program, budget, correction=correction)
-    if isinstance(chunks, Refused):
+    if isinstance(chunks, ChunkRefused):
         assert chunks.reason.endswith(".")
         return
     assert chunks.peak_bytes <= budget
@@ -106,13 +106,13 @@ def test_pieces_of_one_program_are_preferred() -> None:
 
 def test_no_independent_axis() -> None:
     refused = chunks_for(recorded(np.sum, ((10**8,), "float32")), 1 << 20)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ChunkRefused)
     assert "independent" in refused.reason
 
 
 def test_one_row_is_too_much() -> None:
     refused = chunks_for(recorded(lambda x: np.sort(x, axis=-1), ((100, 10**6), "float32")), 1 << 20)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ChunkRefused)
     assert "smallest chunk" in refused.reason
     assert "1.0 MiB" in refused.reason
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.plan.corrections import (
+from anygpu.plan.predicting import (
     ALIKE,
     ENOUGH,
     FAR_OFF,

@@ -15,7 +15,7 @@ from anygpu.engines.numpy import lowering
 from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.hardware.device import Device
 from anygpu.plan.calibration import Calibration, amount_of, assumed
-from anygpu.plan.microbenchmarks import CHAIN, FUNCTIONS, KERNELS, Measurement, Trial, fit, trials, values
+from anygpu.plan.microbenchmarks import CHAIN, FUNCTIONS, KERNELS, BenchmarkTrial, Measurement, fit, trials, values
 from anygpu.plan.predicting import predict
 from anygpu.program.costs import OperationClass, program_cost
 
@@ -36,7 +36,7 @@ RATES = [trial for trial in ALL if trial.aspect == "rate"]
 MEASURABLE = set(get_args(OperationClass)) - {"input"}
 
 
-def named(name: str, *, wide: bool = False) -> Trial:
+def named(name: str, *, wide: bool = False) -> BenchmarkTrial:
     (found,) = (trial for trial in ALL if trial.name == name and (trial.aspect == "wide") == wide)
     return found
 
@@ -75,7 +75,7 @@ class TestTrials:
         assert len({trial.program.key for trial in ALL}) <= len(ALL) - 8
 
     @pytest.mark.parametrize("trial", [each for each in ALL if each.amount < 1e6], ids=lambda each: each.name)
-    def test_their_values_are_such_that_nothing_goes_wrong(self, trial: Trial) -> None:
+    def test_their_values_are_such_that_nothing_goes_wrong(self, trial: BenchmarkTrial) -> None:
         for result in lowering.run(trial.program, values(trial)):
             assert np.isfinite(result).all()
 
@@ -225,7 +225,9 @@ class TestFit:
 
     @settings(max_examples=60)
     @given(st.floats(1e-6, 1e-3), st.floats(0.01, 100.0), st.permutations(RATES))
-    def test_straight_speeds_come_out_as_they_went_in(self, launch: float, slower: float, order: list[Trial]) -> None:
+    def test_straight_speeds_come_out_as_they_went_in(
+        self, launch: float, slower: float, order: list[BenchmarkTrial]
+    ) -> None:
         before = assumed(DEVICE)
         times = [measured("launch", launch), measured("kernels", 0.0, KERNELS)]
         for trial in order:

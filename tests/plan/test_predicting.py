@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.plan.calibration import Calibration
-from anygpu.plan.fusion_estimate import structure_of
+from anygpu.plan.fusion import structure_of
 from anygpu.plan.predicting import predict
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program

@@ -17,11 +17,11 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import run
 from anygpu.plan.calibration import Calibration, Transfer
 from anygpu.plan.predicting import predict
-from anygpu.plan.splitting import GAIN, MOST_PARTS, Part, Side, Split, operations_of, part_of, parts_of, split
+from anygpu.plan.splitting import GAIN, MOST_PARTS, ProgramPart, Side, Split, operations_of, part_of, parts_of, split
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Contract, Linear, Primitive
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 from tests.plan.sampling import NUMPY, OPENCL, calibrations, faster, recorded
 from tests.support.random_programs import programs
 
@@ -29,7 +29,7 @@ WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, Linear: 3.0}
 FREE = Transfer(0.0, 1e15)
 
 
-def in_parts(parts: Sequence[Part], outputs: Sequence[int], inputs: Sequence[HostArray]) -> list[HostArray]:
+def in_parts(parts: Sequence[ProgramPart], outputs: Sequence[int], inputs: Sequence[HostArray]) -> list[HostArray]:
     values: dict[int, HostArray] = dict(enumerate(inputs))
     for part in parts:
         found = run(part.program, [values[source] for source in part.sources])

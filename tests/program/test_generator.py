@@ -23,7 +23,7 @@ from anygpu.testing.random_programs import (
     random_inputs,
     random_program,
 )
-from anygpu.testing.random_programs.agreement import disagreement, tolerance, tolerances
+from anygpu.testing.random_programs.error_bounds import disagreement, tolerance, tolerances
 from anygpu.testing.random_programs.node_generators import NODE_GENERATORS
 from tests.support.random_programs import programs
 

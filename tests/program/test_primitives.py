@@ -29,7 +29,7 @@ from anygpu.program.functions import (
     unary_dtype,
 )
 from anygpu.program.graph import Recorder
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.ops.custom import Custom, Parameter, Role
 from anygpu.program.primitives import (
     MAX_ELEMENTS,

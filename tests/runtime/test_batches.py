@@ -23,10 +23,10 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import as_arguments
-from anygpu.plan.batching import SIZES, WINDOW
+from anygpu.plan.chunking import SIZES, WINDOW
 from anygpu.program.graph import Program
 from anygpu.runtime.batches import MOST_VARIANTS, Batch, BatchResults, LaunchBatches
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 from anygpu.workers.worker import Worker
 
 DEVICES = ("numpy", "opencl:0", "webgpu:0")

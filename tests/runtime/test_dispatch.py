@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.runtime.lanes import LaneIndex, LaneLoad
 from anygpu.runtime.routing import Dispatcher, Route, Routing
 from anygpu.runtime.task_queue import TaskQueue
@@ -42,7 +42,7 @@ class FakeRouting:
     def route_here(self, job: Any, lane: LaneLoad, waiting: Any) -> Route | None:
         if job.tenant not in self.tenants:
             return None
-        return Route(lane.name, 2.0, Choice(lane.name, "known", "it is free."), 0.0)
+        return Route(lane.name, 2.0, DeviceChoice(lane.name, "known", "it is free."), 0.0)
 
 
 def job_of(tenant: str, lane: str) -> Any:
@@ -54,7 +54,7 @@ def job_of(tenant: str, lane: str) -> Any:
         forced=None,
         lane=lane,
         seconds=1.0,
-        choice=Choice(lane, "known", "it was best."),
+        choice=DeviceChoice(lane, "known", "it was best."),
         call=SimpleNamespace(site=SimpleNamespace(chooser=SimpleNamespace(tracks={}))),
     )
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from anygpu.plan.choosing import LOOKED_AT, Choice, DeviceChooser, WaitingTimes
+from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
+from anygpu.plan.choosing import LOOKED_AT, DeviceChooser
 from anygpu.runtime.lanes import LaneLoad
 from anygpu.runtime.routing import Routing
 
@@ -54,7 +55,7 @@ def job_of(measured: float, *, disturbed: bool) -> Any:
     for name in LANES:
         for _ in range(2):
             chooser.measured(name, measured if name == FREE else 1.0, busy=name == FREE and disturbed)
-    choice = Choice(BUSY, "known", "it was best.")
+    choice = DeviceChoice(BUSY, "known", "it was best.")
     call = SimpleNamespace(site=Site(chooser))
     return SimpleNamespace(call=call, choice=choice, lane=BUSY, seconds=1.0, forced=None)
 

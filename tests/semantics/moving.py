@@ -30,7 +30,8 @@ from anygpu.placement.call import Call
 from anygpu.placement.device_call import sample_now
 from anygpu.placement.planner import default
 from anygpu.placement.trust import Trust, learn_flags
-from anygpu.plan.choosing import Choice, DeviceChooser
+from anygpu.plan.candidate_history import DeviceChoice
+from anygpu.plan.choosing import DeviceChooser
 from anygpu.receipts import Receipt
 from tests.semantics.cases import CALLS, Case, World
 from tests.semantics.outcomes import Outcome, difference, outcome_of
@@ -52,13 +53,13 @@ class Placement:
         self.engines = engines
         self.turn = 0
 
-    def choose(self, chooser: DeviceChooser, waiting: Mapping[str, float] | None = None) -> Choice:
+    def choose(self, chooser: DeviceChooser, waiting: Mapping[str, float] | None = None) -> DeviceChoice:
         if chooser.pinned is not None:
-            return Choice("numpy", "pinned", chooser.pinned)
+            return DeviceChoice("numpy", "pinned", chooser.pinned)
         able = [name for name in chooser.tracks if name == chooser.baseline or name in chooser.expected]
         able = [name for name in able if engine_of(name) in self.engines and "+" not in name] or ["numpy"]
         able.sort(key=lambda name: ENGINES.index(engine_of(name)))
-        return Choice(able[self.turn % len(able)], "known", "calls move on purpose.")
+        return DeviceChoice(able[self.turn % len(able)], "known", "calls move on purpose.")
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from tests.support.fault_schedule import Ended, Kind, Schedule
 if TYPE_CHECKING:
     from anygpu.base.typing import HostArray
     from anygpu.engines.compiling_session import CompiledProgram, DeviceArray, Session
-    from anygpu.engines.driver import Block, Driver
+    from anygpu.engines.driver import Driver, DriverBlock
     from anygpu.engines.protocol import Memory
     from anygpu.hardware.device import Device
     from anygpu.program.graph import Program
@@ -327,7 +327,7 @@ def _without_room(session: Session) -> Iterator[None]:
     reclaim(session.memory)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     driver: Driver = session.driver
-    ballast: list[Block] = []
+    ballast: list[DriverBlock] = []
     with open("/proc/self/statm", "rb") as figures:  # noqa: PTH123 - a path object would allocate more
         mapped = int(figures.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + _ROOM, hard))
@@ -342,7 +342,7 @@ def _without_room(session: Session) -> Iterator[None]:
             driver.release(block)
 
 
-def _allocated(driver: Driver, nbytes: int) -> Block | None:
+def _allocated(driver: Driver, nbytes: int) -> DriverBlock | None:
     try:
         return driver.allocate(nbytes)
     except MemoryError:  # ours, or the interpreter's own

@@ -18,7 +18,7 @@ from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.transforms import Evaluate, simplified
 from anygpu.testing.random_programs import random_inputs
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 
 Run = Callable[[Program, Sequence[HostArray]], list[HostArray]]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.index import Atom, Index, Quotient, Remainder, Variable
+from anygpu.codegen.index import Atom, Index, IndexVariable, Quotient, Remainder
 from anygpu.codegen.kernel import MINUS_ONE
 from anygpu.codegen.kernel_ir import (
     Apply,
@@ -213,7 +213,7 @@ class _Run:
         return total
 
     def _atom(self, atom: Atom, known: dict[str, Any]) -> Any:
-        if isinstance(atom, Variable):
+        if isinstance(atom, IndexVariable):
             value = np.asarray(known[atom.name]).astype(np.int64)
             if np.any(value < atom.low) or np.any(value > atom.high):
                 raise ValueError(f"{atom.name} is {value}, not between {atom.low} and {atom.high}")

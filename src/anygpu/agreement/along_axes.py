@@ -14,7 +14,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType, is_inexact
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 
 Floats = npt.NDArray[np.float64]
 

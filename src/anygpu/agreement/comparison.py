@@ -21,7 +21,7 @@ from anygpu.agreement.analysis import (
     longest_axis,
 )
 from anygpu.agreement.elementwise import Bound, filled, magnitude_apart, tolerance_of, wide
-from anygpu.array.core.structure import flatten
+from anygpu.array.core.structure import Structure, flatten
 from anygpu.base.float_errors import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
@@ -86,6 +86,17 @@ class Judgement(NamedTuple):
     usual: tuple[float, ...] = ()
 
 
+def _differs_outside(wanted: list[Any], structure: Structure, leaves: list[Any], other: Structure) -> Difference | None:
+    """The first difference that is seen without the numbers: of nesting, types, shapes and what a caller can ask."""
+    if structure != other:
+        return Difference(0, (), structure, other, None, 1, f"it is nested as {other}, not as {structure}")
+    for number, (one, another) in enumerate(zip(wanted, leaves, strict=True)):
+        sentence = _seen_from_outside(one, another)
+        if sentence:
+            return Difference(number, (), one, another, None, 1, sentence)
+    return None
+
+
 def judge(
     program: Program,
     inputs: Sequence[HostArray],
@@ -104,13 +115,9 @@ def judge(
     got = rebuild(results)
     wanted, structure = flatten(expected)
     leaves, other = flatten(got)
-    if structure != other:
-        sentence = f"it is nested as {other}, not as {structure}"
-        return Judgement("differ", Difference(0, (), structure, other, None, 1, sentence))
-    for number, (one, another) in enumerate(zip(wanted, leaves, strict=True)):
-        sentence = _seen_from_outside(one, another)
-        if sentence:
-            return Judgement("differ", Difference(number, (), one, another, None, 1, sentence))
+    outside = _differs_outside(wanted, structure, leaves, other)
+    if outside is not None:
+        return Judgement("differ", outside)
     quick = flatten(
         rebuild([np.broadcast_to(q, spec.shape) for q, spec in zip(_quick(program), program.results, strict=True)])
     )[0]

@@ -16,7 +16,7 @@ from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
 from anygpu.program.functions import COMPARISONS, COMPLEX_FORMULAS, FUNCTIONS, having
 from anygpu.program.primitive import RuleTable
 
-OperationClass = Literal["arithmetic", "function", "sum", "fourier", "linear"]
+ErrorClass = Literal["arithmetic", "function", "sum", "fourier", "linear"]
 
 
 #: The distance from 1 to the next number.
@@ -31,7 +31,7 @@ DIGITS: dict[DType, int] = {"float16": 11, "bfloat16": 8, "float32": 24, "float6
 #: the result (near 0, to 1: the sine of a rounded π); of a sum, for each number summed, relative to the largest that
 #: a partial sum can be; of a transform, for each of its log2(n) stages, to the largest that a result can be; of linear
 #: algebra, for each row, to the norm. Differences that come in are carried on by the slope of each function.
-TOLERANCES: dict[OperationClass, dict[DType, float]] = {
+TOLERANCES: dict[ErrorClass, dict[DType, float]] = {
     "arithmetic": {"float16": 1, "bfloat16": 1, "float32": 1, "float64": 1, "complex64": 4, "complex128": 4},
     "function": {"float16": 4, "bfloat16": 4, "float32": 32, "float64": 64, "complex64": 128, "complex128": 128},
     "sum": {"float16": 1, "bfloat16": 1, "float32": 1, "float64": 1, "complex64": 4, "complex128": 4},
@@ -40,7 +40,7 @@ TOLERANCES: dict[OperationClass, dict[DType, float]] = {
 }
 
 
-def tolerance_of(kind: OperationClass, dtype: DType) -> float:
+def tolerance_of(kind: ErrorClass, dtype: DType) -> float:
     """What `TOLERANCES` says, as a number and not in epsilons."""
     return TOLERANCES[kind].get(dtype, 64) * EPSILON[REAL_PART.get(dtype, dtype)] if is_inexact(dtype) else 0.0
 

@@ -32,7 +32,7 @@ host_operations: Event[[Any]] = Event()
 array_work: Event[[Any]] = Event()
 #: A function was traced (`anygpu.program.graph.Program`).
 programs: Event[[Any]] = Event()
-#: A worker was opened, lost or replaced (`anygpu.device_arrays.worker_events.WorkerEvent`).
+#: A worker was opened, lost or replaced (`anygpu.device_arrays.handle.WorkerEvent`).
 workers: Event[[Any]] = Event()
 #: The served metrics are asked for: subscribers return families of their own (`base.metric_families.Family`).
 scrapes: Event[[]] = Event()

@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-Kind = Literal["counter", "gauge", "histogram", "summary"]
+MetricKind = Literal["counter", "gauge", "histogram", "summary"]
 
 #: Characters of a label's value; what is longer is cut, and told apart by a hash.
 MOST_CHARACTERS = 200
@@ -31,12 +31,12 @@ class Family(NamedTuple):
 
     #: With its unit, and the suffix "_total" of a counter.
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     samples: list[Sample]
 
 
-def single(name: str, kind: Kind, text: str, value: float) -> Family:
+def single(name: str, kind: MetricKind, text: str, value: float) -> Family:
     """A family of one sample without labels."""
     return Family(name, kind, text, [Sample(value)])
 

@@ -15,7 +15,7 @@ from anygpu.codegen.dialects.vector_syntax import VectorSyntax
 from anygpu.codegen.dialects.vector_text import NotVectorisable, Text, VectorText
 from anygpu.codegen.dialects.wgsl import WGSLPrinter, WGSLVectors
 from anygpu.codegen.index import Index, constant, variable
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.kernel_builder import KernelBuilder, body_of
 from anygpu.codegen.kernel_ir import Buffer, Function, Load, Name, names_used
@@ -126,6 +126,9 @@ class VectorAccessor:
         return gcd(self.lengths[self.along], self.width)
 
     def _positions(self, *, in_units: bool = False) -> dict[str, Index]:
+        """Positions of the first of `width` neighbours: `along` counts units of the alignment in WGSL or where
+        asked, else elements.
+        """
         result = {name: variable(name, length) for name, length in self.lengths.items()}
         length = self.lengths[self.along]
         if isinstance(self.printer, WGSLPrinter) or in_units:
@@ -168,6 +171,7 @@ class VectorAccessor:
         return self._function(name, syntax, None, syntax.type_name(type), lines)
 
     def _begin(self, without: Sequence[int]) -> tuple[Lowering, VectorSyntax, VectorText]:
+        """A lowering for the function's body, with the vectors of the dialect and a printer of statements in them."""
         lowering, _ = _begin(self.builder, self.lengths, without)
         lowering.scopes[0].variables.update(("neighbour", "strip"))
         lowering.unique("strip")
@@ -184,6 +188,7 @@ class VectorAccessor:
     def _function(
         self, name: str, syntax: VectorSyntax, result: str | None, total: str | None, lines: Sequence[str]
     ) -> str:
+        """The text of a function that takes positions (and a total to store) and has these lines as its body."""
         parameters = dict.fromkeys(self.lengths, self.printer.syntax.types["i32"])
         if total is not None:
             parameters["total"] = total

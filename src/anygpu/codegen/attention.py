@@ -9,21 +9,20 @@ import numpy as np
 
 from anygpu.codegen.accessors import TemplateKernel, VectorAccessor, load_function, store_function
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.codegen.elementwise import narrowed
 from anygpu.codegen.index import ZERO, Index, flat, unflat
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder, store
+from anygpu.codegen.kernel_builder import KernelBuilder, printer, store
 from anygpu.codegen.kernel_ir import Function
 from anygpu.codegen.lower import Lowering, Value
 from anygpu.codegen.target import Target, compute_type
 from anygpu.codegen.templates import attention
-from anygpu.codegen.templates.attention import Meaning, Sizes, Tiling, Vectors
+from anygpu.codegen.templates.attention import AttentionSizes, AttentionTiling, AttentionVectors, Meaning
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.primitives import (
     Binary,
     Broadcast,
@@ -42,19 +41,20 @@ from anygpu.program.primitives import (
 )
 
 
-def sizes_of(program: Program, node: int) -> Sizes:
+def sizes_of(program: Program, node: int) -> AttentionSizes:
     q, k, v = (program.specs[each].shape for each in program.nodes[node].inputs[:3])
-    return Sizes(product(q[:-2]), q[-2], k[-2], q[-1], v[-1])
+    return AttentionSizes(product(q[:-2]), q[-2], k[-2], q[-1], v[-1])
 
 
-def tilings_of(program: Program, target: Target, node: int) -> list[Tiling]:
+def tilings_of(program: Program, target: Target, node: int) -> list[AttentionTiling]:
     """Candidates, the best guess first; none where it is done in several kernels."""
     if compute_type(program.specs[node].dtype) != "f32":
         return []
     return attention.tilings(target, sizes_of(program, node))
 
 
-def attention_kernel(builder: KernelBuilder, node: int, tiling: Tiling, name: str) -> Kernel:
+def attention_kernel(builder: KernelBuilder, node: int, tiling: AttentionTiling, name: str) -> Kernel:
+    """The kernel of one attention node: the template filled with this tiling and with accessors of its operands."""
     target, accessors, text = builder.target, _Accessors(builder, node), printer(builder.target)
     kernel = TemplateKernel(builder, text, accessors.functions(), [builder.stored[node].buffer])
     flags, in_vectors = accessors.in_vectors(text, tiling)
@@ -124,6 +124,7 @@ class _Accessors:
         return load_function(self.builder, name, lengths, 0, at, without=[self.node])
 
     def functions(self) -> list[Function]:
+        """Scalar loads of q, k, v and the bias, and the store of the result, as functions that the template calls."""
         found = [
             self._load("load_q", self.of_q, self._at(0, "row", "d")),
             self._load("load_k", self.of_k, self._at(1, "key", "d")),
@@ -134,7 +135,7 @@ class _Accessors:
             found.append(self._load("load_bias", self.of_bias, self._at(3, "row", "key")))
         return found
 
-    def in_vectors(self, text: Printer, tiling: Tiling) -> tuple[Vectors, list[str]]:
+    def in_vectors(self, text: Printer, tiling: AttentionTiling) -> tuple[AttentionVectors, list[str]]:
         """The vector accessors that can be made, and their texts. In WGSL buffers are declared in vectors for them."""
         if tiling.form == "vectors":
             bias = None
@@ -142,7 +143,7 @@ class _Accessors:
                 bias = self._vector_load(
                     text, "load_bias_vector", self.of_bias, "row", tiling.vector, 3, ("row", "key")
                 )
-            return Vectors(bias=bias is not None), [each for each in (bias,) if each is not None]
+            return AttentionVectors(bias=bias is not None), [each for each in (bias,) if each is not None]
         used: set[str] = set()
         if isinstance(text, WGSLPrinter):
             text.declare_in_vectors(None)
@@ -152,13 +153,14 @@ class _Accessors:
         out = self._vector_store(text, used)
         if isinstance(text, WGSLPrinter):
             text.declare_in_vectors(used)
-        flags = Vectors(q=q is not None, k=k is not None, v=v is not None, out=out is not None)
+        flags = AttentionVectors(q=q is not None, k=k is not None, v=v is not None, out=out is not None)
         return flags, [each for each in (q, k, v, out) if each is not None]
 
     def _vector_load(
         self, text: Printer, name: str, lengths: Mapping[str, int], along: str, width: int, number: int,
         axes: tuple[str, str], used: set[str] | None = None,
     ) -> str | None:  # fmt: skip
+        """A load of `width` neighbours of an operand as text, or None where they do not lie side by side."""
         accessor = VectorAccessor(self.builder, text, lengths, along, width)
         if not accessor.possible:
             return None

@@ -303,6 +303,7 @@ def _exp2(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 
 def _sinh(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """Hyperbolic sine of a + bi, without overflow where the result fits."""
     rest, scale = _shifted(a, keep, both_signs=True)
     one = a.literal(1.0)
     # With an infinite magnitude and no angle the real part is positive, which C leaves open.
@@ -316,6 +317,7 @@ def _sinh(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 
 def _cosh(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """Hyperbolic cosine of a + bi, without overflow where the result fits."""
     rest, scale = _shifted(a, keep, both_signs=True)
     unknown = keep("unknown", ~b.test("isfinite"))
     one = a.literal(1.0)
@@ -486,6 +488,7 @@ def _asin(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 
 def _acos(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """Arc cosine of a + bi, with NumPy's branch cuts and signs of zero."""
     opposite = keep("opposite", -b)
     (p, q), (r, s) = _beside_one(a, b, opposite, keep)
     infinite = keep("infinite", a.test("isinf") | b.test("isinf"))

@@ -14,22 +14,21 @@ import msgspec
 
 from anygpu.codegen.accessors import TemplateKernel, VectorAccessor, load_function, store_function
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.vector_syntax import EXACT
 from anygpu.codegen.dialects.vector_text import replaced
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.codegen.grouping import Group
 from anygpu.codegen.index import ZERO, Index, flat, strides, unflat, variable
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder
+from anygpu.codegen.kernel_builder import KernelBuilder, printer
 from anygpu.codegen.kernel_ir import Buffer, Function, Let, Load, Name
 from anygpu.codegen.lower import Lowering, Positions, Value, contract_positions
 from anygpu.codegen.materialise import is_row_reduction, is_short
 from anygpu.codegen.products import put_total, tilings_of
 from anygpu.codegen.target import ComputeType, Target, compute_type
 from anygpu.codegen.templates import convolution
-from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors
+from anygpu.codegen.templates.convolution import ConvolutionSizes, ConvolutionTiling, ConvolutionVectors
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
@@ -58,7 +57,7 @@ class Convolution(NamedTuple):
     #: The value that is x, and where it is read.
     source: int
     at: Positions
-    sizes: Sizes
+    sizes: ConvolutionSizes
     #: The lengths of all axes, and which of them are n, o and c; and those of h, w, i and j, where there are any.
     lengths: Mapping[str, int]
     batch: tuple[str, ...]
@@ -91,6 +90,7 @@ def convolutions_in(program: Program, target: Target, roots: Sequence[int], stor
 
 
 def convolution_of(program: Program, node: int, stored: Set[int]) -> Convolution | None:
+    """The contraction as a convolution, if one factor is read at positions that move with the result; else None."""
     op, inputs = program.nodes[node]
     if not isinstance(op, Contract) or KIND[program.specs[node].dtype] in ("bool", "complex"):
         return None
@@ -143,6 +143,7 @@ def _convolution(
     program: Program, node: int, side: int, read: _Read, mine: Sequence[str], others: Sequence[str],
     summed: Sequence[str], lengths: Mapping[str, int],
 ) -> Convolution:  # fmt: skip
+    """The convolution with its axes named: batch, output channels, input channels, and the moving axes y and x."""
     op, inputs = program.nodes[node]
     if not isinstance(op, Contract):
         raise TypeError(f"{op} is not a contraction")
@@ -151,7 +152,7 @@ def _convolution(
     height, down = (y.result, y.summed) if y is not None else (None, None)
     batch = tuple(name for name in mine if name not in (height, x.result))
     channels = tuple(name for name in summed if name not in (down, x.summed))
-    sizes = Sizes(
+    sizes = ConvolutionSizes(
         batch=product(tuple(lengths[name] for name in batch)),
         channels=product(tuple(lengths[name] for name in channels)),
         out_channels=product(tuple(lengths[name] for name in others)),
@@ -263,9 +264,9 @@ def contract_tilings(builder: KernelBuilder, group: Group, found: Convolution | 
     return [*products[:1], *direct[:1], *products[1:], *direct[1:_MOST_OTHERS]]
 
 
-def _direct_tilings(program: Program, target: Target, found: Convolution) -> list[Tiling]:
+def _direct_tilings(program: Program, target: Target, found: Convolution) -> list[ConvolutionTiling]:
     type = compute_type(program.specs[found.node].dtype)
-    return convolution.tilings(target, found.sizes, type, Vectors(), subgroup_size=target.subgroup_size)
+    return convolution.tilings(target, found.sizes, type, ConvolutionVectors(), subgroup_size=target.subgroup_size)
 
 
 def _is_product(program: Program, node: int) -> bool:
@@ -304,6 +305,7 @@ class _Accessors:
         self.of_out = {"n": sizes.batch, "o": sizes.out_channels, "h": sizes.height, "w": sizes.width}
 
     def x(self, lowering: Lowering, at: Mapping[str, Index]) -> Value:
+        """The input at batch n, channel c and a place that moves with the pixel, lowered to an expression."""
         found = self.found
         known = found.places(found.batch, at["n"]) | found.places(found.channels, at["c"])
         positions = []
@@ -317,6 +319,7 @@ class _Accessors:
         return lowering.value(found.source, tuple(positions))
 
     def w(self, lowering: Lowering, at: Mapping[str, Index]) -> Value:
+        """The weight of output channel o, channel c and the taps i and j, lowered to an expression."""
         found = self.found
         known = found.places(found.out, at["o"]) | found.places(found.channels, at["c"])
         known |= {found.across: at["j"]} | ({found.down: at["i"]} if found.down is not None else {})
@@ -350,7 +353,7 @@ class _Accessors:
             ),
         ]
 
-    def in_vectors(self, text: Printer, width: int) -> tuple[Vectors, list[str]]:
+    def in_vectors(self, text: Printer, width: int) -> tuple[ConvolutionVectors, list[str]]:
         """The vector accessors that can be made, and their texts. Buffers are declared in vectors for them."""
         if isinstance(text, _PrinterOfPairs):
             return self._in_wgsl_vectors(text, width)
@@ -358,13 +361,13 @@ class _Accessors:
         load = x.load("load_x_vector", self.x, without=self.group.members) if x.possible else None
         out = VectorAccessor(self.builder, text, self.of_out, "w", width)
         put = out.store("store_out_vector", self.type, self.out, without=self.group.members) if out.possible else None
-        flags = Vectors(x="none" if load is None else "anywhere", out=put is not None)
+        flags = ConvolutionVectors(x="none" if load is None else "anywhere", out=put is not None)
         return flags, [each for each in (load, put) if each is not None]
 
-    def _in_wgsl_vectors(self, text: _PrinterOfPairs, width: int) -> tuple[Vectors, list[str]]:
+    def _in_wgsl_vectors(self, text: _PrinterOfPairs, width: int) -> tuple[ConvolutionVectors, list[str]]:
         """A buffer of vectors has no others, so they begin at multiples of their width."""
         if self.type not in ("f32", "i32", "u32"):
-            return Vectors(), []
+            return ConvolutionVectors(), []
         text.declare_in_vectors(None)
         declared: set[str] = set()
         texts: list[str] = []
@@ -388,8 +391,8 @@ class _Accessors:
             declared |= out.used
         text.declare_in_vectors(declared)
         if aligned is None:
-            return Vectors(out=put is not None), texts
-        return Vectors(x="aligned", out=put is not None, width=read, phase=phase), texts
+            return ConvolutionVectors(out=put is not None), texts
+        return ConvolutionVectors(x="aligned", out=put is not None, width=read, phase=phase), texts
 
     def _aligned(self, text: WGSLPrinter, width: int) -> tuple[Index, Buffer, int] | None:
         """The index at which x is read, its buffer, and the elements that may be read at once in every row."""
@@ -411,13 +414,16 @@ class _Accessors:
         return None
 
 
-def convolution_kernel(builder: KernelBuilder, group: Group, found: Convolution, tiling: Tiling, name: str) -> Kernel:
+def convolution_kernel(
+    builder: KernelBuilder, group: Group, found: Convolution, tiling: ConvolutionTiling, name: str
+) -> Kernel:
+    """The kernel of a group that begins with a convolution: the template filled with this tiling."""
     dialect, sizes = builder.target.dialect, found.sizes
     accessors = _Accessors(builder, group, found)
     text = _PrinterOfPairs(builder.target) if dialect == "wgsl" else printer(builder.target)
     written = [builder.stored[node].buffer for node in group.members]
     kernel = TemplateKernel(builder, text, accessors.functions(), written)
-    flags, in_vectors = accessors.in_vectors(text, tiling.vector) if tiling.vector > 1 else (Vectors(), [])
+    flags, in_vectors = accessors.in_vectors(text, tiling.vector) if tiling.vector > 1 else (ConvolutionVectors(), [])
     template = partial(convolution.text, dialect, accessors.type, sizes, tiling, flags)
     work = 2.0 * builder.program.specs[found.node].size * sizes.channels * sizes.window[0] * sizes.window[1]
     grid = convolution.grid(sizes, tiling)

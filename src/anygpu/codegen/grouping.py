@@ -19,13 +19,13 @@ from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Concatenate, Contract, Reduce, Search, product
 
-Kind = OneOf["map", "rows", "contract", "pieces", "other"]
+GroupKind = OneOf["map", "rows", "contract", "pieces", "other"]
 
 
 class Group:
     """Stored values that one kernel computes."""
 
-    def __init__(self, kind: Kind, first: int, *, rows: int = 0, length: int = 0, parts: int = 1) -> None:
+    def __init__(self, kind: GroupKind, first: int, *, rows: int = 0, length: int = 0, parts: int = 1) -> None:
         self.kind = kind
         self.members = [first]
         #: For "rows": their number and length, their reductions, and the number of parts that each is cut into.
@@ -41,7 +41,7 @@ class Group:
         self.reads: set[int] = set()
 
 
-class Reading(Lowering):
+class ReadingLowering(Lowering):
     """Follows a value down to what is stored, and remembers where it was read."""
 
     def __init__(self, program: Program, stored: frozenset[int]) -> None:
@@ -194,7 +194,7 @@ class _Grouping:
         self._start(group, root, reads)
 
     def _element_reads(self, root: int, length: int) -> dict[int, set[Positions]]:
-        reading = Reading(self.program, self.stored - {root})
+        reading = ReadingLowering(self.program, self.stored - {root})
         rows = self.program.specs[root].size
         row = variable("row", rows)
         element_of(reading, root, row, variable("column", length))
@@ -214,7 +214,7 @@ class _Grouping:
     # -- maps
 
     def _place_map(self, root: int) -> None:
-        reading = Reading(self.program, self.stored - {root})
+        reading = ReadingLowering(self.program, self.stored - {root})
         shape = self.program.specs[root].shape
         positions = axis_variables(shape)
         reading.value(root, positions)

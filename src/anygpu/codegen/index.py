@@ -15,7 +15,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 
-class Variable(NamedTuple):
+class IndexVariable(NamedTuple):
     """A number that the kernel knows by name, between `low` and `high`, both included."""
 
     name: str
@@ -63,7 +63,7 @@ class Clamped(NamedTuple):
     kind: str = "clamped"
 
 
-Atom = Variable | Quotient | Remainder | Clamped
+Atom = IndexVariable | Quotient | Remainder | Clamped
 
 
 class Index:
@@ -93,7 +93,7 @@ class Index:
         """The distance between neighbours along a variable; `None` when they are not evenly spaced."""
         step = 0
         for atom, factor in self.terms:
-            if isinstance(atom, Variable) and atom.name == name:
+            if isinstance(atom, IndexVariable) and atom.name == name:
                 step += factor
             elif _mentions(atom, name):
                 return None
@@ -181,14 +181,14 @@ class Index:
 
 
 def _mentions(atom: Atom, name: str) -> bool:
-    if isinstance(atom, Variable):
+    if isinstance(atom, IndexVariable):
         return atom.name == name
     return atom.of.depends_on(name)
 
 
 def _shown(atom: Atom) -> str:
     match atom:
-        case Variable():
+        case IndexVariable():
             return atom.name
         case Quotient():
             return f"({atom.of})//{atom.by}"
@@ -224,7 +224,7 @@ def constant(number: int) -> Index:
 
 def variable(name: str, length: int) -> Index:
     """Counts from 0 to length - 1."""
-    return Index(0, [(Variable(name, 0, length - 1), 1)]) if length > 1 else ZERO
+    return Index(0, [(IndexVariable(name, 0, length - 1), 1)]) if length > 1 else ZERO
 
 
 def clamped(index: Index, length: int) -> Index:

@@ -122,7 +122,7 @@ class Check(msgspec.Struct, frozen=True):
     buffer: str = ""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class KernelChoice(msgspec.Struct, frozen=True):
     """Sizes of a kernel that measuring may choose from: records of numbers, the best guess first."""
 
     #: The name of the value that the kernel computes; `schedule` takes a choice by this name.
@@ -141,7 +141,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     #: The slot that is cleared before the steps, and has the broken rules after them.
     status: int | None = None
     checks: tuple[Check, ...] = ()
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[KernelChoice, ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence, Set
 
 import msgspec
 
-from anygpu.codegen.dialects.printer import Filled, only_used
-from anygpu.codegen.dialects.printers import printer
+from anygpu.codegen.dialects.opencl import OpenCLPrinter
+from anygpu.codegen.dialects.printer import Filled, Printer, only_used
+from anygpu.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.codegen.index import Index
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.kernel_ir import (
@@ -29,11 +30,26 @@ from anygpu.codegen.target import Target, components
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 
+# -- WGSL and OpenCL C
+#
+# Two ways to print the same kernel form. (LLVM IR, which has loop nests, is apart.)
+
+
+def printer(target: Target) -> Printer:
+    """What prints kernels for devices of that kind."""
+    return WGSLPrinter(target) if target.dialect == "wgsl" else OpenCLPrinter(target)
+
+
+# -- builds kernels from statements
+#
+# Sizes, buffers, and how values are stored.
+
+
 #: More work than this in one kernel, and a driver may have to cut it into several dispatches.
 LONG_WORK = 2e8
 
 
-class Shape(msgspec.Struct, frozen=True):
+class GroupShape(msgspec.Struct, frozen=True):
     """The tunable numbers of a kernel that is a loop."""
 
     #: Invocations in a group.

@@ -16,7 +16,7 @@ import msgspec
 from anygpu.codegen import complexes, elementwise, reductions
 from anygpu.codegen.elementwise import converted
 from anygpu.codegen.index import ZERO, Index, clamped, constant, flat, reshaped, unflat, variable
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,
@@ -240,13 +240,9 @@ class Lowering:
                 moved = zip(positions, op.starts, op.steps, strict=True)
                 return at(inputs[0], tuple(position * step + start for position, start, step in moved))
             case Flip():
-                return at(
-                    inputs[0],
-                    tuple(
-                        constant(length - 1) - position if axis in op.axes else position
-                        for axis, (position, length) in enumerate(zip(positions, spec.shape, strict=True))
-                    ),
-                )
+                ends = [constant(length - 1) - position for position, length in zip(positions, spec.shape, strict=True)]
+                flipped = (ends[axis] if axis in op.axes else position for axis, position in enumerate(positions))
+                return at(inputs[0], tuple(flipped))
             case Windows():
                 *outer, inner = positions
                 outer[op.axis] = outer[op.axis] * op.step + inner

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from anygpu.codegen.index import Index, clamped, flat, unflat, variable
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder, Shape, leave_beyond, power_of_two_up, store
+from anygpu.codegen.kernel_builder import GroupShape, KernelBuilder, leave_beyond, power_of_two_up, store
 from anygpu.codegen.kernel_ir import Apply, If, Let, Literal, Load, Loop, Name, Position, Statement, StoreWord, Text
 from anygpu.codegen.lower import Lowering
 from anygpu.codegen.target import Target, is_narrow
@@ -19,7 +19,7 @@ from anygpu.program.primitives import Concatenate
 _WORTH_TURNING = 4096
 
 
-def map_kernel(builder: KernelBuilder, members: Sequence[int], shape: Shape, name: str) -> Kernel:
+def map_kernel(builder: KernelBuilder, members: Sequence[int], shape: GroupShape, name: str) -> Kernel:
     program, target = builder.program, builder.target
     size = program.specs[members[0]].size
     needed = [node for node in members if node in builder.needed]
@@ -51,7 +51,7 @@ def map_kernel(builder: KernelBuilder, members: Sequence[int], shape: Shape, nam
     )
 
 
-def _turned_kernel(builder: KernelBuilder, members: Sequence[int], cut: Turned, shape: Shape, name: str) -> Kernel:
+def _turned_kernel(builder: KernelBuilder, members: Sequence[int], cut: Turned, shape: GroupShape, name: str) -> Kernel:
     group_size = min(shape.group, 64, builder.target.group_limit, max(1, power_of_two_up(cut.blocks)))
     groups = -(-cut.blocks // group_size)
     number = variable("group", groups) * group_size + variable("lane", group_size)
@@ -74,7 +74,7 @@ def _turned_kernel(builder: KernelBuilder, members: Sequence[int], cut: Turned, 
     )
 
 
-def _elements_of(size: int, shape: Shape) -> int:
+def _elements_of(size: int, shape: GroupShape) -> int:
     """Elements of one invocation: several vectors only where enough invocations are left."""
     return shape.elements if size >= 256 * shape.elements else max(1, min(shape.vector, shape.elements))
 
@@ -175,7 +175,7 @@ def _map_body(
             store(lowering, builder, node, place, value)
 
 
-def piece_kernels(builder: KernelBuilder, node: int, shape: Shape, name: str) -> list[Kernel]:
+def piece_kernels(builder: KernelBuilder, node: int, shape: GroupShape, name: str) -> list[Kernel]:
     """A concatenation: each part writes itself to where it belongs."""
     program, target = builder.program, builder.target
     op, inputs = program.nodes[node]
@@ -227,7 +227,7 @@ def piece_kernels(builder: KernelBuilder, node: int, shape: Shape, name: str) ->
 
 
 #: Writes what a map does at a place, in C order.
-Body = Callable[[Lowering, Index], None]
+MapBody = Callable[[Lowering, Index], None]
 
 
 class Turned(NamedTuple):
@@ -271,7 +271,7 @@ class Turned(NamedTuple):
         return Loop("step", zero, self.steps, 1, (turn,)) if self.steps > 1 else turn
 
 
-def turned(target: Target, shapes: Sequence[tuple[int, ...]], lowering: Lowering, body: Body) -> Turned | None:
+def turned(target: Target, shapes: Sequence[tuple[int, ...]], lowering: Lowering, body: MapBody) -> Turned | None:
     """The blocks of a map that should be done in blocks; `lowering` is only used to look."""
     shape = shapes[0]
     if any(each != shape for each in shapes) or len(shape) < 2:
@@ -285,7 +285,7 @@ def turned(target: Target, shapes: Sequence[tuple[int, ...]], lowering: Lowering
     return Turned(shape, axis, width, steps, reads_along=target.scalar_invocations)
 
 
-def _axis_read_along(shape: tuple[int, ...], lowering: Lowering, body: Body) -> int | None:
+def _axis_read_along(shape: tuple[int, ...], lowering: Lowering, body: MapBody) -> int | None:
     names = [f"axis_{axis}" for axis in range(len(shape))]
     lowering.scopes[0].variables.update(names)
     body(lowering, flat([variable(name, length) for name, length in zip(names, shape, strict=True)], shape))

@@ -10,7 +10,7 @@ from anygpu.codegen.lower import single_value
 from anygpu.codegen.target import Target, components, is_narrow
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import (
     Concatenate,

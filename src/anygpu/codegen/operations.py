@@ -8,11 +8,10 @@ import msgspec
 
 from anygpu.codegen.accessors import buffers_of, load_function, store_function, texts_of
 from anygpu.codegen.dialects.printer import Filled
-from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.elementwise import converted, narrowed
 from anygpu.codegen.index import Index, flat, unflat
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder, body_of
+from anygpu.codegen.kernel_builder import KernelBuilder, body_of, printer
 from anygpu.codegen.kernel_ir import Apply, Buffer, Expr, Function, Literal, Name, Report, Statement, Store, names_used
 from anygpu.codegen.lower import Lowering, Value
 from anygpu.codegen.target import NARROWED, STORED, ComputeType, components, compute_type
@@ -163,7 +162,7 @@ def _scatter(builder: KernelBuilder, node: int, op: Scatter, distinct: bool) -> 
     program = builder.program
     array, indices, updates = program.nodes[node].inputs
     shape, index_spec = program.specs[array].shape, program.specs[indices]
-    layout = scatter.Layout(
+    layout = scatter.ScatterLayout(
         batch=product(shape[: op.batch]),
         before=product(shape[op.batch : op.axis]),
         axis=shape[op.axis],

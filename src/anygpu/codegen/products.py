@@ -8,13 +8,12 @@ from typing import NamedTuple, cast
 
 from anygpu.codegen.accessors import Put, TemplateKernel, VectorAccessor, load_function, store_function
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.printers import printer
 from anygpu.codegen.dialects.wgsl import WGSLPrinter, WGSLVectors
 from anygpu.codegen.elementwise import narrowed
 from anygpu.codegen.grouping import Group, from_order
 from anygpu.codegen.index import Index, flat, unflat, variable
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder, leave_beyond, store
+from anygpu.codegen.kernel_builder import KernelBuilder, leave_beyond, printer, store
 from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import msgspec
 
 from anygpu.codegen import reductions
-from anygpu.codegen.grouping import Group, element_of
+from anygpu.codegen.grouping import Group, element_of, row_sizes
 from anygpu.codegen.index import Index, constant, flat, unflat, variable
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder, Shape, leave_beyond, power_of_two_up, store
+from anygpu.codegen.kernel_builder import GroupShape, KernelBuilder, as_stored, leave_beyond, power_of_two_up, store
 from anygpu.codegen.kernel_ir import (
     Apply,
+    Buffer,
     Expr,
     Fold,
     If,
@@ -24,17 +26,19 @@ from anygpu.codegen.kernel_ir import (
     Name,
     Position,
     Statement,
+    Store,
+    Variable,
 )
 from anygpu.codegen.lower import Lowering, Positions, RowCache
 from anygpu.codegen.materialise import own_cost
-from anygpu.codegen.target import COMPUTE, Target, components, compute_type
+from anygpu.codegen.target import COMPUTE, STORED, ComputeType, Target, components, compute_type
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Reduce, Unary
 
 
-def rows_kernel(builder: KernelBuilder, group: Group, shape: Shape, name: str) -> Kernel:
+def rows_kernel(builder: KernelBuilder, group: Group, shape: GroupShape, name: str) -> Kernel:
     """One row for each group of lanes: its reductions in order, then what is made of them."""
     lanes = min(shape.lanes, builder.target.group_limit)
     of_elements = any(axes is not None for axes in group.row_axes.values())
@@ -80,16 +84,16 @@ def _loads_without(statements: Sequence[Statement], name: str) -> bool:
     )
 
 
-class Column:
+class RowColumn:
     """The column that the loop being written is at."""
 
     def __init__(self) -> None:
         self.index: Index | None = None
 
 
-def keep_what_is_dear(lowering: Lowering, builder: KernelBuilder, group: Group, row: Index) -> Column:
+def keep_what_is_dear(lowering: Lowering, builder: KernelBuilder, group: Group, row: Index) -> RowColumn:
     """Values that several loops over a row need, and that are dear, wait in the result's own memory between them."""
-    column = Column()
+    column = RowColumn()
     program = builder.program
     loops = [*group.reductions, *(node for node in group.members if group.row_axes[node] is not None)]
     results = [node for node in loops if group.row_axes[node] is not None and node in builder.needed]
@@ -147,7 +151,7 @@ def _has_function_below(program: Program, node: int, stored: set[int]) -> bool:
 
 
 def begin_rows(
-    rows: int, lanes: int, elements: int, shape: Shape, target: Target
+    rows: int, lanes: int, elements: int, shape: GroupShape, target: Target
 ) -> tuple[Index, int, int, list[Statement]]:
     """The row that an invocation works on, the sizes of the grid, and the first statements."""
     if elements > 1:
@@ -167,7 +171,7 @@ def begin_rows(
     return variable("row", rows), group_size, groups, statements
 
 
-def stretch_of(rows: int, lanes: int, shape: Shape) -> int:
+def stretch_of(rows: int, lanes: int, shape: GroupShape) -> int:
     """The number of neighbouring rows that one invocation has at once."""
     return shape.elements if lanes == 1 and shape.elements > 1 and rows % shape.elements == 0 else 1
 
@@ -223,7 +227,7 @@ def _reduce_rows(
     length: int,
     lanes: int,
     vector: int,
-    kept: Column,
+    kept: RowColumn,
 ) -> None:
     states: dict[int, tuple[Name, ...]] = {}
     for node in nodes:
@@ -282,7 +286,7 @@ def fold(lowering: Lowering, node: int, fn: ReduceFunction, dtype: DType, state:
 
 
 def store_rows(
-    lowering: Lowering, builder: KernelBuilder, group: Group, row: Index, lanes: int, vector: int, kept: Column
+    lowering: Lowering, builder: KernelBuilder, group: Group, row: Index, lanes: int, vector: int, kept: RowColumn
 ) -> None:
     """Values of the row by its first lane; values of elements by all of them."""
     of_elements = [node for node in group.members if group.row_axes[node] is not None]
@@ -325,3 +329,143 @@ def row_positions(program: Program, node: int, axes: Sequence[int], row: Index, 
     along = dict(zip(axes, unflat(row, [shape[axis] for axis in axes]), strict=True))
     along |= dict(zip(lanes, unflat(column, [shape[axis] for axis in lanes]), strict=True))
     return tuple(along[axis] for axis in range(len(shape)))
+
+
+# -- long rows in two stages
+#
+# Parts of them are reduced, and a second kernel reduces the parts.
+
+
+def part_buffers(builder: KernelBuilder, group: Group, new_slot: Callable[[int], int]) -> list[Buffer]:
+    """The buffers for partial results of a reduction: one for each component of its state."""
+    (node,) = group.reductions
+    fn, dtype = reduction_of(builder.program, node)
+    result = []
+    for number, type in enumerate(reductions.state_types(fn, dtype)):
+        element = STORED[type]
+        size = group.rows * group.parts
+        name = f"parts_{node}" if number == 0 else f"parts_{node}_{number}"
+        buffer = Buffer(name, 0, element, size)
+        result.append(msgspec.structs.replace(buffer, slot=new_slot(buffer.nbytes)))
+    return result
+
+
+def two_stage_kernels(
+    builder: KernelBuilder, group: Group, shape: GroupShape, last: GroupShape, name: str, parts: Sequence[Buffer]
+) -> list[Kernel]:
+    """Long rows are cut into parts, each reduced on its own; a second kernel reduces the parts."""
+    (node,) = group.reductions
+    fn, dtype = reduction_of(builder.program, node)
+    builder.buffers.update({buffer.name: buffer for buffer in parts})
+    return [
+        _part_kernel(builder, group, node, fn, dtype, shape, f"{name}_parts", parts),
+        _last_kernel(builder, group, node, fn, dtype, last, name, parts),
+    ]
+
+
+def part_size(length: int, parts: int) -> int:
+    """The length of one part of a row: long parts begin at whole vectors."""
+    size = -(-length // parts)
+    return -(-size // 64) * 64 if size >= 1024 else size
+
+
+def _part_kernel(
+    builder: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: GroupShape, name: str,
+    parts: Sequence[Buffer],
+) -> Kernel:  # fmt: skip
+    lanes = min(shape.lanes, builder.target.group_limit)
+    elements = stretch_of(group.rows, lanes, shape)
+    _, length = row_sizes(builder.program, node)
+    size = part_size(length, group.parts)
+    # Parts of one row that follow each other are next to each other in `parts`, rows are neighbours within a part.
+    blocks = group.rows // elements
+    job, group_size, groups, statements = begin_rows(blocks * group.parts, lanes, 1, shape, builder.target)
+    lowering = builder.lowering(group.members)
+    lowering.scopes[0].variables.update(("row", "lane"))
+    number = job // blocks
+    start: Expr = Position(number * size + (variable("lane", lanes) if lanes > 1 else 0))
+    stop: Expr = Position(number * size + size)
+    if group.parts * size != length:
+        stop = lowering.named("stop", Apply("minimum", (stop, Literal(length, "i32")), "i32"))
+    with lowering.inside("part") if elements > 1 else nullcontext() as stretch:
+        row = job % blocks * elements + variable("part", elements)
+        state = lowering.begin(node, fn, dtype, lambda at: element_of(lowering, node, row, at))
+        counter = lowering.unique("column")
+        column = Index(0, [(Counter(counter, 0, length - 1), 1)])
+        with lowering.inside(counter) as scope:
+            lowering.take(node, fn, dtype, state, element_of(lowering, node, row, column), Position(column))
+        sums = sums_of(builder, [node], {node: state})
+        vector = shape.vector if elements == 1 else 1
+        lowering.add(Loop(counter, start, stop, lanes, tuple(scope.statements), sums=sums, vector=vector))
+        if lanes > 1:
+            lowering.add(fold(lowering, node, fn, dtype, state, lanes))
+        place = job * elements + variable("part", elements)
+        stores = tuple(
+            Store(buffer.name, place, as_stored(each, buffer.dtype)) for buffer, each in zip(parts, state, strict=True)
+        )
+        if lanes > 1:
+            lowering.add(If(Apply("equal", (Name("lane", "i32"), Literal(0, "i32")), "bool"), stores))
+        else:
+            for each in stores:
+                lowering.add(each)
+    if stretch is not None:
+        lowering.add(Loop("part", Literal(0, "i32"), elements, 1, tuple(stretch.statements), vector=elements))
+    work, moved = builder.work_of([node])
+    return builder.kernel(
+        name, [*statements, *lowering.statements], groups=groups, group_size=group_size,
+        written=[buffer.name for buffer in parts], work=work, bytes_moved=moved,
+    )  # fmt: skip
+
+
+def _last_kernel(
+    builder: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: GroupShape, name: str,
+    parts: Sequence[Buffer],
+) -> Kernel:  # fmt: skip
+    lanes = min(shape.lanes, builder.target.group_limit)
+    elements = stretch_of(group.rows, lanes, shape)
+    row, group_size, groups, statements = begin_rows(group.rows, lanes, elements, shape, builder.target)
+    lowering = builder.lowering(group.members)
+    lowering.scopes[0].variables.update(("row", "lane", "block"))
+    lowering.row = row
+    types = reductions.state_types(fn, dtype)
+
+    def partial(number: Index) -> tuple[Expr, ...]:
+        place = number * group.rows + row
+        values = []
+        for buffer, type in zip(parts, types, strict=True):
+            value: Expr = lowering.named(f"{buffer.name}_value", Load(buffer.name, place, _loaded_type(type)))
+            if type == "bool":
+                value = Apply("not_equal", (value, Literal(0, "u32")), "bool")
+            values.append(value)
+        return tuple(values)
+
+    with lowering.inside("part") if elements > 1 else nullcontext() as stretch:
+        state = []
+        # Where nothing is neutral, the first value is: it may be taken twice without harm.
+        for number, value in enumerate(reductions.identity(fn, dtype) or partial(constant(0))):
+            variable_name = lowering.unique(f"{fn}_{node}" if number == 0 else f"{fn}_{node}_{number}")
+            lowering.add(Variable(variable_name, value))
+            state.append(Name(variable_name, value.type))
+        counter = lowering.unique("column")
+        with lowering.inside(counter) as scope:
+            others = partial(variable(counter, group.parts))
+            values = reductions.combined(fn, dtype, tuple(state), others, lowering._namer(node))
+            lowering.assign(node, state, values)
+        vector = shape.vector if elements == 1 else 1
+        sums = sums_of(builder, [node], {node: tuple(state)})
+        lowering.add(lane_loop(counter, group.parts, lanes, scope.statements, vector, sums))
+        if lanes > 1:
+            lowering.add(fold(lowering, node, fn, dtype, tuple(state), lanes))
+        lowering.of_row[node] = lowering.end(node, fn, dtype, tuple(state))
+        store_rows(lowering, builder, group, row, lanes, 1, RowColumn())
+    if stretch is not None:
+        lowering.add(Loop("part", Literal(0, "i32"), elements, 1, tuple(stretch.statements), vector=elements))
+    return builder.kernel(
+        name, [*statements, *lowering.statements], groups=groups, group_size=group_size,
+        written=[builder.stored[each].buffer for each in group.members if each in builder.needed],
+        work=float(group.rows * group.parts), bytes_moved=0.0,
+    )  # fmt: skip
+
+
+def _loaded_type(type: ComputeType) -> ComputeType:
+    return "u32" if type == "bool" else type

@@ -10,25 +10,24 @@ import msgspec
 
 from anygpu.codegen.attention import attention_kernel, decomposed, tilings_of
 from anygpu.codegen.convolutions import Convolution, contract_tilings, convolution_kernel, convolutions_in
-from anygpu.codegen.custom.lowering import Launch, checks_of, launch_kernel, launches_in, with_copies
+from anygpu.codegen.custom.lowering import KernelLaunch, checks_of, launch_kernel, launches_in, with_copies
 from anygpu.codegen.grouping import Group, grouped, row_sizes
-from anygpu.codegen.kernel import Check, Choice, Kernel, Output, Schedule, Slot, renumbered
-from anygpu.codegen.kernel_builder import KernelBuilder, Shape
+from anygpu.codegen.kernel import Check, Kernel, KernelChoice, Output, Schedule, Slot, renumbered
+from anygpu.codegen.kernel_builder import GroupShape, KernelBuilder
 from anygpu.codegen.kernel_ir import Buffer
 from anygpu.codegen.lower import NotInKernel, Stored, buffer_names, single_value, spec_of_parts
 from anygpu.codegen.maps import map_kernel, piece_kernels
 from anygpu.codegen.materialise import chosen, is_row_reduction, matrix_sizes
 from anygpu.codegen.operations import operation_kernels, search_function
-from anygpu.codegen.parts import part_buffers, part_size, two_stage_kernels
 from anygpu.codegen.products import product_kernels
-from anygpu.codegen.rows import rows_kernel
+from anygpu.codegen.rows import part_buffers, part_size, rows_kernel, two_stage_kernels
 from anygpu.codegen.target import WIDE, Target, is_narrow
-from anygpu.codegen.templates.attention import Tiling as Attending
-from anygpu.codegen.templates.convolution import Tiling as Direct
+from anygpu.codegen.templates.attention import AttentionTiling as Attending
+from anygpu.codegen.templates.convolution import ConvolutionTiling as Direct
 from anygpu.codegen.templates.matmul import Tiling
 from anygpu.program.dtypes import ITEMSIZE, KIND
 from anygpu.program.graph import Node, Program
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import (
     Binary,
@@ -49,7 +48,7 @@ from anygpu.program.primitives import (
     free_axes,
 )
 
-Sizes = TypeVar("Sizes", bound=msgspec.Struct)
+TunedSizes = TypeVar("TunedSizes", bound=msgspec.Struct)
 
 #: Whether no run can give a Gather or Scatter an index outside of its axis.
 InRange = Callable[[int], bool]
@@ -97,9 +96,9 @@ class _Scheduler:
         self.distinct = distinct
         self.offsets = offsets
         self.chosen = chosen
-        self.choices: list[Choice] = []
+        self.choices: list[KernelChoice] = []
         self.convolutions: dict[int, Convolution] = {}
-        self.launches: dict[int, Launch] = {}
+        self.launches: dict[int, KernelLaunch] = {}
         #: Nodes that a launch for another one makes as well.
         self.made: set[int] = set()
         self.names = buffer_names(program)
@@ -296,13 +295,13 @@ class _Scheduler:
         match group.kind:
             case "map":
                 candidates = map_shapes(self.target)
-                shape = self._pick(name, candidates, Shape)
+                shape = self._pick(name, candidates, GroupShape)
                 self.steps.append(map_kernel(builder, group.members, shape, name))
             case "pieces":
-                self.steps += piece_kernels(builder, first, Shape(), name)
+                self.steps += piece_kernels(builder, first, GroupShape(), name)
             case "rows":
                 candidates = rows_shapes(self.program, self.target, group)
-                shape = self._pick(name, candidates, Shape)
+                shape = self._pick(name, candidates, GroupShape)
                 if group.parts == 1:
                     self.steps.append(rows_kernel(builder, group, shape, name))
                 else:
@@ -327,7 +326,7 @@ class _Scheduler:
                 distinct = isinstance(op, Scatter) and self.distinct(inputs[1])
                 self.steps += operation_kernels(builder, first, self._new_temporary, distinct=distinct)
         if len(candidates) > 1:
-            self.choices.append(Choice(name, tuple(candidates), tuple(range(before, len(self.steps)))))
+            self.choices.append(KernelChoice(name, tuple(candidates), tuple(range(before, len(self.steps)))))
 
     def _launch(self, node: int) -> None:
         """A user's own kernel, once for all of its results."""
@@ -345,7 +344,7 @@ class _Scheduler:
                 )
             )
 
-    def _pick(self, name: str, candidates: Sequence[msgspec.Struct], kind: type[Sizes]) -> Sizes:
+    def _pick(self, name: str, candidates: Sequence[msgspec.Struct], kind: type[TunedSizes]) -> TunedSizes:
         picked = self.chosen.get(name, candidates[0])
         if not isinstance(picked, kind):
             raise TypeError(f"{name} takes a {kind.__name__}, not {picked!r}")
@@ -427,13 +426,13 @@ def _last_axis(shape: Sequence[int]) -> int:
     return next((axis for axis in range(len(shape) - 1, -1, -1) if shape[axis] > 1), -1)
 
 
-def map_shape(target: Target) -> Shape:
+def map_shape(target: Target) -> GroupShape:
     if target.scalar_invocations:
-        return Shape(group=64, elements=4 * target.vector_width, vector=target.vector_width)
-    return Shape(group=min(128, target.group_limit), elements=16 if target.emulated else 4, vector=4)
+        return GroupShape(group=64, elements=4 * target.vector_width, vector=target.vector_width)
+    return GroupShape(group=min(128, target.group_limit), elements=16 if target.emulated else 4, vector=4)
 
 
-def map_shapes(target: Target) -> list[Shape]:
+def map_shapes(target: Target) -> list[GroupShape]:
     """Candidates, the best guess first."""
     first, replace = map_shape(target), msgspec.structs.replace
     others = [replace(first, group=group) for group in (64, 256) if group <= target.group_limit]
@@ -444,16 +443,16 @@ def map_shapes(target: Target) -> list[Shape]:
     return list(dict.fromkeys([first, *others]))
 
 
-def rows_shapes(program: Program, target: Target, group: Group) -> list[Shape]:
+def rows_shapes(program: Program, target: Target, group: Group) -> list[GroupShape]:
     first, replace = rows_shape(program, target, group), msgspec.structs.replace
-    others: list[Shape] = []
+    others: list[GroupShape] = []
     if first.lanes == 1:
         others = [replace(first, group=size) for size in (1, 8, 64)]
     else:
         # All loops of a lane together stay within the limit.
         longest = part_size(group.length, group.parts) * (len(group.reductions) + 1)
         if longest <= target.loop_limit:
-            others.append(Shape(group=64, lanes=1, vector=4))
+            others.append(GroupShape(group=64, lanes=1, vector=4))
         counts = (target.subgroup_size or 8, 32, 64, 128, 256)
         others += [
             replace(first, group=lanes, lanes=lanes)
@@ -464,19 +463,19 @@ def rows_shapes(program: Program, target: Target, group: Group) -> list[Shape]:
     return list(dict.fromkeys([first, *others]))
 
 
-def rows_shape(program: Program, target: Target, group: Group) -> Shape:
+def rows_shape(program: Program, target: Target, group: Group) -> GroupShape:
     length, jobs = part_size(group.length, group.parts), group.rows * group.parts
     if not _is_inner(program, group.reductions[0]):
         return _stretches(target, group.rows)
     if target.scalar_invocations:
-        return Shape(group=1 if length >= 256 else 64, lanes=1, vector=target.vector_width)
+        return GroupShape(group=1 if length >= 256 else 64, lanes=1, vector=target.vector_width)
     if length < 32:
-        return Shape(group=64, lanes=1, vector=4)
+        return GroupShape(group=64, lanes=1, vector=4)
     lanes = _lanes_for(target, jobs, length)
     # Rows of one group share loads that are the same for all, as long as there are enough groups.
     enough = _enough(target.subgroup_size or 32)
     rows = next((each for each in (16, 8, 4, 2) if jobs % each == 0 and 2 * jobs * lanes >= each * enough), 1)
-    return Shape(group=lanes, lanes=lanes, rows=rows if length <= 128 * lanes else 1, vector=4)
+    return GroupShape(group=lanes, lanes=lanes, rows=rows if length <= 128 * lanes else 1, vector=4)
 
 
 def _enough(width: int) -> int:
@@ -497,21 +496,21 @@ def _lanes_for(target: Target, rows: int, length: int) -> int:
     return min(lanes, most)
 
 
-def _stretches(target: Target, rows: int) -> Shape:
+def _stretches(target: Target, rows: int) -> GroupShape:
     """Rows are neighbours: each invocation has a stretch of them, in as many vectors as divide them evenly."""
     if not target.scalar_invocations:
-        return Shape(group=64, lanes=1, elements=4, vector=4)
+        return GroupShape(group=64, lanes=1, elements=4, vector=4)
     vector = target.vector_width
     elements = next((vector * times for times in (8, 4, 2, 1) if rows % (vector * times) == 0), 1)
-    return Shape(group=1 if elements > 1 else 64, lanes=1, elements=elements, vector=vector)
+    return GroupShape(group=1 if elements > 1 else 64, lanes=1, elements=elements, vector=vector)
 
 
-def last_shape(target: Target, group: Group) -> Shape:
+def last_shape(target: Target, group: Group) -> GroupShape:
     if group.rows > 64:
         return _stretches(target, group.rows)
     if target.scalar_invocations:
-        return Shape(group=1, lanes=1, vector=target.vector_width)
+        return GroupShape(group=1, lanes=1, vector=target.vector_width)
     if group.parts < 64:
-        return Shape(group=64, lanes=1, elements=4, vector=4)
+        return GroupShape(group=64, lanes=1, elements=4, vector=4)
     lanes = _lanes_for(target, group.rows, group.parts)
-    return Shape(group=lanes, lanes=lanes, vector=4)
+    return GroupShape(group=lanes, lanes=lanes, vector=4)

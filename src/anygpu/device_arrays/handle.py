@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,21 @@ from anygpu.receipts import HostOperation
 from anygpu.workers.executor import line_of
 from anygpu.workers.thread import LocalHandle, ThreadWorker
 from anygpu.workers.worker import Argument, Handle, Worker
+
+# -- events of the workers of devices: opened, lost, replaced
+
+
+class WorkerEvent(NamedTuple):
+    """A worker was opened, found dead, or opened in place of a dead one."""
+
+    what: Literal["opened", "lost", "replaced"]
+    device: str
+    generation: int
+    #: How long opening took; 0 for a loss.
+    seconds: float
+    #: Why it was lost; empty for all others.
+    why: str = ""
+
 
 # -- whether an attribute is the only reference to an object, by CPython's reference counts
 #

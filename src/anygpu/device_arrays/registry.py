@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from anygpu.array.functions.types import set_devices
 from anygpu.base import events
-from anygpu.device_arrays.handle import DeviceHandle
+from anygpu.device_arrays.handle import DeviceHandle, WorkerEvent
 from anygpu.device_arrays.lineage import Evicted, HostCopyCache, Loss
 from anygpu.device_arrays.recoverable import RecoverableDevice
-from anygpu.device_arrays.worker_events import WorkerEvent
 from anygpu.engines.catalogue import (
     EngineEntry,
     catalogue,

@@ -43,10 +43,9 @@ from anygpu.engines.driver import (
     why_not,
     window_of,
 )
-from anygpu.engines.host_arrays import numpy_dtype, raise_broken
+from anygpu.engines.host_arrays import ProgramCache, numpy_dtype, raise_broken, refused
 from anygpu.engines.launches import KernelTimer, LaunchKey, PreparedLaunches, ProgramLaunches
 from anygpu.engines.numpy.lowering import evaluate_constant
-from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack
 from anygpu.engines.tuner import Tuner, budget
 from anygpu.engines.value_analysis import IndexFacts

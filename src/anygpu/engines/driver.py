@@ -29,7 +29,7 @@ from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import Binary, Input, Linear, Primitive, Reduce, Scan, Spec
 
 #: A piece of the device's memory, and a kernel that is ready to run: the driver's own objects.
-Block = Any
+DriverBlock = Any
 Built = Any
 
 Bytes = npt.NDArray[np.uint8]
@@ -38,7 +38,7 @@ Bytes = npt.NDArray[np.uint8]
 class Extent(NamedTuple):
     """A part of a block."""
 
-    block: Block
+    block: DriverBlock
     offset: int
     nbytes: int
 
@@ -105,10 +105,10 @@ class Driver(Protocol):
     @property
     def counters(self) -> Counters: ...
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> DriverBlock:
         """Memory for kernels and transfers. A multiple of 4 bytes is made of any size; raises the library's errors."""
 
-    def release(self, block: Block) -> None:
+    def release(self, block: DriverBlock) -> None:
         """Give it back to the library. What has been submitted may still be using it."""
 
     def write(self, extent: Extent, data: Bytes) -> None:

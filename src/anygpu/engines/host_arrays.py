@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.codegen.kernel import MINUS_ONE, Check
 from anygpu.engines.protocol import Lack, Memory
-from anygpu.errors import AnyGPUError, KernelOutOfBounds, OutOfMemory, Unsupported
+from anygpu.errors import AnyGPUError, CannotCompile, KernelOutOfBounds, OutOfMemory, Unsupported
 from anygpu.hardware import host
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DTYPES, DType
@@ -122,3 +123,31 @@ class HostArrays:
         if isinstance(error, MemoryError):
             return OutOfMemory(device.id, free=host.memory_free())
         return None
+
+
+# -- compiled programs of an engine, and what its compiler refused
+
+
+Compiled = TypeVar("Compiled")
+
+
+class ProgramCache(Generic[Compiled]):
+    """By key. A refusal is cached like a program, so that a compiler is not asked twice."""
+
+    def __init__(self) -> None:
+        self._known: LRUCache[Compiled | CannotCompile] = LRUCache()
+
+    def get(self, key: Hashable, compile_program: Callable[[], Compiled | CannotCompile]) -> Compiled:
+        """The compiled program; raises `CannotCompile` where the compiler refused it, now or earlier."""
+        found = self._known.get(key, compile_program)
+        if isinstance(found, CannotCompile):
+            raise found.with_traceback(None)
+        return found
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
+def refused(device: Device, error: Exception) -> CannotCompile:
+    """The error by which a library says that it cannot compile or run a program."""
+    return CannotCompile(device.id, f"{type(error).__name__}: {error}")

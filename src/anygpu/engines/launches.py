@@ -14,7 +14,6 @@ from anygpu.codegen.functions import library
 from anygpu.codegen.kernel import Kernel, Schedule
 from anygpu.engines.driver import (
     TUNING,
-    Block,
     BlockRef,
     Bytes,
     Clear,
@@ -22,6 +21,7 @@ from anygpu.engines.driver import (
     Counters,
     Dispatch,
     Driver,
+    DriverBlock,
     Move,
     difference,
     window_of,
@@ -52,7 +52,7 @@ class ProgramLaunches:
 
     def __init__(self) -> None:
         #: What the driver made of it and the blocks in it; nothing for a run that was only noted.
-        self._known: dict[LaunchKey, tuple[Any, tuple[Block, ...]]] = {}
+        self._known: dict[LaunchKey, tuple[Any, tuple[DriverBlock, ...]]] = {}
 
     def get(self, key: LaunchKey) -> Any | None:
         known = self._known.get(key)
@@ -64,7 +64,9 @@ class ProgramLaunches:
     def __len__(self) -> int:
         return sum(prepared is not None for prepared, _ in self._known.values())
 
-    def put(self, key: LaunchKey, prepared: Any | None, blocks: tuple[Block, ...]) -> list[tuple[Block, LaunchKey]]:
+    def put(
+        self, key: LaunchKey, prepared: Any | None, blocks: tuple[DriverBlock, ...]
+    ) -> list[tuple[DriverBlock, LaunchKey]]:
         """Returns what was forgotten for it: blocks that are not used by that run any more."""
         forgotten = []
         if key not in self._known and len(self._known) >= MOST_OF_A_PROGRAM:
@@ -73,7 +75,7 @@ class ProgramLaunches:
         self._known[key] = (prepared, blocks)
         return forgotten
 
-    def forget(self, key: LaunchKey) -> tuple[Block, ...]:
+    def forget(self, key: LaunchKey) -> tuple[DriverBlock, ...]:
         """Returns the blocks that it used."""
         known = self._known.pop(key, None)
         return () if known is None else known[1]
@@ -83,7 +85,7 @@ class PreparedLaunches:
     """Of all programs of a device, by block."""
 
     def __init__(self) -> None:
-        self._users: dict[Block, set[tuple[ProgramLaunches, LaunchKey]]] = {}
+        self._users: dict[DriverBlock, set[tuple[ProgramLaunches, LaunchKey]]] = {}
 
     def note(self, launches: ProgramLaunches, key: LaunchKey) -> None:
         self._put(launches, key, None, ())
@@ -91,7 +93,7 @@ class PreparedLaunches:
     def keep(self, launches: ProgramLaunches, key: LaunchKey, prepared: Any, commands: Sequence[Command]) -> None:
         self._put(launches, key, prepared, _blocks_of(commands))
 
-    def forget(self, block: Block) -> None:
+    def forget(self, block: DriverBlock) -> None:
         """The block goes back to the library, and with it all that was prepared with it."""
         for launches, key in self._users.pop(block, ()):
             for other in launches.forget(key):
@@ -107,13 +109,15 @@ class PreparedLaunches:
         """Blocks that something is prepared with."""
         return len(self._users)
 
-    def _put(self, launches: ProgramLaunches, key: LaunchKey, prepared: Any | None, blocks: tuple[Block, ...]) -> None:
+    def _put(
+        self, launches: ProgramLaunches, key: LaunchKey, prepared: Any | None, blocks: tuple[DriverBlock, ...]
+    ) -> None:
         for block, old in launches.put(key, prepared, blocks):
             self._unused(block, launches, old)
         for block in blocks:
             self._users.setdefault(block, set()).add((launches, key))
 
-    def _unused(self, block: Block, launches: ProgramLaunches, key: LaunchKey) -> None:
+    def _unused(self, block: DriverBlock, launches: ProgramLaunches, key: LaunchKey) -> None:
         users = self._users.get(block)
         if users is not None:
             users.discard((launches, key))
@@ -121,8 +125,8 @@ class PreparedLaunches:
                 del self._users[block]
 
 
-def _blocks_of(commands: Sequence[Command]) -> tuple[Block, ...]:
-    blocks: dict[Block, None] = {}
+def _blocks_of(commands: Sequence[Command]) -> tuple[DriverBlock, ...]:
+    blocks: dict[DriverBlock, None] = {}
     for command in commands:
         match command:
             case Dispatch(extents=extents):

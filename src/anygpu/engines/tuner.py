@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from anygpu.base.disturbance import MOST_SPREAD, Reading, conditions, spread
-from anygpu.codegen.kernel import Choice, Kernel, Schedule
+from anygpu.codegen.kernel import Kernel, KernelChoice, Schedule
 from anygpu.engines.disk_cache import DiskCache
 from anygpu.engines.protocol import tuning_limit
 from anygpu.errors import AllocationError, InvalidOption, InvalidProgram, Unsupported
@@ -112,7 +112,7 @@ class Tuner:
                 result[choice.name] = choice.candidates[found.candidate]
         return result
 
-    def _known(self, key: str, choice: Choice) -> TunedSizes | None:
+    def _known(self, key: str, choice: KernelChoice) -> TunedSizes | None:
         found = self._kept.record("tuning", key, TunedSizes)
         if found is None or found.disturbed or not 0 <= found.candidate < len(choice.candidates):
             return None
@@ -120,7 +120,11 @@ class Tuner:
         return found if found.sizes == repr(choice.candidates[found.candidate]) else None
 
     def _try(
-        self, plan: Schedule, choice: Choice, again: Callable[[Mapping[str, msgspec.Struct]], Schedule], end: float
+        self,
+        plan: Schedule,
+        choice: KernelChoice,
+        again: Callable[[Mapping[str, msgspec.Struct]], Schedule],
+        end: float,
     ) -> TunedSizes | None:
         best: tuple[float, int] | None = None
         plans: dict[int, tuple[Schedule, tuple[int, ...]]] = {}
@@ -180,14 +184,14 @@ class Tuner:
         return times
 
 
-def _key(plan: Schedule, choice: Choice) -> str:
+def _key(plan: Schedule, choice: KernelChoice) -> str:
     return "\n".join(step.source for step in _kernels(plan, choice))
 
 
-def _kernels(plan: Schedule, choice: Choice) -> list[Kernel]:
+def _kernels(plan: Schedule, choice: KernelChoice) -> list[Kernel]:
     return [plan.steps[number] for number in choice.steps]
 
 
-def _is_worth_it(plan: Schedule, choice: Choice) -> bool:
+def _is_worth_it(plan: Schedule, choice: KernelChoice) -> bool:
     kernels = _kernels(plan, choice)
     return any(kernel.flops >= LEAST_FLOPS or kernel.bytes_moved >= LEAST_BYTES for kernel in kernels)

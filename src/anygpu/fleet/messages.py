@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.plan.calibration import Calibration, Network
+from anygpu.plan.calibration import Calibration, NetworkSpeed
 from anygpu.workers.shared_memory import ByteArray
 from anygpu.workers.task_messages import Answer, Envelope, TaskFailed, WireRecord, decoded
 
@@ -113,7 +113,7 @@ class NodeProbed(WireRecord, frozen=True, tag="probed"):
     unavailable: tuple[Unavailable, ...]
     #: By device, what that machine has measured itself.
     calibrations: dict[str, Calibration]
-    network: Network
+    network: NetworkSpeed
     #: By distribution, what is installed there: anygpu, NumPy and the engines' libraries.
     versions: dict[str, str]
 

@@ -41,7 +41,7 @@ from anygpu.fleet.messages import (
     NodeProbed,
     NoRoomForParts,
 )
-from anygpu.plan.calibration import Network
+from anygpu.plan.calibration import NetworkSpeed
 
 #: Ray neither restarts nor repeats: we make up for lost messages, so that nothing is executed twice.
 _NO_MAGIC: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
@@ -259,7 +259,7 @@ def _kill(handle: Any) -> None:
         ray.kill(handle, no_restart=True)
 
 
-def _measured(prober: Any) -> Network:
+def _measured(prober: Any) -> NetworkSpeed:
     """The best of a few rounds: one that waited for a busy processor says nothing about the way."""
     parts = [bytes(messages.PART)] * (_MEASURED_BYTES // messages.PART)
 
@@ -276,7 +276,7 @@ def _measured(prober: Any) -> Network:
 
     latency = seconds((), 1)
     moved = float(messages.PART * len(parts))
-    return Network(
+    return NetworkSpeed(
         latency=latency,
         sent_per_second=moved / max(1e-6, seconds(parts, 1) - latency),
         received_per_second=moved / max(1e-6, seconds((), len(parts)) - latency),

@@ -22,7 +22,7 @@ from anygpu.program.primitives import Scatter
 # The axes of height, width and channels, and conversion between integers and floats.
 
 
-Layout = Literal["HWC", "CHW", "HW"]
+ImageLayout = Literal["HWC", "CHW", "HW"]
 
 _PLANES: dict[str, tuple[int, int]] = {"HWC": (-3, -2), "CHW": (-2, -1), "HW": (-2, -1)}
 
@@ -71,7 +71,7 @@ def as_given(result: Any, image: Any) -> Any:
 # -- colours: grey, HSV, normalisation and equalisation
 
 
-def to_gray(image: Any, *, weights: Sequence[float] = (0.299, 0.587, 0.114), layout: Layout = "HWC") -> Any:
+def to_gray(image: Any, *, weights: Sequence[float] = (0.299, 0.587, 0.114), layout: ImageLayout = "HWC") -> Any:
     """The brightness of red, green and blue (ITU-R BT.601 unless `weights` say otherwise), without the channels."""
     given, _ = checked(image, layout)
     axis = channel_axis(given, layout, len(weights))
@@ -82,7 +82,7 @@ def to_gray(image: Any, *, weights: Sequence[float] = (0.299, 0.587, 0.114), lay
     return as_given(total, given)
 
 
-def rgb_to_hsv(image: Any, *, layout: Layout = "HWC") -> Any:
+def rgb_to_hsv(image: Any, *, layout: ImageLayout = "HWC") -> Any:
     """Hue, saturation and value, all from 0 to 1, as floats. Integers are taken as parts of their largest."""
     given, _ = checked(image, layout)
     axis = channel_axis(given, layout, 3)
@@ -100,7 +100,7 @@ def rgb_to_hsv(image: Any, *, layout: Layout = "HWC") -> Any:
     return np.stack([converted(each, value.dtype) for each in (hue, saturation, value)], axis=axis)
 
 
-def hsv_to_rgb(image: Any, *, layout: Layout = "HWC") -> Any:
+def hsv_to_rgb(image: Any, *, layout: ImageLayout = "HWC") -> Any:
     """Red, green and blue from hue, saturation and value, all from 0 to 1, as floats. Hues repeat after 1."""
     given, _ = checked(image, layout)
     axis = channel_axis(given, layout, 3)
@@ -114,7 +114,7 @@ def hsv_to_rgb(image: Any, *, layout: Layout = "HWC") -> Any:
 
 
 def normalise(
-    image: Any, mean: float | Sequence[float], std: float | Sequence[float], *, layout: Layout = "HWC"
+    image: Any, mean: float | Sequence[float], std: float | Sequence[float], *, layout: ImageLayout = "HWC"
 ) -> Any:
     """(image - mean) / std as floats, for all channels or one number for each; integers go from 0 to 1 before."""
     given, _ = checked(image, layout)
@@ -122,7 +122,7 @@ def normalise(
     return (x - _for_channels("mean", mean, x, layout)) / _for_channels("std", std, x, layout)
 
 
-def equalise(image: Any, *, layout: Layout = "HWC") -> Any:
+def equalise(image: Any, *, layout: ImageLayout = "HWC") -> Any:
     """A uint8 image whose brightnesses are all about as frequent, each channel by itself."""
     given, axes = checked(image, layout)
     if given.dtype != np.uint8:
@@ -185,7 +185,7 @@ def _for_channels(name: str, given: Any, x: Any, layout: str) -> Any:
 # -- resizing: each axis separately, as weighted sums of neighbours; the host computes the weights
 
 
-Method = Literal["bilinear", "nearest", "bicubic", "area", "lanczos"]
+ResizeMethod = Literal["bilinear", "nearest", "bicubic", "area", "lanczos"]
 
 Weights = npt.NDArray[np.float64]
 
@@ -197,9 +197,9 @@ def resize(
     image: Any,
     size: Sequence[int],
     *,
-    method: Method = "bilinear",
+    method: ResizeMethod = "bilinear",
     antialias: bool = True,
-    layout: Layout = "HWC",
+    layout: ImageLayout = "HWC",
 ) -> Any:
     """The image in the size (height, width).
 

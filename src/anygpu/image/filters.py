@@ -12,7 +12,7 @@ import numpy as np
 from anygpu.array.core.arguments import converted, either
 from anygpu.array.core.array import Array
 from anygpu.errors import InvalidOption
-from anygpu.image.colours import Layout, as_given, checked, in_float
+from anygpu.image.colours import ImageLayout, as_given, checked, in_float
 
 # -- the median of a fixed number of arrays by a sorting network
 #
@@ -63,7 +63,7 @@ _MOST_SPELLED = 64
 
 
 def filter(
-    image: Any, kernel: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: Layout = "HWC"
+    image: Any, kernel: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: ImageLayout = "HWC"
 ) -> Any:
     """The correlation of the image with `kernel` [rows, columns], which is not flipped.
 
@@ -92,7 +92,7 @@ def gaussian_blur(
     truncate: float = 4.0,
     boundary: Boundary = "reflect",
     constant: float = 0.0,
-    layout: Layout = "HWC",
+    layout: ImageLayout = "HWC",
 ) -> Any:
     """Blurred by a Gaussian of the width `sigma`, or (vertical, horizontal), cut off after `truncate` widths."""
     given, axes = checked(image, layout)
@@ -109,7 +109,7 @@ def box_blur(
     *,
     boundary: Boundary = "reflect",
     constant: float = 0.0,
-    layout: Layout = "HWC",
+    layout: ImageLayout = "HWC",
 ) -> Any:
     """The mean over `size` pixels in each direction, or over (rows, columns)."""
     given, axes = checked(image, layout)
@@ -121,7 +121,7 @@ def box_blur(
     return as_given(x, given)
 
 
-def median(image: Any, size: int = 3, *, boundary: Boundary = "reflect", layout: Layout = "HWC") -> Any:
+def median(image: Any, size: int = 3, *, boundary: Boundary = "reflect", layout: ImageLayout = "HWC") -> Any:
     """The median of the square of 3 or 5 pixels around each."""
     given, axes = checked(image, layout)
     if size not in (3, 5):
@@ -133,7 +133,7 @@ def median(image: Any, size: int = 3, *, boundary: Boundary = "reflect", layout:
 
 
 def sobel(
-    image: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: Layout = "HWC"
+    image: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: ImageLayout = "HWC"
 ) -> tuple[Any, Any]:
     """The gradients downwards and to the right, per pixel, by Sobel's filters: two arrays of floats.
 
@@ -149,14 +149,14 @@ def sobel(
 
 
 def gradient_magnitude(
-    image: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: Layout = "HWC"
+    image: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: ImageLayout = "HWC"
 ) -> Any:
     """The magnitude of the gradient at each pixel, as floats."""
     down, right = sobel(image, boundary=boundary, constant=constant, layout=layout)
     return np.sqrt(down * down + right * right)
 
 
-def laplacian(image: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: Layout = "HWC") -> Any:
+def laplacian(image: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: ImageLayout = "HWC") -> Any:
     """The sum of the four neighbours minus four times the pixel, as floats."""
     given, axes = checked(image, layout)
     x = in_float(given)
@@ -171,7 +171,7 @@ def sharpen(
     sigma: float = 1.0,
     boundary: Boundary = "reflect",
     constant: float = 0.0,
-    layout: Layout = "HWC",
+    layout: ImageLayout = "HWC",
 ) -> Any:
     """The image plus `amount` times the difference to its blur of the width `sigma` (unsharp mask)."""
     given, axes = checked(image, layout)

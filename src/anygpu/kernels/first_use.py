@@ -31,7 +31,7 @@ from anygpu.errors import (
 from anygpu.hardware.device import Device
 from anygpu.kernels.arguments import Given, call_like
 from anygpu.kernels.launching import (
-    Launch,
+    LaunchCall,
     Launcher,
     Tolerance,
     encoded,
@@ -136,7 +136,7 @@ class FirstUse:
         kept.put_record("kernel-compiled", key, True)
         return None
 
-    def require(self, device: Device, given: Given, launch: Launch | None = None) -> None:
+    def require(self, device: Device, given: Given, launch: LaunchCall | None = None) -> None:
         """Try it, unless that was done before, here or in an earlier process. What failed fails again."""
         # Whole numbers may decide about shapes; others do not, so that new values of them need no new thought.
         whole = tuple(each for each in given.numbers.values() if isinstance(each, int))
@@ -157,7 +157,7 @@ class FirstUse:
             self._passed.clear()
         self._passed.add(quick)
 
-    def _outcome(self, device: Device, given: Given, launch: Launch) -> AnyGPUError | None:
+    def _outcome(self, device: Device, given: Given, launch: LaunchCall) -> AnyGPUError | None:
         kept = _kept(device)
         if launch.lasting_key is not None and kept.record("kernel-checked", launch.lasting_key, bool):
             return None
@@ -188,7 +188,7 @@ class FirstUse:
             self._try(device, given, launch)
             self._tried[device.id, launch.key] = None
 
-    def _try(self, device: Device, given: Given, launch: Launch) -> None:
+    def _try(self, device: Device, given: Given, launch: LaunchCall) -> None:
         launcher = self._launcher
         arguments = arguments_for(given, launch.inputs, MOST_DOWNLOADED)
         found = self._trials.run(device, launch.alone, arguments, launcher.name, self._timeout)

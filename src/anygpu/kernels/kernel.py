@@ -19,7 +19,7 @@ import msgspec
 from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array, as_value
 from anygpu.array.core.recording import apply
-from anygpu.codegen.custom.reflection import reflect
+from anygpu.codegen.custom.lowering import reflect
 from anygpu.engines.catalogue import traits_of
 from anygpu.errors import DeviceUnavailable, InvalidOption, Unsupported
 from anygpu.fallback_warnings import warn_fallback

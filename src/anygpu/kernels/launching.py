@@ -17,7 +17,7 @@ from anygpu.base.float_errors import float_errors_ignored
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
-from anygpu.codegen.custom.reflection import Length, Reflected
+from anygpu.codegen.custom.lowering import Length, Reflected
 from anygpu.errors import InvalidOption
 from anygpu.kernels.arguments import (
     Given,
@@ -129,7 +129,7 @@ _FEW = 64
 _ANY = Length()
 
 
-class Launch(msgspec.Struct, frozen=True):
+class LaunchCall(msgspec.Struct, frozen=True):
     """The kernel for arguments of one kind and one set of numbers."""
 
     #: With `result` 0.
@@ -173,12 +173,12 @@ class Launcher:
         self._results = results
         self._grid = grid
         self._unchecked = unchecked
-        self._launches: LRUCache[Launch] = LRUCache(_MOST_LAUNCHES)
+        self._launches: LRUCache[LaunchCall] = LRUCache(_MOST_LAUNCHES)
 
-    def launch_of(self, given: Given) -> Launch:
+    def launch_of(self, given: Given) -> LaunchCall:
         return self.launch(tuple(Spec(each.shape, each.dtype.name) for each in given.arrays), given.numbers)
 
-    def launch(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> Launch:
+    def launch(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> LaunchCall:
         # By how numbers are written: 0.0 and -0.0 are equal, and not the same.
         return self._launches.get((inputs, repr(numbers)), lambda: self._launch(inputs, numbers))
 
@@ -190,7 +190,7 @@ class Launcher:
         op = self._custom(tuple(few[each.name] for each in self.written), (1, 1, 1), ones)
         return program_of(op, tuple(Spec(few[each.name], each.dtype) for each in self.read))
 
-    def _launch(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> Launch:
+    def _launch(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> LaunchCall:
         given = {each.name: spec.shape for each, spec in zip(self.read, inputs, strict=True)}
         reference = self._recorded(inputs, numbers)
         shapes = self._shapes(given, numbers, reference)
@@ -201,7 +201,7 @@ class Launcher:
         op = self._custom(shapes, grid, numbers, reference)
         op.infer(*inputs)
         results = tuple(Spec(shape, each.dtype) for each, shape in zip(self.written, shapes, strict=True))
-        return Launch(op, inputs, results, self._key(op, inputs), self._lasting_key(op, inputs))
+        return LaunchCall(op, inputs, results, self._key(op, inputs), self._lasting_key(op, inputs))
 
     def _custom(
         self,

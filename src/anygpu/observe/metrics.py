@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from anygpu import _version
-from anygpu.base.metric_families import Family, Kind, Sample, histogram_samples, single, visible
+from anygpu.base.metric_families import Family, MetricKind, Sample, histogram_samples, single, visible
 from anygpu.device_arrays.registry import registry
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.hardware.host import resident_bytes
@@ -84,7 +84,7 @@ _COUNTERS: tuple[tuple[str, str, Callable[[CallStatistics], float]], ...] = (
     ("anygpu_call_measured_seconds_total", "What these calls took.", lambda each: each.seconds_of_predicted),
 )  # fmt: skip
 #: Metrics with one more label: name, kind, help, the label, and the values by label.
-_LABELLED: tuple[tuple[str, Kind, str, str, CounterValues], ...] = (
+_LABELLED: tuple[tuple[str, MetricKind, str, str, CounterValues], ...] = (
     ("anygpu_call_recent_seconds", "summary", "Quantiles of the last five minutes, each within 1 %.", "quantile",
      lambda each: {"0.5": each.lately.p50, "0.9": each.lately.p90, "0.99": each.lately.p99}),
     ("anygpu_call_phase_seconds_total", "counter",

@@ -20,7 +20,7 @@ from typing import Any, Self
 from anygpu.base import events
 from anygpu.base.interrupts import TryAcquire
 from anygpu.base.units import bytes_from, readable_bytes
-from anygpu.device_arrays.worker_events import WorkerEvent
+from anygpu.device_arrays.handle import WorkerEvent
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host
 from anygpu.notes import Origin, Seen

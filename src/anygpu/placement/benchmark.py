@@ -13,7 +13,7 @@ from anygpu.engines.protocol import tuning_limited_to
 from anygpu.errors import AllocationError, Unsupported
 from anygpu.hardware.device import CPU
 from anygpu.plan.calibration import assumed
-from anygpu.plan.microbenchmarks import Measurement, Trial, values
+from anygpu.plan.microbenchmarks import BenchmarkTrial, Measurement, values
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Argument, Worker
 
@@ -101,7 +101,7 @@ class Bench:
         self.measurements: list[Measurement] = []
         #: Trials whose runs took so different times that none of them is believed. Others were in the way, and may be
         #: gone when everything else has been measured.
-        self.doubtful: list[Trial] = []
+        self.doubtful: list[BenchmarkTrial] = []
         # What native code leaves to NumPy is measured here; its own speed is measured by itself.
         self._is_numpy = worker.device.engine in ("numpy", CPU)
         self._subject: _Subject = _Interpreted() if self._is_numpy else _OnWorker(worker)
@@ -112,11 +112,11 @@ class Bench:
         self._placed: dict[tuple[object, ...], tuple[HostArray, Any]] = {}
         self._prepared: set[str] = set()
         #: The trial of the smallest program, once it has been measured.
-        self._smallest: Trial | None = None
+        self._smallest: BenchmarkTrial | None = None
         #: What programs took before their first real run.
         self._preparing: list[float] = []
 
-    def try_out(self, trial: Trial) -> None:
+    def try_out(self, trial: BenchmarkTrial) -> None:
         """Measure it, unless it would take too long or is not for this device."""
         if self._is_numpy and trial.aspect in ("write", "read", "compile"):
             self.measurements.append(Measurement(trial=trial, seconds=0.0))
@@ -131,13 +131,13 @@ class Bench:
             # Another program may fit; what this one would have told is assumed.
             return
 
-    def _expected(self, trial: Trial) -> float:
+    def _expected(self, trial: BenchmarkTrial) -> float:
         """Preparing it, and the least that it is run, going by what has been measured so far."""
         is_ready = trial.program.key in self._prepared
         preparing = 0.0 if is_ready else statistics.median([self._before.compile, *self._preparing])
         return preparing + (_LEAST_RUNS + 1) * self._running(trial)
 
-    def _running(self, trial: Trial) -> float:
+    def _running(self, trial: BenchmarkTrial) -> float:
         """The seconds that a trial is expected to take, from earlier ones of its operation."""
         if trial.operation is None:
             return 0.0
@@ -149,7 +149,7 @@ class Bench:
         last = like[-1]
         return math.sqrt(supposed * last.seconds * max(trial.amount / last.trial.amount, 1.0))
 
-    def _measured(self, trial: Trial) -> Measurement:
+    def _measured(self, trial: BenchmarkTrial) -> Measurement:
         """Measure one trial: its seconds, or those that it takes beyond a smaller one."""
         hosted, placed = self._arguments(trial)
         taken = self._prepare(trial, placed)
@@ -172,12 +172,12 @@ class Bench:
             self._smallest = trial
         return Measurement(trial=trial, seconds=best.seconds, kernels=best.kernels)
 
-    def _difference(self, trial: Trial, call: Callable[[], _Call], less: Callable[[], _Call]) -> Measurement:
+    def _difference(self, trial: BenchmarkTrial, call: Callable[[], _Call], less: Callable[[], _Call]) -> Measurement:
         """Measure how much longer one call takes than another."""
         there, here = self._best(trial, call, less)
         return Measurement(trial=trial, seconds=max(there.seconds - here.seconds, 0.0), kernels=there.kernels)
 
-    def _prepare(self, trial: Trial, placed: Sequence[Any]) -> float | None:
+    def _prepare(self, trial: BenchmarkTrial, placed: Sequence[Any]) -> float | None:
         """Compile it, and run it for the first time, which is when some compile; `None` if it was before."""
         if trial.program.key in self._prepared:
             return None
@@ -187,7 +187,7 @@ class Bench:
         self._prepared.add(trial.program.key)
         return self._clock() - begin
 
-    def _best(self, trial: Trial, *calls: Callable[[], _Call]) -> list[_Call]:
+    def _best(self, trial: BenchmarkTrial, *calls: Callable[[], _Call]) -> list[_Call]:
         """The best of each, after one that is dropped; they take turns, so that all of them meet the same weather."""
         rounds: list[list[_Call]] = []
         begin = now = self._clock()
@@ -203,13 +203,13 @@ class Bench:
             self.doubtful.append(trial)
         return [min(runs, key=lambda call: call.seconds) for runs in each]
 
-    def _call(self, trial: Trial, arguments: Sequence[Any], *, keep: bool = True) -> _Call:
+    def _call(self, trial: BenchmarkTrial, arguments: Sequence[Any], *, keep: bool = True) -> _Call:
         """Run a trial once; its seconds and kernels."""
         begin = self._clock()
         _results, kernels = self._subject.run(trial.program, arguments, keep=keep)
         return _Call(self._clock() - begin, kernels)
 
-    def _arguments(self, trial: Trial) -> tuple[list[HostArray], list[Any]]:
+    def _arguments(self, trial: BenchmarkTrial) -> tuple[list[HostArray], list[Any]]:
         """On the host and on the device. Trials share them: to make them takes longer than most trials do."""
         keys = [(position, *each) for position, each in enumerate(zip(trial.program.inputs, trial.fills, strict=True))]
         if not all(key in self._placed for key in keys):

@@ -16,12 +16,11 @@ from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevices, Strategy
 from anygpu.plan.choosing import DeviceChooser
+from anygpu.plan.chunking import ChunkRefused as Uncuttable
 from anygpu.plan.chunking import Chunks, chunks_for, corrected
-from anygpu.plan.chunking import Refused as Uncuttable
-from anygpu.plan.corrections import doubt_about
-from anygpu.plan.fusion_estimate import MOST_GROUPED, SECONDS_FOR_EACH
+from anygpu.plan.fusion import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
-from anygpu.plan.predicting import Expected, predict
+from anygpu.plan.predicting import Expected, doubt_about, predict
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
 

@@ -40,7 +40,7 @@ from anygpu.placement.trust import (
     warns,
 )
 from anygpu.placement.values import to_anygpu
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Ran, Worker
 
@@ -84,7 +84,7 @@ class DeviceRun(NamedTuple):
 
 
 def run_on_device(
-    call: Call, choice: Choice, values: CallInputs | None, predicted: float | None
+    call: Call, choice: DeviceChoice, values: CallInputs | None, predicted: float | None
 ) -> DeviceRun | Instead:
     """Run the call's program on the device that was chosen; `values` are its inputs. Raises what the device does.
 

@@ -208,7 +208,7 @@ class MachineLook(ABC):
         """In the background: load what traces and predicts, and probe for devices."""
         from anygpu.array.trace.traced import Traced
         from anygpu.array.trace.tracing import trace
-        from anygpu.plan.fusion_estimate import structure_of
+        from anygpu.plan.fusion import structure_of
 
         # Recording loads modules when it first meets an operation: not in the time of a caller.
         traced = trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})

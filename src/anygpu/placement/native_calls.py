@@ -53,7 +53,7 @@ from anygpu.placement.trust import (
     sample_of,
     warns,
 )
-from anygpu.plan.sampling import calls_between_samples
+from anygpu.plan.candidate_history import calls_between_samples
 
 #: What a call takes beside the code itself.
 OVERHEAD = 2e-6

@@ -17,7 +17,7 @@ from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.errors import CannotCompile, DeviceFallback, MissingExtra
 from anygpu.hardware.device import Device
 from anygpu.plan.calibration import Calibration, NativeSpeed, assumed, assumed_speed
-from anygpu.plan.microbenchmarks import Trial, native_trials, values
+from anygpu.plan.microbenchmarks import BenchmarkTrial, native_trials, values
 from anygpu.plan.predicting import predict
 from anygpu.program.graph import Program
 
@@ -59,7 +59,7 @@ def measured_speed(clock: Callable[[], float] = time.perf_counter) -> NativeSpee
     return NativeSpeed(threads, assumed.vector_bytes, one * _USUAL, bandwidth)
 
 
-def _seconds(trial: Trial, clock: Callable[[], float]) -> float:
+def _seconds(trial: BenchmarkTrial, clock: Callable[[], float]) -> float:
     """The best run."""
     run, arrays = executable(trial.program), values(trial)
     times: list[float] = []
@@ -71,7 +71,7 @@ def _seconds(trial: Trial, clock: Callable[[], float]) -> float:
     return max(min(times), 1e-9)
 
 
-def _work(trial: Trial, speed: NativeSpeed) -> tuple[float, float]:
+def _work(trial: BenchmarkTrial, speed: NativeSpeed) -> tuple[float, float]:
     """Instructions and bytes of its nests."""
     steps = nests(trial.program, vector_bytes=speed.vector_bytes).steps
     works = [work_of(step, speed.vector_bytes) for step in steps if isinstance(step, Nest)]

@@ -19,7 +19,7 @@ from anygpu.hardware.selection import select
 from anygpu.placement.call import Call
 from anygpu.placement.executing import Executing
 from anygpu.placement.opaque_form import EVERY, FIRST, Short, without_memory
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.plan.plan import Plan, Refused
 from anygpu.receipts import Attempt, PhaseTimer, Receipt
 from anygpu.workers.thread import ThreadWorker
@@ -97,7 +97,7 @@ def place_opaque(call: Call, timer: PhaseTimer | None = None) -> tuple[Any, Rece
     )
 
 
-def _device_for(call: Call) -> tuple[Choice, Device, ThreadWorker]:
+def _device_for(call: Call) -> tuple[DeviceChoice, Device, ThreadWorker]:
     """The device that was chosen for a call, and its worker. Raises `OutOfMemory` where it has too little memory and
     the options allow no other."""
     site, planner = call.site, call.planner
@@ -240,7 +240,7 @@ def free_bytes(call: Call, name: str) -> int | None:
     return free if free is not None else device.memory_free
 
 
-def _choose(call: Call) -> tuple[Choice, list[Short]]:
+def _choose(call: Call) -> tuple[DeviceChoice, list[Short]]:
     """The device for a call; and those that do not have the memory that such calls took before."""
     planner, chooser = call.planner, call.site.chooser
     choice = chooser.choose(planner.waiting())
@@ -259,7 +259,7 @@ def _choose(call: Call) -> tuple[Choice, list[Short]]:
         sentence = f"{mine.sentence} No other device has more, so it is tried."
         return choice._replace(sentence=sentence), short
     best = min(others, key=lambda name: chooser.estimate(name) or chooser.expected.get(name, 0.0))
-    return Choice(best, "known", mine.sentence), short
+    return DeviceChoice(best, "known", mine.sentence), short
 
 
 def _no_memory(call: Call, short: Short) -> OutOfMemory:

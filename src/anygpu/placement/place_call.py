@@ -29,7 +29,7 @@ from anygpu.placement.trust import (
     code_of,
 )
 from anygpu.placement.values import anygpu_arrays_in
-from anygpu.plan.choosing import Choice, WaitingTimes
+from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.workers.worker import Ran
 
@@ -179,11 +179,11 @@ def _settle_for_numpy(
     site.candidates.fall_back(first, misses_device=missing is not None)
 
 
-def choose(call: Call, waiting: Mapping[str, float] | WaitingTimes | None = None) -> Choice:
+def choose(call: Call, waiting: Mapping[str, float] | WaitingTimes | None = None) -> DeviceChoice:
     """Choose the candidate; `waiting` are the seconds until candidates are free, else the planner is asked."""
     site, planner = call.site, call.planner
     if site.candidates.fallback_reason is not None:
-        return Choice("numpy", "only", f"nothing else can run it: {site.candidates.fallback_reason}")
+        return DeviceChoice("numpy", "only", f"nothing else can run it: {site.candidates.fallback_reason}")
     with planner.lock:
         pinned = planner.pinned.get(code_of(call.function)) if planner.pinned else None
         if pinned is not None and site.chooser.pinned is None:
@@ -216,7 +216,7 @@ def _why_cpu_is_numpy(planner: Planner, options: Options) -> str | None:
 
 
 def run_with_retries(
-    call: Call, choice: Choice, timer: PhaseTimer, deadline: tuple[float, float] | None = None
+    call: Call, choice: DeviceChoice, timer: PhaseTimer, deadline: tuple[float, float] | None = None
 ) -> tuple[Any, Receipt]:
     """Run it, and when a device fails mend that or go on to the next, as long as the caller allows.
 
@@ -258,7 +258,7 @@ def run_with_retries(
 
 
 def run_untraced(
-    call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()
+    call: Call, choice: DeviceChoice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()
 ) -> tuple[Any, Receipt]:
     """The user's own function on the user's own arrays. What it raises is the user's business."""
     site, planner = call.site, call.planner
@@ -279,7 +279,9 @@ def run_untraced(
     return value, numpy_receipt(site.task, choice.sentence, timer.finish(), predicted, attempts)
 
 
-def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()) -> tuple[Any, Receipt]:
+def run_at(
+    call: Call, choice: DeviceChoice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()
+) -> tuple[Any, Receipt]:
     """The value, and what happened; `attempts` are those that failed before."""
     site, name = call.site, choice.candidate
     if name == "numpy" and site.host.uses_numpys_arrays:
@@ -321,8 +323,8 @@ def _run_instead(call: Call, instead: Instead, timer: PhaseTimer, attempts: tupl
     """The call on the baseline, or on NumPy, because a device that was chosen for it may not run it."""
     baseline = call.site.chooser.baseline or "numpy"
     if not instead.on_numpy:
-        return run_at(call, Choice(baseline, "baseline", instead.why, instead.checks), timer, attempts)
-    value, receipt = run_untraced(call, Choice("numpy", "baseline", instead.why), timer, attempts)
+        return run_at(call, DeviceChoice(baseline, "baseline", instead.why, instead.checks), timer, attempts)
+    value, receipt = run_untraced(call, DeviceChoice("numpy", "baseline", instead.why), timer, attempts)
     if instead.judge is not None:
         call.site.trust.heard = Filters.now()
         instead.judge(value)
@@ -330,7 +332,7 @@ def _run_instead(call: Call, instead: Instead, timer: PhaseTimer, attempts: tupl
 
 
 def _run_on_lazy_arrays(
-    call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
+    call: Call, choice: DeviceChoice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
 ) -> tuple[Any, Receipt]:
     """anygpu's own arrays, and a function that is not traced: it is called with them, and they compute as ever."""
     site = call.site

@@ -24,8 +24,7 @@ from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.machine import MachineLook, numpy_device
 from anygpu.placement.options import Options
 from anygpu.plan.calibration import Calibration, assumed
-from anygpu.plan.corrections import Corrections
-from anygpu.plan.predicting import Expected, predict
+from anygpu.plan.predicting import Corrections, Expected, predict
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker
 

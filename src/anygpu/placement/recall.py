@@ -16,7 +16,7 @@ from anygpu.hardware.device import Device
 from anygpu.history.history import CallHistory, measured_text
 from anygpu.history.records import Habit, device_stamp, function_hash, function_name, signature_hash
 from anygpu.placement.pacing import looking_at_once
-from anygpu.plan.renting import Remembered, is_worth_opening
+from anygpu.plan.candidate_history import Remembered, is_worth_opening
 from anygpu.workers.worker import isolation_of
 
 if TYPE_CHECKING:

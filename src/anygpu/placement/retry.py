@@ -19,7 +19,7 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.plan.chunking import Chunks
 from anygpu.workers.task_lifecycle import (
     Action,
@@ -156,17 +156,17 @@ def refusal(call: Call, task: Task, why: Action | None, failure: AnyGPUError) ->
     return failure
 
 
-def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure: AnyGPUError) -> Choice:
+def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure: AnyGPUError) -> DeviceChoice:
     """The next candidate; its caller is warned if it is another device."""
     site = call.site
     following = wanted or _next_best(site, task, call.planner)
     kind = type(failure).__name__
     if following == failed:
-        return Choice(following, "known", f"it failed there once ({kind}), and can be retried.")
+        return DeviceChoice(following, "known", f"it failed there once ({kind}), and can be retried.")
     if site.options.fallback == "warn":
         sentence = f"{site.task} runs on {following} instead of {failed}: {one_line(text_of(failure))}"
         warn_fallback(sentence, cause=(site.task, failed, kind))
-    return Choice(following, "known", f"{failed} failed ({kind}), and this one was next.")
+    return DeviceChoice(following, "known", f"{failed} failed ({kind}), and this one was next.")
 
 
 def _next_best(site: CallSite, task: Task, planner: Planner) -> str:

@@ -19,7 +19,7 @@ from anygpu.receipts import NetworkUse, Phases
 from anygpu.workers.worker import Argument, Ran, Worker
 
 if TYPE_CHECKING:
-    from anygpu.plan.splitting import Part, Split
+    from anygpu.plan.splitting import ProgramPart, Split
 
 
 class SingleDevice(NamedTuple):
@@ -181,14 +181,14 @@ def _split(workers: Sequence[Worker], split: Split, arguments: Sequence[Argument
     #: Of parts that run at the same time only the longer one is waited for.
     waited_for: list[Phases] = []
 
-    def run(part: Part) -> Ran:
+    def run(part: ProgramPart) -> Ran:
         return workers[part.device].run(part.program, [values[source] for source in part.sources], timeout=timeout)
 
     waiting = list(split.parts)
     while waiting:
         first, *waiting = waiting
         # The next part runs at the same time if it is on the other device and does not need this one.
-        beside: Part | None = None
+        beside: ProgramPart | None = None
         if waiting and waiting[0].device != first.device and not set(waiting[0].sources) & set(first.results):
             beside = waiting.pop(0)
         if beside is None:

@@ -1,9 +1,10 @@
 """The speed of a device: measured once, kept on disk, and assumed before that.
 
 The curve of a class is that of a program of *one* operation of it, on float32 values (complex64 for `fourier`) that
-are on the device already and with a result that stays there, beyond `launch`: `a + b`, `tanh(a)`, `a.sum(axis=-1)` of
-rows, `cumsum` of rows, a transposition that is written out, the product of two square matrices, `take` along the first
-axis, `sort` of rows, `fft` of rows, `solve`. What fused operations cost is found from these (see `predicting`).
+are on the device already and with a result that stays there, beyond `launch`: `a + b`, a transcendental function,
+`a.sum(axis=-1)` of rows, `cumsum` of rows, a transposition that is written out, the product of two square matrices,
+`take` along the first axis, `sort` of rows, `fft` of rows, `solve`. What fused operations cost is found from these
+(see `predicting`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Transfer(msgspec.Struct, frozen=True):
         return self.latency + nbytes / self.bytes_per_second if nbytes else 0.0
 
 
-class Network(msgspec.Struct, frozen=True):
+class NetworkSpeed(msgspec.Struct, frozen=True):
     """The way between this machine and another one."""
 
     #: One question and its answer, with next to nothing in them.
@@ -103,7 +104,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     fuses: bool
     #: Starting to use the device at all: importing its library, opening it.
     open: float
-    #: A function such as `tanh` of one 32-bit number, between others inside of a kernel of a device that fuses. It is
+    #: A transcendental function of one 32-bit number, between others inside of a kernel of a device that fuses. It is
     #: estimated from the curves where it was not measured.
     function: float | None = None
     #: The cost of one more addition inside of a kernel, as a share of its cost alone.
@@ -114,7 +115,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     #: process measures it again.
     disturbed: bool = False
     #: The way to its machine and back, which is a part of the times above; `None` for this one.
-    network: Network | None = None
+    network: NetworkSpeed | None = None
     #: For native code: then `rates` are those of NumPy, which computes what is no nest; `None` for other devices.
     native: NativeSpeed | None = None
 
@@ -134,7 +135,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return rising and all(0 <= each < math.inf for each in times) and all(0 < each <= math.inf for each in amounts)
 
 
-def through(network: Network, known: Calibration, device: str) -> Calibration:
+def through(network: NetworkSpeed, known: Calibration, device: str) -> Calibration:
     """The speed of a device of another machine, from its speed there and the way to it."""
     launch = known.launch + network.latency
     # What goes with the question needs no question of its own.

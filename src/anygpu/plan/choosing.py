@@ -16,19 +16,25 @@ next one should run and what should be tried in the background meanwhile. It kee
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Literal, NamedTuple
 
 from anygpu.base.disturbance import RecentTimes
 from anygpu.base.units import readable_seconds
-from anygpu.plan.renting import LEAST_GAIN, Remembered, is_worth_opening, is_wrong
-from anygpu.plan.sampling import calls_between_samples
+from anygpu.plan.candidate_history import (
+    FIRST_INTERVAL,
+    LEAST_GAIN,
+    SOON,
+    CandidateHistory,
+    DeviceChoice,
+    Remembered,
+    WaitingTimes,
+    calls_between_samples,
+    is_worth_opening,
+    is_wrong,
+)
 
-#: How many real calls a candidate has before its time counts as known.
-TRIAL_CALLS = RecentTimes.FEW
 #: Recent calls whose median is the estimate: three slow ones are enough to lose.
 WINDOW = RecentTimes.WINDOW
 #: Another candidate must be better by this much to take over: less is noise.
@@ -43,8 +49,6 @@ EARLY_SHARE = 0.5
 LATER_SHARE = 0.03
 #: A single expense so small is always allowed: how often there is one is bounded by the intervals below.
 SMALL_SHARE = 0.02
-#: Calls until a candidate that lost is tried again. One that has won before is owed a look more often.
-FIRST_INTERVAL, SOON = 16, 5
 LONGEST_INTERVAL = 1024
 LONGEST_FOR_A_WINNER = 24
 #: Of one that lost while something else had the processors.
@@ -58,87 +62,6 @@ LOOKED_AT = 16
 
 #: What recording costs in any case, with the first look at the program for every device.
 RECORDING = 3e-3
-
-#: trial: a call that measures a candidate. sample: a call on the baseline that checks a device. pinned: a device was
-#: wrong. untried: the first of several devices that were asked for, when none of them was measured.
-Kind = Literal["baseline", "known", "trial", "sample", "pinned", "untried", "only"]
-
-
-class CandidateHistory(RecentTimes):
-    """The recent calls of one candidate, and when it is tried again.
-
-    They are disturbed if they were taken beside a trial in the background, or while something else had the processors.
-    """
-
-    __slots__ = (
-        "agreed",
-        "calls",
-        "due",
-        "failures",
-        "interval",
-        "rough",
-        "samples",
-        "suspended",
-        "trying",
-        "unchecked",
-        "why_failed",
-        "won",
-    )
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: Calls and trials that the history has not been told of.
-        self.calls = 0
-        #: Of its last background run.
-        self.rough: float | None = None
-        self.trying = False
-        self.won = False
-        #: The call from which on it may be tried again.
-        self.due = 0
-        self.interval = FIRST_INTERVAL
-        self.failures = 0
-        self.suspended = False
-        self.why_failed = ""
-        #: Whether its results have been compared with NumPy's and agreed.
-        self.agreed = False
-        #: Calls since then, and how often they were compared again.
-        self.unchecked = 0
-        self.samples = 0
-
-    @property
-    def known(self) -> bool:
-        return len(self.recent) >= TRIAL_CALLS
-
-    @property
-    def is_tried(self) -> bool:
-        """Whether it has been run, or could not be."""
-        return bool(self.recent) or self.rough is not None or self.suspended
-
-
-class WaitingTimes(ABC):
-    """How long candidates are busy, where there are too many to list: it is asked, and knows who is free soonest."""
-
-    @abstractmethod
-    def get(self, name: str, default: float = 0.0, /) -> float:
-        """Seconds; 0 for one that is free."""
-
-    def __getitem__(self, name: str) -> float:
-        return self.get(name)
-
-    @abstractmethod
-    def soonest(self, most: int) -> Iterable[str]:
-        """At most so many that are free now, or so many that will be first if none is."""
-
-
-class Choice(NamedTuple):
-    """The candidate of the next call, and why."""
-
-    candidate: str
-    kind: Kind
-    #: One sentence: why.
-    sentence: str
-    #: For a sample: the device that it checks.
-    checks: str | None = None
 
 
 class DeviceChooser:
@@ -375,31 +298,33 @@ class DeviceChooser:
     def trying(self) -> bool:
         return bool(self._trying)
 
-    def choose(self, waiting: Mapping[str, float] | WaitingTimes | None = None) -> Choice:
+    def choose(self, waiting: Mapping[str, float] | WaitingTimes | None = None) -> DeviceChoice:
         """Where the next call goes; `waiting` is how long candidates are busy with something else.
 
         Pure: asked twice it answers the same.
         """
         if self.baseline is not None:
             if self.pinned is not None:
-                return Choice(self.baseline, "pinned", self.pinned)
+                return DeviceChoice(self.baseline, "pinned", self.pinned)
             if not self.tracks[self.baseline].recent:
-                return Choice(self.baseline, "baseline", f"the first call is measured on {self.baseline}.")
+                return DeviceChoice(self.baseline, "baseline", f"the first call is measured on {self.baseline}.")
         best = self._best_known()
         for name in self._waiting_for_trials():
             track = self.tracks[name]
             if track.rough is None or not self.may_run(name) or (waiting and waiting.get(name)):
                 continue
             if best is None:
-                return Choice(name, "trial", f"{name} is new and being measured.")
+                return DeviceChoice(name, "trial", f"{name} is new and being measured.")
             excess = max(0.0, track.rough - best[1])
             if track.rough < best[1] * CONTENTION and self.affords(excess):
-                return Choice(name, "trial", self._why_tried(name, track.rough))
+                return DeviceChoice(name, "trial", self._why_tried(name, track.rough))
         if best is None:
             return self._without_measurement()
         name = self._current_or(best)
         if self.baseline is not None and self._is_due_for_a_sample(name):
-            return Choice(self.baseline, "sample", f"this call checks {name}, which runs most calls.", checks=name)
+            return DeviceChoice(
+                self.baseline, "sample", f"this call checks {name}, which runs most calls.", checks=name
+            )
         if waiting and waiting.get(name):
             return self._soonest(name, waiting)
         return self._again(name, waiting) or self._known(name)
@@ -410,7 +335,7 @@ class DeviceChooser:
             return f"{name} took {readable_seconds(rough)} in the background; this call measures it."
         return f"{name} took {readable_seconds(memory.seconds)} in earlier processes ({memory.source})."
 
-    def _soonest(self, current: str, waiting: Mapping[str, float] | WaitingTimes) -> Choice:
+    def _soonest(self, current: str, waiting: Mapping[str, float] | WaitingTimes) -> DeviceChoice:
         """The one whose work already begun is over soonest, together with this call."""
         name, soonest = current, (self.tracks[current].estimate or 0.0) + waiting.get(current, 0.0)
         if len(self._ranked) > LOOKED_AT and isinstance(waiting, WaitingTimes):
@@ -428,13 +353,13 @@ class DeviceChooser:
                 name, soonest = each, finish
         if name == current:
             return self._known(current)
-        return Choice(
+        return DeviceChoice(
             name,
             "known",
             f"{current} is busy for another {readable_seconds(waiting.get(current, 0.0))}, so {name} finishes sooner.",
         )
 
-    def _again(self, current: str, waiting: Mapping[str, float] | WaitingTimes | None) -> Choice | None:
+    def _again(self, current: str, waiting: Mapping[str, float] | WaitingTimes | None) -> DeviceChoice | None:
         """A call for one that was nearly as good when it was last measured, and is free."""
         mine = self.tracks[current].estimate or 0.0
         few = len(self.tracks) <= LOOKED_AT
@@ -450,40 +375,42 @@ class DeviceChooser:
                 continue
             theirs = track.estimate or 0.0
             if track.disturbed and theirs < mine * CONTENTION * NEARLY and self.affords(max(0.0, theirs - mine)):
-                return Choice(name, "trial", f"{name} was measured on a busy machine; this call measures it again.")
+                return DeviceChoice(
+                    name, "trial", f"{name} was measured on a busy machine; this call measures it again."
+                )
             if theirs < mine * NEARLY and self.affords(max(0.0, theirs - mine)):
-                return Choice(name, "trial", f"{name} was nearly as fast; this call measures it again.")
+                return DeviceChoice(name, "trial", f"{name} was nearly as fast; this call measures it again.")
         return None
 
-    def _without_measurement(self) -> Choice:
+    def _without_measurement(self) -> DeviceChoice:
         """The caller has ruled the baseline out, so another candidate must be first."""
         names = [name for name in self._by_promise() if not self.tracks[name].suspended] or list(self.tracks)
         if len(names) == 1:
-            return Choice(names[0], "only", f"{names[0]} is the only device allowed.")
+            return DeviceChoice(names[0], "only", f"{names[0]} is the only device allowed.")
         expected = self.expected.get(names[0])
         predicted = f": it is predicted to take {readable_seconds(expected)}" if expected is not None else ""
-        return Choice(names[0], "untried", f"{names[0]} comes first{predicted}.")
+        return DeviceChoice(names[0], "untried", f"{names[0]} comes first{predicted}.")
 
-    def _known(self, name: str) -> Choice:
+    def _known(self, name: str) -> DeviceChoice:
         track = self.tracks[name]
         mine = readable_seconds(track.estimate or 0.0)
         others = [each for each in self._ranked[:2] if each[1] != name]
         if others:
             seconds, other = others[0]
             sentence = f"{name} takes {mine} per call, {other} {readable_seconds(seconds)}{self._under_way(name)}."
-            return Choice(name, "known", sentence)
+            return DeviceChoice(name, "known", sentence)
         other = next((each for each in self._by_promise() if each != name and each in self.expected), "")
         if other:
             expected = f"{readable_seconds(self.expected[other])} predicted for {other}"
-            return Choice(
+            return DeviceChoice(
                 name,
                 "known" if name != self.baseline else "baseline",
                 f"{name} takes {mine} per call, {expected}{self._under_way(name)}.",
             )
         if name != self.baseline:
-            return Choice(name, "known", f"{name} takes {mine} per call.")
+            return DeviceChoice(name, "known", f"{name} takes {mine} per call.")
         under_way = self._under_way(name) or "; other devices not tried yet"
-        return Choice(name, "baseline", f"{name} takes {mine} per call{under_way}.")
+        return DeviceChoice(name, "baseline", f"{name} takes {mine} per call{under_way}.")
 
     def _under_way(self, name: str) -> str:
         """What is prepared in the background while calls go on as they are."""

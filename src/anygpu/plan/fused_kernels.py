@@ -1,30 +1,47 @@
 """The kernels that an engine makes which fuses: what is stored is chosen as `anygpu.codegen` does, and then grouped.
 
 Which values are stored is decided by code generation's own rules, for a device like most. How stored values share
-kernels is decided here, by the rules of `anygpu.codegen.grouping` without looking at positions: those take far longer,
-and predictions are made before anything is compiled.
+kernels is decided here, by the rules of `anygpu.codegen.grouping` without looking at positions: those take far
+longer, and predictions are made before anything is compiled.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from anygpu.codegen.materialise import MOST_NODES, chosen, is_heavy, is_row_reduction, is_short
 from anygpu.codegen.target import Target
+from anygpu.codegen.templates.fourier import factors_of, smooth_length
 from anygpu.plan.calibration import amount_of
-from anygpu.plan.kernel_work import Kernel, convolution_factor, is_wide, weight_of
+from anygpu.plan.fusion import Kernel, is_wide, weight_of
 from anygpu.program import primitives as p
 from anygpu.program.costs import Cost, OperationClass, node_costs
 from anygpu.program.graph import Program
 
+
+def convolution_factor(op: p.Primitive) -> float:
+    """How much longer a transform takes whose length has a large prime factor: two longer ones make it."""
+    if not isinstance(op, p.Fourier) or op.length < 2 or factors_of(op.length) is not None:
+        return 1.0
+    length = smooth_length(2 * op.length - 1)
+    # They are complex, also where half of a transform of real numbers would do.
+    halves = 2 if op.fn in ("rfft", "irfft") else 1
+    return halves * 2 * length * math.log2(length) / (op.length * math.log2(op.length))
+
+
 #: A device like most.
 _TYPICAL = Target(dialect="opencl", features=("f64", "i64"), bindings=16)
 
+
 #: A reduction of fewer rows than this, each longer than that, is cut into parts, so that all of a device is busy.
 _FEW_ROWS, _LONG_ROW = 256, 8192
+
+
 #: The same where rows are columns in memory.
 _FEW_COLUMNS, _LONG_COLUMN = 262_144, 256
+
 
 _GroupKind = Literal["map", "rows", "product", "pieces", "other"]
 

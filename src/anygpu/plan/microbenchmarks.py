@@ -75,7 +75,7 @@ _IMPLAUSIBLE = 20.0
 _SURELY_FUSED, _SURELY_NOT = 2.0, 5.0
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class BenchmarkTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One program to run, with inputs that are on the device and results that stay there unless they are the point."""
 
     name: str
@@ -94,13 +94,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     For `steps` and `kernels` it is that beyond `launch`, whose runs took turns with theirs.
     """
 
-    trial: Trial
+    trial: BenchmarkTrial
     seconds: float
     #: How many were started, where the engine tells.
     kernels: int | None = None
 
 
-def trials(number: float = 1.0) -> list[Trial]:
+def trials(number: float = 1.0) -> list[BenchmarkTrial]:
     """Every trial, in the order in which they are worth their time; `number` is a new one each time, for a compiler.
 
     To compile takes longer than to run, so trials share programs: an addition serves for its class and for transfers.
@@ -159,17 +159,17 @@ def trials(number: float = 1.0) -> list[Trial]:
     ]
 
 
-def native_trials() -> tuple[Trial, Trial, Trial]:
+def native_trials() -> tuple[BenchmarkTrial, BenchmarkTrial, BenchmarkTrial]:
     """What tells the speed of native code: arithmetic on one thread and on all, and an addition of large arrays."""
 
-    def arithmetic(size: int) -> Trial:
+    def arithmetic(size: int) -> BenchmarkTrial:
         program = _steps(size, _LONG_CHAIN)
-        return Trial(name=f"arithmetic {size}", aspect="chain", program=program, fills=_NUMBERS * 2)
+        return BenchmarkTrial(name=f"arithmetic {size}", aspect="chain", program=program, fills=_NUMBERS * 2)
 
     return arithmetic(_LESS), arithmetic(_MUCH), _rate("elementwise", _MUCH)
 
 
-def values(trial: Trial) -> list[HostArray]:
+def values(trial: BenchmarkTrial) -> list[HostArray]:
     """Inputs for a trial, the same each time."""
     specs = trial.program.inputs
     return [_filled(spec, fill, specs[0]) for spec, fill in zip(specs, trial.fills, strict=True)]
@@ -204,60 +204,60 @@ def _steps(size: int, count: int) -> Program:
     return recorder.program([value])
 
 
-def _launch() -> Trial:
-    return Trial(name="launch", aspect="launch", program=_steps(_TINY, 1), fills=_NUMBERS * 2)
+def _launch() -> BenchmarkTrial:
+    return BenchmarkTrial(name="launch", aspect="launch", program=_steps(_TINY, 1), fills=_NUMBERS * 2)
 
 
-def _chain(aspect: Aspect, size: int) -> Trial:
-    return Trial(name=aspect, aspect=aspect, program=_steps(size, CHAIN), fills=_NUMBERS * 2)
+def _chain(aspect: Aspect, size: int) -> BenchmarkTrial:
+    return BenchmarkTrial(name=aspect, aspect=aspect, program=_steps(size, CHAIN), fills=_NUMBERS * 2)
 
 
-def _functions() -> Trial:
+def _functions() -> BenchmarkTrial:
     recorder = Recorder()
     value = recorder.input(Spec((_MUCH,), "float32"))
     for _ in range(FUNCTIONS):
         value = recorder.add(Unary("tanh"), value)
-    return Trial(name="functions", aspect="functions", program=recorder.program([value]), fills=_NUMBERS)
+    return BenchmarkTrial(name="functions", aspect="functions", program=recorder.program([value]), fills=_NUMBERS)
 
 
-def _kernels() -> Trial:
+def _kernels() -> BenchmarkTrial:
     """Results of different lengths: no engine makes one kernel of them."""
     recorder = Recorder()
     x = recorder.input(Spec((KERNELS * _TINY,), "float32"))
     parts = [recorder.add(Slice((0,), (_TINY * (number + 1),), (1,)), x) for number in range(KERNELS)]
     program = recorder.program([recorder.add(Unary("negative"), part) for part in parts])
-    return Trial(name="kernels", aspect="kernels", program=program, fills=_NUMBERS)
+    return BenchmarkTrial(name="kernels", aspect="kernels", program=program, fills=_NUMBERS)
 
 
-def _unheard_of(number: float) -> Trial:
+def _unheard_of(number: float) -> BenchmarkTrial:
     """A program that no compiler has in its cache, because the number is a part of it."""
     recorder = Recorder()
     x = recorder.input(Spec((_TINY,), "float32"))
     constant = recorder.add(Constant((), "float32", np.asarray(number, "<f4").tobytes()))
     shifted = recorder.add(Binary("add"), x, recorder.add(Broadcast((_TINY,)), constant))
     program = recorder.program([recorder.add(Unary("tanh"), shifted)])
-    return Trial(name="compile", aspect="compile", program=program, fills=_NUMBERS)
+    return BenchmarkTrial(name="compile", aspect="compile", program=program, fills=_NUMBERS)
 
 
-def _moves(size: int) -> list[Trial]:
+def _moves(size: int) -> list[BenchmarkTrial]:
     """Two arrays on their way to the device, and their sum on its way back."""
     program = _steps(size, 1)
-    into = Trial(name=f"write {size}", aspect="write", program=program, fills=_NUMBERS * 2, amount=8.0 * size)
-    back = Trial(name=f"read {size}", aspect="read", program=program, fills=_NUMBERS * 2, amount=4.0 * size)
+    into = BenchmarkTrial(name=f"write {size}", aspect="write", program=program, fills=_NUMBERS * 2, amount=8.0 * size)
+    back = BenchmarkTrial(name=f"read {size}", aspect="read", program=program, fills=_NUMBERS * 2, amount=4.0 * size)
     return [into, back]
 
 
-def _wide(trial: Trial) -> Trial:
+def _wide(trial: BenchmarkTrial) -> BenchmarkTrial:
     """Functions are what takes longest in 64 bits: they are other algorithms there."""
     return msgspec.structs.replace(trial, aspect="wide")
 
 
-def _products(size: int) -> Trial:
+def _products(size: int) -> BenchmarkTrial:
     specs = (Spec((size, size), "float32"), Spec((size, size + 8), "float32"))
     return _operation(size, Contract((1,), (0,)), *specs)
 
 
-def _rate(kind: OperationClass, size: int, dtype: DType = "float32") -> Trial:
+def _rate(kind: OperationClass, size: int, dtype: DType = "float32") -> BenchmarkTrial:
     """One operation of a class, as `anygpu.plan.calibration` says; `size` is in elements, in rows for `linear`."""
     rows = Spec((max(size // _ROW, 1), min(size, _ROW)), dtype)
     flat = Spec((size,), dtype)
@@ -288,7 +288,7 @@ def _rate(kind: OperationClass, size: int, dtype: DType = "float32") -> Trial:
     raise ValueError(f"{kind} is measured by another function")
 
 
-def _joined(size: int, rows: Spec) -> Trial:
+def _joined(size: int, rows: Spec) -> BenchmarkTrial:
     """Half in order and half across. A transposition alone is a view in NumPy and torch, and moves nothing."""
     height, width = rows.shape
     half = height // 2 or 1
@@ -299,18 +299,20 @@ def _joined(size: int, rows: Spec) -> Trial:
     return _trial(size, recorder.program([last]), _NUMBERS * 2)
 
 
-def _operation(size: int, op: Primitive, *specs: Spec, fills: Sequence[Fill] | None = None) -> Trial:
+def _operation(size: int, op: Primitive, *specs: Spec, fills: Sequence[Fill] | None = None) -> BenchmarkTrial:
     recorder = Recorder()
     last = recorder.add(op, *[recorder.input(spec) for spec in specs])
     return _trial(size, recorder.program([last]), tuple(fills) if fills is not None else _NUMBERS * len(specs))
 
 
-def _trial(size: int, program: Program, fills: tuple[Fill, ...]) -> Trial:
+def _trial(size: int, program: Program, fills: tuple[Fill, ...]) -> BenchmarkTrial:
     """A trial of the operation that gives the result."""
     (last,) = program.outputs
     kind = program.nodes[last].op.operation_class
     amount = amount_of(node_cost(program, last))
-    return Trial(name=f"{kind} {size}", aspect="rate", program=program, fills=fills, operation=kind, amount=amount)
+    return BenchmarkTrial(
+        name=f"{kind} {size}", aspect="rate", program=program, fills=fills, operation=kind, amount=amount
+    )
 
 
 def _filled(spec: Spec, fill: Fill, first: Spec) -> HostArray:

@@ -1,4 +1,4 @@
-"""What native code of a program does: its loop nests and the steps that stay NumPy's, known without compiling it."""
+"""The work of a program as native code: its loop nests and the steps that stay NumPy's, known without compiling it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from anygpu.codegen.nests.steps import HostStep, Nest, NestProgram
 from anygpu.engines.cpu.host_steps import threads_for
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.plan.calibration import Calibration, NativeSpeed
-from anygpu.plan.fusion_estimate import most_at_once, structure_of
-from anygpu.plan.kernel_work import Kernel
+from anygpu.plan.fusion import Kernel, most_at_once, structure_of
+from anygpu.plan.predicting import seconds_of
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import with_references
 from anygpu.program.primitives import Primitive
@@ -24,9 +24,12 @@ from anygpu.program.transforms import simplified
 #: Programs with more operations are not made into nests for a prediction: that takes a millisecond for ten of them.
 MOST_NODES = 1000
 
+
 #: What Python does takes so many times what a call of the smallest program takes: for each argument and result more
 #: than one, around host steps, for each of these, and for each of its operands.
 _ARGUMENT, _STEP_BY_STEP, _HOST_STEP, _OPERAND = 0.25, 8.0, 3.0, 0.3
+
+
 #: Seconds of a nest beside its work, and of waking other threads.
 _NEST, _THREADS = 3e-7, 5e-6
 
@@ -72,7 +75,6 @@ def native_steps(program: Program, vector_bytes: int) -> NativeSteps:
 
 def native_seconds(steps: NativeSteps, calibration: Calibration, speed: NativeSpeed) -> float:
     """What one call takes."""
-    from anygpu.plan.predicting import seconds_of
 
     seconds = calibration.launch * (1.0 + _ARGUMENT * max(0, steps.arguments - 2))
     for nest in steps.nests:

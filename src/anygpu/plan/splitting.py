@@ -15,8 +15,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.plan.calibration import Calibration
-from anygpu.plan.fusion_estimate import structure_of
-from anygpu.plan.kernel_work import Kernel
+from anygpu.plan.fusion import Kernel, structure_of
 from anygpu.plan.predicting import predict, seconds_inside, seconds_of
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Constant, Input, Iota, Linear, Primitive
@@ -37,7 +36,7 @@ _NEVER = 1e9
 _SIDES: tuple[Side, Side] = (0, 1)
 
 
-class Part(msgspec.Struct, frozen=True):
+class ProgramPart(msgspec.Struct, frozen=True):
     """Operations that run on one device as a program of their own."""
 
     device: Side
@@ -50,7 +49,7 @@ class Part(msgspec.Struct, frozen=True):
 class Split(msgspec.Struct, frozen=True):
     """Parts to run one after the other; each takes inputs of the whole program and results of earlier parts."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ProgramPart, ...]
     #: The outputs of the whole program: positions that are inputs or results of parts.
     outputs: tuple[int, ...]
     #: Predicted for all of it, and for the better device alone.
@@ -96,7 +95,7 @@ def _goes_along(op: Primitive) -> bool:
     return op.is_view or isinstance(op, Constant | Iota)
 
 
-def parts_of(program: Program, sides: Mapping[int, Side]) -> list[Part]:
+def parts_of(program: Program, sides: Mapping[int, Side]) -> list[ProgramPart]:
     """The program in as few parts as these sides of its operations allow."""
     groups = min((_grouped(program, sides, first) for first in _SIDES), key=len) or [(0, [])]
     # A result that no operation computes, such as a view of an input, is made with the first part.
@@ -106,7 +105,7 @@ def parts_of(program: Program, sides: Mapping[int, Side]) -> list[Part]:
     for _, members in groups:
         for member in members:
             needed |= {source for source in bases_of(program, program.nodes[member].inputs) if source in computed}
-    parts: list[Part] = []
+    parts: list[ProgramPart] = []
     homes = {member: number for number, (_, members) in enumerate(groups) for member in members}
     by_part: dict[int, list[int]] = {}
     for position in sorted(needed):
@@ -122,7 +121,7 @@ def parts_of(program: Program, sides: Mapping[int, Side]) -> list[Part]:
         used_elsewhere = [each for each in results if each in outputs or _is_needed(program, each, members, computed)]
         if used_elsewhere:
             part, sources = part_of(program, members, used_elsewhere)
-            parts.append(Part(side, part, sources, tuple(used_elsewhere)))
+            parts.append(ProgramPart(side, part, sources, tuple(used_elsewhere)))
     return parts
 
 
@@ -238,11 +237,11 @@ class _Pair:
             return known
         return predict(self.program, self.calibrations[side]).seconds if not self.lacks[side] else _INFINITE
 
-    def predicted(self, parts: Sequence[Part]) -> float:
+    def predicted(self, parts: Sequence[ProgramPart]) -> float:
         """Seconds for all parts, each with its inputs from the host and its results back to it."""
         return sum(predict(part.program, self.calibrations[part.device]).seconds for part in parts)
 
-    def best_parts(self, sides: dict[int, Side]) -> tuple[float, list[Part]] | None:
+    def best_parts(self, sides: dict[int, Side]) -> tuple[float, list[ProgramPart]] | None:
         """The parts and their time, after those that cost more than they save have gone to the other side."""
         parts = parts_of(self.program, sides)
         best = self.predicted(parts)

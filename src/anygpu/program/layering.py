@@ -37,7 +37,7 @@ class Place(NamedTuple):
     y: float
 
 
-class Curve(NamedTuple):
+class DrawnCurve(NamedTuple):
     """From the lower edge of one layer to the upper edge of the next, with straight ends up to the boxes."""
 
     x0: float
@@ -53,7 +53,7 @@ class Curve(NamedTuple):
 class Arrangement(NamedTuple):
     places: list[Place]
     #: For each box the lines that leave it.
-    curves: list[list[Curve]]
+    curves: list[list[DrawnCurve]]
     width: float
     height: float
 
@@ -261,7 +261,7 @@ def _measured(items: Sequence[Item], layers: list[list[_Slot]]) -> Arrangement:
             if not slot.is_rail:
                 y = (tops[slot.layer] + bottoms[slot.layer] - slot.height) / 2
                 places[slot.item] = Place(slot.x - left, y)
-    curves: list[list[Curve]] = [[] for _ in items]
+    curves: list[list[DrawnCurve]] = [[] for _ in items]
     for layer in layers:
         for slot in layer:
             for link in slot.below:
@@ -271,7 +271,7 @@ def _measured(items: Sequence[Item], layers: list[list[_Slot]]) -> Arrangement:
                     y0 = places[upper.item].y + upper.height
                 bend1 = tops[lower.layer]
                 y1 = bend1 if lower.is_rail else places[lower.item].y
-                curve = Curve(
+                curve = DrawnCurve(
                     upper.x - left, y0, bend0, bend1, lower.x + link.port - left, y1, arrives=not lower.is_rail
                 )
                 curves[slot.item].append(curve)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from anygpu.base.printable import printable
 from anygpu.program.graph import Program
-from anygpu.program.layering import Arrangement, Curve, Item, Place, arrange
+from anygpu.program.layering import Arrangement, DrawnCurve, Item, Place, arrange
 from anygpu.program.primitives import Broadcast, Constant, Input, OperationClass
 from anygpu.program.text import constant_text, line_of, value_names
 
@@ -191,7 +191,7 @@ def _edges(plan: Arrangement) -> list[str]:
     return parts
 
 
-def _path(curve: Curve) -> str:
+def _path(curve: DrawnCurve) -> str:
     x0, y0, bend0, bend1, x1, y1, arrives = curve
     middle = (bend0 + bend1) / 2
     stop = y1 - 5 if arrives else y1  # under the arrow head

@@ -7,25 +7,10 @@ A primitive is defined, with all of its rules, by its family in `anygpu.program.
 
 from __future__ import annotations
 
-from anygpu.program.ops import (
-    attention,
-    contract,
-    custom,
-    elementwise,
-    fourier,
-    index,
-    linear,
-    movement,
-    reduce,
-    sort,
-    source,
-)
-from anygpu.program.ops.attention import *
+from anygpu.program.ops import contract, custom, elementwise, linear, movement, reduce, sort, source
 from anygpu.program.ops.contract import *
 from anygpu.program.ops.custom import *
 from anygpu.program.ops.elementwise import *
-from anygpu.program.ops.fourier import *
-from anygpu.program.ops.index import *
 from anygpu.program.ops.linear import *
 from anygpu.program.ops.movement import *
 from anygpu.program.ops.reduce import *
@@ -34,7 +19,7 @@ from anygpu.program.ops.source import *
 from anygpu.program.primitive import *
 from anygpu.program.primitive import Primitive as Primitive
 
-_FAMILIES = (source, elementwise, movement, reduce, contract, index, sort, fourier, linear, attention, custom)
+_FAMILIES = (source, elementwise, movement, reduce, contract, sort, linear, custom)
 
 PRIMITIVES: tuple[type[Primitive], ...] = tuple(
     each

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from anygpu.engines.torch.engine import Meter, is_out_of_memory, meter_for
+from anygpu.engines.torch.engine import TorchMeter, is_out_of_memory, meter_for
 from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.fallback_warnings import users_line
 from anygpu.pytorch.accumulation import Combining, found_by_values, known
@@ -443,7 +443,7 @@ def _part_size(count: int, size: int) -> int:
     return size if size < count else math.ceil(count / 2)
 
 
-def _is_room_for_more(before: int | None, meter: Meter, device: torch.device) -> bool:
+def _is_room_for_more(before: int | None, meter: TorchMeter, device: torch.device) -> bool:
     """Whether twice the rows fit beyond doubt, also where memory grows with the square of their number."""
     free, peak = meter.free(), meter.peak()
     if free is None or before is None or peak is None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from anygpu.engines.torch.engine import Meter, meter_for
+from anygpu.engines.torch.engine import TorchMeter, meter_for
 from anygpu.pytorch.step_plans import StepPlan
 
 # -- seconds of a step's parts: by the host's clock, or by events on a CUDA stream
@@ -77,7 +77,7 @@ _NOW_AND_THEN = f"memory is measured in the first {_FIRST} steps of a plan, and 
 class StepMeter:
     """The memory of one `Step`. `has_now` counts the bytes of its parameters, gradients and optimiser state."""
 
-    def __init__(self, device: torch.device, has_now: Callable[[], int], meter: Meter | None = None) -> None:
+    def __init__(self, device: torch.device, has_now: Callable[[], int], meter: TorchMeter | None = None) -> None:
         self._meter = meter_for(device) if meter is None else meter
         self._has_now = has_now
         self._device = device

@@ -32,10 +32,10 @@ from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.trust import Sample, compared, is_finite
-from anygpu.plan.batching import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.plan.calibration import Calibration, assumed
+from anygpu.plan.candidate_history import calls_between_samples
+from anygpu.plan.chunking import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.plan.predicting import predict
-from anygpu.plan.sampling import calls_between_samples
 from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
 from anygpu.receipts import NetworkUse, Phases

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from anygpu.base.metric_families import Family, Kind, Sample, single
+from anygpu.base.metric_families import Family, MetricKind, Sample, single
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.device_arrays.lineage import Loss
 from anygpu.device_arrays.registry import DeviceRegistry
@@ -229,7 +229,7 @@ def _lane(lane: Lane, visits: Sequence[Visit], places: DeviceRegistry, now: floa
 
 
 #: Metrics of each device: name, kind, help, and how it is read.
-_LANES: tuple[tuple[str, Kind, str, Callable[[LaneHealth], float]], ...] = (
+_LANES: tuple[tuple[str, MetricKind, str, Callable[[LaneHealth], float]], ...] = (
     ("anygpu_batches_total", "counter", "Launches of several tasks at once.", lambda lane: lane.batches),
     ("anygpu_batched_tasks_total", "counter", "Tasks in such launches.", lambda lane: lane.batched),
     ("anygpu_device_busy_seconds_total", "counter", "Time in use.", lambda lane: lane.busy_seconds),
@@ -266,5 +266,5 @@ def runtime_families(health: Health) -> Iterator[Family]:
     yield Family("anygpu_tenant_seconds_total", "counter", "Device time of each tenant.", tenants)
 
 
-def _by_device(name: str, kind: Kind, text: str, values: Mapping[str, float]) -> Family:
+def _by_device(name: str, kind: MetricKind, text: str, values: Mapping[str, float]) -> Family:
     return Family(name, kind, text, [Sample(value, {"device": device}) for device, value in values.items()])

@@ -28,7 +28,7 @@ from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, queued_receipt
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 _ALL_FREE: Mapping[str, float] = {}
 _NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
 _FINISHED = Finished()
-_AT_HOME = Choice("numpy", "baseline", "")
+_AT_HOME = DeviceChoice("numpy", "baseline", "")
 _STARTED_AT_HOME = Started("numpy", 0)
 #: The deadline thread kills a worker in time; after this many more seconds the worker's own timeout applies.
 _LATER = 0.5
@@ -180,7 +180,7 @@ class LaneWorker:
         home = places.isolation(lane, site.options.isolation)
         return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home != "thread")
 
-    def begin(self, job: Job, choice: Choice, start: Started) -> bool:
+    def begin(self, job: Job, choice: DeviceChoice, start: Started) -> bool:
         """Mark the task as running, unless it was cancelled or has expired since it was taken."""
         with self._host.lock:
             if job.life.task.status != "queued":
@@ -197,7 +197,9 @@ class LaneWorker:
                     job.future.set_running_or_notify_cancel()
         return True
 
-    def _choose_again(self, call: Call, choice: Choice | None, timer: PhaseTimer, *, is_forced: bool) -> Choice:
+    def _choose_again(
+        self, call: Call, choice: DeviceChoice | None, timer: PhaseTimer, *, is_forced: bool
+    ) -> DeviceChoice:
         """Trace the call of a job that a lane has taken, and choose its device by what is known now.
 
         It does not get the job: the traceback of the user's error, which the job's future holds, holds this frame.
@@ -272,7 +274,7 @@ class LaneWorker:
         else:
             self.deliver(job, value, receipt, planner.clock() - begin)
 
-    def _has_not_begun(self, job: Job, choice: Choice | None, error: AnyGPUError) -> bool:
+    def _has_not_begun(self, job: Job, choice: DeviceChoice | None, error: AnyGPUError) -> bool:
         """Whether a failed attempt is none of the task's: it waited, and has ended, or has to wait anew."""
         if choice is None or choice.candidate == "numpy" or job.life.task.status != "queued":
             return self._has_ended(job)
@@ -395,11 +397,11 @@ class LaneWorker:
         for number, job in enumerate(jobs):
             job.witness = partial(check.witness, number) if check is not None else None
             job.alone()
-            job.forced = Choice("numpy", "sample", why)
+            job.forced = DeviceChoice("numpy", "sample", why)
             self._host.put_back(job)
 
     def _run_batch(
-        self, lane: Lane, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: KindOfBatches
+        self, lane: Lane, jobs: Sequence[Job], planned: Batch, choice: DeviceChoice, batches: KindOfBatches
     ) -> None:
         """Run one launch for all jobs. If it fails, any of them may be the cause, so each is retried alone."""
         planner = self._planner
@@ -506,7 +508,7 @@ class LaneWorker:
         timer.waited(max(0.0, self._clock() - job.submitted), job.planning)
         why = f"the result of {device} is not finite, or its arguments are of a new kind; NumPy computes it again."
         try:
-            value, receipt = run_untraced(job.call, Choice("numpy", "baseline", why, device), timer, job.attempts)
+            value, receipt = run_untraced(job.call, DeviceChoice("numpy", "baseline", why, device), timer, job.attempts)
         except BaseException as error:  # noqa: BLE001 - the user's own
             self.fail(job, error)
             del job
@@ -588,7 +590,7 @@ class _Launch(NamedTuple):
     """The facts that the calls of one launch share, without arguments and results."""
 
     task: str
-    choice: Choice
+    choice: DeviceChoice
     kind: DeviceKind
     share: Ran
     predicted: float
@@ -638,6 +640,6 @@ def _failure_of_batch(error: BaseException, device: str) -> AnyGPUError:
     return Unsupported("one launch", device, instead=one_line(text_of(error)), message=message)
 
 
-def _is_candidate(site: CallSite, choice: Choice) -> bool:
+def _is_candidate(site: CallSite, choice: DeviceChoice) -> bool:
     """Whether the choice is still valid after the function was traced again."""
     return choice.candidate == "numpy" or choice.candidate in site.chooser.tracks

@@ -23,7 +23,7 @@ from anygpu.placement.call import Call
 from anygpu.placement.options import NaNs
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.trust import Modes
-from anygpu.plan.choosing import Choice, WaitingTimes
+from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.receipts import Attempt, Receipt
 from anygpu.runtime.future import Future
 
@@ -75,9 +75,9 @@ class Job:
     #: The bytes charged to its lane while it runs.
     held_bytes: int = 0
     #: Where it runs, or would run now.
-    choice: Choice | None = None
+    choice: DeviceChoice | None = None
     #: Where it must run after a failure.
-    forced: Choice | None = None
+    forced: DeviceChoice | None = None
     attempts: tuple[Attempt, ...] = ()
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from anygpu.errors import AnyGPUError
 from anygpu.fallback_warnings import attribute_to_line
 from anygpu.placement.opaque import place_opaque
 from anygpu.placement.planner import Planner
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.receipts import Attempt, Phases, Receipt
 from anygpu.runtime.lanes import Job, Lane
 from anygpu.runtime.routing import Routing
@@ -33,7 +33,7 @@ class Queue(Protocol):
 class LaneTasks(Protocol):
     """The methods of a lane's worker that tasks of every kind need."""
 
-    def begin(self, job: Job, choice: Choice, start: Started) -> bool: ...
+    def begin(self, job: Job, choice: DeviceChoice, start: Started) -> bool: ...
 
     def run_alone(self, lane: Lane, job: Job) -> None: ...
 
@@ -66,7 +66,7 @@ class OpaqueRunner:
         engine = job.call.site.options.engine
         assert engine is not None
         waited = max(0.0, self._clock() - job.submitted)
-        if self._tasks.begin(job, Choice(engine, "only", ""), Started(engine, 0)):
+        if self._tasks.begin(job, DeviceChoice(engine, "only", ""), Started(engine, 0)):
             self._call(job, engine, waited)
 
     def _call(self, job: Job, engine: str, waited: float, judge: Callable[[Any], None] | None = None) -> None:
@@ -102,7 +102,7 @@ class OpaqueRunner:
             batches.pass_over()
             self._tasks.run_alone(lane, first)
             return
-        begun, choice, start = self._clock(), Choice(engine, "only", ""), Started(engine, 0, alone=False)
+        begun, choice, start = self._clock(), DeviceChoice(engine, "only", ""), Started(engine, 0, alone=False)
         with self._queue.lock:
             running = [job for job in jobs[:count] if self._tasks.begin(job, choice, start)]
         if not running:

@@ -17,8 +17,9 @@ from anygpu.placement.opaque_form import OpaqueForm
 from anygpu.placement.place_call import choose
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
-from anygpu.plan.batching import SIZES
-from anygpu.plan.choosing import LOOKED_AT, Choice, Kind, WaitingTimes
+from anygpu.plan.candidate_history import ChoiceKind, DeviceChoice, WaitingTimes
+from anygpu.plan.choosing import LOOKED_AT
+from anygpu.plan.chunking import SIZES
 from anygpu.runtime.batches import Batch, LaunchBatches
 from anygpu.runtime.lanes import PLANNING, Job, LaneIndex, LaneLoad, LaneType, LaneWaitingTimes
 from anygpu.runtime.stacking import OpaqueBatches
@@ -41,7 +42,7 @@ _AS_GOOD = 0.9
 
 
 #: Choices that say which device is best now, and not which it has to be.
-_FREE_CHOICES: frozenset[Kind] = frozenset({"known", "trial", "untried"})
+_FREE_CHOICES: frozenset[ChoiceKind] = frozenset({"known", "trial", "untried"})
 
 
 class Route(NamedTuple):
@@ -51,7 +52,7 @@ class Route(NamedTuple):
     #: Predicted seconds there.
     seconds: float
     #: Why, if it was chosen.
-    choice: Choice | None
+    choice: DeviceChoice | None
     #: The time until which other tasks of the kind reuse it.
     until: float
 
@@ -158,7 +159,7 @@ class Routing:
         if mine * _AS_GOOD > there:
             return None
         sentence = f"{choice.candidate} is busy, so {lane.name} finishes sooner."
-        return Route(lane.name, mine, Choice(lane.name, "known", sentence), 0.0)
+        return Route(lane.name, mine, DeviceChoice(lane.name, "known", sentence), 0.0)
 
     def route_with(self, first: Job) -> Route:
         """The route of tasks that are taken together with the first of their kind, which waited for the lane."""
@@ -252,7 +253,7 @@ class Routing:
             return 1 if alone else min(there, SIZES[-1])
         return max(1, min(there, SIZES[-1], int(_TURN * self.max_latency / each)))
 
-    def plan_launch(self, jobs: Sequence[Job], choice: Choice) -> Batch | None:
+    def plan_launch(self, jobs: Sequence[Job], choice: DeviceChoice) -> Batch | None:
         """The launch to make for the first of these tasks of one kind; `None` if one should run alone."""
         if len(jobs) < 2:
             return None

@@ -18,7 +18,7 @@ from anygpu.fallback_warnings import warn_fallback
 from anygpu.placement.call import Call
 from anygpu.placement.opaque import free_bytes
 from anygpu.placement.opaque_form import OpaqueForm, predicted_peak
-from anygpu.plan.batching import SIZES, BatchTimes, weigh
+from anygpu.plan.chunking import SIZES, BatchTimes, weigh
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from anygpu.agreement.elementwise import OperationClass
+from anygpu.agreement.elementwise import ErrorClass
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import COMPLEX, DTYPES, ITEMSIZE, KIND, DType, is_inexact
@@ -25,7 +25,7 @@ from anygpu.program.functions import (
     ScatterFunction,
 )
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.primitives import (
     LINEAR_PARTS,
     Argsort,
@@ -57,7 +57,7 @@ from anygpu.program.primitives import (
     Windows,
 )
 
-ResultClass = Literal["exact"] | OperationClass
+ResultClass = Literal["exact"] | ErrorClass
 
 
 #: NumPy is the reference, and has all types but this one.

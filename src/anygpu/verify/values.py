@@ -17,9 +17,9 @@ from anygpu.program.graph import Program
 from anygpu.testing.cases import REFERENCE_DTYPES, ConformanceProgram, conformance_programs, tame, values
 from anygpu.testing.conformance import conformance_difference
 from anygpu.testing.random_programs import random_inputs, random_program
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 from anygpu.testing.special_values import Tally, cases
-from anygpu.testing.special_values.programs import Case as Table
+from anygpu.testing.special_values.programs import TableCase as Table
 from anygpu.testing.special_values.tables import count
 from anygpu.verify.cases import ActCase, Comparison, ProgramCase, Subject, Tried, VerifyCase, VerifyCheck, judged
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anygpu.codegen.index import Index
-from anygpu.codegen.nests.costs import Estimate, grain_of, lanes_of
+from anygpu.codegen.nests.costs import LoopEstimate, grain_of, lanes_of
 from anygpu.codegen.nests.flat import subtrees
 from anygpu.codegen.nests.roots import axis_variable, merged, pieces
 from anygpu.codegen.nests.schedule import last_square
@@ -55,9 +55,9 @@ def test_parts_are_whole_vectors_and_no_more_than_are_useful() -> None:
 
 
 def test_little_work_is_done_four_vectors_at_a_time() -> None:
-    assert lanes_of(Estimate(operations=3, width=4), 64) == (16, 4)
-    assert lanes_of(Estimate(operations=30, functions=20, width=8, live=12), 64) == (8, 2)
-    assert lanes_of(Estimate(operations=300, width=8, live=5), 64) == (8, 4)
+    assert lanes_of(LoopEstimate(operations=3, width=4), 64) == (16, 4)
+    assert lanes_of(LoopEstimate(operations=30, functions=20, width=8, live=12), 64) == (8, 2)
+    assert lanes_of(LoopEstimate(operations=300, width=8, live=5), 64) == (8, 4)
 
 
 @pytest.mark.parametrize("limit", [2.0, 0.1, 3.7, 1e50])

@@ -10,7 +10,7 @@ from anygpu.codegen.nests import costs
 from anygpu.codegen.nests.schedule import nests
 from anygpu.engines.numpy.lowering import run
 from anygpu.testing.random_programs import random_inputs, random_program
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 from tests.support.nest_interpreter import interpreted
 
 

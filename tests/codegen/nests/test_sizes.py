@@ -15,7 +15,7 @@ from anygpu.codegen.dialects.llvm.values import NativeTarget
 from anygpu.codegen.nests import steps
 from anygpu.codegen.nests.plan import planned
 from anygpu.codegen.nests.schedule import nests
-from anygpu.codegen.nests.steps import TooLarge, Written
+from anygpu.codegen.nests.steps import NestTooLarge, Written
 from anygpu.engines.numpy.lowering import run
 from anygpu.program.graph import Program
 from tests.support.nest_interpreter import interpreted
@@ -117,7 +117,7 @@ def test_a_program_of_too_many_values_is_refused(monkeypatch: pytest.MonkeyPatch
     program, _ = recorded("short sums", 3)
     monkeypatch.setattr(steps, "FEWEST_VALUES", 100)
     monkeypatch.setattr(steps, "VALUES_OF_NODE", 2)
-    with pytest.raises(TooLarge, match="more than 100 values"):
+    with pytest.raises(NestTooLarge, match="more than 100 values"):
         nests(program)
 
 
@@ -125,5 +125,5 @@ def test_a_module_of_too_many_lines_is_refused(monkeypatch: pytest.MonkeyPatch) 
     program, _ = recorded("short sums", 3)
     monkeypatch.setattr(statements, "MOST_LINES", 50)
     target = NativeTarget("x86_64-unknown-linux-gnu", "", frozenset(), 32)
-    with pytest.raises(TooLarge, match="more than 50 instructions"):
+    with pytest.raises(NestTooLarge, match="more than 50 instructions"):
         module_text(nests(program), target)

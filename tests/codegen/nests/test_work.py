@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
-from anygpu.codegen.nests.inspection import Work, work_of
+from anygpu.codegen.nests.inspection import NestWork, work_of
 from anygpu.codegen.nests.schedule import nests
 from anygpu.codegen.nests.steps import Nest
 from anygpu.program.graph import Program
@@ -20,7 +20,7 @@ def recorded(function: Callable[..., Any], *arrays: Any) -> Program:
     return record(function, *[Spec(each.shape, each.dtype.name) for each in arrays])
 
 
-def works(function: Callable[..., Any], *arrays: Any) -> list[Work]:
+def works(function: Callable[..., Any], *arrays: Any) -> list[NestWork]:
     steps = nests(recorded(function, *arrays), vector_bytes=64).steps
     return [work_of(step, 64) for step in steps if isinstance(step, Nest)]
 
@@ -31,7 +31,7 @@ def total(function: Callable[..., Any], *arrays: Any) -> float:
 
 def test_an_addition_is_a_load_an_instruction_and_a_store() -> None:
     (work,) = works(lambda x: x + 1, np.ones(16_384, np.float32))
-    assert work == Work(instructions=2.0 * 16_384 / 16, bytes=2.0 * 4 * 16_384)
+    assert work == NestWork(instructions=2.0 * 16_384 / 16, bytes=2.0 * 4 * 16_384)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from anygpu.codegen.kernel import Check, Output, Slot
 from anygpu.codegen.kernel_ir import Buffer
-from anygpu.codegen.nests.steps import Cost, HostStep, Nest, NestProgram
+from anygpu.codegen.nests.steps import HostStep, Nest, NestCost, NestProgram
 from anygpu.engines.cpu.compiler import compiled
 from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor
 from anygpu.engines.cpu.planning import entry_text, run_plan
-from anygpu.engines.cpu.run_plan import CompiledProgram
+from anygpu.engines.cpu.run_plan import NativeProgram
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Gather, Input, Reduce, Spec, Unary
@@ -50,13 +50,13 @@ def head() -> str:
 
 def nest(name: str, slots: int, count: int, grain: int, nbytes: float = 0.0) -> Nest:
     buffers = tuple(Buffer(f"b{slot}", slot, "float64", count) for slot in range(slots))
-    return Nest(name=name, buffers=buffers, body=(), count=count, grain=grain, cost=Cost(bytes=nbytes))
+    return Nest(name=name, buffers=buffers, body=(), count=count, grain=grain, cost=NestCost(bytes=nbytes))
 
 
 def built(program: Program, nests: NestProgram, text: str) -> CpuExecutable:
     plan = run_plan(nests, program.inputs, own=len(nests.slots))
     image = compiled(text + entry_text(plan), host_processor().as_request(), link=LOADS_IMAGES)
-    return CpuExecutable(program, CompiledProgram(plan, image))
+    return CpuExecutable(program, NativeProgram(plan, image))
 
 
 def _slot(spec: Spec, role: str, data: bytes | None = None) -> Slot:

@@ -15,7 +15,7 @@ from anygpu.program.dtypes import KIND
 from anygpu.program.functions import COMPARISONS
 from anygpu.program.graph import Program
 from anygpu.testing.random_programs import random_inputs, random_program
-from anygpu.testing.random_programs.agreement import disagreement
+from anygpu.testing.random_programs.error_bounds import disagreement
 from tests.engines.cpu.guarded import Edge, run_guarded
 
 EDGES: tuple[Edge, ...] = ("begin", "end")

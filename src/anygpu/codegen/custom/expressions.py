@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from anygpu.codegen.custom.tokens import Token, Unreadable
+from anygpu.codegen.custom.tokens import KernelToken, Unreadable
 
-Number = int | float | bool
+ConstantNumber = int | float | bool
 
 _LEVELS: tuple[tuple[str, ...], ...] = (
     ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"),
@@ -27,17 +27,17 @@ CONDITIONS = range(-(1 << 63), 1 << 63)
 _WHOLE_NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:[uU]?[lL]{0,2}|[lL]{1,2}[uU]|[iI])")
 
 
-def evaluate(tokens: Sequence[Token], known: Mapping[str, Number]) -> Number:
+def evaluate(tokens: Sequence[KernelToken], known: Mapping[str, ConstantNumber]) -> ConstantNumber:
     """The value. Names that are not known, and everything that is no plain arithmetic, are `Unreadable`."""
     return _Evaluation(tokens, known, None).value()
 
 
-def evaluate_exactly(tokens: Sequence[Token], known: Mapping[str, Number], within: range = PLAIN) -> int:
+def evaluate_exactly(tokens: Sequence[KernelToken], known: Mapping[str, ConstantNumber], within: range = PLAIN) -> int:
     """The value that a compiler finds, too: what depends on the types of a language is `Unreadable`."""
     return int(_Evaluation(tokens, known, within).value())
 
 
-def number_of(token: Token) -> Number:
+def number_of(token: KernelToken) -> ConstantNumber:
     """The value of a literal, with the suffixes of its language."""
     text = token.text.lower().replace("'", "")
     try:
@@ -55,17 +55,21 @@ def number_of(token: Token) -> Number:
 
 
 class _Evaluation:
-    def __init__(self, tokens: Sequence[Token], known: Mapping[str, Number], within: range | None) -> None:
+    """Evaluates one constant expression by recursive descent over its tokens."""
+
+    def __init__(
+        self, tokens: Sequence[KernelToken], known: Mapping[str, ConstantNumber], within: range | None
+    ) -> None:
         self.tokens = _joined(tokens)
         self.known = known
         self.within = within
         self.at = 0
         self.depth = 0
         #: A number without a sign, and whether one is below 0: a compiler turns the second into the first.
-        self.unsigned: Token | None = None
+        self.unsigned: KernelToken | None = None
         self.is_negative = False
 
-    def value(self) -> Number:
+    def value(self) -> ConstantNumber:
         if not self.tokens:
             raise Unreadable("a value is missing here.")
         result = self._choice()
@@ -75,7 +79,7 @@ class _Evaluation:
             raise _by_type(self.unsigned)
         return result
 
-    def _kept(self, value: Number, at: Token) -> Number:
+    def _kept(self, value: ConstantNumber, at: KernelToken) -> ConstantNumber:
         """The value, if it is one that a compiler finds, too."""
         if self.within is None:
             return value
@@ -87,10 +91,10 @@ class _Evaluation:
     def _text(self) -> str:
         return self.tokens[self.at].text if self.at < len(self.tokens) else ""
 
-    def _here(self) -> Token:
+    def _here(self) -> KernelToken:
         return self.tokens[min(self.at, len(self.tokens) - 1)]
 
-    def _choice(self) -> Number:
+    def _choice(self) -> ConstantNumber:
         condition = self._level(0)
         if self._text() != "?":
             return condition
@@ -100,7 +104,8 @@ class _Evaluation:
         no = self._choice()
         return yes if condition else no
 
-    def _level(self, level: int) -> Number:
+    def _level(self, level: int) -> ConstantNumber:
+        """Evaluates binary operators of this precedence, which associate to the left."""
         if level == len(_LEVELS):
             return self._unary()
         left = self._level(level + 1)
@@ -115,7 +120,8 @@ class _Evaluation:
             left = self._kept(_applied(operator, left, right), operator)
         return left
 
-    def _unary(self) -> Number:
+    def _unary(self) -> ConstantNumber:
+        """Evaluates a value with its sign, `!` or `~` before it; nesting is bounded."""
         operator = self._here()
         self.depth += 1
         if self.depth > _DEEPEST:
@@ -138,7 +144,8 @@ class _Evaluation:
             raise Unreadable("~ takes a whole number.", operator)
         return self._kept(~int(operand), operator)
 
-    def _single(self) -> Number:
+    def _single(self) -> ConstantNumber:
+        """Evaluates a number, a named constant, a call or an expression in parentheses."""
         if self.at >= len(self.tokens):
             raise Unreadable("a value is missing here.", self._here())
         token = self._here()
@@ -171,7 +178,8 @@ class _Evaluation:
     def _after(self) -> str:
         return self.tokens[self.at + 1].text if self.at + 1 < len(self.tokens) else ""
 
-    def _call(self, function: Token) -> Number:
+    def _call(self, function: KernelToken) -> ConstantNumber:
+        """Evaluates a built-in function of constants, such as `min`, or a conversion to a type."""
         self._expect("(")
         values = [self._choice()]
         while self._text() == ",":
@@ -192,15 +200,15 @@ class _Evaluation:
         self.at += 1
 
 
-def _by_type(at: Token) -> Unreadable:
+def _by_type(at: KernelToken) -> Unreadable:
     return Unreadable(
         f"the value of this depends on the types of the language, at {at.text!r}. Write the number itself.", at
     )
 
 
-def _joined(tokens: Sequence[Token]) -> list[Token]:
+def _joined(tokens: Sequence[KernelToken]) -> list[KernelToken]:
     """Joins the halves of shifts and comparisons, which are single tokens in WGSL."""
-    result: list[Token] = []
+    result: list[KernelToken] = []
     for token in tokens:
         if result:
             last = result[-1]
@@ -212,7 +220,7 @@ def _joined(tokens: Sequence[Token]) -> list[Token]:
     return result
 
 
-def _cast(type: str, value: Number, at: Token) -> Number:
+def _cast(type: str, value: ConstantNumber, at: KernelToken) -> ConstantNumber:
     if type == "bool":
         return bool(value)
     if type in _REAL:
@@ -223,7 +231,8 @@ def _cast(type: str, value: Number, at: Token) -> Number:
         raise Unreadable(f"{value} is not a whole number.", at) from None
 
 
-def _applied(operator: Token, left: Number, right: Number) -> Number:
+def _applied(operator: KernelToken, left: ConstantNumber, right: ConstantNumber) -> ConstantNumber:
+    """The result of a binary operator; raises `Unreadable` at the operator for a division by zero or an overflow."""
     fractional = isinstance(left, float) or isinstance(right, float)
     try:
         result = (
@@ -237,6 +246,7 @@ def _applied(operator: Token, left: Number, right: Number) -> Number:
 
 
 def _compared(text: str, left: float, right: float) -> bool | None:
+    """The result of a comparison, or None if the operator is none."""
     match text:
         case "==":
             return left == right
@@ -257,7 +267,8 @@ def _compared(text: str, left: float, right: float) -> bool | None:
     return None
 
 
-def _fractional(operator: Token, left: float, right: float) -> Number:
+def _fractional(operator: KernelToken, left: float, right: float) -> ConstantNumber:
+    """The result of a binary operator of floats."""
     compared = _compared(operator.text, left, right)
     if compared is not None:
         return compared
@@ -273,7 +284,8 @@ def _fractional(operator: Token, left: float, right: float) -> Number:
     raise Unreadable(f"{operator.text} takes whole numbers.", operator)
 
 
-def _whole(operator: Token, left: int, right: int) -> Number:
+def _whole(operator: KernelToken, left: int, right: int) -> ConstantNumber:
+    """The result of a binary operator of integers, divided and shifted as C does."""
     compared = _compared(operator.text, left, right)
     if compared is not None:
         return compared

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
 
+from anygpu.codegen.custom.expressions import ConstantNumber
 from anygpu.codegen.custom.opencl_guarding import prepared_opencl
-from anygpu.codegen.custom.reflected import Length, Prepared, Reflected, number_words
-from anygpu.codegen.custom.reflection import reflect
-from anygpu.codegen.custom.tokens import Unreadable
-from anygpu.codegen.custom.wgsl_kernels import prepared_wgsl
+from anygpu.codegen.custom.opencl_reflection import reflected_opencl
+from anygpu.codegen.custom.reflected import Length, Prepared, Reflected, ScalarParameter, number_words
+from anygpu.codegen.custom.tokens import Unreadable, first_tokens
+from anygpu.codegen.custom.wgsl_kernels import prepared_wgsl, reflected_wgsl
 from anygpu.codegen.kernel import Binding, Check, Kernel, Own, Start
 from anygpu.codegen.target import Target
 from anygpu.errors import InvalidKernel
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Node, Program
-from anygpu.program.ops.custom import Custom, Three
+from anygpu.program.ops.custom import MAX_PARAMETERS, MAX_SOURCE, Custom, Language, Three
 from anygpu.program.primitives import Cast, Input, Reshape, Spec, product
+
+__all__ = ["ConstantNumber", "Length", "Reflected", "ScalarParameter", "language_of", "reflect"]
+
 
 #: Bytes that stand in for an empty array: no vector is wider.
 EMPTY_BYTES = 128
@@ -28,7 +32,7 @@ _MOST_GROUPS = (1 << 32) - 1
 _MOST_ELEMENTS = (1 << 32) - 1
 
 
-class Launch(msgspec.Struct):
+class KernelLaunch(msgspec.Struct):
     """Nodes that come from one run of a kernel."""
 
     op: Custom
@@ -39,17 +43,17 @@ class Launch(msgspec.Struct):
     first_word: int = 0
 
 
-def launches_in(program: Program) -> dict[int, Launch]:
+def launches_in(program: Program) -> dict[int, KernelLaunch]:
     """For each node that is a kernel, its launch."""
-    found: dict[int, Launch] = {}
-    same: dict[tuple[Custom, tuple[int, ...]], list[Launch]] = {}
+    found: dict[int, KernelLaunch] = {}
+    same: dict[tuple[Custom, tuple[int, ...]], list[KernelLaunch]] = {}
     for position, (op, inputs) in enumerate(program.nodes):
         if not isinstance(op, Custom):
             continue
         known = same.setdefault((msgspec.structs.replace(op, result=0), inputs), [])
         launch = next((each for each in known if op.result not in each.nodes), None)
         if launch is None:
-            launch = Launch(op, inputs, {})
+            launch = KernelLaunch(op, inputs, {})
             known.append(launch)
         launch.nodes[op.result] = position
         found[position] = launch
@@ -174,7 +178,7 @@ def _specs(op: Custom, inputs: tuple[Spec, ...]) -> Iterator[tuple[str, Spec]]:
             yield parameter.name, Spec(shape, parameter.dtype)
 
 
-def checks_of(launch: Launch, program: Program, target: Target) -> list[Check]:
+def checks_of(launch: KernelLaunch, program: Program, target: Target) -> list[Check]:
     """One for each array whose indices are looked at; `number` counts from 0."""
     prepared = prepared_of(launch.op, target)
     lengths = _lengths(launch.op, prepared, tuple(program.specs[source] for source in launch.inputs))
@@ -208,7 +212,7 @@ def _lengths(op: Custom, prepared: Prepared, inputs: tuple[Spec, ...]) -> dict[s
 
 
 def launch_kernel(
-    launch: Launch,
+    launch: KernelLaunch,
     program: Program,
     target: Target,
     *,
@@ -216,6 +220,9 @@ def launch_kernel(
     new_slot: Callable[[int], int],
     status: int | None,
 ) -> Kernel:
+    """The user's kernel as a `Kernel` of the schedule: bindings, numbers, grid, and how written buffers begin.
+    Raises `InvalidKernel` where the target cannot run it.
+    """
     op = launch.op
     specs = tuple(program.specs[source] for source in launch.inputs)
     why = refusal(op, specs, target)
@@ -245,14 +252,8 @@ def launch_kernel(
     if prepared.words and status is not None:
         bindings.append(Binding(status, "read_write"))
     grid, row = _grid(op, target)
-    values = number_words(
-        prepared,
-        _lengths(op, prepared, specs),
-        {each.name: each for each in op.scalars},
-        launch.first_word,
-        op.groups,
-        row,
-    )
+    scalars = {each.name: each for each in op.scalars}
+    values = number_words(prepared, _lengths(op, prepared, specs), scalars, launch.first_word, op.groups, row)
     moved = sum(spec.nbytes for _, spec in _specs(op, specs))
     return Kernel(
         name=op.entry,
@@ -276,3 +277,86 @@ def _grid(op: Custom, target: Target) -> tuple[Three, int]:
     if most is None or not is_folded(op, target):
         return op.groups, 0
     return (most, -(-product(op.groups) // most), 1), most
+
+
+# -- reflects on a kernel's text
+#
+# The buffers and numbers that it takes, its constants and the size of its groups.
+#
+# Everything that is not understood is refused here, before any compiler sees it, with its place in the user's own
+# text.
+
+
+_LANGUAGES: tuple[Language, ...] = ("opencl", "wgsl")
+
+
+def language_of(source: str) -> Language | None:
+    """The language, by the first word that only one of them has; `None` when there is none."""
+    for read_as in _LANGUAGES:
+        before = ""
+        for token in first_tokens(source, read_as):
+            if before == "@" and token.text in ("compute", "group", "workgroup_size"):
+                return "wgsl"
+            if token.text in ("__kernel", "kernel", "__global"):
+                return "opencl"
+            before = token.text
+    return None
+
+
+def reflect(
+    source: str,
+    *,
+    title: str = "",
+    language: Language | None = None,
+    entry: str | None = None,
+    constants: Mapping[str, ConstantNumber] | None = None,
+    updates: Sequence[str] = (),
+) -> Reflected:
+    """Read a kernel's text. Raises `InvalidKernel`, with a line and a column where there are any.
+
+    `title` is what errors call it; `constants` are values for WGSL's `override`s and OpenCL C's `#define`s; `updates`
+    are the buffers that the kernel changes, and that a call therefore gives (others that it writes begin as zeros).
+    """
+    name = title or entry or ""
+    if len(source) > MAX_SOURCE:
+        raise InvalidKernel(name, f"its source has {len(source):,} characters; {MAX_SOURCE:,} is the most.")
+    if "\0" in source:
+        raise InvalidKernel(name, "its source has a zero character in it. Remove it.")
+    found = language or language_of(source)
+    if found is None:
+        raise InvalidKernel(
+            name,
+            "this is neither WGSL (a function with @compute) nor OpenCL C (a function with __kernel). If it is one of "
+            'them, say which: language="wgsl" or language="opencl".',
+        )
+    try:
+        read = reflected_wgsl if found == "wgsl" else reflected_opencl
+        result = read(source, entry, constants or {}, tuple(updates))
+    except Unreadable as problem:
+        raise problem.for_kernel(name) from None
+    except RecursionError:
+        raise InvalidKernel(name, "it is nested too deeply. Split it into steps.") from None
+    return _checked(result, name, updates)
+
+
+def _checked(result: Reflected, name: str, updates: Sequence[str]) -> Reflected:
+    """The reflected kernel; raises `InvalidKernel` for equal or too many names, no result, or wrong `updates`."""
+    names = [each.name for each in result.parameters] + [each.name for each in result.scalars]
+    if len(names) > MAX_PARAMETERS:
+        raise InvalidKernel(name, f"it takes {len(names)} buffers and numbers; {MAX_PARAMETERS} is the most.")
+    twice = next((each for each in names if names.count(each) > 1), None)
+    if twice is not None:
+        raise InvalidKernel(name, f"two of its parameters are called {twice}. Rename one of them.")
+    if not any(each.role != "input" for each in result.parameters):
+        raise InvalidKernel(
+            name,
+            "it writes to no buffer, so it has no result. Declare one as var<storage, read_write> (WGSL) or as "
+            "__global without const (OpenCL C).",
+        )
+    for update in updates:
+        role = next((each.role for each in result.parameters if each.name == update), None)
+        if role is None:
+            raise InvalidKernel(name, f"updates= names {update!r}, and it has no buffer of that name.")
+        if role == "input":
+            raise InvalidKernel(name, f"updates= names {update}, and the kernel only reads it.")
+    return result

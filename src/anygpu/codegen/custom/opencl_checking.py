@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 from anygpu.codegen.custom.opencl_reflection import ATOM, ATOMIC, buffer_of, is_harmless
-from anygpu.codegen.custom.opencl_text import ATTRIBUTE, KERNEL, QUALIFIERS, SPACES, Function, Text, Variable
+from anygpu.codegen.custom.opencl_text import (
+    ATTRIBUTE,
+    KERNEL,
+    QUALIFIERS,
+    SPACES,
+    OpenCLFunction,
+    OpenCLVariable,
+    Text,
+)
 from anygpu.codegen.custom.reflected import Word
-from anygpu.codegen.custom.tokens import Token, Unreadable, words_in
+from anygpu.codegen.custom.tokens import KernelToken, Unreadable, words_in
 
 # -- the rules of a checked OpenCL C kernel, looked at word by word
 #
@@ -47,7 +55,7 @@ _NOT_OPERANDS = words_in("return case else do goto sizeof")
 _TAGGED = ("struct", "union", "enum")
 
 
-def is_forbidden(token: Token) -> bool:
+def is_forbidden(token: KernelToken) -> bool:
     if token.kind != "name":
         return False
     underscored = token.text.startswith("_") and token.text not in _UNDERSCORED
@@ -88,9 +96,9 @@ class Guards:
         self.constant = 0
         #: Declarations of memory of the group, which go to the beginning of the kernel, and what is declared there.
         self.hoisted: list[str] = []
-        self.shared: list[Variable] = []
+        self.shared: list[OpenCLVariable] = []
 
-    def declare(self, text: Text, place: int, variable: Variable) -> None:
+    def declare(self, text: Text, place: int, variable: OpenCLVariable) -> None:
         """Replaces the lengths in the declaration of a name by the computed ones."""
         if variable.space == "constant":
             self.constant += variable.nbytes
@@ -107,7 +115,7 @@ class Guards:
             self.before[closing] = str(length)
             opening = closing + 1
 
-    def begin_with_zero(self, text: Text, after: int, variable: Variable) -> None:
+    def begin_with_zero(self, text: Text, after: int, variable: OpenCLVariable) -> None:
         """A variable that begins with nothing would begin with what was in its memory before."""
         place = text.past_attributes(after)
         if text.tokens[place].text in (",", ";"):
@@ -145,7 +153,7 @@ class Guards:
 class Checking:
     """One function."""
 
-    def __init__(self, text: Text, function: Function, guards: Guards) -> None:
+    def __init__(self, text: Text, function: OpenCLFunction, guards: Guards) -> None:
         self.text = text
         self.tokens = text.tokens
         self.partners = text.partners
@@ -153,13 +161,13 @@ class Checking:
         self.guards = guards
         self.own = {each.name.text for each in text.functions if not each.is_kernel}
         #: Variables by name, from the outermost block to the innermost.
-        self.scopes: list[dict[str, Variable]] = [dict(text.globals), {}]
+        self.scopes: list[dict[str, OpenCLVariable]] = [dict(text.globals), {}]
         #: Places where names are declared, up to the end of their lengths: nothing to check there.
         self.declared: set[int] = set()
         #: Brackets and names of buffers that were looked at.
         self.allowed: set[int] = set()
         #: Functions of the user's that it calls, by their places.
-        self.calls: dict[int, Token] = {}
+        self.calls: dict[int, KernelToken] = {}
         #: Bytes of the arrays that each invocation has for itself.
         self.private = 0
         #: Places in structs that are declared here.
@@ -169,6 +177,7 @@ class Checking:
         return Counter(token.text for token in self.calls.values())
 
     def run(self) -> None:
+        """Checks parameters and every word of the function; raises `Unreadable` at the first that breaks a rule."""
         for parameter in self.function.parameters:
             name, element = parameter.name.text, self.text.element(parameter.words)
             if is_forbidden(parameter.name):
@@ -177,15 +186,15 @@ class Checking:
                 buffer_of(self.text, parameter)
             is_const = parameter.is_const or parameter.space == "constant"
             lengths = None if parameter.stars else ()
-            self.scopes[-1][name] = Variable(name, element, lengths, "global", is_const=is_const)
+            self.scopes[-1][name] = OpenCLVariable(name, element, lengths, "global", is_const=is_const)
         place = self.function.body
         while place <= self.function.end:
             place = self._look(place)
 
-    def _refuse(self, why: str, token: Token) -> Unreadable:
+    def _refuse(self, why: str, token: KernelToken) -> Unreadable:
         return Unreadable(f"{why} {ADVICE}", token)
 
-    def _find(self, name: str) -> Variable | None:
+    def _find(self, name: str) -> OpenCLVariable | None:
         return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
 
     def _look(self, place: int) -> int:
@@ -214,6 +223,7 @@ class Checking:
         return place + 1
 
     def _struct(self, place: int) -> None:
+        """Notes the members of a struct that is declared here; refuses enums, and arrays among its members."""
         opening = self.text.past_attributes(place + 1)
         if self.tokens[opening].kind == "name":
             opening = self.text.past_attributes(opening + 1)
@@ -227,7 +237,8 @@ class Checking:
 
     # -- marks
 
-    def _mark(self, place: int, token: Token) -> None:
+    def _mark(self, place: int, token: KernelToken) -> None:
+        """Follows scopes, and refuses pointers and indices of what is not an array."""
         match token.text:
             case "{":
                 self.scopes.append({})
@@ -263,10 +274,10 @@ class Checking:
         # After a cast, it is.
         return self._is_of_a_type(self.tokens[opening + 1])
 
-    def _is_of_a_type(self, token: Token) -> bool:
+    def _is_of_a_type(self, token: KernelToken) -> bool:
         return self.text.is_type(token) or token.text in SPACES or token.text in ("const", "volatile", "restrict")
 
-    def _address(self, place: int, token: Token) -> None:
+    def _address(self, place: int, token: KernelToken) -> None:
         """`&` is allowed for one whole number, and only as the first argument of an atomic function."""
         operand, variable = self.tokens[place + 1], self._find(self.tokens[place + 1].text)
         end = place + 1
@@ -292,6 +303,7 @@ class Checking:
     # -- names
 
     def _declaration(self, place: int) -> None:
+        """Notes the variables of a declaration in the innermost scope, and the lengths of arrays among them."""
         in_loop = self.tokens[place - 1].text == "("
         end = self.text.next_mark(place, ";")
         is_shared = False
@@ -320,7 +332,8 @@ class Checking:
                 raise self._refuse("memory of the group is declared in the kernel itself.", self.tokens[place])
             self.guards.hoist(self.text, place, end)
 
-    def _name(self, place: int, token: Token) -> None:
+    def _name(self, place: int, token: KernelToken) -> None:
+        """Checks one use of a name: a call, an array with its index, or a plain variable."""
         before, after = self.tokens[place - 1], self.tokens[place + 1]
         if place in self.declared or place in self.allowed or before.text == "." or before.text in ("goto", *_TAGGED):
             return
@@ -336,7 +349,8 @@ class Checking:
             return
         self._index(place, token, variable)
 
-    def _call(self, place: int, token: Token) -> None:
+    def _call(self, place: int, token: KernelToken) -> None:
+        """Allows calls of the text's own functions and of built-in ones that take numbers only."""
         if any(each.is_kernel and each.name.text == token.text for each in self.text.functions):
             raise self._refuse(f"{token.text} is a kernel, and kernels are not called here.", token)
         if token.text in self.own:
@@ -357,7 +371,7 @@ class Checking:
         else:
             raise self._refuse(f"{token.text} is not a function that is known to be safe.", token)
 
-    def _vector_access(self, place: int, token: Token, count: int, *, is_half: bool) -> None:
+    def _vector_access(self, place: int, token: KernelToken, count: int, *, is_half: bool) -> None:
         """The last argument is the array, and what comes before it is the index, in steps of the vector."""
         closing = self.partners[place + 1]
         bounds = [place + 1]
@@ -389,7 +403,8 @@ class Checking:
         length = f"({self._length(variable, 0)}) / {count}"
         self.guards.add(bounds[-3] + 1, bounds[-2], length, self._word(variable, 0))
 
-    def _index(self, place: int, token: Token, variable: Variable) -> None:
+    def _index(self, place: int, token: KernelToken, variable: OpenCLVariable) -> None:
+        """Checks that an array is used with an index for each of its axes, and notes each for guarding."""
         opening = place + 1
         axes = len(variable.lengths or (0,))
         for axis in range(axes):
@@ -407,8 +422,8 @@ class Checking:
         if self.tokens[opening].text == "[":
             raise self._refuse("this index is of a vector, and cannot be checked: use .s0, .s1 and so on.", token)
 
-    def _length(self, variable: Variable, axis: int) -> str:
+    def _length(self, variable: OpenCLVariable, axis: int) -> str:
         return f"anygpu_length_{variable.name}" if variable.lengths is None else str(variable.lengths[axis])
 
-    def _word(self, variable: Variable, axis: int) -> Word:
+    def _word(self, variable: OpenCLVariable, axis: int) -> Word:
         return Word(variable.name, None if variable.lengths is None else variable.lengths[axis])

@@ -7,9 +7,9 @@ from functools import lru_cache
 
 from anygpu.codegen.custom.opencl_checking import ADVICE, Checking, Guards, check_attributes, is_forbidden
 from anygpu.codegen.custom.opencl_reflection import entry_of, may_be_defined, scalar_of
-from anygpu.codegen.custom.opencl_text import TYPES, Function, Text
+from anygpu.codegen.custom.opencl_text import TYPES, OpenCLFunction, Text
 from anygpu.codegen.custom.reflected import Prepared, Taken
-from anygpu.codegen.custom.tokens import Token, Unreadable
+from anygpu.codegen.custom.tokens import KernelToken, Unreadable
 from anygpu.program.dtypes import ITEMSIZE
 
 # -- an OpenCL C kernel made ready to run
@@ -49,6 +49,8 @@ def prepared_opencl(source: str, entry: str, *, checked: bool) -> Prepared:
 
 
 class _Preparation:
+    """Rewrites one kernel: its parameters in our order, other kernels removed, and each index checked."""
+
     def __init__(self, source: str, entry: str, checked: bool) -> None:
         self.text = Text(source)
         self.function = entry_of(self.text, entry)
@@ -61,6 +63,7 @@ class _Preparation:
         self.names: list[str] = []
 
     def prepared(self) -> Prepared:
+        """The rewritten text with the slots of its buffers and numbers."""
         text = self.text
         kept = [each for each in text.functions if not each.is_kernel or each == self.function]
         for function in text.functions:
@@ -127,7 +130,7 @@ class _Preparation:
         self.numbers.append(number)
         self.names.append(name)
 
-    def _hand_on(self, function: Function) -> None:
+    def _hand_on(self, function: OpenCLFunction) -> None:
         """Functions of the user's own that look at indices must be able to report."""
         inner = [self.text.tokens[place].text for place in range(function.opening + 1, function.closing)]
         more = "__global uint* anygpu_status, uint anygpu_first_word"
@@ -141,6 +144,7 @@ class _Preparation:
     # -- what is allowed outside of functions
 
     def _check_outside(self) -> None:
+        """Checks what stands outside of bodies: no pointers, attributes that are known, and functions with bodies."""
         text = self.text
         lengths = {each for place, _, after in text.lengths for each in range(place + 1, after)}
         at = 0
@@ -177,12 +181,12 @@ class _Preparation:
                     )
 
 
-def _memory(start: Token, checkings: Mapping[str, Checking]) -> int:
+def _memory(start: KernelToken, checkings: Mapping[str, Checking]) -> int:
     """Bytes of the arrays of a function and of those it calls, once for each call."""
     known: dict[str, int] = {}
     above: set[str] = set()
 
-    def memory(name: Token) -> int:
+    def memory(name: KernelToken) -> int:
         if name.text in above:
             raise Unreadable(f"{name.text} calls itself, which OpenCL C does not allow. Use a loop.", name)
         checking = checkings.get(name.text)
@@ -199,7 +203,9 @@ def _memory(start: Token, checkings: Mapping[str, Checking]) -> int:
     return memory(start)
 
 
-def _written(tokens: Sequence[Token], replaced: dict[int, str], before: dict[int, str], after: dict[int, str]) -> str:
+def _written(
+    tokens: Sequence[KernelToken], replaced: dict[int, str], before: dict[int, str], after: dict[int, str]
+) -> str:
     """Word by word, each in its own line."""
     parts: list[str] = []
     line = 1

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from anygpu.codegen.custom import opencl_text
-from anygpu.codegen.custom.expressions import Number, evaluate_exactly
-from anygpu.codegen.custom.opencl_text import TYPES, Function, Text
+from anygpu.codegen.custom.expressions import ConstantNumber, evaluate_exactly
+from anygpu.codegen.custom.opencl_text import TYPES, OpenCLFunction, Text
 from anygpu.codegen.custom.preprocessing import with_defines
 from anygpu.codegen.custom.reflected import Length, Reflected, ScalarParameter
 from anygpu.codegen.custom.tokens import Unreadable, words_in
@@ -103,15 +103,20 @@ _SCALARS = ("int", "uint", "long", "ulong", "float", "double", "half")
 _ALIGNED = 16
 
 
-class Buffer(NamedTuple):
+class OpenCLBuffer(NamedTuple):
+    """The element type of a buffer parameter."""
+
     dtype: DType
     #: Numbers in one element.
     parts: int
 
 
 def reflected_opencl(
-    source: str, entry: str | None, constants: Mapping[str, Number], updates: Sequence[str]
+    source: str, entry: str | None, constants: Mapping[str, ConstantNumber], updates: Sequence[str]
 ) -> Reflected:
+    """The parameters, scalars and group size of a kernel, read from its declarations; raises `Unreadable` with the
+    place of what is not understood.
+    """
     source = with_defines(source, constants)
     text = Text(source)
     function = entry_of(text, entry)
@@ -144,7 +149,8 @@ def reflected_opencl(
     )
 
 
-def entry_of(text: Text, entry: str | None) -> Function:
+def entry_of(text: Text, entry: str | None) -> OpenCLFunction:
+    """The kernel of this name, or the only one; raises `Unreadable` otherwise."""
     kernels = [each for each in text.functions if each.is_kernel and each.body >= 0]
     names = ", ".join(each.name.text for each in kernels) or "none"
     if entry is not None:
@@ -161,7 +167,8 @@ def entry_of(text: Text, entry: str | None) -> Function:
     return kernels[0]
 
 
-def buffer_of(text: Text, parameter: opencl_text.Parameter) -> Buffer:
+def buffer_of(text: Text, parameter: opencl_text.OpenCLParameter) -> OpenCLBuffer:
+    """The element type of a pointer parameter; refuses pointers to pointers, local memory and unknown types."""
     name = parameter.name.text
     if parameter.stars > 1:
         raise Unreadable(f"{name} is a pointer to pointers. Kernels take arrays of numbers.", parameter.name)
@@ -192,10 +199,10 @@ def buffer_of(text: Text, parameter: opencl_text.Parameter) -> Buffer:
             f"vload{parts}(i, {name}).",
             parameter.tokens[0],
         )
-    return Buffer(dtype, parts)
+    return OpenCLBuffer(dtype, parts)
 
 
-def scalar_of(text: Text, parameter: opencl_text.Parameter) -> str:
+def scalar_of(text: Text, parameter: opencl_text.OpenCLParameter) -> str:
     """The name of its type."""
     found = text.element(parameter.words)
     if found is None or found[1] != 1 or found[0] not in _SCALARS:
@@ -209,7 +216,7 @@ def scalar_of(text: Text, parameter: opencl_text.Parameter) -> str:
     return found[0]
 
 
-def group_of(text: Text, function: Function) -> Three | None:
+def group_of(text: Text, function: OpenCLFunction) -> Three | None:
     """The group size that reqd_work_group_size states; `None` without it."""
     place = function.start
     end = function.body

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from anygpu.codegen.custom.expressions import Number, evaluate_exactly
+from anygpu.codegen.custom.expressions import ConstantNumber, evaluate_exactly
 from anygpu.codegen.custom.preprocessing import preprocessed
-from anygpu.codegen.custom.tokens import Token, Unreadable, partners, separated, words_in
+from anygpu.codegen.custom.tokens import KernelToken, Unreadable, partners, separated, words_in
 from anygpu.program.dtypes import ITEMSIZE, DType
 
 TYPES: dict[str, DType] = {
@@ -49,23 +49,25 @@ _TAGGED = ("struct", "union", "enum")
 _VECTORS = {f"{name}{width}": (name, int(width)) for name in TYPES for width in _WIDTHS}
 
 
-class Parameter(NamedTuple):
+class OpenCLParameter(NamedTuple):
     """One of a function, as it is written."""
 
-    tokens: tuple[Token, ...]
-    name: Token
+    tokens: tuple[KernelToken, ...]
+    name: KernelToken
     #: "global" and so on; "private" where nothing is said.
     space: str
     #: The words of the type, without qualifiers and the name.
-    words: tuple[Token, ...]
+    words: tuple[KernelToken, ...]
     stars: int
     is_const: bool
 
 
-class Function(NamedTuple):
-    name: Token
+class OpenCLFunction(NamedTuple):
+    """One function of a text, by the places of its tokens."""
+
+    name: KernelToken
     is_kernel: bool
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[OpenCLParameter, ...]
     #: Places among the tokens: where it begins, the brackets of its parameters, and of its body (-1 for a prototype).
     start: int
     opening: int
@@ -74,7 +76,7 @@ class Function(NamedTuple):
     end: int
 
 
-class Variable(NamedTuple):
+class OpenCLVariable(NamedTuple):
     """Something with a name and a type: a buffer that the kernel takes, an array, or a single value."""
 
     name: str
@@ -99,15 +101,15 @@ class Text:
     def __init__(self, source: str) -> None:
         self.tokens, self.constants = preprocessed(source)
         self.partners = partners(self.tokens)
-        self.functions: list[Function] = []
+        self.functions: list[OpenCLFunction] = []
         #: Names of types that the text makes, with the words that they stand for.
-        self.typedefs: dict[str, tuple[Token, ...]] = {}
+        self.typedefs: dict[str, tuple[KernelToken, ...]] = {}
         #: Variables outside of functions.
-        self.globals: dict[str, Variable] = {}
+        self.globals: dict[str, OpenCLVariable] = {}
         #: Places of those names, and where their lengths end; and why some could not be read, which only checks mind.
-        self.lengths: list[tuple[int, Variable, int]] = []
+        self.lengths: list[tuple[int, OpenCLVariable, int]] = []
         self.problems: list[Unreadable] = []
-        self.enumerators: dict[str, Number] = {}
+        self.enumerators: dict[str, ConstantNumber] = {}
         #: Bytes and alignment of structs and unions, by their keyword and tag.
         self._layouts: dict[str, tuple[int, int]] = {}
         self._read_all()
@@ -115,6 +117,7 @@ class Text:
     # -- at the outermost level
 
     def _read_all(self) -> None:
+        """Reads declarations from the first token to the last."""
         place = 0
         while self.tokens[place].kind != "end":
             token = self.tokens[place]
@@ -126,6 +129,7 @@ class Text:
                 place = self._declaration(place)
 
     def _typedef(self, place: int) -> int:
+        """Notes the name that a typedef declares; returns the place after it."""
         end = self.next_mark(place, ";")
         self._enumerators(place, end)
         words = [self.tokens[each] for each in self.outside(place + 1, end)]
@@ -144,6 +148,7 @@ class Text:
         return end + 1
 
     def _declaration(self, start: int) -> int:
+        """Reads a function or a declaration of variables; returns the place after it."""
         place = start
         while self.tokens[place].kind != "end":
             token = self.tokens[place]
@@ -161,6 +166,7 @@ class Text:
         raise Unreadable("';' is missing at the end of this declaration.", self.tokens[start])
 
     def _enumerators(self, start: int, end: int) -> None:
+        """Notes the constants of enums between two places."""
         for place in range(start, end):
             if self.tokens[place].text != "enum":
                 continue
@@ -188,6 +194,7 @@ class Text:
         return end + 1
 
     def _function(self, start: int, opening: int) -> int:
+        """Notes a function with its parameters and body; returns the place after it."""
         name = self.tokens[opening - 1]
         if opening == start or name.kind != "name" or self.is_type(name):
             raise Unreadable("this declaration is not understood.", self.tokens[start])
@@ -204,10 +211,11 @@ class Text:
         if body < 0 and self.tokens[place].text != ";":
             raise Unreadable(f"the body of {name.text} is missing.", self.tokens[place])
         end = self.partners[place] if body >= 0 else place
-        self.functions.append(Function(name, is_kernel, parameters, start, opening, closing, body, end))
+        self.functions.append(OpenCLFunction(name, is_kernel, parameters, start, opening, closing, body, end))
         return end + 1
 
-    def _parameters(self, opening: int, closing: int) -> Iterator[Parameter]:
+    def _parameters(self, opening: int, closing: int) -> Iterator[OpenCLParameter]:
+        """The parameters between two parentheses, each with its type, name and address space."""
         for words in self.separated(opening + 1, closing):
             if [word.text for word in words] == ["void"]:
                 continue
@@ -221,7 +229,7 @@ class Text:
             stars = sum(word.text in ("*", "[") for word in plain)
             star = next((place for place, word in enumerate(plain) if word.text == "*"), len(plain))
             pointed = plain[:star] if stars else plain
-            yield Parameter(
+            yield OpenCLParameter(
                 tokens=words,
                 name=name,
                 space=next((SPACES[word.text] for word in plain if word.text in SPACES), "private"),
@@ -270,17 +278,17 @@ class Text:
             place = self.past_attribute(place)
         return place
 
-    def separated(self, start: int, stop: int) -> Iterator[tuple[Token, ...]]:
+    def separated(self, start: int, stop: int) -> Iterator[tuple[KernelToken, ...]]:
         return separated(self.tokens, self.partners, start, stop)
 
     # -- types
 
-    def is_type(self, token: Token) -> bool:
+    def is_type(self, token: KernelToken) -> bool:
         return token.kind == "name" and (
             token.text in TYPES or token.text in _VECTORS or token.text in _OTHER_TYPES or token.text in self.typedefs
         )
 
-    def is_specifier(self, token: Token) -> bool:
+    def is_specifier(self, token: KernelToken) -> bool:
         """Whether it is a word before the names of a declaration."""
         return token.kind == "name" and (self.is_type(token) or token.text in QUALIFIERS or token.text in SPACES)
 
@@ -296,7 +304,7 @@ class Text:
         # A label, or an expression that begins with a cast, does not.
         return self.is_specifier(self.tokens[place]) and self.tokens[place + 1].text not in (":", "(", ".")
 
-    def element(self, words: Sequence[Token], depth: int = 0) -> tuple[str, int] | None:
+    def element(self, words: Sequence[KernelToken], depth: int = 0) -> tuple[str, int] | None:
         """The number that a type is made of, and how many of them; `None` for what is not a number."""
         texts = [word.text for word in words if word.text != "signed"]
         if depth > 20:
@@ -320,11 +328,11 @@ class Text:
             return self.element(self.typedefs[text], depth + 1)
         return None
 
-    def nbytes(self, words: Sequence[Token]) -> int:
+    def nbytes(self, words: Sequence[KernelToken]) -> int:
         """Bytes of one value; an unknown type counts as much as the widest vector."""
         return self._layout(words)[0]
 
-    def _layout(self, words: Sequence[Token], depth: int = 0) -> tuple[int, int]:
+    def _layout(self, words: Sequence[KernelToken], depth: int = 0) -> tuple[int, int]:
         """Bytes and alignment."""
         found = self.element(words)
         if found is not None:
@@ -334,7 +342,7 @@ class Text:
             return self._layout(self.typedefs[words[0].text], depth + 1)
         return self._layouts.get(" ".join(word.text for word in words), (128, 128))
 
-    def _tagged(self, place: int) -> tuple[tuple[Token, Token], int]:
+    def _tagged(self, place: int) -> tuple[tuple[KernelToken, KernelToken], int]:
         """The words that stand for the struct, union or enum that begins here, and the place after it."""
         keyword, after = self.tokens[place], self.past_attributes(place + 1)
         tag = keyword._replace(text=f"at {place}")
@@ -367,10 +375,10 @@ class Text:
 
     # -- declarations of variables
 
-    def declared(self, start: int, end: int) -> Iterator[tuple[int, Variable, int]]:
+    def declared(self, start: int, end: int) -> Iterator[tuple[int, OpenCLVariable, int]]:
         """The variables of a declaration that ends at `end`: place of the name, variable, and end of its lengths."""
         place = start
-        words: list[Token] = []
+        words: list[KernelToken] = []
         space = "private"
         is_const = False
         while place < end:
@@ -412,12 +420,13 @@ class Text:
             for length in lengths:
                 total *= length
             constant = is_const or space == "constant"
-            yield place, Variable(name.text, element, tuple(lengths), space, total, alignment, constant), after
+            yield place, OpenCLVariable(name.text, element, tuple(lengths), space, total, alignment, constant), after
             while after < end and self.tokens[after].text != ",":
                 after = self.partners[after] + 1 if self.tokens[after].text in ("(", "[", "{") else after + 1
             place = after + 1
 
     def _length(self, opening: int, closing: int, *, is_plain: bool) -> int:
+        """The length of an array: its constant expression, or the number of its initial values."""
         inner = self.tokens[opening + 1 : closing]
         if not inner:
             values = closing + 2
@@ -433,8 +442,9 @@ class Text:
         return value
 
 
-def _without_attributes(words: Sequence[Token]) -> list[Token]:
-    result: list[Token] = []
+def _without_attributes(words: Sequence[KernelToken]) -> list[KernelToken]:
+    """The words without `__attribute__((…))`."""
+    result: list[KernelToken] = []
     depth = 0
     skipping = False
     for word in words:

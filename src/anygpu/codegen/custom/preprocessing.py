@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anygpu.codegen.custom.expressions import CONDITIONS, Number, evaluate, evaluate_exactly
-from anygpu.codegen.custom.tokens import MOST_TOKENS, Edit, Token, Unreadable, edited, tokens_of
+from anygpu.codegen.custom.expressions import CONDITIONS, ConstantNumber, evaluate, evaluate_exactly
+from anygpu.codegen.custom.tokens import MOST_TOKENS, Edit, KernelToken, Unreadable, edited, tokens_of
 
 _DEEPEST = 100
 
@@ -28,25 +28,29 @@ _ALWAYS = {
 
 
 class Macro(NamedTuple):
-    name: Token
+    """A macro as `#define` gives it."""
+
+    name: KernelToken
     #: `None` for one that takes none.
     parameters: tuple[str, ...] | None
-    body: tuple[Token, ...]
+    body: tuple[KernelToken, ...]
 
 
 class Preprocessed(NamedTuple):
+    """The tokens that a compiler would see."""
+
     #: Without directives, but for pragmas; the last one is of kind "end". Each is at the place where the user wrote it,
     #: or the macro that stands for it.
-    tokens: list[Token]
+    tokens: list[KernelToken]
     #: Macros that are plain numbers.
-    constants: dict[str, Number]
+    constants: dict[str, ConstantNumber]
 
 
 def preprocessed(source: str) -> Preprocessed:
     return _Preprocessor(source).result()
 
 
-def with_defines(source: str, given: Mapping[str, Number]) -> str:
+def with_defines(source: str, given: Mapping[str, ConstantNumber]) -> str:
     """The text with other values behind its #defines; each stays in its own line."""
     edits: list[Edit] = []
     found: set[str] = set()
@@ -70,7 +74,8 @@ def with_defines(source: str, given: Mapping[str, Number]) -> str:
     return edited(source, edits)
 
 
-def _spelled(name: Token, before: Sequence[Token], value: Number) -> str:
+def _spelled(name: KernelToken, before: Sequence[KernelToken], value: ConstantNumber) -> str:
+    """A constant as OpenCL C writes it, with the suffix that its type needs."""
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, int):
@@ -91,42 +96,45 @@ def _spelled(name: Token, before: Sequence[Token], value: Number) -> str:
     return f"({text})" if text.startswith("-") else text
 
 
-def _words(directive: Token) -> list[Token]:
+def _words(directive: KernelToken) -> list[KernelToken]:
     """The words after #, at their places in the whole text.
 
     Joined lines are one line: a # at the beginning of a later one begins no directive.
     """
     inner = directive.text[1:].replace("\\\r\n", "   ").replace("\\\n", "  ")
-    found: list[Token] = []
+    found: list[KernelToken] = []
     line_start = directive.start - directive.column + 1
     breaks = [line_start] + [directive.start + place + 1 for place, each in enumerate(directive.text) if each == "\n"]
     for token in tokens_of(inner, "opencl")[:-1]:
         start = directive.start + 1 + token.start
         row = bisect_right(breaks, start) - 1
-        found.append(Token(token.kind, token.text, start, directive.line + row, start - breaks[row] + 1))
+        found.append(KernelToken(token.kind, token.text, start, directive.line + row, start - breaks[row] + 1))
         if token.kind == "directive":
             raise Unreadable("a # here begins no line. Write each directive in a line of its own.", found[-1])
     return found
 
 
-def _is_function(words: Sequence[Token]) -> bool:
+def _is_function(words: Sequence[KernelToken]) -> bool:
     return len(words) > 2 and words[2].text == "(" and words[2].start == words[1].stop
 
 
 class _Preprocessor:
+    """Carries out directives and expands macros, with the state of both."""
+
     def __init__(self, source: str) -> None:
         self.tokens = tokens_of(source, "opencl")
         self.macros: dict[str, Macro] = {}
         for name, value in _ALWAYS.items():
-            word = Token("name", name, 0, 1, 1)
-            self.macros[name] = Macro(word, None, (Token("number", str(value), 0, 1, 1),))
+            word = KernelToken("name", name, 0, 1, 1)
+            self.macros[name] = Macro(word, None, (KernelToken("number", str(value), 0, 1, 1),))
         #: For each open conditional: whether its branch is active, and whether one of its branches has been.
-        self.open: list[tuple[bool, bool, Token]] = []
+        self.open: list[tuple[bool, bool, KernelToken]] = []
         self.count = 0
 
     def result(self) -> Preprocessed:
-        done: list[Token] = []
-        plain: list[Token] = []
+        """All tokens after preprocessing; raises `Unreadable` for an `#if` that is never closed."""
+        done: list[KernelToken] = []
+        plain: list[KernelToken] = []
         for token in self.tokens:
             if token.kind == "directive":
                 # A macro's arguments may go over several lines, but no directive may be among them.
@@ -149,8 +157,8 @@ class _Preprocessor:
                 raise Unreadable("names that begin with anygpu_ are reserved. Use another name.", token)
         return Preprocessed(done, self._constants())
 
-    def _constants(self) -> dict[str, Number]:
-        found: dict[str, Number] = {}
+    def _constants(self) -> dict[str, ConstantNumber]:
+        found: dict[str, ConstantNumber] = {}
         for name, macro in self.macros.items():
             if macro.parameters is None and macro.body and name not in _ALWAYS:
                 try:
@@ -164,7 +172,7 @@ class _Preprocessor:
     def _counts(self) -> bool:
         return all(counts for counts, _, _ in self.open)
 
-    def _directive(self, token: Token) -> bool:
+    def _directive(self, token: KernelToken) -> bool:
         """Whether the line stays in the text."""
         words = _words(token)
         if not words:
@@ -194,7 +202,8 @@ class _Preprocessor:
                 raise Unreadable(f"#{first} is not understood here. Remove it.", token)
         return False
 
-    def _condition(self, first: str, rest: list[Token], token: Token) -> None:
+    def _condition(self, first: str, rest: list[KernelToken], token: KernelToken) -> None:
+        """Carries out #if, #ifdef, #ifndef, #elif, #else and #endif."""
         if first in ("if", "ifdef", "ifndef"):
             counts = self._counts() and self._holds(first, rest, token)
             # Inside of what does not count, nothing does.
@@ -209,12 +218,13 @@ class _Preprocessor:
         counts = outer and not before and (first == "else" or self._holds("if", rest, token))
         self.open.append((counts, before or counts, opening))
 
-    def _holds(self, first: str, rest: list[Token], token: Token) -> bool:
+    def _holds(self, first: str, rest: list[KernelToken], token: KernelToken) -> bool:
+        """Whether the condition of an #if, #ifdef, #ifndef or #elif is true."""
         if not rest:
             raise Unreadable(f"#{first} needs something to look at.", token)
         if first in ("ifdef", "ifndef"):
             return (rest[0].text in self.macros) == (first == "ifdef")
-        asked: list[Token] = []
+        asked: list[KernelToken] = []
         place = 0
         while place < len(rest):
             if rest[place].text == "defined":
@@ -232,7 +242,8 @@ class _Preprocessor:
         ]
         return bool(evaluate_exactly(expanded, {}, CONDITIONS))
 
-    def _define(self, words: list[Token]) -> None:
+    def _define(self, words: list[KernelToken]) -> None:
+        """Notes a macro; refuses reserved names and parameters that are not understood."""
         if len(words) < 2 or words[1].kind != "name":
             raise Unreadable("#define needs a name.", words[0])
         name = words[1]
@@ -252,10 +263,13 @@ class _Preprocessor:
 
     # -- macros
 
-    def _expanded(self, tokens: Sequence[Token], hidden: frozenset[str] = frozenset(), depth: int = 0) -> list[Token]:
+    def _expanded(
+        self, tokens: Sequence[KernelToken], hidden: frozenset[str] = frozenset(), depth: int = 0
+    ) -> list[KernelToken]:
+        """The tokens with macros expanded, except those in `hidden`, which are being expanded already."""
         if depth > _DEEPEST and tokens:
             raise Unreadable("macros are nested too deeply here.", tokens[0])
-        result: list[Token] = []
+        result: list[KernelToken] = []
         place = 0
         while place < len(tokens):
             token = tokens[place]
@@ -286,13 +300,13 @@ class _Preprocessor:
     def _pasted(
         self,
         macro: Macro,
-        given: Mapping[str, Sequence[Token]],
-        at: Token,
+        given: Mapping[str, Sequence[KernelToken]],
+        at: KernelToken,
         hidden: frozenset[str] = frozenset(),
         depth: int = 0,
-    ) -> list[Token]:
+    ) -> list[KernelToken]:
         """The macro's body with the arguments in it, all at the place of the call."""
-        result: list[Token] = []
+        result: list[KernelToken] = []
         joins = False
         for place, token in enumerate(macro.body):
             if token.text == "##":
@@ -301,7 +315,7 @@ class _Preprocessor:
             if token.text == "#":
                 raise Unreadable("# in a macro is not possible: kernels have no strings.", token)
             beside = joins or (place + 1 < len(macro.body) and macro.body[place + 1].text == "##")
-            words: Sequence[Token] = (token,)
+            words: Sequence[KernelToken] = (token,)
             if token.text in given:
                 words = given[token.text] if beside else self._expanded(given[token.text], hidden, depth + 1)
             moved = [each._replace(line=at.line, column=at.column, start=at.start) for each in words]
@@ -316,9 +330,9 @@ class _Preprocessor:
         return result
 
 
-def _arguments(tokens: Sequence[Token], place: int, at: Token) -> tuple[list[list[Token]], int]:
+def _arguments(tokens: Sequence[KernelToken], place: int, at: KernelToken) -> tuple[list[list[KernelToken]], int]:
     """The arguments of a macro call, and the place after it."""
-    arguments: list[list[Token]] = [[]]
+    arguments: list[list[KernelToken]] = [[]]
     depth = 0
     while place < len(tokens):
         token = tokens[place]

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from anygpu.codegen.custom.expressions import Number
+from anygpu.codegen.custom.expressions import ConstantNumber
 from anygpu.program.ops.custom import Language, Parameter, Scalar, Three
 
 ScalarType = Literal["int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
@@ -46,7 +46,7 @@ class Reflected(msgspec.Struct, frozen=True, kw_only=True):
     #: Invocations of a group; `None` where the text leaves it open (OpenCL C without reqd_work_group_size).
     group: Three | None
     #: Every constant that a call may choose, with the value that it has now.
-    constants: dict[str, Number]
+    constants: dict[str, ConstantNumber]
     #: For buffers that do not take every length.
     lengths: dict[str, Length]
     #: Whether a grid of more groups than one dimension of the device has can be run all the same.
@@ -138,6 +138,8 @@ _MOST_WORDS = 4000
 
 
 class Complaint(NamedTuple):
+    """A compiler's message: the place that it names, if any, and its words."""
+
     line: int | None
     column: int | None
     words: str

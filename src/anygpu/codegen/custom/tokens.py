@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from anygpu.errors import InvalidKernel
 from anygpu.program.ops.custom import Language
 
-Kind = Literal["name", "number", "string", "mark", "directive", "end"]
+TokenKind = Literal["name", "number", "string", "mark", "directive", "end"]
 
 _SPACE = re.compile(r"\s+")
 _NAME = re.compile(r"[^\W\d]\w*")
@@ -26,10 +26,10 @@ MOST_NESTED = 200
 MOST_TOKENS = 100_000
 
 
-class Token(NamedTuple):
+class KernelToken(NamedTuple):
     """A word, and where it is: its first character, counted from 0, and its line and column, counted from 1."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     start: int
     line: int
@@ -43,7 +43,7 @@ class Token(NamedTuple):
 class Unreadable(Exception):
     """Why a text is not understood, and at which word. `reflect` makes an `InvalidKernel` of it."""
 
-    def __init__(self, why: str, at: Token | None = None) -> None:
+    def __init__(self, why: str, at: KernelToken | None = None) -> None:
         super().__init__(why)
         self.why = why
         self.at = at
@@ -54,7 +54,7 @@ class Unreadable(Exception):
         return InvalidKernel(title, self.why, line=self.at.line, column=self.at.column)
 
 
-def first_tokens(source: str, language: Language) -> Iterator[Token]:
+def first_tokens(source: str, language: Language) -> Iterator[KernelToken]:
     """The tokens up to the first that cannot be read."""
     try:
         yield from _Reader(source, language).tokens()
@@ -62,12 +62,14 @@ def first_tokens(source: str, language: Language) -> Iterator[Token]:
         return
 
 
-def tokens_of(source: str, language: Language) -> list[Token]:
+def tokens_of(source: str, language: Language) -> list[KernelToken]:
     """All of them, and then one of kind "end". In OpenCL C a preprocessor's line is one token, joined lines and all."""
     return list(_Reader(source, language).tokens())
 
 
 class _Reader:
+    """Splits a text into tokens, with the line and column of each."""
+
     def __init__(self, source: str, language: Language) -> None:
         self.source = source
         #: A lone carriage return and the like: compilers do not agree on whether a line, and a comment, ends there.
@@ -79,11 +81,12 @@ class _Reader:
         #: Whether nothing but white space came before on this line.
         self.fresh = True
 
-    def tokens(self) -> Iterator[Token]:
+    def tokens(self) -> Iterator[KernelToken]:
+        """All tokens of the text, and one that marks the end."""
         source, count = self.source, 0
         if self.odd is not None:
             at, line = self.odd.start(), source.count("\n", 0, self.odd.start()) + 1
-            token = Token("mark", self.odd[0], at, line, at - source.rfind("\n", 0, at))
+            token = KernelToken("mark", self.odd[0], at, line, at - source.rfind("\n", 0, at))
             raise Unreadable(f"the character {self.odd[0]!r} may end a line. Use \\n, or \\r\\n.", token)
         while self.at < len(source):
             here = source[self.at]
@@ -102,7 +105,7 @@ class _Reader:
                 count += 1
                 if count > MOST_TOKENS:
                     raise Unreadable(f"a kernel has at most {MOST_TOKENS:,} words.", self._here("mark", here))
-        yield Token("end", "", len(source), self.line, self.at - self.line_start + 1)
+        yield KernelToken("end", "", len(source), self.line, self.at - self.line_start + 1)
 
     def _skip(self, count: int) -> None:
         end = min(self.at + count, len(self.source))
@@ -125,6 +128,7 @@ class _Reader:
             place = end + 1
 
     def _end_of_comment(self) -> int:
+        """The place after a block comment; those of WGSL nest."""
         start, place, depth = self._here("mark", "/*"), self.at + 2, 1
         while depth:
             closing = self.source.find("*/", place)
@@ -135,10 +139,11 @@ class _Reader:
             place = (opening if opening >= 0 else closing) + 2
         return place
 
-    def _here(self, kind: Kind, text: str) -> Token:
-        return Token(kind, text, self.at, self.line, self.at - self.line_start + 1)
+    def _here(self, kind: TokenKind, text: str) -> KernelToken:
+        return KernelToken(kind, text, self.at, self.line, self.at - self.line_start + 1)
 
-    def _token(self) -> Token:
+    def _token(self) -> KernelToken:
+        """The token that begins here."""
         source, start = self.source, self.at
         here = source[start]
         if self.is_c and here == "#" and self.fresh:
@@ -158,6 +163,7 @@ class _Reader:
         return token
 
     def _end_of_directive(self) -> int:
+        """The place where a directive ends: at a line break that is neither escaped nor inside a comment."""
         place = self.at
         while place < len(self.source):
             if self.source.startswith("/*", place):
@@ -189,7 +195,7 @@ class _Reader:
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
-def partners(tokens: Sequence[Token]) -> dict[int, int]:
+def partners(tokens: Sequence[KernelToken]) -> dict[int, int]:
     """For each bracket, by its place among the tokens, the one that it belongs to."""
     found: dict[int, int] = {}
     waiting: list[int] = []
@@ -212,7 +218,9 @@ def partners(tokens: Sequence[Token]) -> dict[int, int]:
     return found
 
 
-def separated(tokens: Sequence[Token], pairs: Mapping[int, int], start: int, stop: int) -> Iterator[tuple[Token, ...]]:
+def separated(
+    tokens: Sequence[KernelToken], pairs: Mapping[int, int], start: int, stop: int
+) -> Iterator[tuple[KernelToken, ...]]:
     """The parts between commas. A trailing comma is allowed."""
     first = place = start
     while place < stop:

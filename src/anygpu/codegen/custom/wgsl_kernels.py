@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from anygpu.codegen.custom.expressions import Number, evaluate, evaluate_exactly
+from anygpu.codegen.custom.expressions import ConstantNumber, evaluate, evaluate_exactly
 from anygpu.codegen.custom.reflected import Length, Prepared, Reflected, ScalarParameter, ScalarType, Taken, Word
 from anygpu.codegen.custom.tokens import Edit, Unreadable, edited
-from anygpu.codegen.custom.wgsl_text import SCALARS, SIZES, Constant, Function, Module, Type, Variable
+from anygpu.codegen.custom.wgsl_text import SCALARS, SIZES, Module, WGSLConstant, WGSLFunction, WGSLType, WGSLVariable
 from anygpu.program.dtypes import DType
 from anygpu.program.ops.custom import Parameter, Role, Three
 
@@ -20,7 +20,7 @@ _BUILTINS = ("global_invocation_id", "workgroup_id", "num_workgroups")
 _RESOURCES = ("storage", "uniform", "handle")
 
 
-class Buffer(NamedTuple):
+class WGSLBuffer(NamedTuple):
     """A storage variable as an array of numbers."""
 
     dtype: DType
@@ -31,7 +31,7 @@ class Buffer(NamedTuple):
     single: bool
 
 
-class Part(NamedTuple):
+class WGSLPart(NamedTuple):
     """One number of a uniform variable: its name for a call, and the byte where it is."""
 
     name: str
@@ -40,8 +40,11 @@ class Part(NamedTuple):
 
 
 def reflected_wgsl(
-    source: str, entry: str | None, constants: Mapping[str, Number], updates: Sequence[str]
+    source: str, entry: str | None, constants: Mapping[str, ConstantNumber], updates: Sequence[str]
 ) -> Reflected:
+    """The buffers, scalars, constants and group size of a kernel, read from its declarations; raises `Unreadable`
+    with the place of what is not understood.
+    """
     module = Module(source)
     overrides = {name: each for name, each in module.constants.items() if each.keyword.text == "override"}
     changed = with_constants(source, overrides, constants)
@@ -87,7 +90,8 @@ def _scalar(type: str) -> ScalarType:
     return SCALARS[type]  # type: ignore[return-value]
 
 
-def entry_of(module: Module, entry: str | None) -> Function:
+def entry_of(module: Module, entry: str | None) -> WGSLFunction:
+    """The compute function of this name, or the only one; raises `Unreadable` otherwise."""
     kernels = [each for each in module.functions.values() if "compute" in each.attributes]
     if entry is not None:
         chosen = next((each for each in kernels if each.name.text == entry), None)
@@ -105,11 +109,11 @@ def entry_of(module: Module, entry: str | None) -> Function:
     return kernels[0]
 
 
-def resources_of(module: Module, function: Function) -> list[Variable]:
+def resources_of(module: Module, function: WGSLFunction) -> list[WGSLVariable]:
     """The resources in the order of their bindings. Each of several kernels in a text has those that it uses."""
     alone = sum("compute" in each.attributes for each in module.functions.values()) == 1
     used, _ = module.reached(function.name.text)
-    found: dict[int, Variable] = {}
+    found: dict[int, WGSLVariable] = {}
     for variable in module.variables.values():
         if variable.space not in _RESOURCES or not (alone or variable.name.text in used):
             continue
@@ -135,23 +139,25 @@ def resources_of(module: Module, function: Function) -> list[Variable]:
     return [found[binding] for binding in sorted(found)]
 
 
-def buffer_of(module: Module, variable: Variable) -> Buffer:
+def buffer_of(module: Module, variable: WGSLVariable) -> WGSLBuffer:
+    """The element type of a storage variable, and whether it is a single value."""
     type = module.resolved(variable.type)
     if type.name != "array":
         dtype, parts = _element(module, type, variable)
-        return Buffer(dtype, parts, 1, True)
-    if not type.arguments or not isinstance(type.arguments[0], Type):
+        return WGSLBuffer(dtype, parts, 1, True)
+    if not type.arguments or not isinstance(type.arguments[0], WGSLType):
         raise Unreadable(f"the type of {variable.name.text}'s elements is missing: array<f32>.", type.at)
     dtype, parts = _element(module, type.arguments[0], variable)
     fixed = module.count(type.arguments[1], type.at) if len(type.arguments) > 1 else None
-    return Buffer(dtype, parts, fixed, False)
+    return WGSLBuffer(dtype, parts, fixed, False)
 
 
-def _element(module: Module, type: Type, variable: Variable) -> tuple[DType, int]:
+def _element(module: Module, type: WGSLType, variable: WGSLVariable) -> tuple[DType, int]:
+    """The type of an element, and how many numbers it has."""
     name, arguments, at = type
     if name in SCALARS:
         return SCALARS[name], 1
-    inner = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], Type) else None
+    inner = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], WGSLType) else None
     if name == "atomic" and inner is not None and inner.name in SCALARS:
         return SCALARS[inner.name], 1
     if name == "vec3":
@@ -170,17 +176,17 @@ def _element(module: Module, type: Type, variable: Variable) -> tuple[DType, int
     )
 
 
-def numbers_of(module: Module, variable: Variable) -> tuple[list[Part], int]:
+def numbers_of(module: Module, variable: WGSLVariable) -> tuple[list[WGSLPart], int]:
     """The numbers of a uniform variable, and how many bytes it has."""
     type = module.resolved(variable.type)
     if type.name in SCALARS:
-        return [Part(variable.name.text, type.name, 0)], module.size(type)[0]
+        return [WGSLPart(variable.name.text, type.name, 0)], module.size(type)[0]
     if type.name not in module.structs:
         raise Unreadable(
             f"{variable.name.text} is {type.name}. Numbers are passed one by one: use a scalar or a struct of scalars.",
             type.at,
         )
-    found: list[Part] = []
+    found: list[WGSLPart] = []
     places, size, _ = module.layout(type.name)
     for field, place in zip(module.structs[type.name], places, strict=True):
         inner = module.resolved(field.type)
@@ -190,11 +196,12 @@ def numbers_of(module: Module, variable: Variable) -> tuple[list[Part], int]:
                 "put them into an array in var<storage, read>.",
                 inner.at,
             )
-        found.append(Part(field.name.text, inner.name, place))
+        found.append(WGSLPart(field.name.text, inner.name, place))
     return found, size
 
 
-def group_of(module: Module, function: Function) -> Three:
+def group_of(module: Module, function: WGSLFunction) -> Three:
+    """The three sizes of `@workgroup_size`; raises `Unreadable` where they are missing or no constants."""
     attribute = function.attributes.get("workgroup_size")
     if attribute is None:
         raise Unreadable(f"{function.name.text} has no @workgroup_size. Write @workgroup_size(64).", function.name)
@@ -210,7 +217,7 @@ def group_of(module: Module, function: Function) -> Three:
     return x, y, z
 
 
-def can_fold(module: Module, function: Function) -> bool:
+def can_fold(module: Module, function: WGSLFunction) -> bool:
     """Whether every builtin that gives an invocation its place is a parameter of its own, which can be recomputed."""
     return all(
         "builtin" in each.attributes or not _has_place(module, module.resolved(each.type))
@@ -218,12 +225,12 @@ def can_fold(module: Module, function: Function) -> bool:
     )
 
 
-def _has_place(module: Module, type: Type) -> bool:
+def _has_place(module: Module, type: WGSLType) -> bool:
     fields = module.structs.get(type.name, ())
     return any("builtin" in each.attributes for each in fields)
 
 
-def group_memory(module: Module, function: Function) -> int:
+def group_memory(module: Module, function: WGSLFunction) -> int:
     used, _ = module.reached(function.name.text)
     total = 0
     for variable in module.variables.values():
@@ -233,7 +240,7 @@ def group_memory(module: Module, function: Function) -> int:
     return total
 
 
-def with_constants(source: str, overrides: Mapping[str, Constant], given: Mapping[str, Number]) -> str:
+def with_constants(source: str, overrides: Mapping[str, WGSLConstant], given: Mapping[str, ConstantNumber]) -> str:
     """Overrides become constants, each in its own line, and with the value that was given for it."""
     for name in given:
         if name not in overrides:
@@ -257,7 +264,7 @@ def with_constants(source: str, overrides: Mapping[str, Constant], given: Mappin
     return edited(source, edits)
 
 
-def _literal(constant: Constant, value: Number) -> str:
+def _literal(constant: WGSLConstant, value: ConstantNumber) -> str:
     """The value as a literal of the constant's type."""
     name = constant.name.text
     type = constant.type.name if constant.type is not None else None
@@ -301,6 +308,8 @@ def prepared_wgsl(source: str, entry: str, *, checked: bool, folded: bool) -> Pr
 
 
 class _Preparation:
+    """Rewrites one kernel: bindings renumbered, uniforms in one block, and each index checked."""
+
     def __init__(self, source: str, entry: str, checked: bool, folded: bool) -> None:
         self.module = Module(source)
         self.function = entry_of(self.module, entry)
@@ -318,6 +327,7 @@ class _Preparation:
         self.added: list[str] = []
 
     def prepared(self) -> Prepared:
+        """The rewritten text with the places of its buffers and numbers."""
         for place, variable in enumerate(self.storage):
             (number,) = variable.attributes["binding"].arguments
             self.edits.append(Edit(number[0].start, number[-1].stop, str(place)))
@@ -345,14 +355,15 @@ class _Preparation:
         blank = "".join(each if each == "\n" else " " for each in self.module.source[start:stop])
         self.edits.append(Edit(start, stop, blank))
 
-    def _remove_function(self, function: Function) -> None:
+    def _remove_function(self, function: WGSLFunction) -> None:
         first = min((each.at.start for each in function.attributes.values()), default=function.name.start)
         start = self.module.source.rfind("fn", 0, function.name.start)
         self._remove(min(first, start), self.module.tokens[function.closing].stop)
 
     # -- uses
 
-    def _rewrite(self, function: Function) -> None:
+    def _rewrite(self, function: WGSLFunction) -> None:
+        """Replaces uses of buffers and uniforms inside one function."""
         uniforms = {each.name.text for each in self.uniforms}
         tokens = self.module.tokens
         if self.folded and function == self.function:
@@ -372,6 +383,7 @@ class _Preparation:
         return texts[:2] == ["(", "&"] and texts[2] in self.module.variables and texts[3:] == [")"]
 
     def _use(self, place: int, name: str) -> None:
+        """Replaces one use of a buffer: its length by a number, its index by a checked one."""
         tokens = self.module.tokens
         before = [token.text for token in tokens[place - 3 : place]]
         if before == ["arrayLength", "(", "&"] and tokens[place + 1].text == ")":

@@ -6,8 +6,8 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from anygpu.codegen.custom.expressions import Number, evaluate, evaluate_exactly
-from anygpu.codegen.custom.tokens import Token, Unreadable, partners, separated, tokens_of
+from anygpu.codegen.custom.expressions import ConstantNumber, evaluate, evaluate_exactly
+from anygpu.codegen.custom.tokens import KernelToken, Unreadable, partners, separated, tokens_of
 from anygpu.program.dtypes import DType
 
 #: Types of numbers that arrays and programs have, too.
@@ -29,60 +29,64 @@ _ROUNDS = 10
 _SHORT = {"f": "f32", "i": "i32", "u": "u32", "h": "f16"}
 
 
-class Type(NamedTuple):
+class WGSLType(NamedTuple):
     """A type as it is written: `array<vec4<f32>, 16>` has the arguments vec4<f32> and 16."""
 
     name: str
-    arguments: tuple[Type | tuple[Token, ...], ...]
-    at: Token
+    arguments: tuple[WGSLType | tuple[KernelToken, ...], ...]
+    at: KernelToken
 
 
-class Attribute(NamedTuple):
+class WGSLAttribute(NamedTuple):
     """Such as `@binding(3)`."""
 
     name: str
-    arguments: tuple[tuple[Token, ...], ...]
-    at: Token
+    arguments: tuple[tuple[KernelToken, ...], ...]
+    at: KernelToken
     #: After its last character.
     stop: int
 
 
-Attributes = Mapping[str, Attribute]
+Attributes = Mapping[str, WGSLAttribute]
 
 
-class Variable(NamedTuple):
-    name: Token
+class WGSLVariable(NamedTuple):
+    """A variable of the module's scope."""
+
+    name: KernelToken
     attributes: Attributes
     #: "storage", "uniform", "workgroup" or "private", and "read" or "read_write".
     space: str
     access: str
-    type: Type
+    type: WGSLType
     #: All of it in the text.
     start: int
     stop: int
 
 
-class Constant(NamedTuple):
+class WGSLConstant(NamedTuple):
     """A const or an override."""
 
-    keyword: Token
-    name: Token
+    keyword: KernelToken
+    name: KernelToken
     attributes: Attributes
-    type: Type | None
-    value: tuple[Token, ...]
-    end: Token
+    type: WGSLType | None
+    value: tuple[KernelToken, ...]
+    end: KernelToken
 
 
 class Field(NamedTuple):
     """A member of a struct, or a parameter of a function."""
 
-    name: Token
+    name: KernelToken
     attributes: Attributes
-    type: Type
+    type: WGSLType
 
 
-class Function(NamedTuple):
-    name: Token
+class WGSLFunction(NamedTuple):
+    """One function, by the places of its tokens."""
+
+    name: KernelToken
     attributes: Attributes
     parameters: tuple[Field, ...]
     #: Places of the brackets around its body among the tokens.
@@ -100,11 +104,11 @@ class Module:
             if token.text.startswith("anygpu_"):
                 raise Unreadable("names that begin with anygpu_ are reserved. Use another name.", token)
         self.partners = partners(self.tokens)
-        self.variables: dict[str, Variable] = {}
-        self.constants: dict[str, Constant] = {}
+        self.variables: dict[str, WGSLVariable] = {}
+        self.constants: dict[str, WGSLConstant] = {}
         self.structs: dict[str, tuple[Field, ...]] = {}
-        self.aliases: dict[str, Type] = {}
-        self.functions: dict[str, Function] = {}
+        self.aliases: dict[str, WGSLType] = {}
+        self.functions: dict[str, WGSLFunction] = {}
         self.extensions: set[str] = set()
         self._at = 0
         self._read_all()
@@ -115,6 +119,7 @@ class Module:
     # -- declarations
 
     def _read_all(self) -> None:
+        """Reads declarations from the first token to the last."""
         while self._here.kind != "end":
             start = self._at
             attributes = self._attributes()
@@ -144,10 +149,10 @@ class Module:
                     )
 
     @property
-    def _here(self) -> Token:
+    def _here(self) -> KernelToken:
         return self.tokens[self._at]
 
-    def _take(self, text: str) -> Token:
+    def _take(self, text: str) -> KernelToken:
         token = self._here
         if token.text != text:
             found = token.text or "the end of the text"
@@ -155,20 +160,20 @@ class Module:
         self._at += 1
         return token
 
-    def _name(self) -> Token:
+    def _name(self) -> KernelToken:
         token = self._here
         if token.kind != "name":
             raise Unreadable(f"a name is missing here; there is {token.text!r}.", token)
         self._at += 1
         return token
 
-    def _global_name(self) -> Token:
+    def _global_name(self) -> KernelToken:
         token = self._name()
         if token.text in _KEPT:
             raise Unreadable(f"{token.text} is a name of the language itself. Use another one.", token)
         return token
 
-    def _to(self, text: str) -> Token:
+    def _to(self, text: str) -> KernelToken:
         """Past everything up to a mark outside of brackets."""
         while self._here.text != text:
             if self._here.kind == "end":
@@ -185,8 +190,9 @@ class Module:
                 place += 1
         self._to(";")
 
-    def _attributes(self) -> dict[str, Attribute]:
-        found: dict[str, Attribute] = {}
+    def _attributes(self) -> dict[str, WGSLAttribute]:
+        """The attributes that stand here, by name."""
+        found: dict[str, WGSLAttribute] = {}
         while self._here.text == "@":
             at = self._here
             self._at += 1
@@ -194,22 +200,23 @@ class Module:
                 raise Unreadable("the name of an attribute is missing here.", self._here)
             name = self._here.text
             self._at += 1
-            arguments: tuple[tuple[Token, ...], ...] = ()
+            arguments: tuple[tuple[KernelToken, ...], ...] = ()
             if self._here.text == "(":
                 closing = self.partners[self._at]
                 arguments = tuple(separated(self.tokens, self.partners, self._at + 1, closing))
                 self._at = closing + 1
-            found[name] = Attribute(name, arguments, at, self.tokens[self._at - 1].stop)
+            found[name] = WGSLAttribute(name, arguments, at, self.tokens[self._at - 1].stop)
         return found
 
-    def _type(self, depth: int = 0) -> Type:
+    def _type(self, depth: int = 0) -> WGSLType:
+        """The type that stands here, with its arguments."""
         token = self._here
         if token.kind != "name":
             raise Unreadable(f"a type is missing here; there is {token.text!r}.", token)
         if depth > 20:
             raise Unreadable("this type is nested too deeply.", token)
         self._at += 1
-        arguments: list[Type | tuple[Token, ...]] = []
+        arguments: list[WGSLType | tuple[KernelToken, ...]] = []
         if self._here.text == "<":
             self._at += 1
             while self._here.text != ">":
@@ -219,9 +226,9 @@ class Module:
                 elif self._here.text != ">":
                     raise Unreadable("'>' is missing at the end of this type.", self._here)
             self._at += 1
-        return Type(token.text, tuple(arguments), token)
+        return WGSLType(token.text, tuple(arguments), token)
 
-    def _argument(self, depth: int) -> Type | tuple[Token, ...]:
+    def _argument(self, depth: int) -> WGSLType | tuple[KernelToken, ...]:
         """A type, or an expression: a name that stands alone is looked at later."""
         if self._here.kind == "name" and self.tokens[self._at + 1].text in ("<", ",", ">"):
             return self._type(depth + 1)
@@ -233,6 +240,7 @@ class Module:
         return tuple(self.tokens[first : self._at])
 
     def _struct(self) -> None:
+        """Notes a struct with its fields."""
         self._at += 1
         name = self._global_name()
         self._take("{")
@@ -256,6 +264,7 @@ class Module:
         self._take(";")
 
     def _constant(self, attributes: Attributes) -> None:
+        """Notes a `const` or `override`."""
         keyword = self._here
         self._at += 1
         name = self._global_name()
@@ -267,15 +276,16 @@ class Module:
         if self._here.text == "=":
             first += 1
         end = self._to(";")
-        self.constants[name.text] = Constant(
+        self.constants[name.text] = WGSLConstant(
             keyword, name, attributes, type, tuple(self.tokens[first : self._at - 1]), end
         )
 
-    def _variable(self, attributes: Attributes, first: Token) -> None:
+    def _variable(self, attributes: Attributes, first: KernelToken) -> None:
+        """Notes a `var` of the module's scope."""
         self._at += 1
         space, access = "private", ""
         if self._here.text == "<":
-            words: list[Token] = []
+            words: list[KernelToken] = []
             self._at += 1
             while self._here.text != ">":
                 if self._here.kind == "name":
@@ -297,9 +307,10 @@ class Module:
         self._at += 1
         type = self._type()
         end = self._to(";")
-        self.variables[name.text] = Variable(name, attributes, space, access, type, first.start, end.stop)
+        self.variables[name.text] = WGSLVariable(name, attributes, space, access, type, first.start, end.stop)
 
     def _function(self, attributes: Attributes) -> None:
+        """Notes a function with its parameters and body."""
         self._at += 1
         name = self._global_name()
         opening = self._at
@@ -320,16 +331,16 @@ class Module:
             self._at += 1
         body = self._at
         self._at = self.partners[body] + 1
-        self.functions[name.text] = Function(name, attributes, tuple(parameters), body, self.partners[body])
+        self.functions[name.text] = WGSLFunction(name, attributes, tuple(parameters), body, self.partners[body])
 
     # -- meaning
 
-    def _values(self) -> dict[str, Number]:
+    def _values(self) -> dict[str, ConstantNumber]:
         """Values of the constants that are plain numbers."""
-        values: dict[str, Number] = {}
+        values: dict[str, ConstantNumber] = {}
         waiting = dict(self.constants)
         for _ in range(_ROUNDS):
-            found: dict[str, Number] = {}
+            found: dict[str, ConstantNumber] = {}
             for name, constant in waiting.items():
                 try:
                     value = evaluate(constant.value, ChainMap(found, values))
@@ -343,8 +354,9 @@ class Module:
             waiting = {name: constant for name, constant in waiting.items() if name not in found}
         return values
 
-    def _exact(self) -> dict[str, Number]:
-        found: dict[str, Number] = {}
+    def _exact(self) -> dict[str, ConstantNumber]:
+        """The values of constants that are exactly known, found round by round as they refer to each other."""
+        found: dict[str, ConstantNumber] = {}
         for _ in range(_ROUNDS):
             before = len(found)
             for name, constant in self.constants.items():
@@ -357,7 +369,7 @@ class Module:
                 break
         return found
 
-    def resolved(self, type: Type, depth: int = 0) -> Type:
+    def resolved(self, type: WGSLType, depth: int = 0) -> WGSLType:
         """The type without aliases, and with `vec4f` written as `vec4<f32>`."""
         name, arguments, at = type
         if depth > 20:
@@ -365,35 +377,37 @@ class Module:
         if name in self.aliases and not arguments:
             return self.resolved(self.aliases[name], depth + 1)
         if len(name) == 5 and name.startswith("vec") and name[3] in "234" and name[4] in _SHORT and not arguments:
-            return Type(name[:4], (Type(_SHORT[name[4]], (), at),), at)
-        return Type(
-            name, tuple(self.resolved(each, depth + 1) if isinstance(each, Type) else each for each in arguments), at
+            return WGSLType(name[:4], (WGSLType(_SHORT[name[4]], (), at),), at)
+        return WGSLType(
+            name,
+            tuple(self.resolved(each, depth + 1) if isinstance(each, WGSLType) else each for each in arguments),
+            at,
         )
 
-    def count(self, argument: Type | tuple[Token, ...], at: Token) -> int:
+    def count(self, argument: WGSLType | tuple[KernelToken, ...], at: KernelToken) -> int:
         """The number of elements that an argument of a type stands for."""
-        tokens = (argument.at,) if isinstance(argument, Type) else argument
+        tokens = (argument.at,) if isinstance(argument, WGSLType) else argument
         value = evaluate_exactly(tokens, self.exact)
         if not value:
             raise Unreadable(f"{value} is not a number of elements.", tokens[0] if tokens else at)
         return value
 
-    def size(self, type: Type, depth: int = 0) -> tuple[int, int]:
+    def size(self, type: WGSLType, depth: int = 0) -> tuple[int, int]:
         """Bytes and alignment of a value."""
         name, arguments, at = self.resolved(type)
         if depth > 20:
             raise Unreadable("this type is nested too deeply.", at)
         if name in SIZES:
             return SIZES[name], SIZES[name]
-        if name == "atomic" and len(arguments) == 1 and isinstance(arguments[0], Type):
+        if name == "atomic" and len(arguments) == 1 and isinstance(arguments[0], WGSLType):
             return self.size(arguments[0], depth + 1)
-        if name in ("vec2", "vec3", "vec4") and len(arguments) == 1 and isinstance(arguments[0], Type):
+        if name in ("vec2", "vec3", "vec4") and len(arguments) == 1 and isinstance(arguments[0], WGSLType):
             inner, _ = self.size(arguments[0], depth + 1)
             return inner * int(name[3]), inner * (2 if name == "vec2" else 4)
-        if name == "array" and len(arguments) == 2 and isinstance(arguments[0], Type):
+        if name == "array" and len(arguments) == 2 and isinstance(arguments[0], WGSLType):
             inner, alignment = self.size(arguments[0], depth + 1)
             return _up(inner, alignment) * self.count(arguments[1], at), alignment
-        if name.startswith("mat") and len(name) == 6 and len(arguments) == 1 and isinstance(arguments[0], Type):
+        if name.startswith("mat") and len(name) == 6 and len(arguments) == 1 and isinstance(arguments[0], WGSLType):
             inner, _ = self.size(arguments[0], depth + 1)
             rows = 2 if name[5] == "2" else 4
             return inner * rows * int(name[3]) if name[3].isdigit() else 0, inner * rows
@@ -416,7 +430,7 @@ class Module:
             end, largest = places[-1] + size, max(largest, alignment)
         return places, _up(end, largest), largest
 
-    def _attribute_number(self, attribute: Attribute) -> int:
+    def _attribute_number(self, attribute: WGSLAttribute) -> int:
         if len(attribute.arguments) != 1:
             raise Unreadable(f"@{attribute.name} takes one number.", attribute.at)
         return evaluate_exactly(attribute.arguments[0], self.exact)
@@ -426,14 +440,14 @@ class Module:
 
     # -- what names refer to
 
-    def references(self, function: Function) -> list[int]:
+    def references(self, function: WGSLFunction) -> list[int]:
         """Places of the names in its body that mean something declared outside of it."""
         return list(_References(self, function).found())
 
-    def reached(self, entry: str) -> tuple[set[str], list[Function]]:
+    def reached(self, entry: str) -> tuple[set[str], list[WGSLFunction]]:
         """Everything outside that a function uses, by itself or through those it calls; and all those functions."""
         names: set[str] = set()
-        functions: dict[str, Function] = {}
+        functions: dict[str, WGSLFunction] = {}
         waiting = [entry]
         while waiting:
             name = waiting.pop()
@@ -449,11 +463,14 @@ class Module:
 
 
 class _References:
-    def __init__(self, module: Module, function: Function) -> None:
+    """Finds names in a function's body that refer to the module's declarations, not to local ones."""
+
+    def __init__(self, module: Module, function: WGSLFunction) -> None:
         self.module = module
         self.function = function
 
     def found(self) -> Iterator[int]:
+        """The places of such names, in order."""
         tokens, pairs = self.module.tokens, self.module.partners
         #: Names of each block that is open, and the place where it ends.
         scopes: list[tuple[set[str], int]] = [

@@ -9,7 +9,7 @@ from anygpu.codegen.dialects.vector_syntax import EXACT, VectorSyntax, is_multip
 from anygpu.codegen.dialects.vectors import VectorPrinter, types_along
 from anygpu.codegen.functions import library
 from anygpu.codegen.index import ZERO, Atom, Index
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel import MINUS_ONE
 from anygpu.codegen.kernel_ir import Apply, Buffer, Literal, Loop
 from anygpu.codegen.target import COMPARISONS, WIDE_TYPES, ComputeType, Target, indented

@@ -9,7 +9,7 @@ from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.vector_syntax import VectorSyntax
 from anygpu.codegen.dialects.vector_text import NotVectorisable, VectorText, replaced
 from anygpu.codegen.index import Index, constant, variable
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel_ir import Assign, Expr, If, Let, Literal, Load, Loop, Name, Position, Statement, Store
 from anygpu.codegen.target import ComputeType
 

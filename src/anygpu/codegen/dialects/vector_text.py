@@ -13,7 +13,7 @@ from typing import NamedTuple
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.vector_syntax import VectorSyntax
 from anygpu.codegen.index import Clamped, Index, Quotient, Remainder, constant
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,

@@ -25,7 +25,7 @@ from anygpu.codegen.dialects.vector_rows import (
 from anygpu.codegen.dialects.vector_syntax import VectorSyntax
 from anygpu.codegen.dialects.vector_text import NotVectorisable, Text, VectorText, replaced
 from anygpu.codegen.index import Index, constant
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,

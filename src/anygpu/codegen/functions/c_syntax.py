@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 
-class Number(NamedTuple):
+class CNumber(NamedTuple):
     text: str
 
 
@@ -18,7 +18,7 @@ class Name(NamedTuple):
     name: str
 
 
-class Field(NamedTuple):
+class CField(NamedTuple):
     of: Expression
     name: str
 
@@ -28,7 +28,7 @@ class Call(NamedTuple):
     args: tuple[Expression, ...]
 
 
-class Cast(NamedTuple):
+class CCast(NamedTuple):
     type: str
     of: Expression
 
@@ -40,12 +40,12 @@ class Struct(NamedTuple):
     fields: tuple[Expression, ...]
 
 
-class Unary(NamedTuple):
+class CUnary(NamedTuple):
     op: str
     of: Expression
 
 
-class Binary(NamedTuple):
+class CBinary(NamedTuple):
     op: str
     one: Expression
     other: Expression
@@ -57,7 +57,7 @@ class Ternary(NamedTuple):
     no: Expression
 
 
-Expression = Number | Name | Field | Call | Cast | Struct | Unary | Binary | Ternary
+Expression = CNumber | Name | CField | Call | CCast | Struct | CUnary | CBinary | Ternary
 
 
 class Declare(NamedTuple):
@@ -78,29 +78,29 @@ class Return(NamedTuple):
     value: Expression
 
 
-class If(NamedTuple):
+class CIf(NamedTuple):
     condition: Expression
-    body: tuple[Statement, ...]
+    body: tuple[CStatement, ...]
 
 
-class Loop(NamedTuple):
+class CLoop(NamedTuple):
     """`step` is done after each round; of a `while` loop there is none, and no `start`."""
 
-    start: tuple[Statement, ...]
+    start: tuple[CStatement, ...]
     condition: Expression
-    step: tuple[Statement, ...]
-    body: tuple[Statement, ...]
+    step: tuple[CStatement, ...]
+    body: tuple[CStatement, ...]
 
 
-Statement = Declare | Set | Return | If | Loop
+CStatement = Declare | Set | Return | CIf | CLoop
 
 
-class Function(NamedTuple):
+class CFunction(NamedTuple):
     name: str
     result: str
     #: Types and names.
     parameters: tuple[tuple[str, str], ...]
-    body: tuple[Statement, ...]
+    body: tuple[CStatement, ...]
     #: Whether a product and a sum may be rounded once.
     contract: bool
 
@@ -124,7 +124,7 @@ _BINDS = {
 }
 
 
-def parsed(text: str) -> Function | StructType:
+def parsed(text: str) -> CFunction | StructType:
     """The tree of one definition."""
     return _Parser(text).definition()
 
@@ -154,7 +154,7 @@ class _Parser:
         if found != token:
             raise SyntaxError(f"{token} expected, not {found}: {' '.join(self.tokens)}")
 
-    def definition(self) -> Function | StructType:
+    def definition(self) -> CFunction | StructType:
         if self.take("struct"):
             name, fields = self.next(), {}
             self.expect("{")
@@ -172,7 +172,7 @@ class _Parser:
             if type != "void":
                 parameters.append((type, self.next()))
             self.take(",")
-        return Function(name, result, tuple(parameters), self.block(), self.contract)
+        return CFunction(name, result, tuple(parameters), self.block(), self.contract)
 
     def type(self) -> str:
         self.take("const")
@@ -184,14 +184,14 @@ class _Parser:
 
     # -- statements
 
-    def block(self) -> tuple[Statement, ...]:
+    def block(self) -> tuple[CStatement, ...]:
         self.expect("{")
         statements = []
         while not self.take("}"):
             statements.append(self.statement())
         return tuple(statements)
 
-    def statement(self) -> Statement:
+    def statement(self) -> CStatement:
         if self.take("return"):
             value = self.expression()
             self.expect(";")
@@ -200,12 +200,12 @@ class _Parser:
             self.expect("(")
             condition = self.expression()
             self.expect(")")
-            return If(condition, self.block())
+            return CIf(condition, self.block())
         if self.take("while"):
             self.expect("(")
             condition = self.expression()
             self.expect(")")
-            return Loop((), condition, (), self.block())
+            return CLoop((), condition, (), self.block())
         if self.take("for"):
             self.expect("(")
             start = self.simple()
@@ -214,12 +214,12 @@ class _Parser:
             self.expect(";")
             step = self.simple()
             self.expect(")")
-            return Loop((start,), condition, (step,), self.block())
+            return CLoop((start,), condition, (step,), self.block())
         result = self.simple()
         self.expect(";")
         return result
 
-    def simple(self) -> Statement:
+    def simple(self) -> CStatement:
         """A declaration or an assignment, without its end."""
         if self.peek() == "const" or self.is_type():
             type, name = self.type(), self.next()
@@ -229,9 +229,9 @@ class _Parser:
         field = self.next() if self.take(".") else ""
         sign = self.next()
         if sign == "++":
-            return Set(name, field, Binary("+", Name(name), Number("1")))
+            return Set(name, field, CBinary("+", Name(name), CNumber("1")))
         value = self.expression()
-        return Set(name, field, value if sign == "=" else Binary(sign[:-1], Name(name), value))
+        return Set(name, field, value if sign == "=" else CBinary(sign[:-1], Name(name), value))
 
     # -- expressions
 
@@ -247,17 +247,17 @@ class _Parser:
         result = self.unary()
         while _BINDS.get(self.peek(), 0) >= binds:
             op = self.next()
-            result = Binary(op, result, self.operation(_BINDS[op] + 1))
+            result = CBinary(op, result, self.operation(_BINDS[op] + 1))
         return result
 
     def unary(self) -> Expression:
         if self.peek() in ("-", "~", "!"):
-            return Unary(self.next(), self.unary())
+            return CUnary(self.next(), self.unary())
         if self.peek() == "(" and self.is_type(1):
             self.next()
             type = self.type()
             self.expect(")")
-            return self.struct(type) if self.peek() == "{" else Cast(type, self.unary())
+            return self.struct(type) if self.peek() == "{" else CCast(type, self.unary())
         return self.postfix()
 
     def struct(self, type: str) -> Struct:
@@ -275,7 +275,7 @@ class _Parser:
             result = self.expression()
             self.expect(")")
         elif token[0].isdigit():
-            return Number(token)
+            return CNumber(token)
         elif self.take("("):
             args = []
             while not self.take(")"):
@@ -285,7 +285,7 @@ class _Parser:
         else:
             result = Name(token)
         while self.take("."):
-            result = Field(result, self.next())
+            result = CField(result, self.next())
         return result
 
 
@@ -294,33 +294,33 @@ def names_in(expression: Expression) -> set[str]:
     match expression:
         case Name():
             return {expression.name}
-        case Number():
+        case CNumber():
             return set()
     children = [part for part in expression if not isinstance(part, str)]
     parts = [part for child in children for part in (child if type(child) is tuple else (child,))]
     return set().union(*(names_in(part) for part in parts)) if parts else set()
 
 
-def depends_on_data(loop: Loop) -> bool:
+def depends_on_data(loop: CLoop) -> bool:
     """Whether values decide about the number of rounds, so that each lane has its own."""
-    counters = {each.name for each in loop.start if isinstance(each, Declare) and isinstance(each.value, Number)}
+    counters = {each.name for each in loop.start if isinstance(each, Declare) and isinstance(each.value, CNumber)}
     return not names_in(loop.condition) <= counters
 
 
-def has_own_rounds(function: Function) -> bool:
+def has_own_rounds(function: CFunction) -> bool:
     """Whether a function has a loop of as many rounds as its operands say."""
-    return any(isinstance(each, Loop) and depends_on_data(each) for each in function.body)
+    return any(isinstance(each, CLoop) and depends_on_data(each) for each in function.body)
 
 
-def assigned_in(statements: tuple[Statement, ...]) -> set[str]:
+def assigned_in(statements: tuple[CStatement, ...]) -> set[str]:
     """The names that get a new value, without those that are declared there."""
     names: set[str] = set()
     for each in statements:
         match each:
             case Set():
                 names.add(each.name)
-            case If():
+            case CIf():
                 names |= assigned_in(each.body)
-            case Loop():
+            case CLoop():
                 names |= assigned_in((*each.body, *each.step))
     return names - {each.name for each in statements if isinstance(each, Declare)}

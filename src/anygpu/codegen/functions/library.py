@@ -183,7 +183,7 @@ JUDGED_BY = "accuracy, infinities, NaN and signs of zeros"
 _GROUP_SIZE = 64
 
 
-class Trial(msgspec.Struct, frozen=True):
+class FunctionTrial(msgspec.Struct, frozen=True):
     """Functions of one type and number of operands, which one kernel evaluates at the same points."""
 
     type: str
@@ -196,7 +196,7 @@ class Trial(msgspec.Struct, frozen=True):
         return _pairs(self.type) if self.binary else (_points(self.type),)
 
 
-def trials(target: Target) -> tuple[Trial, ...]:
+def trials(target: Target) -> tuple[FunctionTrial, ...]:
     """The trials for a target; none where the dialect itself promises accuracy."""
     if target.dialect != "wgsl":
         return ()
@@ -209,7 +209,7 @@ def trials(target: Target) -> tuple[Trial, ...]:
                 if name.endswith(type) and (name.rsplit("_", 1)[0] in BINARY) == binary
             ]
             if names:
-                found.append(Trial(type, tuple(names), binary))
+                found.append(FunctionTrial(type, tuple(names), binary))
     return tuple(found)
 
 
@@ -237,7 +237,7 @@ def measurement(target: Target) -> Schedule:
     return Schedule(slots=tuple(slots), steps=tuple(kernels), outputs=tuple(outputs))
 
 
-def _text(trial: Trial, name: str) -> str:
+def _text(trial: FunctionTrial, name: str) -> str:
     operands = ("x", "y") if trial.binary else ("x",)
     count = trial.points[0].size
     lines = [
@@ -274,7 +274,7 @@ def trusted(target: Target, results: Sequence[HostArray]) -> tuple[str, ...]:
 
 
 @float_errors_ignored
-def is_good(trial: Trial, name: str, results: HostArray) -> bool:
+def is_good(trial: FunctionTrial, name: str, results: HostArray) -> bool:
     """Right everywhere: near NumPy's value, and infinite or NaN where that is.
 
     A device that takes subnormal numbers for zeros may do so here as well.
@@ -292,7 +292,7 @@ def reference(name: str, points: tuple[HostArray, ...]) -> HostArray:
     return values
 
 
-def _near(name: str, trial: Trial, results: HostArray, points: tuple[HostArray, ...]) -> HostArray:
+def _near(name: str, trial: FunctionTrial, results: HostArray, points: tuple[HostArray, ...]) -> HostArray:
     precise = reference(name, points)
     wanted = precise.astype(results.dtype)
     same_sign = (np.signbit(wanted) == np.signbit(results)) | (wanted != 0)

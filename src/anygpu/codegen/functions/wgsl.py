@@ -70,7 +70,7 @@ def _spelled(type: str) -> str:
 class _Writer:
     """Writes one function. Types are those of C; that of a number without a suffix is "", for it adapts."""
 
-    def __init__(self, function: c.Function, result_of: Callable[[str], str]) -> None:
+    def __init__(self, function: c.CFunction, result_of: Callable[[str], str]) -> None:
         self.function = function
         self.result_of = result_of
         self.types = {name: type for type, name in function.parameters}
@@ -83,12 +83,12 @@ class _Writer:
 
     # -- statements
 
-    def block(self, statements: Sequence[c.Statement]) -> list[str]:
+    def block(self, statements: Sequence[c.CStatement]) -> list[str]:
         """The lines of statements, indented."""
         variables = c.assigned_in(tuple(each for each in statements if not isinstance(each, c.Declare)))
         return [f"    {line}" for each in statements for line in self.statement(each, variables)]
 
-    def statement(self, each: c.Statement, variables: set[str]) -> list[str]:
+    def statement(self, each: c.CStatement, variables: set[str]) -> list[str]:
         match each:
             case c.Declare():
                 return [f"{self.declared(each, each.name in variables)};"]
@@ -96,12 +96,12 @@ class _Writer:
                 return [f"{self.assigned(each)};"]
             case c.Return():
                 return [f"return {self.value(each.value, self.function.result)};"]
-            case c.If():
+            case c.CIf():
                 return [f"if ({self.condition(each.condition)}) {{", *self.block(each.body), "}"]
-            case c.Loop():
+            case c.CLoop():
                 return self.loop(each)
 
-    def loop(self, loop: c.Loop) -> list[str]:
+    def loop(self, loop: c.CLoop) -> list[str]:
         if not loop.start:
             return [f"while ({self.condition(loop.condition)}) {{", *self.block(loop.body), "}"]
         (start,), (step,) = loop.start, loop.step
@@ -121,7 +121,7 @@ class _Writer:
         return f"{'var' if changes else 'let'} {each.name}{typed} = {self.value(value, self.types[each.name])}"
 
     def assigned(self, each: c.Set) -> str:
-        of: c.Expression = c.Field(c.Name(each.name), each.field) if each.field else c.Name(each.name)
+        of: c.Expression = c.CField(c.Name(each.name), each.field) if each.field else c.Name(each.name)
         return f"{self.text(of)} = {self.value(each.value, self.type(of))}"
 
     # -- types
@@ -129,19 +129,19 @@ class _Writer:
     def type(self, each: c.Expression) -> str:
         """The type in C of a value; "" for a number that adapts, "bool" for a condition whatever C declares."""
         match each:
-            case c.Number():
+            case c.CNumber():
                 return "ulong" if each.text.endswith("ul") else "uint" if each.text.endswith("u") else ""
             case c.Name():
                 return self.types[each.name]
-            case c.Field():
+            case c.CField():
                 return self.field_type(self.type(each.of), each.name)
-            case c.Cast() | c.Struct():
+            case c.CCast() | c.Struct():
                 return each.type
-            case c.Unary():
+            case c.CUnary():
                 return "bool" if each.op == "!" else self.type(each.of)
             case c.Ternary():
                 return self.common(each.yes, each.no)
-            case c.Binary():
+            case c.CBinary():
                 if self.is_count(each):
                     return "int"
                 if each.op in _COMPARISONS or each.op in _LOGIC:
@@ -150,9 +150,9 @@ class _Writer:
             case c.Call():
                 return self.call_type(each)
 
-    def is_count(self, each: c.Binary) -> bool:
+    def is_count(self, each: c.CBinary) -> bool:
         """Whether it is a condition `& 1`, which is 1 or 0 in C also where the condition is one of a vector."""
-        return each.op == "&" and each.other == c.Number("1") and self.type(each.one) == "bool"
+        return each.op == "&" and each.other == c.CNumber("1") and self.type(each.one) == "bool"
 
     def field_type(self, of: str, name: str) -> str:
         kind = next(type for type, spelled in TYPES.items() if of.endswith(f"_{spelled}"))
@@ -191,13 +191,13 @@ class _Writer:
 
     def text(self, each: c.Expression) -> str:
         match each:
-            case c.Number():
+            case c.CNumber():
                 return respelled(each.text)
             case c.Name():
                 return each.name
-            case c.Field():
+            case c.CField():
                 return f"{self.nested(each.of)}.{each.name}"
-            case c.Unary():
+            case c.CUnary():
                 return f"{each.op}{self.nested(each.of)}"
             case c.Ternary():
                 kind = self.type(each)
@@ -205,18 +205,18 @@ class _Writer:
                 return f"select({no}, {yes}, {self.condition(each.condition)})"
             case c.Struct():
                 return f"{_spelled(each.type)}({', '.join(map(self.text, each.fields))})"
-            case c.Cast():
+            case c.CCast():
                 return self.cast(each.type, each.of)
             case c.Call():
                 return self.call(each)
-            case c.Binary():
+            case c.CBinary():
                 return self.binary(each)
 
     def nested(self, each: c.Expression) -> str:
         text = self.text(each)
-        return f"({text})" if isinstance(each, c.Binary) else text
+        return f"({text})" if isinstance(each, c.CBinary) else text
 
-    def binary(self, each: c.Binary) -> str:
+    def binary(self, each: c.CBinary) -> str:
         op, one, other = each
         if self.is_count(each):
             return f"select(0, 1, {self.text(one)})"
@@ -227,12 +227,12 @@ class _Writer:
         texts = []
         for operand, least in ((one, _ARITHMETIC.get(op, 0)), (other, _ARITHMETIC.get(op, 0) + 1)):
             text = self.condition(operand) if op in _LOGIC else self.value(operand, wanted)
-            is_bare = not isinstance(operand, c.Binary) or self._is_bare(operand, op, least)
+            is_bare = not isinstance(operand, c.CBinary) or self._is_bare(operand, op, least)
             texts.append(text if is_bare or text.startswith("select(") else f"({text})")
         self.common(one, other)
         return f"{texts[0]} {op} {texts[1]}"
 
-    def _is_bare(self, operand: c.Binary, op: str, least: int) -> bool:
+    def _is_bare(self, operand: c.CBinary, op: str, least: int) -> bool:
         """Whether an operation needs no brackets as an operand of another one."""
         if op in _LOGIC:
             return operand.op in _COMPARISONS

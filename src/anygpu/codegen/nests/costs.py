@@ -23,7 +23,7 @@ from anygpu.codegen.kernel_ir import (
 )
 from anygpu.codegen.kernel_ir import Variable as Changing
 from anygpu.codegen.lower import single_value
-from anygpu.codegen.nests.steps import Cost
+from anygpu.codegen.nests.steps import NestCost
 from anygpu.program.functions import FUNCTIONS
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
@@ -41,7 +41,7 @@ from anygpu.program.primitives import (
 
 if TYPE_CHECKING:
     from anygpu.codegen.nests.roots import Root
-    from anygpu.codegen.nests.storage import Storage
+    from anygpu.codegen.nests.storage import NestStorage
 
 #: Instructions of each function, for one vector.
 WEIGHTS = {fn: row.instructions for fn, row in FUNCTIONS.items()}
@@ -58,7 +58,7 @@ _MEMORY = 4.0
 MOST_PARTS = 256
 
 
-class Estimate(msgspec.Struct, frozen=True):
+class LoopEstimate(msgspec.Struct, frozen=True):
     """What computing one element takes."""
 
     operations: float = 0.0
@@ -77,7 +77,7 @@ class Estimate(msgspec.Struct, frozen=True):
         return (self.weight + _MEMORY) * self.width / vector_bytes
 
 
-def estimated(statements: Sequence[Statement]) -> Estimate:
+def estimated(statements: Sequence[Statement]) -> LoopEstimate:
     """Of one round of these statements; loops in them are counted once for each of their rounds."""
     totals = [0.0, 0.0]
     types: set[str] = set()
@@ -115,7 +115,7 @@ def estimated(statements: Sequence[Statement]) -> Estimate:
 
     for each in statements:
         walk(each, 1.0)
-    return Estimate(totals[0], totals[1], _width(types), _live(statements))
+    return LoopEstimate(totals[0], totals[1], _width(types), _live(statements))
 
 
 def weight_of(expr: Apply) -> float:
@@ -163,7 +163,7 @@ def _names_in(statement: Statement) -> Iterator[str]:
                 waiting += (choice.condition, choice.yes, choice.no)
 
 
-def lanes_of(estimate: Estimate, vector_bytes: int) -> tuple[int, int]:
+def lanes_of(estimate: LoopEstimate, vector_bytes: int) -> tuple[int, int]:
     """Lanes of a vector, and vectors in a round: up to 1.5 times over one, by the latency that they hide.
 
     More than two where little is done, or where four of every value that is alive fit into the registers.
@@ -224,9 +224,9 @@ def _product(numbers: Iterable[int]) -> int:
     return product(tuple(numbers))
 
 
-def combined(estimates: Sequence[Estimate]) -> Estimate:
+def combined(estimates: Sequence[LoopEstimate]) -> LoopEstimate:
     """Of what is computed in one loop."""
-    return Estimate(
+    return LoopEstimate(
         sum(each.operations for each in estimates),
         sum(each.functions for each in estimates),
         min((each.width for each in estimates), default=8),
@@ -234,20 +234,20 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
     )
 
 
-def cost_of(storage: Storage, roots: Sequence[Root]) -> Cost:
+def cost_of(storage: NestStorage, roots: Sequence[Root]) -> NestCost:
     """Of a nest: its operations on all elements, and the bytes of what it reads from memory and writes to it."""
     touched = {node for root in roots for node, _ in root.reads} | {root.node for root in roots}
     nbytes = sum(storage.program.specs[node].nbytes for node in touched if node in storage.stored)
-    return Cost(
+    return NestCost(
         sum(root.estimate.operations * root.size for root in roots),
         sum(root.estimate.functions * root.size for root in roots),
         float(nbytes),
     )
 
 
-def host_cost(program: Program, node: int) -> Cost:
+def host_cost(program: Program, node: int) -> NestCost:
     """Of one node that NumPy computes."""
     op, inputs = program.nodes[node]
     specs = [program.specs[source] for source in inputs]
     nbytes = program.specs[node].nbytes + sum(spec.nbytes for spec in specs)
-    return Cost(float(op.flops(specs, program.specs[node])), 0.0, float(nbytes))
+    return NestCost(float(op.flops(specs, program.specs[node])), 0.0, float(nbytes))

@@ -9,15 +9,15 @@ from itertools import product as product_of
 
 from anygpu.codegen import reductions
 from anygpu.codegen.index import Index, unflat
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel_ir import Apply, Expr, Let, Literal, Load, Name, Store
 from anygpu.codegen.lower import Stored, Value
-from anygpu.codegen.nests.costs import MOST_PARTS, Estimate, combined, cost_of, grain_of, lanes_of, least_part
+from anygpu.codegen.nests.costs import MOST_PARTS, LoopEstimate, combined, cost_of, grain_of, lanes_of, least_part
 from anygpu.codegen.nests.lowering import Local, NestLowering
-from anygpu.codegen.nests.plan import Group
+from anygpu.codegen.nests.plan import NestGroup
 from anygpu.codegen.nests.roots import FEW_ROWS, MOST_CHANNELS, Domain, Root, merged, pieces, shifted
 from anygpu.codegen.nests.steps import Nest, Scratch
-from anygpu.codegen.nests.storage import Storage
+from anygpu.codegen.nests.storage import NestStorage
 from anygpu.codegen.target import COMPUTE, STORED, ComputeType, components, compute_type, part_of
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.primitives import product
@@ -33,7 +33,7 @@ def total_dtype(type: ComputeType) -> DType:
 class Total:
     """The results of a reduction over the rows of a nest, while they grow: variables, or an array of columns."""
 
-    def __init__(self, storage: Storage, root: Root, parts: int, *, in_array: bool, copies: int = 1) -> None:
+    def __init__(self, storage: NestStorage, root: Root, parts: int, *, in_array: bool, copies: int = 1) -> None:
         """`copies` are the rows that lanes see at once: each has its own totals, which are combined in the end."""
         self.storage = storage
         self.root = root
@@ -152,7 +152,7 @@ class Total:
         lowering.loop("column", 0, self.size, column, vector=vector if self.size >= vector else 1)
 
 
-def combining_nest(storage: Storage, totals: Sequence[Total], name: str, vector: int) -> Nest | None:
+def combining_nest(storage: NestStorage, totals: Sequence[Total], name: str, vector: int) -> Nest | None:
     """What the parts of a nest have found, combined; `None` when there was but one."""
     waiting = [total for total in totals if total.parts > 1]
     if not waiting:
@@ -172,7 +172,7 @@ BEGIN, END = Name("begin", "i64"), Name("end", "i64")
 _MANY_ACCUMULATORS = 8
 
 
-def flat_nest(storage: Storage, group: Group, name: str, vector_bytes: int) -> list[Nest]:
+def flat_nest(storage: NestStorage, group: NestGroup, name: str, vector_bytes: int) -> list[Nest]:
     """Every element of the members by itself, all of them in one pass; reductions in parts."""
     roots = [member.root for member in sorted(group.members, key=lambda each: each.phase)]
     count = product(roots[0].lanes)
@@ -230,14 +230,16 @@ def _cuts_behind(root: Root) -> dict[int, set[int]]:
     return {axis - root.head: cuts for axis, cuts in root.cuts.items() if axis >= root.head}
 
 
-def has_lanes(storage: Storage, root: Root) -> bool:
+def has_lanes(storage: NestStorage, root: Root) -> bool:
     """Whether lanes can have accumulators of their own, and be combined in the end."""
     complex = KIND[storage.program.specs[root.source].dtype] == "complex"
     return root.kind == "map" or not complex or root.fn == "sum"
 
 
-def times(estimate: Estimate, number: int) -> Estimate:
-    return Estimate(estimate.operations * number, estimate.functions * number, estimate.width, estimate.live * number)
+def times(estimate: LoopEstimate, number: int) -> LoopEstimate:
+    return LoopEstimate(
+        estimate.operations * number, estimate.functions * number, estimate.width, estimate.live * number
+    )
 
 
 def clipped(low: int, high: int, count: int) -> tuple[Expr, Expr]:
@@ -250,7 +252,7 @@ def clipped(low: int, high: int, count: int) -> tuple[Expr, Expr]:
 # -- running totals down columns
 
 
-def scan_nest(storage: Storage, root: Root, name: str, vector_bytes: int) -> Nest:
+def scan_nest(storage: NestStorage, root: Root, name: str, vector_bytes: int) -> Nest:
     """Parts are stretches of columns, or some of the matrices where there are many."""
     shape, axis = root.shape, root.lead
     matrices, length, columns = product(shape[:axis]), shape[axis], product(shape[axis + 1 :])
@@ -311,7 +313,7 @@ def _halves(length: int) -> tuple[int, int]:
     return first, length - first
 
 
-def tree_nests(storage: Storage, root: Root, name: str, vector_bytes: int) -> list[Nest]:
+def tree_nests(storage: NestStorage, root: Root, name: str, vector_bytes: int) -> list[Nest]:
     """The subtrees in parallel, and the top of the tree."""
     program = storage.program
     vector, unroll = lanes_of(root.estimate, vector_bytes)
@@ -365,18 +367,12 @@ def tree_nests(storage: Storage, root: Root, name: str, vector_bytes: int) -> li
         vector=8,
     )
     lowering.add(Store(partial, part, state))
-    nest = storage.nest(
-        name,
-        lowering.statements,
-        scratch=scratch,
-        count=parts,
-        grain=1,
-        cost=cost_of(storage, [root]),
-    )
+    cost = cost_of(storage, [root])
+    nest = storage.nest(name, lowering.statements, scratch=scratch, count=parts, grain=1, cost=cost)
     return [nest, _top(storage, root, partial, parts, name)]
 
 
-def _top(storage: Storage, root: Root, partial: str, parts: int, name: str) -> Nest:
+def _top(storage: NestStorage, root: Root, partial: str, parts: int, name: str) -> Nest:
     """Neighbours, then neighbours of those, until one is left."""
     lowering = storage.lowering([root.node])
     dtype = storage.program.specs[root.source].dtype

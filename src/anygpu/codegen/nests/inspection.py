@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from anygpu.codegen.index import Atom, Index, Quotient, Remainder, Variable
+from anygpu.codegen.index import Atom, Index, IndexVariable, Quotient, Remainder
 from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,
@@ -146,7 +146,7 @@ def _term(atom: Atom, factor: int) -> str:
 
 
 def _atom(atom: Atom) -> str:
-    if isinstance(atom, Variable):
+    if isinstance(atom, IndexVariable):
         return atom.name
     inner = position(atom.of)
     if isinstance(atom, Quotient):
@@ -167,18 +167,18 @@ _LONGER = 1.5
 _APART = 1.0
 
 
-class Work(NamedTuple):
+class NestWork(NamedTuple):
     """Of one step, on all threads together."""
 
     instructions: float
     bytes: float
 
 
-def work_of(nest: Nest, vector_bytes: int) -> Work:
+def work_of(nest: Nest, vector_bytes: int) -> NestWork:
     """What a nest does, where registers have so many bytes."""
     counted = _Counted(vector_bytes)
     counted.statements(nest.body, 1.0, None, 1)
-    return Work(counted.instructions, float(sum(buffer.nbytes for buffer in nest.buffers)))
+    return NestWork(counted.instructions, float(sum(buffer.nbytes for buffer in nest.buffers)))
 
 
 class _Counted:
@@ -258,9 +258,9 @@ def rounds_of(loop: Loop) -> int:
     return max(0, -(-(high - low) // loop.step))
 
 
-def _variables(index: Index, name: str) -> Iterator[Variable]:
+def _variables(index: Index, name: str) -> Iterator[IndexVariable]:
     for atom, _ in index.terms:
-        if isinstance(atom, Variable):
+        if isinstance(atom, IndexVariable):
             if atom.name == name:
                 yield atom
         else:

@@ -7,7 +7,7 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from anygpu.codegen.index import Index, flat
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.lower import Positions
 from anygpu.codegen.nests.costs import combined, is_little, lanes_of, own_weight
 from anygpu.codegen.nests.lowering import SHORT
@@ -27,7 +27,7 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import product
 
 if TYPE_CHECKING:
-    from anygpu.codegen.nests.plan import Group
+    from anygpu.codegen.nests.plan import NestGroup
 
 # -- the layout of one value
 
@@ -202,7 +202,7 @@ _LINE = 64
 _JAM_WEIGHT = 64.0
 
 
-def rows_at_once(group: Group, vector_bytes: int) -> int:
+def rows_at_once(group: NestGroup, vector_bytes: int) -> int:
     """How many short rows make up whole vectors, where all that is read is in order or the same in all rows.
 
     Worth 3.4 times for statistics of 10 columns.
@@ -222,7 +222,7 @@ def rows_at_once(group: Group, vector_bytes: int) -> int:
     return copies if group.rows >= 8 * copies and all(map(is_groupable, roots)) else 1
 
 
-def jam_of(group: Group) -> int:
+def jam_of(group: NestGroup) -> int:
     """Rows that are done together: several where they read the same values along the lanes, and little else is done.
 
     Worth up to 1.5 times for distances between all pairs, and for totals of columns.

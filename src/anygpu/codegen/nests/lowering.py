@@ -13,7 +13,7 @@ import msgspec
 
 from anygpu.codegen import reductions
 from anygpu.codegen.index import ZERO, Clamped, Index, clamped, constant, flat, reshaped
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel_ir import Apply, Choose, Expr, Let, Literal, Load, Loop, Name, Position, Statement, Store
 from anygpu.codegen.lower import Lowering, Positions, RuleOf, Scope, Stored, Value, contract_positions
 from anygpu.codegen.nests import steps
@@ -46,7 +46,7 @@ SHORT = 16
 _LONG_CHAIN = 32
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class LoopCandidate(msgspec.Struct, frozen=True):
     """One of the positions that may be chosen: where `along` is from `low` to `high`, both included."""
 
     place: Index
@@ -166,7 +166,7 @@ class NestLowering(Lowering):
         #: Names of chosen positions, by the block that they are in.
         self._places: dict[tuple[Scope, Expr], str] = {}
         #: For each of these names what it may be, and from where to where the position is then that it is chosen by.
-        self.chosen: dict[str, list[Candidate]] = {}
+        self.chosen: dict[str, list[LoopCandidate]] = {}
 
     def share_names(self, other: NestLowering) -> None:
         """The other one writes into the same nest: names are different in both."""
@@ -356,7 +356,7 @@ class NestLowering(Lowering):
             name, index = self._named_position((along, *(each for _, each in candidates)), place, length)
             ends = [first for first, _ in candidates[1:]] + [along.high + 1]
             self.chosen[name] = [
-                Candidate(each, along, max(first, along.low), end - 1)
+                LoopCandidate(each, along, max(first, along.low), end - 1)
                 for (first, each), end in zip(candidates, ends, strict=True)
             ]
             chosen.append(index)
@@ -580,4 +580,4 @@ def indices_in(statements: Sequence[Statement]) -> list[Index]:
     return found
 
 
-__all__ = ["SHORT", "Candidate", "Local", "NestLowering", "indices_in", "is_computed", "ranged", "written_out"]
+__all__ = ["SHORT", "Local", "LoopCandidate", "NestLowering", "indices_in", "is_computed", "ranged", "written_out"]

@@ -65,7 +65,7 @@ class Member(msgspec.Struct, kw_only=True):
     together: list[tuple[Member, Offsets]] = []
 
 
-class Group(msgspec.Struct, kw_only=True):
+class NestGroup(msgspec.Struct, kw_only=True):
     """The roots of one nest. `rows` is 0 where lanes and parts go along one and the same loop."""
 
     level: int
@@ -73,10 +73,10 @@ class Group(msgspec.Struct, kw_only=True):
     members: list[Member]
 
 
-class Plan(msgspec.Struct, kw_only=True):
+class NestPlan(msgspec.Struct, kw_only=True):
     """Groups and host steps in the order in which they run."""
 
-    steps: list[Group | int]
+    steps: list[NestGroup | int]
     stored: set[int]
     program: Program
     outputs: tuple[int, ...]
@@ -92,7 +92,7 @@ class Plan(msgspec.Struct, kw_only=True):
                 found.update({member.root.node for member in step.members} & self.needed(step))
         return found
 
-    def needed(self, group: Group) -> set[int]:
+    def needed(self, group: NestGroup) -> set[int]:
         """The values that are read outside of a group; reductions of all rows are read after it in any case."""
         found = {*self.outputs, *(m.root.node for m in group.members if m.root.kind in ("all", "column"))}
         for step in self.steps:
@@ -103,7 +103,7 @@ class Plan(msgspec.Struct, kw_only=True):
         return found
 
 
-def planned(program: Program, outputs: Sequence[int], written: Written, *, apart: bool = False) -> Plan:
+def planned(program: Program, outputs: Sequence[int], written: Written, *, apart: bool = False) -> NestPlan:
     """`outputs` are the values that must be there in the end. `apart` gives every stored value a nest of its own."""
     return _Planner(program, outputs, written, apart).plan()
 
@@ -135,7 +135,7 @@ class _Planner:
         self.members: dict[int, Member] = {}
         self.levels: dict[int, int] = {}
 
-    def plan(self) -> Plan:
+    def plan(self) -> NestPlan:
         self._examine()
         for root in list(self.roots.values()):
             if is_numpy_sum(self.program, root) and root.kind == "all" and self._is_scattered(root):
@@ -146,7 +146,7 @@ class _Planner:
         while (node := self._worth_keeping_for_passes()) is not None:
             self._store(node)
             self._place()
-        return Plan(
+        return NestPlan(
             steps=self._steps(),
             stored=self.stored,
             program=self.program,
@@ -409,16 +409,16 @@ class _Planner:
         """Whether a root has nests of its own kind: a large sum of everything, and running totals down columns."""
         return root.rows == 0 and (root.kind == "scan" or (root.kind == "all" and is_numpy_sum(self.program, root)))
 
-    def _steps(self) -> list[Group | int]:
-        groups: dict[tuple[int, int, int, int], Group] = {}
+    def _steps(self) -> list[NestGroup | int]:
+        groups: dict[tuple[int, int, int, int], NestGroup] = {}
         for member in self.members.values():
             root = member.root
             level = self.levels[root.node]
             count = 0 if root.rows else product(root.lanes)
             own = root.node if self.apart or self._is_apart(root) else -1
             key = (level, root.rows, count, own)
-            groups.setdefault(key, Group(level=level, rows=root.rows, members=[])).members.append(member)
-        steps: list[tuple[int, Group | int]] = [(group.level, group) for group in groups.values()]
+            groups.setdefault(key, NestGroup(level=level, rows=root.rows, members=[])).members.append(member)
+        steps: list[tuple[int, NestGroup | int]] = [(group.level, group) for group in groups.values()]
         steps += [(self.levels[node], node) for node in self.order if node in self.hosts]
         return [step for _, step in sorted(steps, key=lambda each: each[0])]
 

@@ -10,10 +10,18 @@ import msgspec
 
 from anygpu.codegen import reductions
 from anygpu.codegen.index import Atom, Index, unflat
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.lower import Positions, Scope, Stored, is_general_power, single_value
-from anygpu.codegen.nests.costs import Estimate, estimated
-from anygpu.codegen.nests.lowering import SHORT, Candidate, NestLowering, indices_in, is_computed, ranged, written_out
+from anygpu.codegen.nests.costs import LoopEstimate, estimated
+from anygpu.codegen.nests.lowering import (
+    SHORT,
+    LoopCandidate,
+    NestLowering,
+    indices_in,
+    is_computed,
+    ranged,
+    written_out,
+)
 from anygpu.codegen.nests.steps import Written
 from anygpu.codegen.target import part_of
 from anygpu.program.dtypes import KIND, DType
@@ -142,7 +150,7 @@ replace = msgspec.structs.replace
 #: How a stored value is computed. map: every element by itself. scan: a running total along
 #: the columns, or down each of them where there are no rows. row: a reduction of whole rows. column: a reduction
 #: over rows, one result for each column. all: a reduction of everything.
-Kind = Literal["map", "scan", "row", "column", "all"]
+RootKind = Literal["map", "scan", "row", "column", "all"]
 
 #: A concatenation of more parts is NumPy's.
 MOST_PARTS = 8
@@ -167,7 +175,7 @@ class Root(msgspec.Struct, kw_only=True):
     node: int
     #: The value that is asked for at each position of the domain: the operand of a reduction.
     source: int
-    kind: Kind
+    kind: RootKind
     #: The domain.
     shape: tuple[int, ...]
     fn: ReduceFunction = "sum"
@@ -180,8 +188,8 @@ class Root(msgspec.Struct, kw_only=True):
     places: dict[int, set[Positions]] = {}
     cuts: dict[int, set[int]] = {}
     forms: list[Index] = []
-    chosen: dict[str, list[Candidate]] = {}
-    estimate: Estimate = Estimate()
+    chosen: dict[str, list[LoopCandidate]] = {}
+    estimate: LoopEstimate = LoopEstimate()
 
     @property
     def size(self) -> int:

@@ -10,17 +10,17 @@ from collections.abc import Sequence, Set
 
 from anygpu.codegen import reductions
 from anygpu.codegen.index import Index, constant, unflat
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel_ir import Apply, Expr, Literal, Name, Position
 from anygpu.codegen.lower import Positions, Stored, Value
 from anygpu.codegen.nests.costs import combined, cost_of, grain_of, lanes_of
 from anygpu.codegen.nests.flat import BEGIN, END, Total, combining_nest, has_lanes, times
 from anygpu.codegen.nests.layout import JAM, is_numpy_sum, jam_of, rows_at_once
 from anygpu.codegen.nests.lowering import Local, NestLowering, Spread
-from anygpu.codegen.nests.plan import Group, Member
+from anygpu.codegen.nests.plan import Member, NestGroup
 from anygpu.codegen.nests.roots import Domain, Root, merged, pieces, replace, shifted
 from anygpu.codegen.nests.steps import Nest, Scratch
-from anygpu.codegen.nests.storage import Storage, turning_nest, worth_turning
+from anygpu.codegen.nests.storage import NestStorage, turning_nest, worth_turning
 from anygpu.codegen.target import components, part_of
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.primitives import product
@@ -36,14 +36,14 @@ _ROWS_OF_HALO = 8
 _MOST_SCRATCH = 1 << 20
 
 
-def rows_nest(storage: Storage, group: Group, name: str, vector_bytes: int, needed: Set[int]) -> list[Nest]:
+def rows_nest(storage: NestStorage, group: NestGroup, name: str, vector_bytes: int, needed: Set[int]) -> list[Nest]:
     """`needed` are the nodes that are read outside of this nest."""
     before = [turning_nest(storage, node) for node in worth_turning(storage, group)]
     return before + _Rows(storage, group, vector_bytes, needed).nests(name)
 
 
 class _Rows:
-    def __init__(self, storage: Storage, group: Group, vector_bytes: int, needed: Set[int]) -> None:
+    def __init__(self, storage: NestStorage, group: NestGroup, vector_bytes: int, needed: Set[int]) -> None:
         self.storage = storage
         self.program = storage.program
         self.group = group

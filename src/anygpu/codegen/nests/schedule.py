@@ -11,11 +11,11 @@ from anygpu.codegen.nests.costs import host_cost
 from anygpu.codegen.nests.flat import flat_nest, scan_nest, tree_nests
 from anygpu.codegen.nests.layout import is_numpy_sum
 from anygpu.codegen.nests.lowering import SHORT
-from anygpu.codegen.nests.plan import Group, Plan, planned
+from anygpu.codegen.nests.plan import NestGroup, NestPlan, planned
 from anygpu.codegen.nests.roots import is_given
 from anygpu.codegen.nests.rows import rows_nest
 from anygpu.codegen.nests.steps import HostStep, NestProgram, Step, Written
-from anygpu.codegen.nests.storage import Storage
+from anygpu.codegen.nests.storage import NestStorage
 from anygpu.program.dtypes import KIND, bytes_of, is_floating
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (
@@ -234,7 +234,7 @@ def _scheduled(program: Program, vector_bytes: int, written: Written, *, apart: 
     program, results = _with_results(rewritten(program))
     bases = [_base(program, result) for result in results]
     plan = planned(program, tuple(dict.fromkeys(bases)), written, apart=apart)
-    storage = Storage(program, written, plan.ranks)
+    storage = NestStorage(program, written, plan.ranks)
     for node in sorted(plan.in_memory()):
         storage.declare(node, "output" if node in bases else "temporary")
     steps = [made for step in plan.steps for made in _steps(storage, plan, step, vector_bytes)]
@@ -250,7 +250,7 @@ def _scheduled(program: Program, vector_bytes: int, written: Written, *, apart: 
     )
 
 
-def _steps(storage: Storage, plan: Plan, step: Group | int, vector_bytes: int) -> Sequence[Step]:
+def _steps(storage: NestStorage, plan: NestPlan, step: NestGroup | int, vector_bytes: int) -> Sequence[Step]:
     program = storage.program
     if isinstance(step, int):
         if program.specs[step].size == 0:

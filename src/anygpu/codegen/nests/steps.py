@@ -47,7 +47,7 @@ class TooMany(Exception):
         self.node = node
 
 
-class TooLarge(Exception):
+class NestTooLarge(Exception):
     """A program would be more code than a compiler should be given."""
 
 
@@ -59,10 +59,10 @@ class Written:
         self.values = 0
 
     def add_one(self) -> None:
-        """One more value; raises `TooLarge` where there are too many."""
+        """One more value; raises `NestTooLarge` where there are too many."""
         self.values += 1
         if self.values > self.most:
-            raise TooLarge(f"its loops compute more than {self.most:,} values")
+            raise NestTooLarge(f"its loops compute more than {self.most:,} values")
 
 
 # -- nests and host steps
@@ -80,7 +80,7 @@ class Scratch(msgspec.Struct, frozen=True):
         return self.size * ITEMSIZE[self.dtype]
 
 
-class Cost(msgspec.Struct, frozen=True):
+class NestCost(msgspec.Struct, frozen=True):
     """What a step does, for predictions: arithmetic operations, calls of functions, and bytes from and to memory."""
 
     operations: float = 0.0
@@ -100,7 +100,7 @@ class Nest(msgspec.Struct, frozen=True, kw_only=True):
     scratch: tuple[Scratch, ...] = ()
     count: int = 1
     grain: int = 1
-    cost: Cost = Cost()
+    cost: NestCost = NestCost()
 
     @property
     def parts(self) -> int:
@@ -113,7 +113,7 @@ class HostStep(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     sources: tuple[int, ...]
     slot: int
-    cost: Cost = Cost()
+    cost: NestCost = NestCost()
 
 
 Step = Nest | HostStep

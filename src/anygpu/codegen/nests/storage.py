@@ -13,22 +13,22 @@ from anygpu.codegen.kernel_ir import Buffer, Loop, Report, Statement, Store, nam
 from anygpu.codegen.lower import Stored, buffer_names, single_value, spec_of_parts
 from anygpu.codegen.nests.lowering import NestLowering
 from anygpu.codegen.nests.roots import Root, axis_name
-from anygpu.codegen.nests.steps import Cost, Nest, Scratch, Written, noted_nodes
+from anygpu.codegen.nests.steps import Nest, NestCost, Scratch, Written, noted_nodes
 from anygpu.codegen.target import components
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Binary, Broadcast, Constant, Gather, Reshape
 
 if TYPE_CHECKING:
-    from anygpu.codegen.nests.plan import Group
+    from anygpu.codegen.nests.plan import NestGroup
 
-Role = Literal["input", "constant", "temporary", "output", "status"]
+SlotRole = Literal["input", "constant", "temporary", "output", "status"]
 
-_FREE = Cost()
+_FREE = NestCost()
 _RESERVED = ("begin", "end", "part", "status", "row", "column")
 
 
-class Storage:
+class NestStorage:
     """Buffers and checks of one program while it is scheduled."""
 
     def __init__(self, program: Program, written: Written, ranks: Sequence[int] = ()) -> None:
@@ -50,7 +50,7 @@ class Storage:
             self.declare(node, "input")
             assert self.slot_of[node] == node, spec
 
-    def declare(self, node: int, role: Role) -> None:
+    def declare(self, node: int, role: SlotRole) -> None:
         """A slot for all of a node's values."""
         if node in self.stored:
             return
@@ -62,7 +62,7 @@ class Storage:
         self.stored[node] = Stored(name, dtype)
 
     def new_buffer(
-        self, name: str, dtype: DType, size: int, role: Role = "temporary", data: bytes | None = None
+        self, name: str, dtype: DType, size: int, role: SlotRole = "temporary", data: bytes | None = None
     ) -> int:
         slot = len(self.slots)
         self.slots.append(Slot(size * ITEMSIZE[dtype], role, data))
@@ -121,7 +121,7 @@ class Storage:
         scratch: Sequence[Scratch] = (),
         count: int = 1,
         grain: int = 1,
-        cost: Cost = _FREE,
+        cost: NestCost = _FREE,
     ) -> Nest:
         """A nest of these statements, with the buffers that they use."""
         used, written = names_used(body), _written(body)
@@ -163,7 +163,7 @@ def _surely_not_negative(program: Program, node: int) -> bool:
 _READ_OFTEN = 4
 
 
-def worth_turning(storage: Storage, group: Group) -> list[int]:
+def worth_turning(storage: NestStorage, group: NestGroup) -> list[int]:
     """Matrices that lanes of the group would read with gaps, again and again.
 
     Worth 2.7 times for distances between all pairs.
@@ -193,7 +193,7 @@ def _lane_axis(root: Root) -> int:
     return last
 
 
-def turning_nest(storage: Storage, node: int) -> Nest:
+def turning_nest(storage: NestStorage, node: int) -> Nest:
     """A copy of a matrix with its axes turned."""
     rows, columns = storage.program.specs[node].shape
     dtype = storage.stored[node].dtype

@@ -9,11 +9,11 @@ from anygpu.codegen.templates.attention_tiling import (
     LOG2_E,
     LOWEST,
     AttentionKernel,
+    AttentionSizes,
+    AttentionTiling,
+    AttentionVectors,
     BiasOf,
     Meaning,
-    Sizes,
-    Tiling,
-    Vectors,
     grid,
     shared_bytes,
     tilings,
@@ -24,11 +24,11 @@ from anygpu.codegen.templates.stages import Surroundings, filled
 
 __all__ = [
     "CALLS",
+    "AttentionSizes",
+    "AttentionTiling",
+    "AttentionVectors",
     "BiasOf",
     "Meaning",
-    "Sizes",
-    "Tiling",
-    "Vectors",
     "grid",
     "shared_bytes",
     "text",
@@ -46,7 +46,13 @@ class InLanes(AttentionKernel):
     """Queries are invocations. What is beyond the last query does the same as that one, and stores nothing."""
 
     def __init__(
-        self, syntax: TypedSyntax, sizes: Sizes, meaning: Meaning, tiling: Tiling, vectors: Vectors, exp2: str
+        self,
+        syntax: TypedSyntax,
+        sizes: AttentionSizes,
+        meaning: Meaning,
+        tiling: AttentionTiling,
+        vectors: AttentionVectors,
+        exp2: str,
     ) -> None:
         super().__init__(syntax, sizes, meaning, tiling, vectors)
         self.along_d, self.along_e = -(-sizes.d // 4), -(-sizes.e // 4)
@@ -453,10 +459,10 @@ class InVectors(AttentionKernel):
 
 def text(
     dialect: Dialect,
-    sizes: Sizes,
+    sizes: AttentionSizes,
     meaning: Meaning,
-    tiling: Tiling,
-    vectors: Vectors,
+    tiling: AttentionTiling,
+    vectors: AttentionVectors,
     *,
     calls: dict[str, str],
     exp2: str = "",

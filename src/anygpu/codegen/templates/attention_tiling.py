@@ -9,7 +9,7 @@ import msgspec
 from anygpu.codegen.target import Target
 from anygpu.codegen.templates.matmul_lines import Lines, TypedSyntax, plus
 
-Form = Literal["vectors", "lanes"]
+AttentionForm = Literal["vectors", "lanes"]
 #: The bias of scores: none, a number for each key, or one for each query and key.
 BiasOf = Literal["none", "keys", "all"]
 
@@ -21,7 +21,7 @@ _MOST_KEPT_NEAR = 128
 FEWEST_QUERIES = 4
 
 
-class Sizes(msgspec.Struct, frozen=True):
+class AttentionSizes(msgspec.Struct, frozen=True):
     """Lengths of the axes: n queries of d numbers, m keys of d and values of e."""
 
     batch: int
@@ -37,7 +37,7 @@ class Meaning(msgspec.Struct, frozen=True):
     bias: BiasOf = "none"
 
 
-class Vectors(msgspec.Struct, frozen=True):
+class AttentionVectors(msgspec.Struct, frozen=True):
     """The vector accessors that exist: q and k along d, v and the result along e, the bias along queries."""
 
     q: bool = False
@@ -47,10 +47,10 @@ class Vectors(msgspec.Struct, frozen=True):
     bias: bool = False
 
 
-class Tiling(msgspec.Struct, frozen=True, kw_only=True):
+class AttentionTiling(msgspec.Struct, frozen=True, kw_only=True):
     """Every number that tuning may change."""
 
-    form: Form
+    form: AttentionForm
     #: Queries of one invocation, in vectors of `vector` or single ones.
     queries: int
     vector: int = 1
@@ -69,7 +69,7 @@ class Tiling(msgspec.Struct, frozen=True, kw_only=True):
         return self.queries * self.vector * self.lanes
 
 
-def tilings(target: Target, sizes: Sizes) -> list[Tiling]:
+def tilings(target: Target, sizes: AttentionSizes) -> list[AttentionTiling]:
     """Candidates for tuning, the best guess first; none where attention is better done in several kernels."""
     if sizes.n < FEWEST_QUERIES or min(sizes.m, sizes.d, sizes.e) == 0:
         return []
@@ -84,15 +84,15 @@ def tilings(target: Target, sizes: Sizes) -> list[Tiling]:
     return list(dict.fromkeys(fitting))
 
 
-def _for_processors(target: Target, sizes: Sizes) -> list[Tiling]:
+def _for_processors(target: Target, sizes: AttentionSizes) -> list[AttentionTiling]:
     if target.dialect != "opencl":
         return []
     width = max(target.vector_width, 1)
     while width > sizes.n:
         width //= 2
 
-    def tiling(vectors: int, keys: int, key_block: int, value_block: int) -> Tiling:
-        return Tiling(
+    def tiling(vectors: int, keys: int, key_block: int, value_block: int) -> AttentionTiling:
+        return AttentionTiling(
             form="vectors", queries=vectors, vector=width, keys=keys, key_block=key_block, value_block=value_block
         )
 
@@ -111,48 +111,50 @@ def _for_processors(target: Target, sizes: Sizes) -> list[Tiling]:
     return sorted(enough, key=lambda each: (groups_of(sizes, each) < 16, _rows_done(sizes, each) > 1.2 * sizes.n))
 
 
-def _for_wide_machines(target: Target, sizes: Sizes) -> list[Tiling]:
+def _for_wide_machines(target: Target, sizes: AttentionSizes) -> list[AttentionTiling]:
     each = -(-sizes.d // 4) + -(-sizes.e // 4)
     subgroup = target.subgroup_size if target.dialect == "wgsl" and target.has("subgroups") else 0
     if subgroup in (4, 8):
         # They are the lanes of one processor, and a group's memory is no faster there than any other.
         counts = [count for count in (4, 2, 1) if count * each <= _MOST_KEPT_NEAR]
         tilings = [
-            Tiling(form="lanes", queries=count, keys=subgroup, key_block=subgroup, lanes=subgroup, handed=subgroup)
+            AttentionTiling(
+                form="lanes", queries=count, keys=subgroup, key_block=subgroup, lanes=subgroup, handed=subgroup
+            )
             for count in counts
         ]
         return sorted(tilings, key=lambda tiling: _rows_done(sizes, tiling) > 1.5 * max(sizes.n, subgroup))
     counts = [count for count in (1, 2) if count * each <= MOST_KEPT]
     lanes = [count for count in (64, 128, 32) if count < 2 * sizes.n or count == 32]
     return [
-        Tiling(form="lanes", queries=count, keys=keys, key_block=4, lanes=width)
+        AttentionTiling(form="lanes", queries=count, keys=keys, key_block=4, lanes=width)
         for count in counts
         for keys in (32, 16)
         for width in lanes
     ]
 
 
-def _rows_done(sizes: Sizes, tiling: Tiling) -> int:
+def _rows_done(sizes: AttentionSizes, tiling: AttentionTiling) -> int:
     return -(-sizes.n // tiling.rows) * tiling.rows
 
 
-def groups_of(sizes: Sizes, tiling: Tiling) -> int:
+def groups_of(sizes: AttentionSizes, tiling: AttentionTiling) -> int:
     return sizes.batch * -(-sizes.n // tiling.rows)
 
 
-def grid(sizes: Sizes, tiling: Tiling) -> tuple[int, int]:
+def grid(sizes: AttentionSizes, tiling: AttentionTiling) -> tuple[int, int]:
     """Groups, and invocations in each."""
     return groups_of(sizes, tiling), tiling.lanes
 
 
-def shared_bytes(tiling: Tiling, sizes: Sizes) -> int:
+def shared_bytes(tiling: AttentionTiling, sizes: AttentionSizes) -> int:
     """Bytes of shared memory that a group needs."""
     if tiling.form == "vectors":
         return 4 * tiling.rows * (sizes.d + sizes.e + tiling.keys)
     return 0 if tiling.handed else 16 * tiling.keys * (-(-sizes.d // 4) + -(-sizes.e // 4))
 
 
-def turns(tiling: Tiling, sizes: Sizes) -> int:
+def turns(tiling: AttentionTiling, sizes: AttentionSizes) -> int:
     """The most rounds of all loops of an invocation."""
     steps = -(-sizes.m // tiling.keys)
     if tiling.form == "vectors":
@@ -175,7 +177,14 @@ LOWEST = -3.402823466e38
 class AttentionKernel:
     """The base of both forms."""
 
-    def __init__(self, syntax: TypedSyntax, sizes: Sizes, meaning: Meaning, tiling: Tiling, vectors: Vectors) -> None:
+    def __init__(
+        self,
+        syntax: TypedSyntax,
+        sizes: AttentionSizes,
+        meaning: Meaning,
+        tiling: AttentionTiling,
+        vectors: AttentionVectors,
+    ) -> None:
         self.syntax, self.sizes, self.meaning, self.tiling, self.vectors = syntax, sizes, meaning, tiling, vectors
         self.blocks = -(-sizes.n // tiling.rows)
         #: Query i attends to the keys up to i + ahead.

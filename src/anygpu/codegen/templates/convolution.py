@@ -20,7 +20,7 @@ from anygpu.codegen.templates.stages import BYTES, Surroundings, filled
 _UNROLLED = 25
 
 
-class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+class ConvolutionSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Lengths, all literals in the text. `height` and `width` are the result's."""
 
     batch: int
@@ -33,7 +33,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     dilation: tuple[int, int] = (1, 1)
 
 
-class Vectors(msgspec.Struct, frozen=True):
+class ConvolutionVectors(msgspec.Struct, frozen=True):
     """The vector accessors that exist: of x from anywhere or from aligned places only, and of the result.
 
     Aligned vectors have `width` pixels (those from anywhere as many as the tiling's vectors), and begin where
@@ -47,7 +47,7 @@ class Vectors(msgspec.Struct, frozen=True):
     phase: int = 0
 
 
-class Tiling(msgspec.Struct, frozen=True, kw_only=True):
+class ConvolutionTiling(msgspec.Struct, frozen=True, kw_only=True):
     """Every number that tuning may change."""
 
     #: The block of totals of one invocation: output channels, rows, and vectors of `vector` columns.
@@ -78,15 +78,20 @@ class Tiling(msgspec.Struct, frozen=True, kw_only=True):
         return self.lanes_h * self.lanes_w
 
 
-def grid(sizes: Sizes, tiling: Tiling) -> tuple[int, int]:
+def grid(sizes: ConvolutionSizes, tiling: ConvolutionTiling) -> tuple[int, int]:
     """Groups, and invocations in each."""
     over_channels, down, across = _tiles(sizes, tiling)
     return sizes.batch * over_channels * down * across, tiling.group_size
 
 
 def tilings(
-    target: Target, sizes: Sizes, type: ComputeType, vectors: Vectors, *, subgroup_size: int | None = None
-) -> list[Tiling]:
+    target: Target,
+    sizes: ConvolutionSizes,
+    type: ComputeType,
+    vectors: ConvolutionVectors,
+    *,
+    subgroup_size: int | None = None,
+) -> list[ConvolutionTiling]:
     """Candidates for tuning, the best guess first; none where an invocation would have to go round too often.
 
     `subgroup_size` is the target's when it is not given.
@@ -100,7 +105,7 @@ def tilings(
         if few:
             shapes = [(3, 4, 2), (3, 8, 2), (3, 2, 2), (3, 4, 1), (3, 4, 4)]
         widths = [(width, each) for each in shapes] + [(width // 2, each) for each in shapes[:3] if width > 1]
-        started = [Tiling(channels=o, rows=h, vectors=w, vector=each) for each, (o, h, w) in widths]
+        started = [ConvolutionTiling(channels=o, rows=h, vectors=w, vector=each) for each, (o, h, w) in widths]
     else:
         width = 4 if BYTES[type] == 4 else 2
         size = subgroup_size if target.has("subgroups") and subgroup_size >= 8 else 0
@@ -108,7 +113,7 @@ def tilings(
         if few:
             shapes = [(3, 4, 1), (3, 2, 1), (3, 4, 2), (3, 8, 1), (3, 1, 1)]
         started = [
-            Tiling(channels=o, rows=h, vectors=w, vector=width, lanes_h=8, lanes_w=8, handed=handed)
+            ConvolutionTiling(channels=o, rows=h, vectors=w, vector=width, lanes_h=8, lanes_w=8, handed=handed)
             for handed in ([size, 0] if size else [0])
             for o, h, w in shapes
         ]
@@ -116,7 +121,9 @@ def tilings(
             # Many channels keep the weights' share of reading low; long rows of lanes share what the edges need.
             wide = [(16, 2, 1, 1, 32), (8, 4, 1, 8, 8), (16, 2, 1, 8, 8)]
             started[:0] = [
-                Tiling(channels=o, rows=h, vectors=w, vector=width, lanes_h=down, lanes_w=across, handed=size)
+                ConvolutionTiling(
+                    channels=o, rows=h, vectors=w, vector=width, lanes_h=down, lanes_w=across, handed=size
+                )
                 for o, h, w, down, across in wide
             ]
     found = []
@@ -134,9 +141,9 @@ def tilings(
 def text(
     dialect: Dialect,
     type: ComputeType,
-    sizes: Sizes,
-    tiling: Tiling,
-    vectors: Vectors,
+    sizes: ConvolutionSizes,
+    tiling: ConvolutionTiling,
+    vectors: ConvolutionVectors,
     **around: Unpack[Surroundings],
 ) -> str:
     """The kernel. `tiling` is one of `tilings`; its tile is not larger than the result."""
@@ -147,7 +154,9 @@ def text(
 class _Kernel:
     """The lines that one kernel's placeholders become."""
 
-    def __init__(self, syntax: TypedSyntax, sizes: Sizes, tiling: Tiling, vectors: Vectors) -> None:
+    def __init__(
+        self, syntax: TypedSyntax, sizes: ConvolutionSizes, tiling: ConvolutionTiling, vectors: ConvolutionVectors
+    ) -> None:
         self.syntax, self.sizes, self.tiling, self.vectors = syntax, sizes, tiling, vectors
         self.width = tiling.vector
         whole = self.width > 1 and sizes.width % self.width == 0
@@ -379,7 +388,7 @@ class _Kernel:
         return guarded(lines, guards)
 
 
-def _walk(sizes: Sizes) -> Literal["none", "rows", "places"]:
+def _walk(sizes: ConvolutionSizes) -> Literal["none", "rows", "places"]:
     """The part of the window that is walked in loops."""
     high, wide = sizes.window
     if high * wide <= _UNROLLED:
@@ -387,13 +396,13 @@ def _walk(sizes: Sizes) -> Literal["none", "rows", "places"]:
     return "rows" if wide <= _UNROLLED // 2 else "places"
 
 
-def _turns(tiling: Tiling, sizes: Sizes) -> int:
+def _turns(tiling: ConvolutionTiling, sizes: ConvolutionSizes) -> int:
     high, wide = sizes.window
     each = {"none": 1, "rows": 1 + high, "places": 1 + high + high * wide}[_walk(sizes)]
     return sizes.channels * each + tiling.channels * tiling.rows * tiling.vectors
 
 
-def _tiles(sizes: Sizes, tiling: Tiling) -> tuple[int, int, int]:
+def _tiles(sizes: ConvolutionSizes, tiling: ConvolutionTiling) -> tuple[int, int, int]:
     """The numbers of tiles over the channels, down and across."""
     return (
         -(-sizes.out_channels // tiling.channels),
@@ -402,7 +411,7 @@ def _tiles(sizes: Sizes, tiling: Tiling) -> tuple[int, int, int]:
     )
 
 
-def _fitted(tiling: Tiling, sizes: Sizes) -> Tiling:
+def _fitted(tiling: ConvolutionTiling, sizes: ConvolutionSizes) -> ConvolutionTiling:
     """With tiles that are not larger than the result, and not much of them done twice."""
     channels = min(tiling.channels, sizes.out_channels)
     # Loops over the window's rows leave nothing that several rows of the result could share.
@@ -417,7 +426,7 @@ def _fitted(tiling: Tiling, sizes: Sizes) -> Tiling:
     while lanes_w > 1 and vector * count * lanes_w > sizes.width:
         lanes_w //= 2
     handed = tiling.handed if lanes_h * lanes_w % max(tiling.handed, 1) == 0 else 0
-    return Tiling(
+    return ConvolutionTiling(
         channels=channels,
         rows=rows,
         vectors=count,

@@ -1,4 +1,4 @@
-"""Fourier transforms along rows, of any length, from short ones that are straight lines of text."""
+"""FFTs along rows, of any length, from short ones that are straight lines of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// One pass of a Fourier transform: $columns transforms of $radix elements together, by the factors $factors.
+// One pass of an FFT: $columns transforms of $radix elements together, by the factors $factors.
 $declarations
 $functions
 

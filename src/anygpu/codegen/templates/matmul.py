@@ -11,7 +11,7 @@ from typing import Unpack
 
 from anygpu.codegen.target import ComputeType, Dialect, indented
 from anygpu.codegen.templates.matmul_lines import Blocks, Lines, MatmulBody, TypedSyntax, divided, guarded, plus, times
-from anygpu.codegen.templates.matmul_tiling import Form, Sizes, Tiling, Vectors, grid, part_depth, parts, tilings
+from anygpu.codegen.templates.matmul_tiling import MatmulForm, Sizes, Tiling, Vectors, grid, part_depth, parts, tilings
 from anygpu.codegen.templates.stages import Surroundings, filled
 
 __all__ = ["Sizes", "Tiling", "Vectors", "grid", "parts", "text", "tilings"]
@@ -257,7 +257,7 @@ class Tiles(MatmulBody):
 # windows are fused into those; the store accessor has the epilogue.
 
 
-_KERNELS: dict[Form, type[MatmulBody]] = {"blocks": Blocks, "tiles": Tiles, "panels": Panels}
+_KERNELS: dict[MatmulForm, type[MatmulBody]] = {"blocks": Blocks, "tiles": Tiles, "panels": Panels}
 
 
 def text(

@@ -9,7 +9,7 @@ import msgspec
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.codegen.templates.stages import BYTES
 
-Form = Literal["blocks", "tiles", "panels"]
+MatmulForm = Literal["blocks", "tiles", "panels"]
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Vectors(msgspec.Struct, frozen=True):
 class Tiling(msgspec.Struct, frozen=True, kw_only=True):
     """Every number that tuning may change."""
 
-    form: Form
+    form: MatmulForm
     #: The block of totals of one invocation: rows, and vectors of `vector` columns.
     rows: int
     vectors: int
@@ -214,11 +214,55 @@ def _for_processors(sizes: Sizes, width: int, vectors: Vectors, target: Target) 
     return blocks
 
 
+#: Tiles that a group shares: rows, vectors, lanes down and across, and the depth of a stage.
+_TILES = (
+    (8, 2, 16, 16, 8),
+    (8, 2, 8, 8, 16),
+    (4, 2, 8, 16, 16),
+    (4, 1, 16, 16, 16),
+    (4, 1, 8, 8, 32),
+    (2, 1, 8, 8, 16),
+)
+#: Blocks that each lane keeps: rows, vectors, lanes down and across.
+_BLOCKS = ((8, 2, 8, 8), (4, 1, 8, 8), (16, 2, 1, 8), (8, 2, 1, 8), (2, 1, 4, 16))
+
+
+def _block(width: int, rows: int, count: int, lanes_m: int, lanes_n: int, handed: int = 0) -> Tiling:
+    """Totals in registers as vectors of `width`; subgroups of `handed` lanes hand rows of a to each other."""
+    return Tiling(
+        form="blocks",
+        rows=rows,
+        vectors=count,
+        vector=width,
+        depth=4,
+        lanes_m=lanes_m,
+        lanes_n=lanes_n,
+        handed=handed,
+        down=handed > 0,
+    )
+
+
+def _handed_shapes(sizes: Sizes, subgroup_size: int) -> list[tuple[int, int, int, int]]:
+    """Blocks whose lanes hand rows of a to each other; none where subgroups are too small for that."""
+    size = subgroup_size
+    if size < 8:
+        return []
+    if sizes.m < size:
+        return [(size, count, 1, size) for count in (1, 2)]
+    # All totals that stay in registers; wide groups, whose subgroups find rows of a in the nearest cache.
+    shapes = [(32, 1, 128), (32, 1, 32), (16, 2, size), (32, 1, size), (16, 1, 32), (64, 1, 64)]
+    return [
+        (rows, count, 1, lanes)
+        for rows, count, lanes in shapes
+        if rows % size == 0 and lanes % size == 0 and (rows < 64 or size == 64)
+    ]
+
+
 def _for_wide_machines(sizes: Sizes, width: int, subgroup_size: int) -> list[Tiling]:
     """One invocation is a lane: groups that share tiles, as large as leaves enough groups for a wide machine."""
 
-    def tile(rows: int, count: int, lanes_m: int, lanes_n: int, depth: int) -> Tiling:
-        return Tiling(
+    tiles = [
+        Tiling(
             form="tiles",
             rows=rows,
             vectors=count,
@@ -228,48 +272,12 @@ def _for_wide_machines(sizes: Sizes, width: int, subgroup_size: int) -> list[Til
             lanes_n=lanes_n,
             stage_depth=depth,
         )
-
-    def block(rows: int, count: int, lanes_m: int, lanes_n: int, handed: int = 0) -> Tiling:
-        return Tiling(
-            form="blocks",
-            rows=rows,
-            vectors=count,
-            vector=width,
-            depth=4,
-            lanes_m=lanes_m,
-            lanes_n=lanes_n,
-            handed=handed,
-            down=handed > 0,
-        )
-
-    tiles = [
-        tile(8, 2, 16, 16, 8),
-        tile(8, 2, 8, 8, 16),
-        tile(4, 2, 8, 16, 16),
-        tile(4, 1, 16, 16, 16),
-        tile(4, 1, 8, 8, 32),
-        tile(2, 1, 8, 8, 16),
+        for rows, count, lanes_m, lanes_n, depth in _TILES
     ]
-    blocks = [
-        block(8, 2, 8, 8),
-        block(4, 1, 8, 8),
-        block(16, 2, 1, 8),
-        block(8, 2, 1, 8),
-        block(2, 1, 4, 16),
-    ]
+    blocks = [_block(width, *shape) for shape in _BLOCKS]
     if sizes.k == 0:
         return blocks[1:2]
-    handed = []
-    if subgroup_size >= 8:
-        # All totals that stay in registers; wide groups, whose subgroups find rows of a in the nearest cache.
-        shapes = [(32, 1, 128), (32, 1, 32), (16, 2, subgroup_size), (32, 1, subgroup_size), (16, 1, 32), (64, 1, 64)]
-        handed = [
-            block(rows, count, 1, lanes, subgroup_size)
-            for rows, count, lanes in shapes
-            if rows % subgroup_size == 0 and lanes % subgroup_size == 0 and (rows < 64 or subgroup_size == 64)
-        ]
-        if sizes.m < subgroup_size:
-            handed = [block(subgroup_size, count, 1, subgroup_size, subgroup_size) for count in (1, 2)]
+    handed = [_block(width, *shape, subgroup_size) for shape in _handed_shapes(sizes, subgroup_size)]
     # The largest tile that leaves enough groups to keep a wide machine busy.
     enough = 64
     guesses = [each for each in tiles if grid(sizes, _fitted(each, sizes))[0] >= enough] or tiles[-1:]

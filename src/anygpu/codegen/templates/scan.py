@@ -7,10 +7,15 @@ rounded about log(n) times and not n times, and elements are read twice and writ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
 from anygpu.codegen.target import SYNTAX, ComputeType, Syntax, Target
 from anygpu.codegen.templates.stages import (
+    GroupSizes,
     Sink,
-    Sizes,
     Source,
     Stage,
     Stages,
@@ -28,8 +33,8 @@ from anygpu.codegen.templates.stages import (
 )
 
 
-def starting_sizes(target: Target) -> Sizes:
-    return Sizes(32, 64) if target.scalar_invocations else Sizes(256, 8)
+def starting_sizes(target: Target) -> GroupSizes:
+    return GroupSizes(32, 64) if target.scalar_invocations else GroupSizes(256, 8)
 
 
 def stages(
@@ -42,7 +47,7 @@ def stages(
     segmented: bool = False,
     source: Source | None = None,
     sink: Sink | None = None,
-    sizes: Sizes | None = None,
+    sizes: GroupSizes | None = None,
     name: str = "scan",
     narrowed: str | None = None,
 ) -> Stages:
@@ -55,10 +60,9 @@ def stages(
     source = source or from_accessors(target, components)
     sink = sink or to_accessors(components, 1 if segmented else 0)
     each = struct_bytes(components)
-    fitted = fitting(target, sizes or starting_sizes(target), each, each)
-    plan = layout(rows, length, fitted)
+    plan = layout(rows, length, fitting(target, sizes or starting_sizes(target), each, each))
     combine, calls = combine_text(syntax, fn, components, segmented=segmented, narrowed=narrowed)
-    calls = {**calls, **source.calls}
+    stage = partial(Stage, group_size=plan.group_size, calls={**calls, **source.calls})
     values = {
         **plan.values(rows, length),
         "helpers": f"{struct_text(syntax, components)}\n\n{combine}",
@@ -66,66 +70,34 @@ def stages(
         "store": "\n".join(sink.statements),
         "carry": "",
     }
+    scanning = stage(
+        name=name, template="scan", groups=plan.groups, reads=source.reads, writes=sink.writes, values=values
+    )
     if plan.tiles == 1:
-        whole = Stage(
-            name=name,
-            template="scan",
-            groups=plan.groups,
-            group_size=plan.group_size,
-            reads=source.reads,
-            writes=sink.writes,
-            values=values,
-            calls=calls,
-        )
-        return [], [whole]
+        return [], [scanning]
 
     inner = plan.tiles - 1
     totals = buffers(f"{name}_totals", components, rows * inner)
     carries = buffers(f"{name}_carries", components, rows * inner)
-    summing = Stage(
+    stores = "\n".join(f"{each.name}[group] = value.part_{k};" for k, each in enumerate(totals))
+    summing = stage(
         name=f"{name}_totals",
         template="scan_totals",
         groups=rows * inner,
-        group_size=plan.group_size,
         reads=source.reads,
         writes=tuple(each.name for each in totals),
-        values={
-            **values,
-            "totals_of_row": str(inner),
-            "store": "\n".join(f"{each.name}[group] = value.part_{k};" for k, each in enumerate(totals)),
-        },
-        calls=calls,
+        values={**values, "totals_of_row": str(inner), "store": stores},
     )
-    further, between = stages(
-        target,
-        rows,
-        inner,
-        fn,
-        components,
-        segmented=segmented,
-        source=from_buffers(totals, inner),
-        sink=to_buffers(carries, inner),
-        sizes=sizes,
-        name=f"{name}_of_totals",
-        narrowed=narrowed,
-    )
-    scanning = Stage(
-        name=name,
-        template="scan",
-        groups=plan.groups,
-        group_size=plan.group_size,
-        reads=(*source.reads, *(each.name for each in carries)),
-        writes=sink.writes,
-        values={
-            **values,
-            "carry": _carry_text(syntax, [each.name for each in carries], inner),
-        },
-        calls=calls,
-    )
+    again = partial(stages, segmented=segmented, sizes=sizes, name=f"{name}_of_totals", narrowed=narrowed)
+    read, written = from_buffers(totals, inner), to_buffers(carries, inner)
+    further, between = again(target, rows, inner, fn, components, source=read, sink=written)
+    names = tuple(each.name for each in carries)
+    carrying = {**values, "carry": _carry_text(syntax, names, inner)}
+    scanning = msgspec.structs.replace(scanning, reads=(*source.reads, *names), values=carrying)
     return [*totals, *carries, *further], [summing, *between, scanning]
 
 
-def _carry_text(syntax: Syntax, carries: list[str], inner: int) -> str:
+def _carry_text(syntax: Syntax, carries: Sequence[str], inner: int) -> str:
     """Combines the carry of the tile with the total before the lane."""
     carried = made(syntax, [f"{name}[before_tile]" for name in carries])
     lines = [

@@ -43,7 +43,7 @@ _ATOMICS: dict[Dialect, dict[str, str]] = {
 }
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class ScatterLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The array is batch × before × axis × after, the indices batch × positions, the updates as the array but with
     the positions in place of the axis."""
 
@@ -61,7 +61,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 def stages(
     target: Target,
     fn: str,
-    layout: Layout,
+    layout: ScatterLayout,
     components: tuple[ComputeType, ...],
     index_type: ComputeType = "i32",
     *,
@@ -112,7 +112,7 @@ class _Writer:
         self,
         target: Target,
         fn: str,
-        layout: Layout,
+        layout: ScatterLayout,
         components: tuple[ComputeType, ...],
         index_type: ComputeType,
         name: str,
@@ -315,11 +315,7 @@ class _Writer:
                 "store": "\n".join(self.result.statements),
             },
         )
-        return parts, [
-            started,
-            msgspec.structs.replace(brought, calls=calls),
-            msgspec.structs.replace(joined, calls=calls),
-        ]
+        return parts, [started, *(msgspec.structs.replace(each, calls=calls) for each in (brought, joined))]
 
     def latest(self) -> Stages:
         latest = f"{self.name}_latest"
@@ -348,20 +344,15 @@ class _Writer:
             once=True,
             left_out=f"{unsorted}[number] = {at.axis};",
         )
+        here = f"row * {at.positions} + i"
         sorting = sort.stages(
             self.target,
             at.batch,
             at.positions,
             ("i32",),
             positions=True,
-            source=Source((f"{unsorted}[row * {at.positions} + i]",), (unsorted,)),
-            sink=Sink(
-                (
-                    f"{places}[row * {at.positions} + i] = value.part_0;",
-                    f"{order}[row * {at.positions} + i] = value.part_1;",
-                ),
-                (places, order),
-            ),
+            source=Source((f"{unsorted}[{here}]",), (unsorted,)),
+            sink=Sink((f"{places}[{here}] = value.part_0;", f"{order}[{here}] = value.part_1;"), (places, order)),
             name=f"{name}_sort",
         )
         ends = self.each(
@@ -372,6 +363,16 @@ class _Writer:
             (latest,),
             {"positions": str(at.positions), "axis": str(at.axis), "places": places, "latest": latest},
         )
+        totals, (held, scanning) = self._scanned(places, order)
+        names = tuple(each.name for each in totals)
+        total = [f"{each}[(row * {at.after} + i % {at.after}) * {at.positions} + update]" for each in names]
+        written = self.write(latest, total, names, combined=True)
+        described = [self.cleared(latest), noted, *sorting[1], ends, *scanning, written]
+        return [*temporaries, *totals, *sorting[0], *held], described
+
+    def _scanned(self, places: str, order: str) -> tuple[list[Temporary], Stages]:
+        """Running totals of the updates of each place, in the sorted order; and the stages that compute them."""
+        at, name = self.layout, self.name
         # One row of the scan for each element before and after the axis.
         columns = at.rows * at.after
         totals = [
@@ -391,7 +392,7 @@ class _Writer:
             tuple(f"{each.name}[row * {at.positions} + i] = value.part_{k + 1};" for k, each in enumerate(totals)),
             tuple(each.name for each in totals),
         )
-        scanning = scan.stages(
+        return totals, scan.stages(
             self.target,
             columns,
             at.positions,
@@ -402,13 +403,3 @@ class _Writer:
             sink=sink,
             name=f"{name}_scan",
         )
-        total = [f"{each.name}[(row * {at.after} + i % {at.after}) * {at.positions} + update]" for each in totals]
-        written = self.write(latest, total, tuple(each.name for each in totals), combined=True)
-        return [*temporaries, *totals, *sorting[0], *scanning[0]], [
-            self.cleared(latest),
-            noted,
-            *sorting[1],
-            ends,
-            *scanning[1],
-            written,
-        ]

@@ -9,8 +9,9 @@ from anygpu.codegen.target import SYNTAX, ComputeType, Syntax, Target
 from anygpu.codegen.templates.stages import (
     BYTES,
     Calls,
+    GroupSizes,
+    RowLayout,
     Sink,
-    Sizes,
     Source,
     Stage,
     Stages,
@@ -34,8 +35,8 @@ from anygpu.codegen.templates.stages import (
 KEY_TYPES: dict[ComputeType, ComputeType] = {"f32": "u32", "f64": "u64"}
 
 
-def starting_sizes(target: Target) -> Sizes:
-    return Sizes(64, 32) if target.scalar_invocations else Sizes(256, 8)
+def starting_sizes(target: Target) -> GroupSizes:
+    return GroupSizes(64, 32) if target.scalar_invocations else GroupSizes(256, 8)
 
 
 def order_key(component: ComputeType, expression: str, calls: Calls) -> str:
@@ -95,7 +96,7 @@ def stages(
     positions: bool = False,
     source: Source | None = None,
     sink: Sink | None = None,
-    sizes: Sizes | None = None,
+    sizes: GroupSizes | None = None,
     name: str = "sort",
 ) -> Stages:
     """Sorts numbers of one (real) or two (complex) components from load_0, load_1 to store_0, store_1.
@@ -122,41 +123,54 @@ def stages(
         "length": str(length),
         "helpers": f"{struct_text(syntax, carried)}\n\n{less}",
     }
-    widths = [plan.span]
-    while widths[-1] < length:
-        widths.append(2 * widths[-1])
-    passes = len(widths) - 1
-    sets = [buffers(f"{name}_{side}", carried, rows * length) for side in ("even", "odd")[: min(passes, 2)]]
-    constants = [Temporary(f"{name}_width_{width}", "i32", 1, width.to_bytes(4, "little")) for width in widths[:passes]]
+    return _passes(plan, source, sink, carried, (rows, length), syntax=syntax, name=name, common=common, calls=calls)
+
+
+def _passes(
+    plan: RowLayout,
+    source: Source,
+    sink: Sink,
+    carried: tuple[ComputeType, ...],
+    shape: tuple[int, int],
+    *,
+    syntax: Syntax,
+    name: str,
+    common: dict[str, str],
+    calls: Calls,
+) -> Stages:
+    """Sorts tiles from the source, then merges stretches of twice the length each time, the last ones into the sink."""
+    rows, length = shape
+    widths: list[int] = []
+    while plan.span << len(widths) < length:
+        widths.append(plan.span << len(widths))
+    sets = [buffers(f"{name}_{side}", carried, rows * length) for side in ("even", "odd")[: min(len(widths), 2)]]
+    constants = [Temporary(f"{name}_width_{width}", "i32", 1, width.to_bytes(4, "little")) for width in widths]
     # The merges differ only in buffers: so most of them are one kernel, which is compiled once.
     read = from_buffers(buffers("source", carried, 0), length)
     written = to_buffers(buffers("target", carried, 0), length)
 
     described = []
-    for step in range(passes + 1):
-        came_from = source if step == 0 else read
-        goes_to = sink if step == passes else written
+    for step in range(len(widths) + 1):
+        is_first, is_last = step == 0, step == len(widths)
+        came_from = source if is_first else read
+        goes_to = sink if is_last else written
         names, reads, writes = {}, came_from.reads, goes_to.writes
-        if step > 0:
+        if not is_first:
             names[constants[step - 1].name] = "widths"
             names |= {each.name: f"source_{k}" for k, each in enumerate(sets[(step - 1) % 2])}
             reads = (*(each.name for each in sets[(step - 1) % 2]), constants[step - 1].name)
-        if step < passes:
+        if not is_last:
             names |= {each.name: f"target_{k}" for k, each in enumerate(sets[step % 2])}
             writes = tuple(each.name for each in sets[step % 2])
         described.append(
             Stage(
-                name=f"{name}_tiles" if step == 0 else f"{name}_merge",
-                template="sort_block" if step == 0 else "sort_merge",
+                name=f"{name}_tiles" if is_first else f"{name}_merge",
+                template="sort_block" if is_first else "sort_merge",
                 groups=plan.groups,
                 group_size=plan.group_size,
                 reads=reads,
                 writes=writes,
-                values={
-                    **common,
-                    "load": made(syntax, came_from.parts),
-                    "store": "\n".join(goes_to.statements),
-                },
+                values={**common, "load": made(syntax, came_from.parts), "store": "\n".join(goes_to.statements)},
                 calls=calls,
                 names=names,
             )

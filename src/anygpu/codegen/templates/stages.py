@@ -278,7 +278,7 @@ class Sink(msgspec.Struct, frozen=True):
     writes: tuple[str, ...]
 
 
-class Sizes(msgspec.Struct, frozen=True):
+class GroupSizes(msgspec.Struct, frozen=True):
     """The tunable sizes: invocations in a group (a power of two), and elements that each handles in sequence."""
 
     group_size: int
@@ -340,7 +340,7 @@ def _substituted(text: str, values: Mapping[str, str]) -> str:
 # Several short rows to one group, or a long row to many groups, tile by tile.
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class RowLayout(msgspec.Struct, frozen=True, kw_only=True):
     group_size: int
     #: Elements that one invocation handles in sequence.
     items: int
@@ -371,11 +371,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return {name: str(number) for name, number in numbers.items()}
 
 
-def layout(rows: int, length: int, sizes: Sizes) -> Layout:
+def layout(rows: int, length: int, sizes: GroupSizes) -> RowLayout:
     """Rows that fit into a group are never cut, and groups are no larger than what there is to do."""
     if length > sizes.group_size * sizes.items:
         tiles = -(-length // (sizes.group_size * sizes.items))
-        return Layout(
+        return RowLayout(
             group_size=sizes.group_size,
             items=sizes.items,
             lanes=sizes.group_size,
@@ -385,7 +385,7 @@ def layout(rows: int, length: int, sizes: Sizes) -> Layout:
         )
     lanes = power_of_two(-(-length // sizes.items))
     rows_per_group = min(sizes.group_size // lanes, power_of_two(rows))
-    return Layout(
+    return RowLayout(
         group_size=lanes * rows_per_group,
         items=-(-length // lanes),
         lanes=lanes,
@@ -395,14 +395,14 @@ def layout(rows: int, length: int, sizes: Sizes) -> Layout:
     )
 
 
-def fitting(target: Target, sizes: Sizes, bytes_for: int, bytes_for_lane: int, reserve: int = 64) -> Sizes:
+def fitting(target: Target, sizes: GroupSizes, bytes_for: int, bytes_for_lane: int, reserve: int = 64) -> GroupSizes:
     """Sizes that fit into shared memory: fewer items, and fewer invocations when even four items do not fit."""
     group_size = min(sizes.group_size, target.group_limit)
     room = target.group_memory - reserve
     while group_size > 32 and room < group_size * (min(4, sizes.items) * bytes_for + bytes_for_lane):
         group_size //= 2
     fits = (room // group_size - bytes_for_lane) // bytes_for
-    return Sizes(group_size, max(1, min(sizes.items, fits)))
+    return GroupSizes(group_size, max(1, min(sizes.items, fits)))
 
 
 def power_of_two(at_least: int) -> int:

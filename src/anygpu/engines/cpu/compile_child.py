@@ -262,7 +262,7 @@ def answer(encoded: bytes) -> bytes:
 
 
 def _compiled_program(request: dict[str, Any], pickled: bytes) -> bytes:
-    """The native code of a program and how to run it, as a `CompiledProgram`."""
+    """The native code of a program and how to run it, as a `NativeProgram`."""
     import pickle
 
     import msgspec
@@ -270,7 +270,7 @@ def _compiled_program(request: dict[str, Any], pickled: bytes) -> bytes:
     from anygpu._version import __version__
     from anygpu.codegen.dialects.llvm.values import NativeTarget
     from anygpu.engines.cpu.planning import native_module
-    from anygpu.engines.cpu.run_plan import CompiledProgram
+    from anygpu.engines.cpu.run_plan import NativeProgram
 
     if request["version"] != __version__:
         raise RuntimeError(f"anygpu is {request['version']} in this process and {__version__} on disk: start it again.")
@@ -279,7 +279,7 @@ def _compiled_program(request: dict[str, Any], pickled: bytes) -> bytes:
     processor = NativeTarget(target["triple"], target["data_layout"], features, int(target["vector_bytes"]))
     plan, text = native_module(pickle.loads(pickled), processor)
     emitted = compile_module(text, target, 2)
-    return msgspec.msgpack.encode(CompiledProgram(plan, linked(emitted) if request["link"] else emitted))
+    return msgspec.msgpack.encode(NativeProgram(plan, linked(emitted) if request["link"] else emitted))
 
 
 def message_of(error: Exception) -> str:

@@ -15,13 +15,12 @@ from anygpu.codegen.kernel import RESULT
 from anygpu.engines.cpu.compiler import compiled_program
 from anygpu.engines.cpu.host_steps import first_that_is_read
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program, loaded
-from anygpu.engines.cpu.run_plan import CompiledProgram, HostRun, RunPlan, can_call, exports_of, layout_of, segments_of
+from anygpu.engines.cpu.run_plan import HostRun, NativeProgram, RunPlan, can_call, exports_of, layout_of, segments_of
 from anygpu.engines.cpu.runtime import native_runtime, python_function
 from anygpu.engines.disk_cache import version_of
-from anygpu.engines.host_arrays import HostArrays, numpy_dtype, raise_broken
+from anygpu.engines.host_arrays import HostArrays, ProgramCache, numpy_dtype, raise_broken
 from anygpu.engines.numpy import lowering
 from anygpu.engines.numpy.lowering import evaluate_constant
-from anygpu.engines.program_cache import ProgramCache
 from anygpu.engines.protocol import DirectRun, Lack, failed, verified, why_not_here
 from anygpu.errors import CannotCompile, InvalidProgram, MissingExtra
 from anygpu.hardware.device import Device, Unavailable, VerifiedType
@@ -49,17 +48,17 @@ def executable(program: Program) -> CpuExecutable:
     program = simplified(with_references(program, None), evaluate_constant)
     processor = host_processor()
 
-    def compile_program() -> CompiledProgram:
+    def compile_program() -> NativeProgram:
         compiled = compiled_program(program, processor.as_request(), link=LOADS_IMAGES)
-        return msgspec.msgpack.decode(compiled, type=CompiledProgram)
+        return msgspec.msgpack.decode(compiled, type=NativeProgram)
 
-    return CpuExecutable(program, kept_program(program, processor, CompiledProgram, compile_program))
+    return CpuExecutable(program, kept_program(program, processor, NativeProgram, compile_program))
 
 
 class CpuExecutable:
     """Native code of one program. Any number of threads may call it at once."""
 
-    def __init__(self, program: Program, compiled: CompiledProgram) -> None:
+    def __init__(self, program: Program, compiled: NativeProgram) -> None:
         self.program = program
         self.plan = compiled.plan
         self._runtime = native_runtime()
@@ -245,7 +244,7 @@ def _is_fresh(found: HostArray, given: Sequence[HostArray]) -> bool:
 # A child compiles; this process loads what it made, and never llvmlite itself.
 
 
-Executable = Callable[[Sequence[HostArray]], list[HostArray]]
+NativeExecutable = Callable[[Sequence[HostArray]], list[HostArray]]
 
 
 class CpuEngine(HostArrays):
@@ -284,7 +283,7 @@ class CpuEngine(HostArrays):
                 lacks += [Lack(position, missing)] if missing is not None else []
         return lacks
 
-    def compile(self, program: Program, device: Device) -> Executable:
+    def compile(self, program: Program, device: Device) -> NativeExecutable:
         if all(node.op.is_view or isinstance(node.op, Input) for node in program.nodes):
             # NumPy shows the same memory in another way, where native code would copy it.
             return partial(lowering.run, program)
@@ -309,7 +308,7 @@ class CpuEngine(HostArrays):
         program = simplified(with_references(program, None), lowering.evaluate_constant)
         return to_text(nests(program, vector_bytes=host_processor().vector_bytes))
 
-    def execute(self, executable: Executable, buffers: Sequence[HostArray]) -> list[HostArray]:
+    def execute(self, executable: NativeExecutable, buffers: Sequence[HostArray]) -> list[HostArray]:
         return executable(buffers)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from anygpu.codegen.dialects.llvm.values import NativeTarget
 from anygpu.codegen.kernel import Slot
 from anygpu.codegen.kernel_ir import Buffer
 from anygpu.codegen.nests.schedule import nests
-from anygpu.codegen.nests.steps import Nest, NestProgram, Step, TooLarge
+from anygpu.codegen.nests.steps import Nest, NestProgram, NestTooLarge, Step
 from anygpu.engines.cpu.run_plan import HostRun, NestRun, RunPlan, aligned, segments_of
 from anygpu.errors import CannotCompile
 from anygpu.program.graph import Program
@@ -31,7 +31,7 @@ def native_module(program: Program, target: NativeTarget) -> tuple[RunPlan, str]
         in_slots = with_scratch_in_slots(scheduled)
         plan = run_plan(in_slots, program.inputs, own=len(scheduled.slots))
         return plan, module_text(in_slots, target, noted=plan.noted) + entry_text(plan)
-    except TooLarge as error:
+    except NestTooLarge as error:
         raise CannotCompile("cpu", f"The program became too large for native code: {error}.") from error
 
 

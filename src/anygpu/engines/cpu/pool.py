@@ -157,7 +157,7 @@ out:
 """
 
 
-class Pool:
+class NestPool:
     """The threads."""
 
     def __init__(self, processor: HostProcessor) -> None:

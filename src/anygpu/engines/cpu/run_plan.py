@@ -80,21 +80,21 @@ class RunPlan(msgspec.Struct, frozen=True):
         return {step.slot for step in self.steps if isinstance(step, HostRun)}
 
 
-class CompiledProgram(msgspec.Struct, frozen=True):
+class NativeProgram(msgspec.Struct, frozen=True):
     """All that running a program takes, as it is kept on disk."""
 
     plan: RunPlan
     image: bytes
 
 
-class Layout(NamedTuple):
+class ArrayLayout(NamedTuple):
     """Where the temporaries of a call are: offsets in one piece of memory, by slot, and its size."""
 
     offsets: dict[int, int]
     nbytes: int
 
 
-def layout_of(plan: RunPlan) -> Layout:
+def layout_of(plan: RunPlan) -> ArrayLayout:
     """Temporaries that nests write share memory where they are not needed at the same time. The status is never shared.
 
     What a host step computes has memory of its own: NumPy makes it. So has scratch.
@@ -126,7 +126,7 @@ def layout_of(plan: RunPlan) -> Layout:
             offset = max(offset, end)
         offsets[slot] = offset
         total = max(total, offset + size)
-    return Layout(offsets, total)
+    return ArrayLayout(offsets, total)
 
 
 def segments_of(plan: RunPlan) -> list[tuple[NestRun, ...] | HostRun]:

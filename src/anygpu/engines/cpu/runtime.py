@@ -17,7 +17,7 @@ import numpy as np
 
 from anygpu.engines.cpu.host_steps import HostSteps
 from anygpu.engines.cpu.loader import Code, HostProcessor, c_library, host_processor, load
-from anygpu.engines.cpu.pool import HAS_NATIVE_THREADS, LARGE_BYTES, Pool, RecycledMemory, file_text, module_head
+from anygpu.engines.cpu.pool import HAS_NATIVE_THREADS, LARGE_BYTES, NestPool, RecycledMemory, file_text, module_head
 from anygpu.engines.cpu.run_plan import RunPlan, layout_of
 from anygpu.engines.host_arrays import numpy_dtype
 
@@ -212,7 +212,7 @@ class NativeRuntime:
     """Made once for a process, with the first program."""
 
     def __init__(self, processor: HostProcessor) -> None:
-        self.pool = Pool(processor)
+        self.pool = NestPool(processor)
         self.memory = RecycledMemory(processor) if HAS_NATIVE_THREADS else None
         #: The addresses that programs may refer to.
         self.symbols = {**self.pool.symbols, **(array_symbols() or {})}

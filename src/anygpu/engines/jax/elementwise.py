@@ -34,16 +34,16 @@ def hidden(values: Any) -> Array:
     return lax.optimization_barrier(jnp.asarray(values))
 
 
-Complaint = Callable[[], Exception]
+JaxComplaint = Callable[[], Exception]
 
 
-class Site(NamedTuple):
+class JaxSite(NamedTuple):
     """Where a primitive stands in a program."""
 
     inputs: tuple[Spec, ...]
     result: Spec
     #: Called with a flag and the error that it stands for.
-    complain: Callable[[Any, Complaint], None]
+    complain: Callable[[Any, JaxComplaint], None]
     #: Indices that no run can get wrong, and that name nothing twice.
     in_range: bool = False
     distinct: bool = False
@@ -171,7 +171,7 @@ _ABOUT_BITS = ("signbit", "isnan", "isinf", "isfinite", "nextafter", "copysign",
 
 
 @LOWER.rule(Unary)
-def unary(op: Unary, site: Site, x: Array) -> Array:
+def unary(op: Unary, site: JaxSite, x: Array) -> Array:
     dtype = site.dtype
     if dtype in _HALF and op.fn not in _ABOUT_BITS:
         return _unary(op, "float32", x.astype(np.float32)).astype(jnp.dtype(site.result.dtype))
@@ -244,14 +244,14 @@ def _split(x: Array) -> tuple[Array, Array]:
 
 
 @LOWER.rule(Binary)
-def binary(op: Binary, site: Site, x: Array, y: Array) -> Array:
+def binary(op: Binary, site: JaxSite, x: Array, y: Array) -> Array:
     if site.dtype in _HALF and op.fn not in _ABOUT_BITS:
         wide = _binary(op, "float32", site, x.astype(np.float32), y.astype(np.float32))
         return wide.astype(jnp.dtype(site.result.dtype))
     return _binary(op, site.dtype, site, x, y)
 
 
-def _binary(op: Binary, dtype: DType, site: Site, x: Array, y: Array) -> Array:
+def _binary(op: Binary, dtype: DType, site: JaxSite, x: Array, y: Array) -> Array:
     match op.fn:
         case "less" | "less_equal" | "greater" | "greater_equal" | "minimum" | "maximum" if KIND[dtype] == "complex":
             return complex_ordering(op.fn, x, y)
@@ -325,7 +325,7 @@ def _divide_floats(fn: str, x: Array, y: Array) -> Array:
     return jnp.where(y == 0, x / y, whole)
 
 
-def _power(site: Site, x: Array, y: Array) -> Array:
+def _power(site: JaxSite, x: Array, y: Array) -> Array:
     if KIND[site.dtype] == "signed":
         site.complain(
             jnp.any(y < 0),
@@ -398,12 +398,12 @@ def _two_to_the(exponent: Array, dtype: Any) -> Array:
 
 
 @LOWER.rule(Select)
-def select(op: Select, site: Site, condition: Array, a: Array, b: Array) -> Array:
+def select(op: Select, site: JaxSite, condition: Array, a: Array, b: Array) -> Array:
     return lax.select(condition, a, b)
 
 
 @LOWER.rule(Cast)
-def cast(op: Cast, site: Site, x: Array) -> Array:
+def cast(op: Cast, site: JaxSite, x: Array) -> Array:
     source, target = site.dtype, op.dtype
     if KIND[source] == "complex" and KIND[target] not in ("complex", "bool"):
         x = x.real

@@ -17,9 +17,9 @@ from jax.experimental.layout import Format, Layout
 
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
+from anygpu.engines.host_arrays import ProgramCache, refused
 from anygpu.engines.jax import lowering
-from anygpu.engines.jax.lowering import Executable
-from anygpu.engines.program_cache import ProgramCache, refused
+from anygpu.engines.jax.lowering import JaxExecutable
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.errors import AnyGPUError, CannotCompile, OutOfMemory
 from anygpu.hardware import host
@@ -47,7 +47,7 @@ class JaxEngine:
 
     def __init__(self) -> None:
         self._found: dict[str, Any] = {}
-        self._executables: ProgramCache[Executable] = ProgramCache()
+        self._executables: ProgramCache[JaxExecutable] = ProgramCache()
         self._lacks: LRUCache[list[Lack]] = LRUCache()
 
     def discover(self) -> list[Device | Unavailable]:
@@ -79,12 +79,12 @@ class JaxEngine:
         platform = self._found[device.id].platform
         return self._lacks.get((program.key, device.id), lambda: lowering.lacks(program, platform))
 
-    def compile(self, program: Program, device: Device) -> Executable:
+    def compile(self, program: Program, device: Device) -> JaxExecutable:
         place = self._found[device.id]
 
-        def compiled() -> Executable | CannotCompile:
+        def compiled() -> JaxExecutable | CannotCompile:
             try:
-                return Executable(program, place, device)
+                return JaxExecutable(program, place, device)
             except Exception as error:
                 # Tracing is jax's own code, and what it cannot do it says by errors of many kinds; none is the user's.
                 if isinstance(error, AnyGPUError) or self.classify(error, device) is not None:
@@ -102,7 +102,7 @@ class JaxEngine:
     def download(self, buffer: jax.Array) -> HostArray:
         return np.asarray(buffer)
 
-    def execute(self, executable: Executable, buffers: Sequence[jax.Array]) -> list[jax.Array]:
+    def execute(self, executable: JaxExecutable, buffers: Sequence[jax.Array]) -> list[jax.Array]:
         try:
             return executable.run(buffers)
         except (RuntimeError, TypeError) as error:

@@ -11,7 +11,7 @@ import numpy as np
 
 from anygpu.engines.jax import elementwise
 from anygpu.engines.jax import structure as structure
-from anygpu.engines.jax.elementwise import LOWER, Complaint, Site
+from anygpu.engines.jax.elementwise import LOWER, JaxComplaint, JaxSite
 from anygpu.engines.protocol import Lack, why_not_here
 from anygpu.engines.value_analysis import IndexFacts, uniform_numbers, whole_exponent
 from anygpu.hardware.device import Device
@@ -41,12 +41,12 @@ _OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
 _WITHOUT_SIMPLIFIER = {**_OPTIONS, "xla_disable_hlo_passes": "algsimp"}
 
 
-class Executable:
+class JaxExecutable:
     """A compiled program. Its types are fixed when it is compiled, whatever jax is set to when it runs."""
 
     def __init__(self, program: Program, place: Any, device: Device) -> None:
         self.device = device
-        self._complaints: list[Complaint] = []
+        self._complaints: list[JaxComplaint] = []
         sharding = jax.sharding.SingleDeviceSharding(place)
         inputs = [jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype), sharding=sharding) for spec in program.inputs]
         # Without x64 jax narrows 64-bit values to 32 bits silently.
@@ -66,7 +66,7 @@ class Executable:
         return results  # type: ignore[no-any-return]
 
 
-def _function(program: Program, complaints: list[Complaint], *, barriers: bool) -> Callable[..., Any]:
+def _function(program: Program, complaints: list[JaxComplaint], *, barriers: bool) -> Callable[..., Any]:
     program = with_references(program, None)
     facts = IndexFacts(program)
     numbers = uniform_numbers(program)
@@ -75,7 +75,7 @@ def _function(program: Program, complaints: list[Complaint], *, barriers: bool) 
         flags: list[jax.Array] = []
         complaints.clear()
 
-        def complain(flag: jax.Array, error: Complaint) -> None:
+        def complain(flag: jax.Array, error: JaxComplaint) -> None:
             flags.append(flag)
             complaints.append(error)
 
@@ -86,7 +86,7 @@ def _function(program: Program, complaints: list[Complaint], *, barriers: bool) 
                 continue
             specs = tuple(program.specs[source] for source in sources)
             scalars = tuple(numbers.get(source) for source in sources)
-            site = Site(specs, program.specs[position], complain, scalars=scalars)
+            site = JaxSite(specs, program.specs[position], complain, scalars=scalars)
             if isinstance(op, Gather | Scatter):
                 site = site._replace(
                     in_range=facts.surely_in_range(sources[1], specs[0].shape[op.axis]),

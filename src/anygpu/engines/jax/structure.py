@@ -9,49 +9,49 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from anygpu.engines.jax.elementwise import LOWER, Site, complex_ordering, hidden
+from anygpu.engines.jax.elementwise import LOWER, JaxSite, complex_ordering, hidden
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import KIND
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 
 #: Up to so many neighbours, windows are slices side by side, which XLA fuses; beyond, they are gathered.
 _SLICED_WINDOWS = 32
 
 
 @LOWER.rule(p.Constant)
-def constant(op: p.Constant, site: Site) -> Array:
+def constant(op: p.Constant, site: JaxSite) -> Array:
     return hidden(np.frombuffer(op.data, jnp.dtype(op.dtype)).reshape(op.shape))
 
 
 @LOWER.rule(p.Iota)
-def iota(op: p.Iota, site: Site) -> Array:
+def iota(op: p.Iota, site: JaxSite) -> Array:
     if KIND[op.dtype] == "complex":
         return lax.iota(np.int64, op.length).astype(jnp.dtype(op.dtype))
     return lax.iota(jnp.dtype(op.dtype), op.length)
 
 
 @LOWER.rule(p.Reshape)
-def reshape(op: p.Reshape, site: Site, x: Array) -> Array:
+def reshape(op: p.Reshape, site: JaxSite, x: Array) -> Array:
     return lax.reshape(x, op.shape)
 
 
 @LOWER.rule(p.Permute)
-def permute(op: p.Permute, site: Site, x: Array) -> Array:
+def permute(op: p.Permute, site: JaxSite, x: Array) -> Array:
     return lax.transpose(x, op.axes)
 
 
 @LOWER.rule(p.Broadcast)
-def broadcast(op: p.Broadcast, site: Site, x: Array) -> Array:
+def broadcast(op: p.Broadcast, site: JaxSite, x: Array) -> Array:
     return jnp.broadcast_to(x, op.shape)
 
 
 @LOWER.rule(p.Slice)
-def slice_(op: p.Slice, site: Site, x: Array) -> Array:
+def slice_(op: p.Slice, site: JaxSite, x: Array) -> Array:
     return lax.slice(x, op.starts, op.stops, op.steps)
 
 
 @LOWER.rule(p.Update)
-def update(op: p.Update, site: Site, x: Array, new: Array) -> Array:
+def update(op: p.Update, site: JaxSite, x: Array, new: Array) -> Array:
     if new.size == 0:
         return x
     if all(step == 1 or count == 1 for step, count in zip(op.steps, new.shape, strict=True)):
@@ -64,22 +64,22 @@ def update(op: p.Update, site: Site, x: Array, new: Array) -> Array:
 
 
 @LOWER.rule(p.Flip)
-def flip(op: p.Flip, site: Site, x: Array) -> Array:
+def flip(op: p.Flip, site: JaxSite, x: Array) -> Array:
     return lax.rev(x, op.axes)
 
 
 @LOWER.rule(p.Pad)
-def pad(op: p.Pad, site: Site, x: Array, value: Array) -> Array:
+def pad(op: p.Pad, site: JaxSite, x: Array, value: Array) -> Array:
     return lax.pad(x, value, [(low, high, 0) for low, high in zip(op.low, op.high, strict=True)])
 
 
 @LOWER.rule(p.Concatenate)
-def concatenate(op: p.Concatenate, site: Site, *parts: Array) -> Array:
+def concatenate(op: p.Concatenate, site: JaxSite, *parts: Array) -> Array:
     return lax.concatenate(parts, op.axis)
 
 
 @LOWER.rule(p.Windows)
-def windows(op: p.Windows, site: Site, x: Array) -> Array:
+def windows(op: p.Windows, site: JaxSite, x: Array) -> Array:
     count = site.result.shape[op.axis]
     reach = (count - 1) * op.step + 1
     if op.size <= _SLICED_WINDOWS:
@@ -91,7 +91,7 @@ def windows(op: p.Windows, site: Site, x: Array) -> Array:
 
 
 @LOWER.rule(p.Reduce)
-def reduce(op: p.Reduce, site: Site, x: Array) -> Array:
+def reduce(op: p.Reduce, site: JaxSite, x: Array) -> Array:
     if KIND[site.dtype] == "complex" and op.fn in ("max", "min"):
         for axis in reversed(op.axes):
             position = jnp.expand_dims(_complex_extreme(x, axis, op.fn), axis)
@@ -124,7 +124,7 @@ _SCANS = {"sum": lax.cumsum, "prod": lax.cumprod, "max": lax.cummax, "min": lax.
 
 
 @LOWER.rule(p.Scan)
-def scan(op: p.Scan, site: Site, x: Array) -> Array:
+def scan(op: p.Scan, site: JaxSite, x: Array) -> Array:
     if KIND[site.dtype] == "complex" and op.fn in ("max", "min"):
         return lax.associative_scan(partial(complex_ordering, f"{op.fn}imum"), x, axis=op.axis)
     if KIND[site.dtype] == "complex" and op.fn == "sum":
@@ -153,14 +153,14 @@ def _running_sum(x: Array, axis: int) -> Array:
 
 
 @LOWER.rule(p.Sort)
-def sort(op: p.Sort, site: Site, x: Array) -> Array:
+def sort(op: p.Sort, site: JaxSite, x: Array) -> Array:
     if KIND[site.dtype] == "complex":
         return jnp.take_along_axis(x, argsort(p.Argsort(op.axis), site, x), op.axis, mode="promise_in_bounds")
     return jnp.sort(x, axis=op.axis, stable=True)
 
 
 @LOWER.rule(p.Argsort)
-def argsort(op: p.Argsort, site: Site, x: Array) -> Array:
+def argsort(op: p.Argsort, site: JaxSite, x: Array) -> Array:
     if KIND[site.dtype] == "complex":
         # By what is not a number, then real parts, then imaginary parts.
         not_numbers = 2 * jnp.isnan(x.real).astype(np.uint8) + jnp.isnan(x.imag).astype(np.uint8)
@@ -170,14 +170,14 @@ def argsort(op: p.Argsort, site: Site, x: Array) -> Array:
 
 
 @LOWER.rule(p.Search)
-def search(op: p.Search, site: Site, line: Array, values: Array) -> Array:
+def search(op: p.Search, site: JaxSite, line: Array, values: Array) -> Array:
     if line.size == 0:
         return jnp.zeros(values.shape, np.int64)
     return jnp.searchsorted(line, values, side=op.side).astype(np.int64)
 
 
 @LOWER.rule(p.Contract)
-def contract(op: p.Contract, site: Site, x: Array, y: Array) -> Array:
+def contract(op: p.Contract, site: JaxSite, x: Array, y: Array) -> Array:
     dimensions = ((op.left, op.right), (op.left_batch, op.right_batch))
     if site.dtype == "bool":
         # Sums of ones and zeros are 0 only when all are, in whatever precision.
@@ -191,7 +191,7 @@ def contract(op: p.Contract, site: Site, x: Array, y: Array) -> Array:
 
 
 @LOWER.rule(Attend)
-def attend(op: Attend, site: Site, q: Array, k: Array, v: Array, *bias: Array) -> Array:
+def attend(op: Attend, site: JaxSite, q: Array, k: Array, v: Array, *bias: Array) -> Array:
     stack = tuple(range(q.ndim - 2))
     wide = np.float32 if site.dtype in ("float16", "bfloat16") else q.dtype
 
@@ -213,7 +213,7 @@ def attend(op: Attend, site: Site, q: Array, k: Array, v: Array, *bias: Array) -
 # Gathering and scattering.
 
 
-def _judge_indices(site: Site, axis: int, indices: Array) -> tuple[Array, Any]:
+def _judge_indices(site: JaxSite, axis: int, indices: Array) -> tuple[Array, Any]:
     """The positions in a type that XLA likes, and what it may assume of them; complains of those outside."""
     length = site.inputs[0].shape[axis]
     if site.in_range:
@@ -232,7 +232,7 @@ def _holds(dtype: Any, number: int) -> bool:
 
 
 @LOWER.rule(p.Gather)
-def gather(op: p.Gather, site: Site, x: Array, indices: Array) -> Array:
+def gather(op: p.Gather, site: JaxSite, x: Array, indices: Array) -> Array:
     index, mode = _judge_indices(site, op.axis, indices)
     if site.result.size == 0:
         return jnp.zeros(site.result.shape, x.dtype)
@@ -267,7 +267,7 @@ _SCATTERS = {
 
 
 @LOWER.rule(p.Scatter)
-def scatter(op: p.Scatter, site: Site, x: Array, indices: Array, updates: Array) -> Array:
+def scatter(op: p.Scatter, site: JaxSite, x: Array, indices: Array, updates: Array) -> Array:
     index, mode = _judge_indices(site, op.axis, indices)
     if site.inputs[2].size == 0 or x.size == 0:
         return x
@@ -310,7 +310,7 @@ def _last_wins(index: Array, updates: Array, length: int, op: p.Scatter) -> Arra
 
 
 @LOWER.rule(p.Fourier)
-def fourier(op: p.Fourier, site: Site, x: Array) -> Array:
+def fourier(op: p.Fourier, site: JaxSite, x: Array) -> Array:
     if site.result.size == 0:
         return jnp.zeros(site.result.shape, jnp.dtype(site.result.dtype))
     if x.dtype in (np.float16, jnp.bfloat16):
@@ -319,7 +319,7 @@ def fourier(op: p.Fourier, site: Site, x: Array) -> Array:
 
 
 @LOWER.rule(p.Linear)
-def linear(op: p.Linear, site: Site, *matrices: Array) -> Any:
+def linear(op: p.Linear, site: JaxSite, *matrices: Array) -> Any:
     """All parts of the result at once, as a tuple where there are several."""
     a = matrices[0]
     match op.fn:
@@ -353,7 +353,7 @@ def linear(op: p.Linear, site: Site, *matrices: Array) -> Any:
     return tuple(found) if op.fn == "slogdet" else found
 
 
-def _solve(site: Site, a: Array, b: Array) -> Array:
+def _solve(site: JaxSite, a: Array, b: Array) -> Array:
     """By rows in the order of the pivots; a pivot of exactly 0 is what NumPy complains of."""
     if b.size == 0:
         return b

@@ -18,7 +18,7 @@ from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import KIND, REAL_PART
 from anygpu.program.functions import FUNCTIONS
 from anygpu.program.graph import Program
-from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.contract import Attend
 from anygpu.program.ops.custom import Custom, reference_of, with_references
 
 # -- attention
@@ -91,7 +91,7 @@ def _quotient(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 # -- primitives
 
 
-class Prepared(NamedTuple):
+class PreparedProgram(NamedTuple):
     """A program, and what is the same in each of its runs."""
 
     program: Program
@@ -101,10 +101,10 @@ class Prepared(NamedTuple):
     steps: list[tuple[int, Callable[..., Any] | None, p.Primitive, tuple[int, ...], list[int]]]
 
 
-_PREPARED: LRUCache[Prepared] = LRUCache()
+_PREPARED: LRUCache[PreparedProgram] = LRUCache()
 
 
-def prepare(program: Program) -> Prepared:
+def prepare(program: Program) -> PreparedProgram:
     program = with_references(program, None)
     known: list[Any] = [None] * len(program.nodes)
     steps: list[tuple[int, Callable[..., Any] | None, p.Primitive, tuple[int, ...], list[int]]] = []
@@ -118,7 +118,7 @@ def prepare(program: Program) -> Prepared:
             known[position] = np.asarray(compute(op, *[known[source] for source in sources]))
         else:
             steps.append((position, compute, op, sources, released[position]))
-    return Prepared(program, known, steps)
+    return PreparedProgram(program, known, steps)
 
 
 def run(program: Program, inputs: Sequence[HostArray]) -> list[HostArray]:
@@ -127,7 +127,7 @@ def run(program: Program, inputs: Sequence[HostArray]) -> list[HostArray]:
 
 
 @float_errors_ignored
-def _run(prepared: Prepared, inputs: Sequence[HostArray]) -> list[HostArray]:
+def _run(prepared: PreparedProgram, inputs: Sequence[HostArray]) -> list[HostArray]:
     values = prepared.known.copy()
     values[: len(inputs)] = inputs
     parts: dict[Any, Any] = {}

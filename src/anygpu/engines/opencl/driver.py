@@ -28,7 +28,7 @@ from anygpu.errors import DeviceLost, InvalidProgram, TooBig
 _ZERO = {size: np.zeros(1, f"u{size}") for size in (1, 4)}
 
 
-class LiveObjects(NamedTuple):
+class OpenCLObjects(NamedTuple):
     """What a driver has given out and has not got back, for tests of leaks."""
 
     blocks: int
@@ -48,7 +48,7 @@ class PreparedDispatch(NamedTuple):
     group: tuple[int, ...]
 
 
-class PreparedCommands(NamedTuple):
+class OpenCLCommands(NamedTuple):
     """What `OpenCLDriver.submit` makes of commands, and the blocks in all of them."""
 
     steps: list[PreparedDispatch | Move | Clear]
@@ -191,7 +191,7 @@ class OpenCLDriver:
         if timed:
             self._timed = events
 
-    def prepared(self, commands: Sequence[Command]) -> PreparedCommands | None:
+    def prepared(self, commands: Sequence[Command]) -> OpenCLCommands | None:
         steps: list[PreparedDispatch | Move | Clear] = []
         blocks: dict[OpenCLBlock, None] = {}
         for command in commands:
@@ -207,7 +207,7 @@ class OpenCLDriver:
                 steps.append(step)
             blocks.update((extent.block, None) for extent in extents)
         dispatches = sum(isinstance(step, PreparedDispatch) for step in steps)
-        return PreparedCommands(steps, list(blocks), dispatches)
+        return OpenCLCommands(steps, list(blocks), dispatches)
 
     def _prepared_dispatch(self, launch: Dispatch) -> PreparedDispatch | None:
         built: OpenCLKernel = launch.built
@@ -223,7 +223,7 @@ class OpenCLDriver:
         bound, buffers = [part.number for part in parts], [part.buffer for part in parts]
         return PreparedDispatch(function, bound, buffers, list(launch.numbers), *sizes)
 
-    def submit_prepared(self, prepared: PreparedCommands) -> None:
+    def submit_prepared(self, prepared: OpenCLCommands) -> None:
         self._require_open()
         self._let_go()
         number = self._submissions.next
@@ -298,10 +298,10 @@ class OpenCLDriver:
             raise DeviceLost("the OpenCL device", detail="it was closed")
         return self._apart
 
-    def live(self) -> LiveObjects:
+    def live(self) -> OpenCLObjects:
         blocks = list(self._blocks)
         functions = 0 if self._closed else len(self._builder)
-        return LiveObjects(len(blocks), sum(block.nbytes for block in blocks), functions)
+        return OpenCLObjects(len(blocks), sum(block.nbytes for block in blocks), functions)
 
     def close(self) -> None:
         """Wait for the device and let go of everything. Blocks and views that others hold stay valid memory."""

@@ -11,11 +11,10 @@ import torch
 
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
-from anygpu.engines.host_arrays import numpy_dtype
-from anygpu.engines.program_cache import ProgramCache, refused
+from anygpu.engines.host_arrays import ProgramCache, numpy_dtype, refused
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.engines.torch import lowering
-from anygpu.engines.torch.lowering import Executable
+from anygpu.engines.torch.lowering import TorchExecutable
 from anygpu.errors import AnyGPUError, CannotCompile, DevicePoisoned, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
@@ -61,7 +60,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 # Work is measured around it: `begin()`, the work, `peak()`. What a meter cannot know is `None`.
 
 
-class Meter(Protocol):
+class TorchMeter(Protocol):
     """The memory of one device, as this process uses it."""
 
     def begin(self) -> None:
@@ -81,7 +80,7 @@ class Meter(Protocol):
         ...
 
 
-def meter_for(device: torch.device) -> Meter:
+def meter_for(device: torch.device) -> TorchMeter:
     """The meter of a device; one that knows nothing where torch has no figures."""
     if device.type == "cuda":
         return CudaMeter(device)
@@ -150,7 +149,7 @@ class TorchEngine:
     name: ClassVar[str] = "torch"
 
     def __init__(self) -> None:
-        self._executables: ProgramCache[Executable] = ProgramCache()
+        self._executables: ProgramCache[TorchExecutable] = ProgramCache()
         self._lacks: LRUCache[list[Lack]] = LRUCache()
 
     def discover(self) -> list[Device | Unavailable]:
@@ -182,10 +181,10 @@ class TorchEngine:
         place = torch.device(_place(device))
         return self._lacks.get((program.key, device.id), lambda: lowering.lacks(program, place))
 
-    def compile(self, program: Program, device: Device) -> Executable:
+    def compile(self, program: Program, device: Device) -> TorchExecutable:
         place = torch.device(_place(device))
 
-        def compiled() -> Executable | CannotCompile:
+        def compiled() -> TorchExecutable | CannotCompile:
             try:
                 return lowering.compile_program(program, place, device)
             except _REFUSALS as error:
@@ -209,7 +208,7 @@ class TorchEngine:
             return np.asarray(buffer.detach().cpu().view(torch.int16).numpy().view(numpy_dtype("bfloat16")))
         return np.asarray(buffer.detach().cpu().numpy())
 
-    def execute(self, executable: Executable, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def execute(self, executable: TorchExecutable, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         try:
             return executable.run(buffers)
         except _REFUSALS as error:
@@ -251,7 +250,7 @@ class TorchEngine:
 
     # -- opaque tasks
 
-    def meter(self, device: Device) -> Meter:
+    def meter(self, device: Device) -> TorchMeter:
         """Measures the memory of what runs there."""
         return meter_for(torch.device(_place(device)))
 

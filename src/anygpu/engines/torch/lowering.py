@@ -37,7 +37,7 @@ class _Call(NamedTuple):
     released: tuple[int, ...] = ()
 
 
-class Executable:
+class TorchExecutable:
     """Calls in order over numbered slots. Inputs fill the first ones; constants are in their slots from the start."""
 
     def __init__(
@@ -60,12 +60,12 @@ class Executable:
         return [values[output] for output in self._outputs]
 
 
-def compile_program(program: Program, place: torch.device, device: Device) -> Executable:
+def compile_program(program: Program, place: torch.device, device: Device) -> TorchExecutable:
     program = with_references(program, None)
     slots: list[Any] = [None] * len(program.nodes)
     outputs: list[int] = []
     calls = list(_calls(program, place, slots, outputs))
-    return Executable(device, slots, _with_releases(calls, outputs), outputs, program.input_count)
+    return TorchExecutable(device, slots, _with_releases(calls, outputs), outputs, program.input_count)
 
 
 def _calls(program: Program, place: torch.device, slots: list[Any], outputs: list[int]) -> Iterator[_Call]:

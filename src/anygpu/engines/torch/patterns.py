@@ -23,7 +23,7 @@ _DTYPES = ("float32", "float64")
 _SHORTEST_ROW = 8
 
 
-class Linear(NamedTuple):
+class LinearPattern(NamedTuple):
     """x [..., in] times a matrix, plus a bias [out]. The matrix is [out, in], or [in, out] if `turned`."""
 
     x: int
@@ -53,7 +53,7 @@ class Softmax(NamedTuple):
     axis: int
 
 
-Pattern = Linear | LayerNorm | Gelu | Softmax
+Pattern = LinearPattern | LayerNorm | Gelu | Softmax
 
 
 def found(program: Program) -> dict[int, Pattern]:
@@ -88,7 +88,7 @@ def needed(program: Program, patterns: dict[int, Pattern]) -> set[int]:
 
 def sources(pattern: Pattern) -> tuple[int, ...]:
     match pattern:
-        case Linear():
+        case LinearPattern():
             return pattern.x, pattern.matrix, pattern.bias
         case LayerNorm():
             return tuple(each for each in (pattern.x, pattern.weight, pattern.bias) if each is not None)
@@ -209,7 +209,7 @@ class _Reader:
         return source if self.shape(source) == lengths else None
 
 
-def _linear(reader: _Reader, node: int) -> Linear | None:
+def _linear(reader: _Reader, node: int) -> LinearPattern | None:
     for product, added in reader.either_way(node, "add"):
         op = reader.op(product)
         if not isinstance(op, Contract) or op.left_batch or op.right_batch:
@@ -221,7 +221,7 @@ def _linear(reader: _Reader, node: int) -> Linear | None:
         bias = reader.along_the_end(added, reader.shape(node)[-1:])
         if bias is not None:
             reader.inside.add(product)
-            return Linear(x, matrix, bias, turned=op.right == (0,))
+            return LinearPattern(x, matrix, bias, turned=op.right == (0,))
     return None
 
 
@@ -344,7 +344,7 @@ _torch_linear: Step = torch.nn.functional.linear
 def fused(pattern: Pattern) -> Step:
     """The step from the pattern's sources to its result."""
     match pattern:
-        case Linear():
+        case LinearPattern():
             return _torch_turned_linear if pattern.turned else _torch_linear
         case LayerNorm():
             return _torch_layer_norm(pattern)

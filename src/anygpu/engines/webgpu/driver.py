@@ -33,7 +33,7 @@ from anygpu.engines.webgpu.submission import (
     KernelPace,
     Replay,
     Stopwatch,
-    Work,
+    SubmittedWork,
     native_calls,
     plan,
     stopwatch_of,
@@ -300,12 +300,12 @@ class WebGPUDriver:
 
     # Time
 
-    def _work_of(self, command: Command) -> Work:
+    def _work_of(self, command: Command) -> SubmittedWork:
         if not isinstance(command, Dispatch):
-            return Work(0.0)
+            return SubmittedWork(0.0)
         built: BuiltKernel = command.built
         seconds = self._pace.seconds(built.kernel.source, built.careful)
-        return Work(seconds, built.kernel.groups, built.first_group is not None)
+        return SubmittedWork(seconds, built.kernel.groups, built.first_group is not None)
 
     def _measurement_of(self, commands: Sequence[Command], careful: float, timed: bool) -> _Measurement | None:
         """Whether the stopwatch runs for these: on request, or to learn how long their kernels take."""

@@ -39,7 +39,7 @@ MEASUREMENTS = 3
 REMEMBERED_KERNELS = 4096
 
 
-class Work(NamedTuple):
+class SubmittedWork(NamedTuple):
     """One command as pacing sees it."""
 
     seconds: float
@@ -75,7 +75,7 @@ def cut(groups: int, seconds: float, *, limit: float, fold: int) -> list[tuple[i
 
 
 def plan(
-    works: Sequence[Work],
+    works: Sequence[SubmittedWork],
     *,
     fold: int,
     dispatch_seconds: float = DISPATCH_SECONDS,

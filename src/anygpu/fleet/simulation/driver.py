@@ -26,7 +26,7 @@ from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.strategies import SingleDevice
-from anygpu.plan.choosing import Choice
+from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.plan.predicting import predict
 from anygpu.receipts import Phases
 from anygpu.runtime.batches import Batch
@@ -81,7 +81,7 @@ class SimulatedLaunch:
     __slots__ = ("batch", "began", "choice", "done_at", "driver", "gone", "jobs", "seconds", "waited", "work")
 
     def __init__(
-        self, driver: SimulatedDriver, work: _Work, jobs: Sequence[Job], choice: Choice, batch: Batch | None
+        self, driver: SimulatedDriver, work: _Work, jobs: Sequence[Job], choice: DeviceChoice, batch: Batch | None
     ) -> None:
         self.driver = driver
         self.work = work

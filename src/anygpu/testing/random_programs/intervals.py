@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from anygpu.agreement.elementwise import DIGITS, OperationClass, tolerance_of
+from anygpu.agreement.elementwise import DIGITS, ErrorClass, tolerance_of
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
 
 #: Inputs are multiples of two to the minus this, between -INPUT_LIMIT and INPUT_LIMIT.
@@ -83,7 +83,7 @@ def fits(dtype: DType, magnitude: float, step: int | None) -> bool:
     return step is not None and step < 200 and magnitude * 2.0**step <= 2.0 ** DIGITS[REAL_PART.get(dtype, dtype)]
 
 
-def rounded(dtype: DType, found: Bounds, *, exact: bool, kind: OperationClass = "arithmetic") -> Bounds:
+def rounded(dtype: DType, found: Bounds, *, exact: bool, kind: ErrorClass = "arithmetic") -> Bounds:
     """The bounds after one rounding, if there is one."""
     if not is_inexact(dtype):
         return found._replace(relative=0.0, absolute=0.0)

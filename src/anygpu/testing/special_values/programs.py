@@ -18,7 +18,7 @@ from anygpu.testing.special_values.comparison import Check, Rule, pair_values, p
 OUTPUTS = 12
 
 
-class Case(NamedTuple):
+class TableCase(NamedTuple):
     """A program, what it is run on, and a check for each of its outputs."""
 
     form: str
@@ -27,7 +27,7 @@ class Case(NamedTuple):
     checks: tuple[Check, ...]
 
 
-class Function(NamedTuple):
+class TableFunction(NamedTuple):
     """A primitive, and what it means in plain NumPy."""
 
     op: Primitive
@@ -45,7 +45,7 @@ class Function(NamedTuple):
         )
 
 
-class Writer:
+class ProgramWriter:
     """A program in the making, with the checks of its outputs."""
 
     def __init__(self, *inputs: HostArray) -> None:
@@ -62,42 +62,42 @@ class Writer:
         same = self._recorder.spec(position).shape == shape
         return position if same else self._recorder.add(Broadcast(shape), position)
 
-    def want(self, function: Function, positions: Sequence[int], operands: Sequence[HostArray]) -> None:
+    def want(self, function: TableFunction, positions: Sequence[int], operands: Sequence[HostArray]) -> None:
         self._outputs.append(self._recorder.add(function.op, *positions))
         self._checks.append(function.check(*operands))
 
-    def case(self, form: str) -> Case:
-        return Case(form, self._recorder.program(self._outputs), self._inputs, tuple(self._checks))
+    def case(self, form: str) -> TableCase:
+        return TableCase(form, self._recorder.program(self._outputs), self._inputs, tuple(self._checks))
 
     @property
     def count(self) -> int:
         return len(self._outputs)
 
 
-def as_arrays(functions: Sequence[Function], *operands: HostArray) -> Iterator[Case]:
+def as_arrays(functions: Sequence[TableFunction], *operands: HostArray) -> Iterator[TableCase]:
     """All functions of the same operands."""
     for begin in range(0, len(functions), OUTPUTS):
-        writer = Writer(*operands)
+        writer = ProgramWriter(*operands)
         for function in functions[begin : begin + OUTPUTS]:
             writer.want(function, writer.arguments, operands)
         yield writer.case("arrays")
 
 
-def as_constant_arrays(functions: Sequence[Function], *operands: HostArray) -> Iterator[Case]:
+def as_constant_arrays(functions: Sequence[TableFunction], *operands: HostArray) -> Iterator[TableCase]:
     """The same, with operands that are parts of the program. They are too large to be folded."""
     for begin in range(0, len(functions), OUTPUTS):
-        writer = Writer()
+        writer = ProgramWriter()
         positions = [writer.constant(values) for values in operands]
         for function in functions[begin : begin + OUTPUTS]:
             writer.want(function, positions, operands)
         yield writer.case("constant arrays")
 
 
-def one_scalar(functions: Sequence[Function], x: HostArray, scalars: HostArray) -> Iterator[Case]:
+def one_scalar(functions: Sequence[TableFunction], x: HostArray, scalars: HostArray) -> Iterator[TableCase]:
     """Both operands of each function in turn, and both at once: one program for all scalars."""
     for begin in range(0, len(functions), OUTPUTS // 3):
         for scalar in (scalars[index : index + 1].reshape(()) for index in range(len(scalars))):
-            writer = Writer(x, scalar)
+            writer = ProgramWriter(x, scalar)
             spread = np.broadcast_to(scalar, x.shape)
             array, number = writer.arguments
             for function in functions[begin : begin + OUTPUTS // 3]:
@@ -108,9 +108,9 @@ def one_scalar(functions: Sequence[Function], x: HostArray, scalars: HostArray) 
             yield writer.case("scalars")
 
 
-def one_constant(functions: Sequence[Function], x: HostArray, constants: HostArray) -> Iterator[Case]:
+def one_constant(functions: Sequence[TableFunction], x: HostArray, constants: HostArray) -> Iterator[TableCase]:
     """Each constant as either operand of each function."""
-    writer = Writer(x)
+    writer = ProgramWriter(x)
     for function in functions:
         for index in range(len(constants)):
             number = constants[index : index + 1].reshape(())
@@ -120,31 +120,31 @@ def one_constant(functions: Sequence[Function], x: HostArray, constants: HostArr
             writer.want(function, (position, writer.arguments[0]), (spread, x))
             if writer.count >= OUTPUTS:
                 yield writer.case("constants")
-                writer = Writer(x)
+                writer = ProgramWriter(x)
     if writer.count:
         yield writer.case("constants")
 
 
-def only_constants(functions: Sequence[Function], *operands: HostArray) -> Iterator[Case]:
+def only_constants(functions: Sequence[TableFunction], *operands: HostArray) -> Iterator[TableCase]:
     """Single numbers, which are folded before anything runs, by us or by the library."""
-    writer = Writer()
+    writer = ProgramWriter()
     for function in functions:
         for index in range(len(operands[0])):
             numbers = [values[index : index + 1].reshape(()) for values in operands]
             writer.want(function, [writer.constant(number) for number in numbers], numbers)
             if writer.count >= 8 * OUTPUTS:
                 yield writer.case("only constants")
-                writer = Writer()
+                writer = ProgramWriter()
     if writer.count:
         yield writer.case("only constants")
 
 
-def as_scalars(functions: Sequence[Function], values: HostArray) -> Iterator[Case]:
+def as_scalars(functions: Sequence[TableFunction], values: HostArray) -> Iterator[TableCase]:
     """Functions of one scalar: one program for all of them."""
     for begin in range(0, len(functions), OUTPUTS):
         for index in range(len(values)):
             number = values[index : index + 1].reshape(())
-            writer = Writer(number)
+            writer = ProgramWriter(number)
             for function in functions[begin : begin + OUTPUTS]:
                 writer.want(function, writer.arguments, (number,))
             yield writer.case("scalars")
@@ -294,7 +294,7 @@ _COMPLEX: Expressions = {
 }
 
 
-def expressions(dtype: DType, every: bool) -> Iterator[Case]:
+def expressions(dtype: DType, every: bool) -> Iterator[TableCase]:
     """Each alone in its program with its operands as arrays, and all of a kind in one program."""
     kind = KIND[dtype]
     exact: Expressions = {}
@@ -324,4 +324,4 @@ def expressions(dtype: DType, every: bool) -> Iterator[Case]:
                 Check(name, dtype, rule, function, (x, y), any_zero=name in ("fmax", "clip"))  # type: ignore[arg-type]
                 for name, function in some
             )
-            yield Case("expressions", record(together, spec, spec), (x, y), checks)
+            yield TableCase("expressions", record(together, spec, spec), (x, y), checks)

@@ -32,7 +32,7 @@ from anygpu.testing.special_values.comparison import (
     unary_reference,
     wrong,
 )
-from anygpu.testing.special_values.programs import Case, Function, Writer, expressions
+from anygpu.testing.special_values.programs import ProgramWriter, TableCase, TableFunction, expressions
 
 #: all: the whole table; some: what fits into every run of the tests.
 Amount = Literal["all", "some"]
@@ -45,7 +45,7 @@ _ROUNDED_BINARY: dict[BinaryFunction, Rule] = {
 }
 
 
-def cases(amount: Amount = "all") -> Iterator[Case]:
+def cases(amount: Amount = "all") -> Iterator[TableCase]:
     for dtype in TYPES:
         yield from _unary(dtype, amount)
         yield from _binary(dtype, amount)
@@ -55,15 +55,15 @@ def cases(amount: Amount = "all") -> Iterator[Case]:
         yield from expressions(dtype, amount == "all")
 
 
-def _unary_function(fn: UnaryFunction, dtype: DType) -> Function:
+def _unary_function(fn: UnaryFunction, dtype: DType) -> TableFunction:
     plain = fn in _EXACT_UNARY or (fn in ("abs", "sign") and KIND[dtype] != "complex")
     rule: Rule = "exact" if plain else _ROUNDED_UNARY.get(fn, "function")
     of_zero = fn == "reciprocal" and KIND[dtype] in ("signed", "unsigned")
     reference = unary_reference(fn)
-    return Function(Unary(fn), fn, dtype, rule, reference, unspecified=(lambda x: x == 0) if of_zero else None)
+    return TableFunction(Unary(fn), fn, dtype, rule, reference, unspecified=(lambda x: x == 0) if of_zero else None)
 
 
-def _unary(dtype: DType, amount: Amount) -> Iterator[Case]:
+def _unary(dtype: DType, amount: Amount) -> Iterator[TableCase]:
     functions = [_unary_function(fn, dtype) for fn in UNARY if is_defined(fn, dtype)]
     values = special_values(dtype)
     yield from programs.as_arrays(functions, values)
@@ -73,11 +73,11 @@ def _unary(dtype: DType, amount: Amount) -> Iterator[Case]:
         yield from programs.as_scalars(functions, values if amount == "all" else few_values(dtype))
 
 
-def _binary_function(fn: BinaryFunction, dtype: DType) -> Function:
+def _binary_function(fn: BinaryFunction, dtype: DType) -> TableFunction:
     rule: Rule = _ROUNDED_BINARY.get(fn, "exact") if KIND[dtype] in ("float", "complex") else "exact"
     any_zero = fn in ("minimum", "maximum")
     either = _root_or_power if fn == "power" and KIND[dtype] == "float" else None
-    return Function(Binary(fn), fn, dtype, rule, binary_reference(fn), any_zero=any_zero, unspecified=either)
+    return TableFunction(Binary(fn), fn, dtype, rule, binary_reference(fn), any_zero=any_zero, unspecified=either)
 
 
 def _root_or_power(x: HostArray, y: HostArray) -> HostArray:
@@ -85,7 +85,7 @@ def _root_or_power(x: HostArray, y: HostArray) -> HostArray:
     return np.asarray((y == 0.5) & ((np.abs(x) < np.finfo(x.dtype).tiny) | np.isinf(x)))
 
 
-def _binary(dtype: DType, amount: Amount) -> Iterator[Case]:
+def _binary(dtype: DType, amount: Amount) -> Iterator[TableCase]:
     functions = [_binary_function(fn, dtype) for fn in BINARY if is_defined(fn, dtype)]
     negative_powers = KIND[dtype] == "signed"
     if negative_powers:
@@ -113,12 +113,12 @@ def _binary(dtype: DType, amount: Amount) -> Iterator[Case]:
             yield _with_constant(_binary_function("power", dtype), values, exponent)
     if KIND[dtype] == "float":
         exponents = np.array([0, 1, -1, 3, -10, 24, -24, 100, -130, 127, 128, 1023, 2000, -2100, 2**31 - 1, -(2**31)])
-        scale = Function(Binary("ldexp"), "ldexp", dtype, "exact", np.ldexp)
+        scale = TableFunction(Binary("ldexp"), "ldexp", dtype, "exact", np.ldexp)
         yield from programs.as_arrays([scale], *pairs(values, exponents.astype(np.int32)))
 
 
-def _with_constant(function: Function, x: HostArray, number: HostArray) -> Case:
-    writer = Writer(x)
+def _with_constant(function: TableFunction, x: HostArray, number: HostArray) -> TableCase:
+    writer = ProgramWriter(x)
     position = writer.repeated(writer.constant(np.asarray(number)), x.shape)
     writer.want(function, (writer.arguments[0], position), (x, np.broadcast_to(number, x.shape)))
     return writer.case("constants")
@@ -129,9 +129,9 @@ def _is_looked_at(dtype: DType, amount: Amount) -> bool:
     return amount == "all" or dtype in ("int32", "float32")
 
 
-def _casts(dtype: DType, amount: Amount) -> Iterator[Case]:
+def _casts(dtype: DType, amount: Amount) -> Iterator[TableCase]:
     functions = [
-        Function(Cast(target), f"cast to {target}", dtype, "exact", cast_reference(target),
+        TableFunction(Cast(target), f"cast to {target}", dtype, "exact", cast_reference(target),
                  unspecified=_beyond(dtype, target), moves=KIND[target] == "bool" and KIND[dtype] == "bool")
         for target in TYPES if target != dtype
     ]  # fmt: skip
@@ -158,12 +158,12 @@ def _beyond(source: DType, target: DType) -> Any:
     return beyond
 
 
-def _selections(dtype: DType) -> Iterator[Case]:
+def _selections(dtype: DType) -> Iterator[TableCase]:
     a, b = pairs(few_values(dtype), special_values(dtype))
-    choose = Function(Select(), "select", dtype, "exact", np.where, moves=True)
+    choose = TableFunction(Select(), "select", dtype, "exact", np.where, moves=True)
     for offset in (0, 1):
         condition = np.arange(len(a)) % 2 == offset
-        writer = Writer(condition, a, b)
+        writer = ProgramWriter(condition, a, b)
         writer.want(choose, writer.arguments, (condition, a, b))
         for number in few_values(dtype)[: programs.OUTPUTS - 1]:
             position = writer.repeated(writer.constant(np.asarray(number)), a.shape)
@@ -172,7 +172,7 @@ def _selections(dtype: DType) -> Iterator[Case]:
         yield writer.case("arrays and constants")
 
 
-def _lines(dtype: DType) -> Iterator[Case]:
+def _lines(dtype: DType) -> Iterator[TableCase]:
     """Reductions and scans along short lines of every pair, and along long ones that are equal but for one element."""
     for kind in ("sum", "prod", "max"):
         values = pair_values(dtype) if kind == "max" else summands(dtype)
@@ -184,8 +184,8 @@ def _lines(dtype: DType) -> Iterator[Case]:
     rows = np.stack(pairs(pair_values(dtype), few_values(dtype)), axis=1)
     yield from programs.as_arrays(
         [
-            Function(Sort(1), "sort", dtype, "exact", lambda x: np.sort(x, axis=1, kind="stable")),
-            Function(Argsort(1), "argsort", dtype, "exact", lambda x: np.argsort(x, axis=1, kind="stable")),
+            TableFunction(Sort(1), "sort", dtype, "exact", lambda x: np.sort(x, axis=1, kind="stable")),
+            TableFunction(Argsort(1), "argsort", dtype, "exact", lambda x: np.argsort(x, axis=1, kind="stable")),
         ],
         rows,
     )
@@ -200,7 +200,7 @@ def _many(values: HostArray, kind: str) -> HostArray:
     return values[np.isin(values, steady) | (np.isnan(values) & (values.dtype.kind == "f"))]
 
 
-def _reductions(dtype: DType, kind: str) -> list[Function]:
+def _reductions(dtype: DType, kind: str) -> list[TableFunction]:
     names = {"sum": ("any",), "prod": ("all",)} if dtype == "bool" else {"sum": ("sum",), "prod": ("prod",)}
     return [
         _line(Reduce(fn, (1,)), f"reduce {fn}", fn, dtype, _reduced(fn))  # type: ignore[arg-type]
@@ -216,16 +216,16 @@ def _reduced(fn: str) -> Any:
     return reduced
 
 
-def _scans(dtype: DType, kind: str) -> list[Function]:
+def _scans(dtype: DType, kind: str) -> list[TableFunction]:
     if dtype == "bool":
         return []
     names = ("max", "min") if kind == "max" else (kind,)
     return [_line(Scan(fn, 1), f"scan {fn}", fn, dtype, scan_reference(fn)) for fn in names]  # type: ignore[arg-type]
 
 
-def _line(op: Primitive, what: str, fn: str, dtype: DType, reference: Any) -> Function:
+def _line(op: Primitive, what: str, fn: str, dtype: DType, reference: Any) -> TableFunction:
     rule: Rule = "sum" if fn in ("sum", "prod") and is_inexact(dtype) else "exact"
-    return Function(op, what, dtype, rule, reference, any_zero=fn in ("max", "min"))
+    return TableFunction(op, what, dtype, rule, reference, any_zero=fn in ("max", "min"))
 
 
 # -- the table on a device: how much was compared, and what differs
@@ -272,7 +272,7 @@ class Tally(msgspec.Struct):
         return sum(each.differ for each in self.differences)
 
 
-def tally(cases: Iterable[Case], computer: Callable[[], Computer]) -> Tally:
+def tally(cases: Iterable[TableCase], computer: Callable[[], Computer]) -> Tally:
     """Of all cases, on whatever `computer()` gives then: a worker that has died is replaced."""
     found = Tally()
     for case in cases:
@@ -281,7 +281,7 @@ def tally(cases: Iterable[Case], computer: Callable[[], Computer]) -> Tally:
     return found
 
 
-def _compare(case: Case, computer: Callable[[], Computer], found: Tally) -> None:
+def _compare(case: TableCase, computer: Callable[[], Computer], found: Tally) -> None:
     try:
         worker = computer()
         lacking = {lack.node for lack in worker.supports(case.program)}
@@ -292,7 +292,7 @@ def _compare(case: Case, computer: Callable[[], Computer], found: Tally) -> None
                 program = without_dead_code(
                     Program.trusted(case.program.nodes, (output,), case.program.specs, case.program.lines)
                 )
-                _compare(Case(case.form, program, case.inputs, (check,)), computer, found)
+                _compare(TableCase(case.form, program, case.inputs, (check,)), computer, found)
             return
         sentence = f"raised {type(error).__name__}: {str(error)[:200]}"
         _note(found, case, case.checks[0], 1, case.program.results[0].size, (sentence,))
@@ -300,7 +300,7 @@ def _compare(case: Case, computer: Callable[[], Computer], found: Tally) -> None
     count(case, lacking, results, found)
 
 
-def count(case: Case, lacking: set[int], results: Sequence[HostArray], found: Tally) -> None:
+def count(case: TableCase, lacking: set[int], results: Sequence[HostArray], found: Tally) -> None:
     """Add the results of one case. What the device lacks, and what takes a value from there, is not compared."""
     lacking = _depending(case.program, lacking)
     for output, check, got in zip(case.program.outputs, case.checks, results, strict=True):
@@ -350,5 +350,5 @@ def _shown(value: Any) -> str:
     return repr(value.item()) if isinstance(value, np.ndarray | np.generic) else repr(value)
 
 
-def _note(found: Tally, case: Case, check: Check, differ: int, size: int, examples: tuple[str, ...]) -> None:
+def _note(found: Tally, case: TableCase, check: Check, differ: int, size: int, examples: tuple[str, ...]) -> None:
     found.differences.append(Difference(case.form, check.what, check.dtype, differ, size, examples))

@@ -13,7 +13,7 @@ import llvmlite.binding as llvm
 from anygpu.base.typing import HostArray
 from anygpu.codegen.dialects.llvm.loops import module_text
 from anygpu.codegen.dialects.llvm.values import NativeTarget
-from anygpu.codegen.index import Index, Variable
+from anygpu.codegen.index import Index, IndexVariable
 from anygpu.codegen.kernel import Slot
 from anygpu.codegen.kernel_ir import Buffer, Expr, Let, Load, Loop, Name, Statement, Store
 from anygpu.codegen.nests.steps import Nest, NestProgram, Scratch
@@ -120,7 +120,7 @@ def program(
 
 
 def counter(name: str, count: int) -> Index:
-    return Index(0, [(Variable(name, 0, count - 1), 1)])
+    return Index(0, [(IndexVariable(name, 0, count - 1), 1)])
 
 
 def mapped(

@@ -104,12 +104,12 @@ def test_the_parser_reads_what_the_files_have() -> None:
         "static float f(float x) { #pragma OPENCL FP_CONTRACT ON\n const int k = x > 1.0f ? 1 : 0;"
         " for (int i = 0; i < 2; i++) { x *= 2.0f; } return -x + (float)k; }"
     )
-    assert isinstance(tree, c_syntax.Function)
+    assert isinstance(tree, c_syntax.CFunction)
     assert tree.contract
     declared, loop, result = tree.body
     assert isinstance(declared, c_syntax.Declare)
     assert isinstance(declared.value, c_syntax.Ternary)
-    assert isinstance(loop, c_syntax.Loop)
+    assert isinstance(loop, c_syntax.CLoop)
     assert not c_syntax.depends_on_data(loop)
     assert c_syntax.assigned_in(loop.body) == {"x"}
     assert isinstance(result, c_syntax.Return)

@@ -10,7 +10,7 @@ import pytest
 
 from anygpu.codegen.dialects.llvm.loops import module_text
 from anygpu.codegen.index import ZERO, Index, variable
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,

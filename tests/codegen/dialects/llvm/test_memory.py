@@ -11,7 +11,7 @@ import pytest
 from anygpu.base.typing import HostArray
 from anygpu.codegen.dialects.llvm.loops import module_text
 from anygpu.codegen.index import Clamped, Index, Quotient, Remainder, constant
-from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.index import IndexVariable as Counter
 from anygpu.codegen.kernel import Slot
 from anygpu.codegen.kernel_ir import Apply, Buffer, Let, Literal, Load, Loop, Name, Report, Statement, Store
 from anygpu.codegen.nests.steps import Nest, NestProgram

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anygpu.codegen.dialects.llvm import functions
-from anygpu.codegen.dialects.llvm.functions import C_NAME, Compiler, Number, builtin, converted, instruction, test
+from anygpu.codegen.dialects.llvm.functions import C_NAME, Compiler, CValue, builtin, converted, instruction, test
 from anygpu.codegen.dialects.llvm.values import Type, Value, constant
 from anygpu.codegen.target import COMPARISONS, LOGIC, OPERATORS, ComputeType
 from anygpu.errors import InvalidProgram
@@ -59,7 +59,7 @@ def applied(compiler: Compiler, fn: str, args: Sequence[Value], types: Sequence[
         return _extreme(compiler, fn, args, of)
     if of in _UNSIGNED and fn in ("abs", "order_key"):
         return first
-    numbers = [Number(C_NAME[type], value) for value, type in zip(args, types, strict=True)]
+    numbers = [CValue(C_NAME[type], value) for value, type in zip(args, types, strict=True)]
     if (of in _FLOATS and fn in _BUILTIN) or (of in _UNSIGNED and fn == "popcount"):
         made = builtin(w, compiler.target, _BUILTIN.get(fn, fn), numbers)
         if made is not None:
@@ -76,7 +76,7 @@ def _cast(compiler: Compiler, value: Value, source: ComputeType, wanted: str) ->
     if source == wanted:
         return value
     name = f"cast_{source}_{wanted}"
-    number = Number(C_NAME[source], value)
+    number = CValue(C_NAME[source], value)
     if functions.is_defined(name) and value.text[0] == "%":
         return compiler.call(name, [number]).value
     return converted(compiler.w, number, C_NAME[wanted]).value

@@ -53,27 +53,27 @@ _UNIT = 6755399441055744.0
 _UNIT_BITS = 0x4338000000000000
 
 
-class Number(NamedTuple):
+class CValue(NamedTuple):
     """A value with its type in C."""
 
     c: str
     value: Value
 
 
-def literal(text: str) -> Number:
+def literal(text: str) -> CValue:
     """A number as it is written in C."""
     if "." in text and not text.startswith("0x"):
         single = text.endswith("f")
-        return Number(
+        return CValue(
             "float" if single else "double", constant(float(text.rstrip("f")), Type("float" if single else "double"))
         )
     digits = text.rstrip("uUlL")
     suffix = text[len(digits) :].lower()
     type = {"": "int", "u": "uint", "l": "long", "ul": "ulong"}[suffix]
-    return Number(type, constant(int(digits, 0), Type(ELEMENT[type])))
+    return CValue(type, constant(int(digits, 0), Type(ELEMENT[type])))
 
 
-def converted(writer: Writer, number: Number, to: str) -> Number:
+def converted(writer: Writer, number: CValue, to: str) -> CValue:
     """A conversion between C's types of numbers."""
     source, value = number
     elem = ELEMENT[to]
@@ -83,12 +83,12 @@ def converted(writer: Writer, number: Number, to: str) -> Number:
     if known is not None and to != "bool":
         if source in UNSIGNED:
             known &= (1 << (32 if value.type.elem == "i32" else 64)) - 1
-        return Number(to, constant(known, Type(elem)))
+        return CValue(to, constant(known, Type(elem)))
     was = value.type.elem
     if to == "bool":
-        return Number(to, writer.compare("une" if was in FLOATS else "ne", value, constant(0, value.type)))
+        return CValue(to, writer.compare("une" if was in FLOATS else "ne", value, constant(0, value.type)))
     if was == elem:
-        return Number(to, value)
+        return CValue(to, value)
     if was in FLOATS:
         if elem in FLOATS:
             name = "fpext" if elem == "double" else "fptrunc"
@@ -99,12 +99,12 @@ def converted(writer: Writer, number: Number, to: str) -> Number:
     else:
         wider = was == "i1" or int(elem[1:]) > int(was[1:])
         name = ("zext" if source in UNSIGNED else "sext") if wider else "trunc"
-    return Number(to, writer.convert(name, value, elem))
+    return CValue(to, writer.convert(name, value, elem))
 
 
-def bits_as(writer: Writer, number: Number, to: str) -> Number:
+def bits_as(writer: Writer, number: CValue, to: str) -> CValue:
     """The same bits as another type."""
-    return Number(to, writer.convert("bitcast", number.value, ELEMENT[to]))
+    return CValue(to, writer.convert("bitcast", number.value, ELEMENT[to]))
 
 
 def test(op: str, type: str) -> str:
@@ -124,15 +124,15 @@ def instruction(op: str, type: str) -> str:
     return _ARITHMETIC[op]
 
 
-def alike(w: Writer, *numbers: Number) -> list[Number]:
+def alike(w: Writer, *numbers: CValue) -> list[CValue]:
     """Converted as C converts operands of different types, and in equally many lanes."""
     truths = len(numbers) > 1 and all(each.c == "bool" for each in numbers)
     to = "bool" if truths else max((each.c if each.c in _RANK else "int" for each in numbers), key=_RANK.__getitem__)
     same = [converted(w, each, to) for each in numbers]
-    return [Number(to, each) for each in w.fitted([each.value for each in same])]
+    return [CValue(to, each) for each in w.fitted([each.value for each in same])]
 
 
-def builtin(w: Writer, target: NativeTarget, name: str, args: Sequence[Number]) -> Number | None:
+def builtin(w: Writer, target: NativeTarget, name: str, args: Sequence[CValue]) -> CValue | None:
     """A function that OpenCL C has and that is a few instructions; `None` for others."""
     if name.startswith("as_"):
         return bits_as(w, args[0], name.removeprefix("as_"))
@@ -143,26 +143,26 @@ def builtin(w: Writer, target: NativeTarget, name: str, args: Sequence[Number]) 
     first, type = args[0].value, args[0].c
     match name:
         case "isnan":
-            return Number("bool", w.compare("uno", first, constant(0, first.type)))
+            return CValue("bool", w.compare("uno", first, constant(0, first.type)))
         case "isinf":
-            return Number("bool", w.compare("oeq", w.intrinsic("fabs", first), constant(float("inf"), first.type)))
+            return CValue("bool", w.compare("oeq", w.intrinsic("fabs", first), constant(float("inf"), first.type)))
         case "isfinite":
-            return Number("bool", w.compare("one", w.intrinsic("fabs", first), constant(float("inf"), first.type)))
+            return CValue("bool", w.compare("one", w.intrinsic("fabs", first), constant(float("inf"), first.type)))
         case "signbit":
             as_integer = w.convert("bitcast", first, "i32" if first.type.elem == "float" else "i64")
-            return Number("bool", w.compare("slt", as_integer, constant(0, as_integer.type)))
+            return CValue("bool", w.compare("slt", as_integer, constant(0, as_integer.type)))
         case "fabs":
-            return Number(type, w.intrinsic("fabs", first))
+            return CValue(type, w.intrinsic("fabs", first))
         case "sqrt" | "copysign":
-            return Number(type, w.intrinsic(name, *(each.value for each in args)))
+            return CValue(type, w.intrinsic(name, *(each.value for each in args)))
         case "floor" | "ceil" | "trunc" | "rint" if target.rounds:
-            return Number(type, w.intrinsic(name, first))
+            return CValue(type, w.intrinsic(name, first))
         case "fma":
-            return Number(type, w.intrinsic("fma", *(each.value for each in args)))
+            return CValue(type, w.intrinsic("fma", *(each.value for each in args)))
         case "clz":
-            return Number(type, w.intrinsic("ctlz", first, flags="false"))
+            return CValue(type, w.intrinsic("ctlz", first, flags="false"))
         case "popcount":
-            return Number(type, w.intrinsic("ctpop", first))
+            return CValue(type, w.intrinsic("ctpop", first))
         case "fmin" | "min":
             return _chosen(w, "<", *args)
         case "fmax" | "max":
@@ -170,25 +170,25 @@ def builtin(w: Writer, target: NativeTarget, name: str, args: Sequence[Number]) 
         case "clamp":
             return _chosen(w, "<", args[2], _chosen(w, ">", args[1], args[0]))
         case "mul_hi":
-            return Number(type, _high_product(w, first, args[1].value))
+            return CValue(type, _high_product(w, first, args[1].value))
     return None
 
 
-def _chosen(w: Writer, op: str, one: Number, other: Number) -> Number:
+def _chosen(w: Writer, op: str, one: CValue, other: CValue) -> CValue:
     """The first where it compares so with the second, and else the second: NaN in the first is left out."""
     a, b = w.fitted([one.value, other.value])
-    return Number(one.c, w.select(w.compare(test(op, one.c), a, b), a, b))
+    return CValue(one.c, w.select(w.compare(test(op, one.c), a, b), a, b))
 
 
-def _conversion(w: Writer, number: Number, to: str) -> Number:
+def _conversion(w: Writer, number: CValue, to: str) -> CValue:
     """What functions convert to integers are whole numbers of ordinary size; of others anything will do."""
     value = number.value
     if value.type.elem == "double" and to == "long":
         bits = w.convert("bitcast", w.binary("fadd", value, constant(_UNIT, value.type)), "i64")
-        return Number(to, w.binary("sub", bits, constant(_UNIT_BITS, bits.type)))
+        return CValue(to, w.binary("sub", bits, constant(_UNIT_BITS, bits.type)))
     result = converted(w, number, to)
     if value.type.elem in FLOATS and to in ("int", "uint", "long", "ulong"):
-        return Number(to, w.op(f"freeze {result.value}", result.value.type))
+        return CValue(to, w.op(f"freeze {result.value}", result.value.type))
     return result
 
 
@@ -212,7 +212,7 @@ _ATTRIBUTES = "nounwind"
 
 
 #: A number, or a struct as its fields.
-Operand = Number | dict[str, Number]
+Operand = CValue | dict[str, CValue]
 
 
 @cache
@@ -223,7 +223,7 @@ def definitions() -> dict[str, str | Template]:
 
 
 @cache
-def definition(name: str) -> c.Function | c.StructType:
+def definition(name: str) -> c.CFunction | c.StructType:
     found = definitions()[name]
     return c.parsed(found.text() if isinstance(found, Template) else found)
 
@@ -232,7 +232,7 @@ def is_defined(name: str) -> bool:
     return name in definitions()
 
 
-def function(name: str) -> c.Function:
+def function(name: str) -> c.CFunction:
     found = definition(name)
     if isinstance(found, c.StructType):
         raise InvalidProgram(f"{name}: is not a function.")
@@ -248,12 +248,12 @@ class Compiler:
 
     # -- calls
 
-    def call(self, name: str, args: Sequence[Number]) -> Number:
+    def call(self, name: str, args: Sequence[CValue]) -> CValue:
         """A call of a function from a kernel: of one that LLVM puts into its place, written once."""
         lanes = max((each.value.type.lanes for each in args), default=1)
         return self.outside(name, args, lanes, "alwaysinline")
 
-    def outside(self, name: str, args: Sequence[Number], lanes: int, how: str) -> Number:
+    def outside(self, name: str, args: Sequence[CValue], lanes: int, how: str) -> CValue:
         """A call of a function that stands in the module for itself; of structs it has none."""
         made = function(self._suited(name))
         own_rounds = c.has_own_rounds(made)
@@ -266,25 +266,25 @@ class Compiler:
         given = [converted(self.w, x, type).value for x, (type, _) in zip(args, made.parameters, strict=True)]
         result = Type(ELEMENT[made.result], lanes)
         operands = ", ".join(str(self.w.fit(each, lanes)) for each in given)
-        return Number(made.result, self.w.op(f"call {result} {full}({operands})", result))
+        return CValue(made.result, self.w.op(f"call {result} {full}({operands})", result))
 
     def _suited(self, name: str) -> str:
         """The function that the processor has instructions for."""
         return f"long_{name}" if name == "fmod_f64" and not self.target.fuses else name
 
-    def inlined(self, made: c.Function, args: Sequence[Operand]) -> Operand:
+    def inlined(self, made: c.CFunction, args: Sequence[Operand]) -> Operand:
         """The value of a function, computed here."""
         scope: dict[str, Operand] = {}
         for value, (type, name) in zip(args, made.parameters, strict=True):
-            scope[name] = converted(self.w, value, type) if isinstance(value, Number) else value
+            scope[name] = converted(self.w, value, type) if isinstance(value, CValue) else value
         result = _Body(self, made.contract).run(made.body, scope)
         if result is None:
             raise InvalidProgram(f"{made.name}: returns nothing.")
-        return converted(self.w, result, made.result) if isinstance(result, Number) else result
+        return converted(self.w, result, made.result) if isinstance(result, CValue) else result
 
     def named(self, name: str, args: Sequence[Operand], *, rare: bool = False) -> Operand:
         """A call of a function of the C text, by its name there."""
-        numbers = [each for each in args if isinstance(each, Number)]
+        numbers = [each for each in args if isinstance(each, CValue)]
         if name not in definitions() and numbers:
             found = builtin(self.w, self.target, name, numbers)
             if found is not None:
@@ -307,7 +307,7 @@ class _Body:
         self.contract = contract
         self.rare = rare
 
-    def run(self, statements: tuple[c.Statement, ...], scope: dict[str, Operand]) -> Operand | None:
+    def run(self, statements: tuple[c.CStatement, ...], scope: dict[str, Operand]) -> Operand | None:
         """What the statements return; `None` when they end without."""
         for number, each in enumerate(statements):
             match each:
@@ -317,16 +317,16 @@ class _Body:
                     self.set(each, scope)
                 case c.Return():
                     return self.value(each.value, scope)
-                case c.If() if isinstance(each.body[-1], c.Return):
+                case c.CIf() if isinstance(each.body[-1], c.Return):
                     condition = self.condition(each.condition, scope)
                     yes = self.run(each.body, dict(scope))
                     no = self.run(statements[number + 1 :], scope)
-                    if not isinstance(yes, Number) or not isinstance(no, Number):
+                    if not isinstance(yes, CValue) or not isinstance(no, CValue):
                         raise InvalidProgram("a function returns numbers on one way only.")
                     return self.select(condition, yes, no)
-                case c.If():
+                case c.CIf():
                     self.conditional(each, scope)
-                case c.Loop():
+                case c.CLoop():
                     self.loop(each, scope)
         return None
 
@@ -336,22 +336,22 @@ class _Body:
             value = c.Struct(type, value.fields)
         made = self.value(value, scope)
         # Truth values stay what they are until somebody calculates with them.
-        return converted(self.w, made, type) if isinstance(made, Number) and made.c != "bool" else made
+        return converted(self.w, made, type) if isinstance(made, CValue) and made.c != "bool" else made
 
     def set(self, statement: c.Set, scope: dict[str, Operand]) -> None:
         value, old = self.number(statement.value, scope), scope[statement.name]
-        if isinstance(old, Number):
+        if isinstance(old, CValue):
             scope[statement.name] = converted(self.w, value, old.c)
         else:
             scope[statement.name] = old | {statement.field: converted(self.w, value, old[statement.field].c)}
 
-    def conditional(self, statement: c.If, scope: dict[str, Operand]) -> None:
+    def conditional(self, statement: c.CIf, scope: dict[str, Operand]) -> None:
         """Skipped where it holds in no lane; where it holds in some, only those get new values."""
         condition = self.condition(statement.condition, scope)
         names = sorted(assigned) if (assigned := c.assigned_in(statement.body)) else []
         lanes = condition.type.lanes
         old = [each for name in names for each in _flat(scope[name])]
-        old = [Number(each.c, self.w.fit(each.value, max(lanes, each.value.type.lanes))) for each in old]
+        old = [CValue(each.c, self.w.fit(each.value, max(lanes, each.value.type.lanes))) for each in old]
 
         def inside() -> list[Value]:
             inner = dict(scope)
@@ -363,9 +363,9 @@ class _Body:
             ]
 
         made = self.w.when(self.w.any_lane(condition), inside, [each.value for each in old], rare=True)
-        _unflatten(names, [Number(each.c, value) for each, value in zip(old, made, strict=True)], scope)
+        _unflatten(names, [CValue(each.c, value) for each, value in zip(old, made, strict=True)], scope)
 
-    def loop(self, statement: c.Loop, scope: dict[str, Operand]) -> None:
+    def loop(self, statement: c.CLoop, scope: dict[str, Operand]) -> None:
         """A loop of as many rounds in all lanes."""
         inner = dict(scope)
         self.run(statement.start, inner)
@@ -373,14 +373,14 @@ class _Body:
         lanes = max(each.value.type.lanes for name in scope for each in _flat(scope[name]))
         counters = {each.name for each in statement.start if isinstance(each, c.Declare)}
         old = [
-            Number(each.c, each.value if name in counters else self.w.fit(each.value, lanes))
+            CValue(each.c, each.value if name in counters else self.w.fit(each.value, lanes))
             for name in names
             for each in _flat(inner[name])
         ]
 
         def round_of(now: Sequence[Value]) -> tuple[Sequence[Value], Value]:
             here = dict(inner)
-            _unflatten(names, [Number(each.c, value) for each, value in zip(old, now, strict=True)], here)
+            _unflatten(names, [CValue(each.c, value) for each, value in zip(old, now, strict=True)], here)
             self.run(statement.body, here)
             self.run(statement.step, here)
             after = [each for name in names for each in _flat(here[name])]
@@ -388,14 +388,14 @@ class _Body:
 
         enter = self.condition(statement.condition, inner)
         made = self.w.while_loop([each.value for each in old], round_of, enter)
-        _unflatten(names, [Number(each.c, value) for each, value in zip(old, made, strict=True)], inner)
+        _unflatten(names, [CValue(each.c, value) for each, value in zip(old, made, strict=True)], inner)
         scope.update({name: inner[name] for name in names if name in scope})
 
     # -- expressions
 
-    def number(self, expression: c.Expression, scope: dict[str, Operand]) -> Number:
+    def number(self, expression: c.Expression, scope: dict[str, Operand]) -> CValue:
         found = self.value(expression, scope)
-        if not isinstance(found, Number):
+        if not isinstance(found, CValue):
             raise InvalidProgram(f"a struct stands where a number is expected: {expression}")
         return found
 
@@ -403,26 +403,27 @@ class _Body:
         return converted(self.w, self.number(expression, scope), "bool").value
 
     def value(self, expression: c.Expression, scope: dict[str, Operand]) -> Operand:
+        """Writes an expression of C; returns its value, or a structure of values."""
         match expression:
-            case c.Number():
+            case c.CNumber():
                 return literal(expression.text)
             case c.Name():
                 return scope[expression.name]
-            case c.Field():
+            case c.CField():
                 of = self.value(expression.of, scope)
-                if isinstance(of, Number):
+                if isinstance(of, CValue):
                     raise InvalidProgram(f"a number has no field: {expression}")
                 return of[expression.name]
             case c.Call():
                 args = [self.value(each, scope) for each in expression.args]
                 return self.compiler.named(expression.name, args, rare=self.rare)
-            case c.Cast():
+            case c.CCast():
                 return converted(self.w, self.number(expression.of, scope), expression.type)
             case c.Struct():
                 return self.struct(expression, scope)
-            case c.Unary():
+            case c.CUnary():
                 return self.unary(expression.op, self.number(expression.of, scope))
-            case c.Binary():
+            case c.CBinary():
                 return self.binary(expression, scope)
             case c.Ternary():
                 condition = self.condition(expression.condition, scope)
@@ -430,33 +431,35 @@ class _Body:
 
     def struct(self, expression: c.Struct, scope: dict[str, Operand]) -> Operand:
         made = definition(expression.type)
-        if isinstance(made, c.Function):
+        if isinstance(made, c.CFunction):
             raise InvalidProgram(f"{expression.type}: is not a struct.")
         return {
             name: converted(self.w, self.number(each, scope), type)
             for (name, type), each in zip(made.fields.items(), expression.fields, strict=True)
         }
 
-    def unary(self, op: str, of: Number) -> Number:
+    def unary(self, op: str, of: CValue) -> CValue:
+        """Writes `!`, `~` or `-` of a value, promoted as C does."""
         if op == "!":
             value = converted(self.w, of, "bool").value
-            return Number("bool", self.w.binary("xor", value, constant(True, value.type)))
+            return CValue("bool", self.w.binary("xor", value, constant(True, value.type)))
         (of,) = alike(self.w, of)
         if op == "~":
-            return Number(of.c, self.w.binary("xor", of.value, constant(-1, of.value.type)))
+            return CValue(of.c, self.w.binary("xor", of.value, constant(-1, of.value.type)))
         if of.c in ("float", "double"):
             if of.value.text.startswith("0x") and of.value.type.lanes == 1:
                 sign = int(of.value.text, 16) ^ (1 << 63)
-                return Number(of.c, Value(f"0x{sign:016X}", of.value.type))
-            return Number(of.c, self.w.op(f"fneg {of.value}", of.value.type))
-        return Number(of.c, self.w.binary("sub", constant(0, of.value.type), of.value))
+                return CValue(of.c, Value(f"0x{sign:016X}", of.value.type))
+            return CValue(of.c, self.w.op(f"fneg {of.value}", of.value.type))
+        return CValue(of.c, self.w.binary("sub", constant(0, of.value.type), of.value))
 
-    def select(self, condition: Value, yes: Number, no: Number) -> Number:
+    def select(self, condition: Value, yes: CValue, no: CValue) -> CValue:
         yes, no = alike(self.w, yes, no)
         lanes = max(condition.type.lanes, yes.value.type.lanes)
-        return Number(yes.c, self.w.select(condition, self.w.fit(yes.value, lanes), self.w.fit(no.value, lanes)))
+        return CValue(yes.c, self.w.select(condition, self.w.fit(yes.value, lanes), self.w.fit(no.value, lanes)))
 
-    def binary(self, expression: c.Binary, scope: dict[str, Operand]) -> Number:
+    def binary(self, expression: c.CBinary, scope: dict[str, Operand]) -> CValue:
+        """Writes a binary operator; fuses a product into a sum where contraction is on."""
         op = expression.op
         if self.contract and op in ("+", "-"):
             fused = self.fused(expression, scope)
@@ -465,17 +468,17 @@ class _Body:
         one, other = self.number(expression.one, scope), self.number(expression.other, scope)
         if op in ("&&", "||"):
             truths = [converted(self.w, each, "bool").value for each in (one, other)]
-            return Number("bool", self.w.binary("and" if op == "&&" else "or", *self.w.fitted(truths)))
+            return CValue("bool", self.w.binary("and" if op == "&&" else "or", *self.w.fitted(truths)))
         if op in ("<<", ">>"):
             return self.shift(op, one, other)
         one, other = alike(self.w, one, other)
         if op in TESTS:
-            return Number("bool", self.w.compare(test(op, one.c), one.value, other.value))
+            return CValue("bool", self.w.compare(test(op, one.c), one.value, other.value))
         if one.c == "bool":
             one, other = (converted(self.w, each, "int") for each in (one, other))
-        return Number(one.c, self.w.binary(instruction(op, one.c), one.value, other.value))
+        return CValue(one.c, self.w.binary(instruction(op, one.c), one.value, other.value))
 
-    def shift(self, op: str, one: Number, other: Number) -> Number:
+    def shift(self, op: str, one: CValue, other: CValue) -> CValue:
         """By less than the width of the type, whatever is asked for: as OpenCL C defines it."""
         (one,) = alike(self.w, one)
         by = converted(self.w, other, one.c).value
@@ -483,14 +486,14 @@ class _Body:
             by = self.w.binary("and", by, constant(8 * (4 if one.value.type.elem == "i32" else 8) - 1, by.type))
         value, by = self.w.fitted([one.value, by])
         name = "shl" if op == "<<" else "lshr" if one.c in UNSIGNED else "ashr"
-        return Number(one.c, self.w.binary(name, value, by))
+        return CValue(one.c, self.w.binary(name, value, by))
 
-    def fused(self, expression: c.Binary, scope: dict[str, Operand]) -> Number | None:
+    def fused(self, expression: c.CBinary, scope: dict[str, Operand]) -> CValue | None:
         """A product with a sum, rounded once where the processor can."""
         one, other = expression.one, expression.other
-        first = isinstance(one, c.Binary) and one.op == "*"
+        first = isinstance(one, c.CBinary) and one.op == "*"
         product, rest = (one, other) if first else (other, one)
-        if not isinstance(product, c.Binary) or product.op != "*":
+        if not isinstance(product, c.CBinary) or product.op != "*":
             return None
         a, b, d = (self.number(each, scope) for each in (product.one, product.other, rest))
         a, b, d = alike(self.w, a, b, d)
@@ -498,46 +501,46 @@ class _Body:
             return None
         if expression.op == "-":
             a, d = (a, self.unary("-", d)) if first else (self.unary("-", a), d)
-            a, d = (Number(each.c, self.w.fit(each.value, b.value.type.lanes)) for each in (a, d))
-        return Number(a.c, self.w.intrinsic("fmuladd", a.value, b.value, d.value))
+            a, d = (CValue(each.c, self.w.fit(each.value, b.value.type.lanes)) for each in (a, d))
+        return CValue(a.c, self.w.intrinsic("fmuladd", a.value, b.value, d.value))
 
 
-def _flat(operand: Operand) -> list[Number]:
-    return [operand] if isinstance(operand, Number) else list(operand.values())
+def _flat(operand: Operand) -> list[CValue]:
+    return [operand] if isinstance(operand, CValue) else list(operand.values())
 
 
-def _unflatten(names: Sequence[str], numbers: Sequence[Number], scope: dict[str, Operand]) -> None:
+def _unflatten(names: Sequence[str], numbers: Sequence[CValue], scope: dict[str, Operand]) -> None:
     """Puts numbers back to where `_flat` took them from."""
     left = iter(numbers)
     for name in names:
         old = scope[name]
-        scope[name] = next(left) if isinstance(old, Number) else {field: next(left) for field in old}
+        scope[name] = next(left) if isinstance(old, CValue) else {field: next(left) for field in old}
 
 
-def _text(full: str, made: c.Function, lanes: int, how: str, writer: Writer, target: NativeTarget) -> str:
+def _text(full: str, made: c.CFunction, lanes: int, how: str, writer: Writer, target: NativeTarget) -> str:
     """A function of the module."""
     inner = Writer(writer.declared)
-    parameters = [Number(type, Value(f"%{name}", Type(ELEMENT[type], lanes))) for type, name in made.parameters]
+    parameters = [CValue(type, Value(f"%{name}", Type(ELEMENT[type], lanes))) for type, name in made.parameters]
     result = Compiler(inner, target).inlined(made, parameters)
-    if not isinstance(result, Number):
+    if not isinstance(result, CValue):
         raise InvalidProgram(f"{full}: a function of a kernel returns a number.")
     return _finished(inner, full, parameters, inner.fit(result.value, lanes), how, target)
 
 
-def _lane_by_lane(full: str, made: c.Function, lanes: int, how: str, writer: Writer, target: NativeTarget) -> str:
+def _lane_by_lane(full: str, made: c.CFunction, lanes: int, how: str, writer: Writer, target: NativeTarget) -> str:
     """A function of the module that calls the one for single numbers."""
     inner = Writer(writer.declared)
     compiler = Compiler(inner, target)
-    parameters = [Number(type, Value(f"%{name}", Type(ELEMENT[type], lanes))) for type, name in made.parameters]
+    parameters = [CValue(type, Value(f"%{name}", Type(ELEMENT[type], lanes))) for type, name in made.parameters]
     results = []
     for lane in range(lanes):
-        given = [Number(each.c, inner.lane(each.value, lane)) for each in parameters]
+        given = [CValue(each.c, inner.lane(each.value, lane)) for each in parameters]
         results.append(compiler.outside(made.name, given, 1, how).value)
     return _finished(inner, full, parameters, inner.gathered(results), how, target)
 
 
 def _finished(
-    inner: Writer, full: str, parameters: Sequence[Number], result: Value, how: str, target: NativeTarget
+    inner: Writer, full: str, parameters: Sequence[CValue], result: Value, how: str, target: NativeTarget
 ) -> str:
     taken = ", ".join(str(each.value) for each in parameters)
     attributes = f"{how} {_ATTRIBUTES} {attributes_of(target)}"

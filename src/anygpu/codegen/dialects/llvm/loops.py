@@ -7,11 +7,11 @@ from math import gcd
 
 from anygpu.codegen.dialects.llvm import expressions
 from anygpu.codegen.dialects.llvm.functions import Compiler, attributes_of
-from anygpu.codegen.dialects.llvm.memory import Counter, Memory, Multiple, Region, stored_type
+from anygpu.codegen.dialects.llvm.memory import Counter, LaneMemory, Multiple, Region, stored_type
 from anygpu.codegen.dialects.llvm.statements import (
-    Body,
-    Bound,
-    Unit,
+    LoopBound,
+    NestBody,
+    NestUnit,
     assigned,
     divides,
     is_light,
@@ -24,7 +24,7 @@ from anygpu.codegen.kernel_ir import (
     Loop,
     Name,
 )
-from anygpu.codegen.nests.steps import MOST_LINES, Nest, NestProgram, TooLarge
+from anygpu.codegen.nests.steps import MOST_LINES, Nest, NestProgram, NestTooLarge
 from anygpu.codegen.target import ComputeType
 from anygpu.program.dtypes import is_floating
 
@@ -49,7 +49,7 @@ _DEPTH = 64
 Sums = list[Value]
 
 
-def write_pairwise(body: Body, loop: Loop, start: Bound, stop: Bound) -> None:
+def write_pairwise(body: NestBody, loop: Loop, start: LoopBound, stop: LoopBound) -> None:
     """Adds to each of the loop's accumulators what the loop adds to it."""
     totals = _Pairwise(body, loop, start).sums(start, stop)
     for (name, _), total in zip(loop.sums, totals, strict=True):
@@ -67,7 +67,9 @@ def _blocks(length: int) -> list[int]:
 
 
 class _Pairwise:
-    def __init__(self, body: Body, loop: Loop, start: Bound) -> None:
+    """Writes a loop whose sums are added pairwise, in NumPy's order."""
+
+    def __init__(self, body: NestBody, loop: Loop, start: LoopBound) -> None:
         self.body = body
         self.loop = loop
         self.w = body.w
@@ -78,7 +80,8 @@ class _Pairwise:
         #: Rounds whose values are computed together.
         self.width = max(_SUMS, loop.vector * loop.unroll // _SUMS * _SUMS) if body.lanes == 1 else _SUMS
 
-    def sums(self, start: Bound, stop: Bound) -> Sums:
+    def sums(self, start: LoopBound, stop: LoopBound) -> Sums:
+        """Writes the sums from start to stop: one block, a few together, or halves on a stack."""
         length = self.w.add(stop.value, self.w.times(start.value, -1))
         known = whole(length)
         if known is not None and known <= _BLOCK:
@@ -292,14 +295,14 @@ _WRITTEN_OUT = 16
 _FIRST_NODE = 10
 
 
-def _as_it_is(body: Body) -> str:
+def _as_it_is(body: NestBody) -> str:
     """Says of a loop that it is not to be unrolled or made of vectors: that is done already."""
     name = f"!{_FIRST_NODE + sum(each.startswith('!') for each in body.w.declared)}"
     body.w.declared[name] = f"{name} = distinct !{{{name}, !2, !3}}"
     return f", !llvm.loop {name}"
 
 
-def write(body: Body, loop: Loop) -> None:
+def write(body: NestBody, loop: Loop) -> None:
     """Writes a loop; afterwards the names that it assigns to have their new values."""
     start, stop = body.bound(loop.start), body.bound(loop.stop)
     if start.known is not None and stop.known is not None and start.known >= stop.known:
@@ -320,7 +323,7 @@ def write(body: Body, loop: Loop) -> None:
         _unknown(body, loop, start, stop, lanes)
 
 
-def _serial(body: Body, loop: Loop, start: Bound, stop: Bound, hint: str = "") -> None:
+def _serial(body: NestBody, loop: Loop, start: LoopBound, stop: LoopBound, hint: str = "") -> None:
     """Round by round, in the lanes of the block around it."""
     names = [name for name in assigned(loop.body) if name in body.names]
     multiple = start.multiple + Multiple(loop.step, 0)
@@ -347,7 +350,7 @@ def _may_repeat(loop: Loop) -> bool:
     return not read_by(loop.body) & written_by(loop.body)
 
 
-def _known(body: Body, loop: Loop, start: Bound, rounds: int, lanes: int) -> None:
+def _known(body: NestBody, loop: Loop, start: LoopBound, rounds: int, lanes: int) -> None:
     """Of a known number of rounds, from a known one on."""
     first = start.known or 0
     rest = rounds % lanes
@@ -363,13 +366,13 @@ def _known(body: Body, loop: Loop, start: Bound, rounds: int, lanes: int) -> Non
     _in_lanes(body, loop, start, i64(full), lanes)
     while rest:
         lanes = 1 << (rest.bit_length() - 1)
-        here = Bound(i64(full), Multiple(0, full))
+        here = LoopBound(i64(full), Multiple(0, full))
         full += lanes * loop.step
         rest -= lanes
         _in_lanes(body, loop, here, i64(full), lanes)
 
 
-def _unknown(body: Body, loop: Loop, start: Bound, stop: Bound, lanes: int) -> None:
+def _unknown(body: NestBody, loop: Loop, start: LoopBound, stop: LoopBound, lanes: int) -> None:
     """Of a number of rounds that is known when it runs."""
     w, width = body.w, lanes * loop.step
     difference = stop.multiple + start.multiple.times(-1)
@@ -385,23 +388,23 @@ def _unknown(body: Body, loop: Loop, start: Bound, stop: Bound, lanes: int) -> N
     over = w.binary("urem", distance, i64(width))
     full = w.binary("sub", w.add(start.value, distance), over)
     _in_lanes(body, loop, start, full, lanes)
-    _serial(body, loop, Bound(full, start.multiple + Multiple(width, 0)), stop, _as_it_is(body))
+    _serial(body, loop, LoopBound(full, start.multiple + Multiple(width, 0)), stop, _as_it_is(body))
 
 
 def _type(bound: object) -> ComputeType:
     return bound.type if isinstance(bound, Name) else "i32"
 
 
-def _not_before(body: Body, at: Value, place: Value, step: int, lanes: int) -> Value:
+def _not_before(body: NestBody, at: Value, place: Value, step: int, lanes: int) -> Value:
     """The lanes of a vector at `place` that are not before `at`."""
     moved = body.w.convert("trunc", body.w.binary("sub", at, place), "i32")
     return body.w.compare("sge", constants([step * lane for lane in range(lanes)], "i32"), body.w.fit(moved, lanes))
 
 
 def _in_lanes(
-    body: Body,
+    body: NestBody,
     loop: Loop,
-    start: Bound,
+    start: LoopBound,
     stop: Value,
     lanes: int,
     *,
@@ -459,7 +462,7 @@ def module_text(nests: NestProgram, target: NativeTarget, *, noted: int | None =
 
     `buffers` is the table of the slots' addresses. `begin` is a multiple of the nest's grain, and `end` is one as well
     or the nest's count. What a nest notes (`RESULT`, `HIDDEN`, `WRAPPED`) becomes bits of entry `noted` of the table,
-    if that is given. Raises `TooLarge` where that is more than LLVM should be given.
+    if that is given. Raises `NestTooLarge` where that is more than LLVM should be given.
     """
     declared: dict[str, str] = {}
     defined: list[str] = []
@@ -469,12 +472,13 @@ def module_text(nests: NestProgram, target: NativeTarget, *, noted: int | None =
             defined.append(_nest(step, nests, target, declared, noted))
             lines += defined[-1].count("\n")
             if lines > MOST_LINES:
-                raise TooLarge(f"its loops have more than {MOST_LINES:,} instructions")
+                raise NestTooLarge(f"its loops have more than {MOST_LINES:,} instructions")
     head = f'target triple = "{target.triple}"\ntarget datalayout = "{target.data_layout}"\n'
     return "\n\n".join([head, *declared.values(), *defined, _NODES])
 
 
 def _nest(nest: Nest, nests: NestProgram, target: NativeTarget, declared: dict[str, str], noted: int | None) -> str:
+    """The function of one nest as LLVM IR: its arguments, the range of its rows, and its body."""
     w = Writer(declared)
     compiler = Compiler(w, target)
     written = written_by(nest.body)
@@ -494,14 +498,14 @@ def _nest(nest: Nest, nests: NestProgram, target: NativeTarget, declared: dict[s
     if "status" not in regions and nests.status is not None:
         regions["status"] = Region(_table_entry(w, "status", nests.status), "uint32", len(nests.checks), constant=False)
     fewest = nest.count - (nest.parts - 1) * nest.grain
-    unit = Unit(w, compiler, Memory(w, compiler, regions, notes=noted is not None), fewest, write)
+    unit = NestUnit(w, compiler, LaneMemory(w, compiler, regions, notes=noted is not None), fewest, write)
     grain, common = nest.grain, gcd(nest.grain, nest.count)
     counters = {
         "begin": Counter(Value("%begin", I64), Multiple(grain, 0)),
         "end": Counter(Value("%end", I64), Multiple(common, 0)),
         "part": Counter(Value("%part", I64)),
     }
-    Body(unit, counters, {}).run(nest.body)
+    NestBody(unit, counters, {}).run(nest.body)
     if noted is not None and (found := unit.memory.noted()) is not None:
         w.add_line(f"br {w.compare('ne', found, constant(0, I64))}, label %noted, label %done")
         w.lines.append("noted:")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from math import gcd
 from typing import NamedTuple
 
-from anygpu.codegen.dialects.llvm.functions import Compiler, Number
+from anygpu.codegen.dialects.llvm.functions import Compiler, CValue
 from anygpu.codegen.dialects.llvm.values import BYTES, FLOATS, I64, Type, Value, Writer, constant, constants, i64, whole
-from anygpu.codegen.index import Clamped, Index, Quotient, Remainder, Variable
+from anygpu.codegen.index import Clamped, Index, IndexVariable, Quotient, Remainder
 from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
 from anygpu.program.dtypes import DType
 
@@ -90,7 +90,7 @@ class Places:
         self,
         writer: Writer,
         counters: dict[str, Counter],
-        named: Callable[[Variable], Value],
+        named: Callable[[IndexVariable], Value],
         lanes: int,
         around: Places | None = None,
     ) -> None:
@@ -119,6 +119,7 @@ class Places:
         return found
 
     def _sum(self, index: Index) -> Place:
+        """The place of a sum of terms: the first lane, what each lane adds, and the rest."""
         parts = [(self._atom(atom), factor) for atom, factor in index.terms]
         first, multiple = i64(0), Multiple(0, 0)
         offsets = [index.constant] * self.lanes
@@ -135,9 +136,10 @@ class Places:
                 more = scaled if more is None else self.w.binary("add", more, scaled)
         return Place(first, tuple(offsets), multiple, more)
 
-    def _atom(self, atom: Variable | Quotient | Remainder | Clamped) -> Place:
+    def _atom(self, atom: IndexVariable | Quotient | Remainder | Clamped) -> Place:
+        """The place of a variable, a quotient or a remainder."""
         match atom:
-            case Variable():
+            case IndexVariable():
                 return self._variable(atom)
             case Quotient():
                 return self._divided("udiv", self.place(atom.of), atom.by)
@@ -146,7 +148,7 @@ class Places:
             case Clamped():
                 return self._clamped(self.place(atom.of), atom.low, atom.high)
 
-    def _variable(self, atom: Variable) -> Place:
+    def _variable(self, atom: IndexVariable) -> Place:
         counter = self.counters.get(atom.name)
         if counter is not None:
             known = whole(counter.value) or 0
@@ -239,7 +241,7 @@ class Region(NamedTuple):
     watched: bool = False
 
 
-class Memory:
+class LaneMemory:
     """Reads and writes elements in the types that are computed with."""
 
     def __init__(self, writer: Writer, compiler: Compiler, regions: dict[str, Region], *, notes: bool = False) -> None:
@@ -340,6 +342,7 @@ class Memory:
         return self.w.shuffle(wide, order)
 
     def store(self, name: str, index: Index, value: Value, places: Places) -> None:
+        """Writes a store of lanes: to one element, to neighbours, or lane by lane."""
         region, place = self.regions[name], places.place(index)
         raw = self._stored(region.dtype, value)
         if place.is_uniform:
@@ -447,7 +450,7 @@ class Memory:
             case "float16" if self.compiler.target.halves:
                 return self.w.convert("fpext", raw, "float")
             case "float16" | "bfloat16":
-                bits = Number("uint", self.w.convert("zext", raw, "i32"))
+                bits = CValue("uint", self.w.convert("zext", raw, "i32"))
                 fn = "f16_from_bits" if dtype == "float16" else "bf16_from_bits"
                 return self.compiler.call(fn, [bits]).value
         return raw
@@ -463,5 +466,5 @@ class Memory:
                 return self.w.as_half(value)
             case "float16" | "bfloat16":
                 fn = "f16_to_bits" if dtype == "float16" else "bf16_to_bits"
-                return self.w.convert("trunc", self.compiler.call(fn, [Number("float", value)]).value, "i16")
+                return self.w.convert("trunc", self.compiler.call(fn, [CValue("float", value)]).value, "i16")
         return value

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from anygpu.codegen.dialects.llvm import expressions
 from anygpu.codegen.dialects.llvm.functions import Compiler
-from anygpu.codegen.dialects.llvm.memory import Counter, Memory, Multiple, Places
+from anygpu.codegen.dialects.llvm.memory import Counter, LaneMemory, Multiple, Places
 from anygpu.codegen.dialects.llvm.values import Type, Value, Writer, constant, i64, whole
 from anygpu.codegen.index import Clamped, Index, Quotient, Remainder
-from anygpu.codegen.index import Variable as Unknown
+from anygpu.codegen.index import IndexVariable as Unknown
 from anygpu.codegen.kernel import MINUS_ONE
 from anygpu.codegen.kernel_ir import (
     Apply,
@@ -40,7 +40,7 @@ _APART = 8
 _OF_BOUNDS = ("add", "subtract", "multiply", "minimum", "maximum")
 
 
-class Bound(NamedTuple):
+class LoopBound(NamedTuple):
     """A number of rounds, or where they begin or end."""
 
     value: Value
@@ -51,28 +51,28 @@ class Bound(NamedTuple):
         return whole(self.value)
 
 
-class Unit(NamedTuple):
+class NestUnit(NamedTuple):
     """What all blocks of one nest share."""
 
     writer: Writer
     compiler: Compiler
-    memory: Memory
+    memory: LaneMemory
     #: The fewest rounds from `begin` to `end`.
     fewest: int
     #: Writes a loop into a block.
-    loop: Callable[[Body, Loop], None]
+    loop: Callable[[NestBody, Loop], None]
 
 
-class Body:
+class NestBody:
     """A block of statements while it is being written: what its names mean, in how many lanes."""
 
     def __init__(
         self,
-        unit: Unit,
+        unit: NestUnit,
         counters: dict[str, Counter],
         names: dict[str, Value],
         lanes: int = 1,
-        around: Body | None = None,
+        around: NestBody | None = None,
     ) -> None:
         self.unit = unit
         self.w = unit.writer
@@ -82,14 +82,15 @@ class Body:
         outer = around.places if around is not None else None
         self.places: Places = Places(self.w, counters, self._unknown, lanes, outer)
 
-    def inner(self, counters: dict[str, Counter] | None = None, lanes: int | None = None) -> Body:
+    def inner(self, counters: dict[str, Counter] | None = None, lanes: int | None = None) -> NestBody:
         """A block inside of this one."""
         lanes = self.lanes if lanes is None else lanes
-        return Body(self.unit, self.counters | (counters or {}), dict(self.names), lanes, self)
+        return NestBody(self.unit, self.counters | (counters or {}), dict(self.names), lanes, self)
 
     # -- expressions
 
     def value(self, expr: Expr) -> Value:
+        """Writes an expression; returns its value in one lane or in several."""
         match expr:
             case Literal():
                 return constant(expr.value, Type(expressions.COMPUTED[expr.type]))
@@ -119,49 +120,51 @@ class Body:
             raise InvalidProgram(f"{variable.name}: is not known here.")
         return self.names[variable.name]
 
-    def bound(self, expr: Expr | int) -> Bound:
+    def bound(self, expr: Expr | int) -> LoopBound:
         """A bound of a loop, in 64 bits."""
         match expr:
             case int():
-                return Bound(i64(expr), Multiple(0, expr))
+                return LoopBound(i64(expr), Multiple(0, expr))
             case Literal():
                 return self.bound(int(expr.value))
             case Name() if expr.name in self.counters:
                 counter = self.counters[expr.name]
-                return Bound(counter.value, counter.multiple)
+                return LoopBound(counter.value, counter.multiple)
             case Position():
                 place = self.places.place(expr.index)
                 if place.is_uniform:
                     offset = place.offsets[0]
-                    return Bound(self.w.add(place.first, i64(offset)), place.multiple + Multiple(0, offset))
+                    return LoopBound(self.w.add(place.first, i64(offset)), place.multiple + Multiple(0, offset))
             case Apply() if expr.fn in _OF_BOUNDS:
                 return self._combined(expr.fn, *(self.bound(each) for each in expr.args))
         value = self.value(expr)
         if value.type.lanes > 1:
             raise InvalidProgram("a bound of a loop differs from lane to lane.")
-        return Bound(self.w.convert("sext", value, "i64"), Multiple())
+        return LoopBound(self.w.convert("sext", value, "i64"), Multiple())
 
-    def _combined(self, fn: str, one: Bound, other: Bound) -> Bound:
+    def _combined(self, fn: str, one: LoopBound, other: LoopBound) -> LoopBound:
+        """The sum, difference or product of two bounds, with what is known of their multiples."""
         a, b = one.value, other.value
         match fn:
             case "add":
-                return Bound(self.w.add(a, b), one.multiple + other.multiple)
+                return LoopBound(self.w.add(a, b), one.multiple + other.multiple)
             case "subtract":
                 value = self.w.add(a, self.w.times(b, -1)) if other.known is not None else self.w.binary("sub", a, b)
-                return Bound(value, one.multiple + other.multiple.times(-1))
+                return LoopBound(value, one.multiple + other.multiple.times(-1))
             case "multiply":
                 factor = one.known if one.known is not None else other.known
                 if factor is not None:
                     part = other if one.known is not None else one
-                    return Bound(self.w.times(part.value, factor), part.multiple.times(factor))
-                return Bound(self.w.binary("mul", a, b), Multiple())
+                    return LoopBound(self.w.times(part.value, factor), part.multiple.times(factor))
+                return LoopBound(self.w.binary("mul", a, b), Multiple())
         value = self.w.minimum(a, b) if fn == "minimum" else self.w.maximum(a, b)
         common = gcd(one.multiple.of, other.multiple.of, one.multiple.rest - other.multiple.rest)
-        return Bound(value, Multiple(common, one.multiple.rest % common if common else one.multiple.rest))
+        return LoopBound(value, Multiple(common, one.multiple.rest % common if common else one.multiple.rest))
 
     # -- statements
 
     def run(self, statements: Sequence[Statement]) -> None:
+        """Writes statements in order; stores that were written with an earlier one are passed over."""
         held: set[int] = set()
         for number, statement in enumerate(statements):
             if number in held:
@@ -204,6 +207,7 @@ class Body:
         return set(range(number + 1, group[-1] + 1))
 
     def _if(self, statement: If) -> None:
+        """Writes a branch; variables that it assigns are joined after it."""
         condition = self.value(statement.condition)
         if condition.type.lanes > 1:
             raise InvalidProgram("a condition differs from lane to lane.")

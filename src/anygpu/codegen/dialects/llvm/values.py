@@ -77,6 +77,8 @@ I64 = Type("i64")
 
 
 class Value(NamedTuple):
+    """An operand of LLVM IR: its text and its type."""
+
     text: str
     type: Type
 

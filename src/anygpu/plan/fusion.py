@@ -1,9 +1,4 @@
-"""Which kernels a program becomes, roughly and quickly: enough to predict time and memory, not to generate code.
-
-An engine that does not fuse has one kernel for each operation. One that fuses stores few values: results, what matrix
-products, sums, sorts and the like make, and what these need whole. Everything else is computed inside of the kernels
-that use it (see `fused_kernels`).
-"""
+"""The kernels that a program becomes, as predictions need them: roughly and quickly, without generating code."""
 
 from __future__ import annotations
 
@@ -12,11 +7,80 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from anygpu.plan.calibration import amount_of
-from anygpu.plan.kernel_work import WEIGHT_OF_A_SELECTION, Kernel, is_wide, weight_of
 from anygpu.program import primitives as p
-from anygpu.program.costs import node_costs
-from anygpu.program.dtypes import ITEMSIZE
+from anygpu.program.costs import OperationClass, node_costs
+from anygpu.program.dtypes import ITEMSIZE, KIND
+from anygpu.program.functions import FUNCTIONS
 from anygpu.program.graph import Program
+from anygpu.program.primitives import Primitive
+
+# -- the work of one kernel, as predictions count it
+
+
+_MOST_OF_INTEGERS = 3.0
+#: Choosing one of two values by itself, element by element, is hard to foresee for a processor.
+WEIGHT_OF_A_SELECTION = 4.0
+#: Transforms whose length has a large prime factor are convolutions of more than twice that length.
+_LARGE_PRIME, _WEIGHT_OF_A_PRIME = 50, 4.0
+
+
+class Kernel(NamedTuple):
+    """The work of one kernel."""
+
+    #: The class of what it is there for, and how much of that it does (see `amount_of`).
+    kind: OperationClass
+    amount: float
+    #: Bytes that it reads from memory and writes there.
+    traffic: int
+    #: Elements of the largest value that it computes.
+    elements: int
+    #: Operations that it does besides: functions such as `exp`, and everything else that is elementwise.
+    functions: int
+    others: int
+    #: Whether it computes in 64-bit types.
+    wide: bool
+    nodes: tuple[int, ...]
+    #: The values that it finds in memory, inputs among them, and those that it leaves there.
+    reads: tuple[int, ...]
+    stored: tuple[int, ...]
+
+
+def weight_of(op: Primitive, spec: p.Spec, of_a_selection: float = 1.0) -> float:
+    if isinstance(op, p.Unary | p.Binary):
+        weight = FUNCTIONS[op.fn].weight
+        return weight if KIND[spec.dtype] in ("float", "complex") else min(weight, _MOST_OF_INTEGERS)
+    if isinstance(op, p.Fourier):
+        return _WEIGHT_OF_A_PRIME if _largest_prime(op.length) > _LARGE_PRIME else 1.0
+    return of_a_selection if isinstance(op, p.Select) else 1.0
+
+
+def _largest_prime(number: int) -> int:
+    """The largest prime factor."""
+    factor = 2
+    while factor * factor <= number:
+        number, factor = (number // factor, factor) if number % factor == 0 else (number, factor + 1)
+    return number
+
+
+def is_wide(program: Program, position: int) -> bool:
+    """Whether an operation is one of 64-bit numbers."""
+    op, inputs = program.nodes[position]
+    # Positions are 64-bit integers, whatever is sorted or searched.
+    return _is_wide(program.specs[inputs[0] if op.gives_positions else position])
+
+
+def _is_wide(spec: p.Spec) -> bool:
+    return ITEMSIZE[spec.dtype] == (16 if KIND[spec.dtype] == "complex" else 8)
+
+
+# -- which kernels a program becomes
+#
+# Roughly and quickly: enough to predict time and memory, not to generate code.
+#
+# An engine that does not fuse has one kernel for each operation. One that fuses stores few values: results, what
+# matrix products, sums, sorts and the like make, and what these need whole. Everything else is computed inside of the
+# kernels that use it (see `fused_kernels`).
+
 
 #: Programs with more operations are taken to be kernels of one operation each. Grouping takes 70 µs for each, and more
 #: for each of so many.
@@ -27,7 +91,7 @@ SECONDS_FOR_EACH = 7e-5
 _WORD = 4
 
 
-class Structure(NamedTuple):
+class KernelStructure(NamedTuple):
     """A program as kernels, in an order in which they can run."""
 
     kernels: tuple[Kernel, ...]
@@ -39,12 +103,12 @@ class Structure(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def structure_of(program: Program, *, fuses: bool) -> Structure:
+def structure_of(program: Program, *, fuses: bool) -> KernelStructure:
     kernels = _fused(program) if fuses and len(program.nodes) <= MOST_GROUPED else _one_by_one(program)
     bytes_in = sum(spec.nbytes for spec in program.inputs)
     bytes_out = sum(spec.nbytes for spec in program.results)
     ends = bytes_in + bytes_out + sum(spec.nbytes for spec in tables_of(program))
-    return Structure(kernels, bytes_in, bytes_out, ends + most_at_once(temporaries_of(program, kernels)))
+    return KernelStructure(kernels, bytes_in, bytes_out, ends + most_at_once(temporaries_of(program, kernels)))
 
 
 def _fused(program: Program) -> tuple[Kernel, ...]:
@@ -60,7 +124,7 @@ def tables_of(program: Program) -> list[p.Spec]:
     return [spec for node, spec in pairs if isinstance(node.op, p.Constant) and spec.size > 1]
 
 
-class Temporary(NamedTuple):
+class HeldMemory(NamedTuple):
     """Memory that is needed from one kernel to another, by their numbers."""
 
     nbytes: int
@@ -68,24 +132,24 @@ class Temporary(NamedTuple):
     last: int
 
 
-def temporaries_of(program: Program, kernels: Sequence[Kernel]) -> list[Temporary]:
+def temporaries_of(program: Program, kernels: Sequence[Kernel]) -> list[HeldMemory]:
     """The values between inputs and results, in words as kernels compute with them."""
     outputs = set(program.outputs)
     last: dict[int, int] = {}
     for number, kernel in enumerate(kernels):
         for value in kernel.reads:
             last[value] = number
-    found: list[Temporary] = []
+    found: list[HeldMemory] = []
     for number, kernel in enumerate(kernels):
         found += [
-            Temporary(_words(program.specs[value]), number, last.get(value, number))
+            HeldMemory(_words(program.specs[value]), number, last.get(value, number))
             for value in kernel.stored
             if value not in outputs
         ]
         for node in kernel.nodes:
             passing = _passing(program, node)
             if passing:
-                found.append(Temporary(passing, number, number))
+                found.append(HeldMemory(passing, number, number))
     return found
 
 

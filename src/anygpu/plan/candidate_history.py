@@ -1,0 +1,183 @@
+"""The history of one candidate for a function's calls: its times, when to sample it, and whether to open its device."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from anygpu.base.disturbance import RecentTimes
+
+#: Calls until a candidate that lost is tried again. One that has won before is owed a look more often.
+FIRST_INTERVAL, SOON = 16, 5
+
+
+#: trial: a call that measures a candidate. sample: a call on the baseline that checks a device. pinned: a device was
+#: wrong. untried: the first of several devices that were asked for, when none of them was measured.
+ChoiceKind = Literal["baseline", "known", "trial", "sample", "pinned", "untried", "only"]
+
+
+#: How many real calls a candidate has before its time counts as known.
+TRIAL_CALLS = RecentTimes.FEW
+
+
+class CandidateHistory(RecentTimes):
+    """The recent calls of one candidate, and when it is tried again.
+
+    They are disturbed if they were taken beside a trial in the background, or while something else had the processors.
+    """
+
+    __slots__ = (
+        "agreed",
+        "calls",
+        "due",
+        "failures",
+        "interval",
+        "rough",
+        "samples",
+        "suspended",
+        "trying",
+        "unchecked",
+        "why_failed",
+        "won",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Calls and trials that the history has not been told of.
+        self.calls = 0
+        #: Of its last background run.
+        self.rough: float | None = None
+        self.trying = False
+        self.won = False
+        #: The call from which on it may be tried again.
+        self.due = 0
+        self.interval = FIRST_INTERVAL
+        self.failures = 0
+        self.suspended = False
+        self.why_failed = ""
+        #: Whether its results have been compared with NumPy's and agreed.
+        self.agreed = False
+        #: Calls since then, and how often they were compared again.
+        self.unchecked = 0
+        self.samples = 0
+
+    @property
+    def known(self) -> bool:
+        return len(self.recent) >= TRIAL_CALLS
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether it has been run, or could not be."""
+        return bool(self.recent) or self.rough is not None or self.suspended
+
+
+class WaitingTimes(ABC):
+    """How long candidates are busy, where there are too many to list: it is asked, and knows who is free soonest."""
+
+    @abstractmethod
+    def get(self, name: str, default: float = 0.0, /) -> float:
+        """Seconds; 0 for one that is free."""
+
+    def __getitem__(self, name: str) -> float:
+        return self.get(name)
+
+    @abstractmethod
+    def soonest(self, most: int) -> Iterable[str]:
+        """At most so many that are free now, or so many that will be first if none is."""
+
+
+class DeviceChoice(NamedTuple):
+    """The candidate of the next call, and why."""
+
+    candidate: str
+    kind: ChoiceKind
+    #: One sentence: why.
+    sentence: str
+    #: For a sample: the device that it checks.
+    checks: str | None = None
+
+
+# -- the sampling rate of a trusted device
+#
+# Whose results are compared with NumPy: a pure function of call times.
+
+
+#: The cost of samples, as a share of the time of calls on the device: more while a device is new here. It is new
+#: in every process, and whenever it was opened again, so a new driver or version is looked at more often as well.
+FRESH_SHARE, SHARE = 0.01, 0.005
+#: Samples that are taken at the larger share.
+FRESH_SAMPLES = 10
+
+
+def calls_between_samples(home: float, device: float, copying: float, *, samples: int = 0) -> int:
+    """After so many calls on a device, at most, the next one is a sample; a device that turned wrong is found by it.
+
+    A sample runs on NumPy, which takes `home` instead of `device` seconds; its inputs and results are copied, and the
+    device computes the same once more in the background. `samples` is how many there were before.
+    """
+    if device <= 0:
+        return 1
+    share = FRESH_SHARE if samples < FRESH_SAMPLES else SHARE
+    return math.ceil((max(home, device) + copying) / (share * device))
+
+
+# -- whether to open a device for calls that may or may not come
+#
+# Renting or buying skis, with a forecast.
+#
+# NumPy is rented: every call costs its time. A device is bought: opening it and compiling cost once, and calls are
+# cheaper from then on. A history forecasts how many calls will come and what they take on the device. It may be wrong
+# in every number, so two rules bound what that can cost:
+#
+# - A device is opened on the word of a history only where its own forecast pays for that; without one, once calls
+# have taken as long as opening would (`anygpu.placement.pacing`). - The first call there is the judge: if it takes
+# more than twice what was remembered, and more than NumPy does, the next call is back on NumPy, and the history has
+# no further say in this process.
+#
+# So whatever a history says, all calls together cost at most what they cost on NumPy, plus one opening and one call
+# for each device that it praises. When it is right they cost at most the cheaper of both choices, plus the calls that
+# run on NumPy while the device opens in the background.
+
+
+#: A call that takes so many times what was remembered shows that the memory is wrong.
+WRONG = 2.0
+#: Less of a gain than this is noise.
+LEAST_GAIN = 0.95
+
+
+class Remembered(NamedTuple):
+    """What a history says of a program on one device."""
+
+    #: Of one call.
+    seconds: float
+    #: Of compiling it.
+    compile: float
+    #: That a process usually makes; 0 if that is not known.
+    calls: int
+    #: For people: "measured 3 days ago, 41 calls".
+    source: str
+    #: Whether it was measured only while something else had the processors.
+    doubtful: bool = False
+
+
+def remaining_calls(usual: int, made: int) -> int:
+    """How many calls are still to be expected, when a process usually makes so many, and this one has made some.
+
+    Beyond the usual number, or without one, as many again as there were.
+    """
+    return usual - made if usual > made else made
+
+
+def is_worth_opening(remembered: Remembered, baseline: float, opening: float, made: int) -> bool:
+    """Whether the calls that are expected pay for opening the device and compiling, going by the history."""
+    if remembered.seconds > baseline * LEAST_GAIN:
+        return False
+    gain = (baseline - remembered.seconds) * remaining_calls(remembered.calls, made)
+    return gain > opening + remembered.compile
+
+
+def is_wrong(remembered: float, seconds: float, baseline: float) -> bool:
+    """Whether the first call shows that the memory cannot be relied on."""
+    return seconds > remembered * WRONG and seconds > baseline
