@@ -13,7 +13,7 @@ import math
 import timeit
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -365,7 +365,7 @@ class _Tree:
         else:
             found = guards.name(function.__globals__, node.id)
             if found is MISSING:
-                found = guards.name(function.__builtins__, node.id)  # type: ignore[attr-defined]
+                found = guards.name(cast(Any, function).__builtins__, node.id)
         if found is MISSING:
             raise self._refused(node, f"{node.id} is not known")
         return found

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.codegen.dialects.llvm import statements
+from anygpu.codegen.dialects.llvm import loops
 from anygpu.codegen.dialects.llvm.loops import module_text
 from anygpu.codegen.dialects.llvm.values import NativeTarget
 from anygpu.codegen.nests import steps
@@ -123,7 +123,7 @@ def test_a_program_of_too_many_values_is_refused(monkeypatch: pytest.MonkeyPatch
 
 def test_a_module_of_too_many_lines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     program, _ = recorded("short sums", 3)
-    monkeypatch.setattr(statements, "MOST_LINES", 50)
+    monkeypatch.setattr(loops, "MOST_LINES", 50)
     target = NativeTarget("x86_64-unknown-linux-gnu", "", frozenset(), 32)
     with pytest.raises(NestTooLarge, match="more than 50 instructions"):
         module_text(nests(program), target)

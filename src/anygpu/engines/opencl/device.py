@@ -9,7 +9,7 @@ import numpy as np
 import pyopencl as cl
 
 from anygpu.codegen.target import Target
-from anygpu.engines.opencl.memory import works_in_place
+from anygpu.engines.opencl import memory
 from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, InvalidProgram, OutOfMemory, TooBig
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
@@ -339,7 +339,7 @@ def _queue_properties(device: Any) -> int:
 def _sharing(device: Any, context: Any, queue: Any, alignment: int) -> HostSharing:
     if not device.host_unified_memory:
         return "staged"
-    if device.type & cl.device_type.CPU and works_in_place(context, queue, alignment):
+    if device.type & cl.device_type.CPU and memory.works_in_place(context, queue, alignment):
         return "shared"
     return "mapped"
 

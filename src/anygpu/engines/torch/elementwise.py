@@ -10,8 +10,6 @@ import numpy as np
 import torch
 
 from anygpu.base.float_errors import float_errors_ignored
-from anygpu.engines.torch import elementwise as elementwise
-from anygpu.engines.torch import structure as structure
 from anygpu.engines.torch.site import HELD, LOWER, STAND_IN, TORCH, Site, Step, has_stand_in, narrowed, ordered, widened
 from anygpu.engines.value_analysis import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType

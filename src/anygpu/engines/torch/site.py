@@ -7,8 +7,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from anygpu.engines.torch import elementwise as elementwise
-from anygpu.engines.torch import structure as structure
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.primitive import RuleTable
 from anygpu.program.primitives import (
