@@ -127,10 +127,20 @@ def look_at(folder: Path, data: bytes, known: str) -> tuple[str, float]:
 
 
 def fuzz(count: int, seed: int) -> Report:
+    """Damage files so many times, read each, and count what came of it. Warnings are not shown."""
+    log = logging.getLogger("anygpu.history")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        return _fuzz(count, seed)
+    finally:
+        log.setLevel(level)  # tests that follow in this process listen to it
+
+
+def _fuzz(count: int, seed: int) -> Report:
     outcomes: Counter[str] = Counter()
     surprises: list[str] = []
     slowest = 0.0
-    logging.getLogger("anygpu.history").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as place:
         whole = originals(Path(place))
         before = 0

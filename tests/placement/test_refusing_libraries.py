@@ -26,7 +26,8 @@ def test_an_error_of_the_library_is_a_refusal(engine: str, when: str, monkeypatc
     """Which sends a call to the next device, and an array's computation to the host."""
     lowering = importlib.import_module(f"anygpu.engines.{engine}.lowering")
     if when == "running":
-        monkeypatch.setattr(lowering.Executable, "run", broken)
+        executable = lowering.TorchExecutable if engine == "torch" else lowering.JaxExecutable
+        monkeypatch.setattr(executable, "run", broken)
     elif engine == "torch":
         monkeypatch.setattr(lowering, "compile_program", broken)
     else:
