@@ -11,7 +11,7 @@ import pytest
 
 import anygpu
 import anygpu.testing
-from anygpu import namespace
+from anygpu.array import namespace
 
 SOURCE = Path(anygpu.__file__).parent
 
