@@ -19,15 +19,15 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.device_arrays import registry
 from anygpu.engines.numpy import lowering
-from anygpu.fallback_warnings import host_operations
 from anygpu.program.graph import Program
 from anygpu.program.independence import independent_cuts
 from anygpu.program.primitives import Linear, Primitive
 from anygpu.program.transforms import simplified
+from anygpu.receipts.fallback_warnings import host_operations
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
 from anygpu.testing.random_programs.error_bounds import disagreement
+from anygpu.workers.device_arrays import registry
 from benchmarks.report import this_machine
 from tests.support.laws import broken_by_cutting, broken_by_simplifying, broken_by_vmap
 

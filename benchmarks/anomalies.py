@@ -11,9 +11,9 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from anygpu.notes import HostNote
 from anygpu.observe.statistics import batches
 from anygpu.observe.watching import LevelWatch, ProcessWatch, leak, time_until
+from anygpu.receipts.notes import HostNote
 from benchmarks.report import Figure, options_parser, publish
 
 #: False alarms a day, calls until a slowdown by half is found, megabytes until a leak is.

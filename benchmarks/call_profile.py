@@ -34,7 +34,10 @@ STEPS: dict[str, tuple[str, ...]] = {
     "compute": ("anygpu.array.core.array:compute",),
     "make the program": ("anygpu.array.core.expression:program_of", "anygpu.array.core.expression:linearise"),
     "hash the program": ("anygpu.program.graph:Program.key",),
-    "find the worker": ("anygpu.device_arrays.handle:DeviceHandle.run", "anygpu.device_arrays.handle:run_and_keep"),
+    "find the worker": (
+        "anygpu.workers.device_arrays.handle:DeviceHandle.run",
+        "anygpu.workers.device_arrays.handle:run_and_keep",
+    ),
     "worker": ("anygpu.workers.thread:ThreadWorker.run",),
     "check the arguments": ("anygpu.workers.executor:check_arguments", "anygpu.workers.thread:check_arguments"),
     "executor": ("anygpu.workers.executor:Executor.run",),
@@ -49,7 +52,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     ),
     "prepared launch": ("anygpu.workers.thread:ThreadWorker.launch",),
     "lay out the commands": ("anygpu.engines.compiling_session:Session.run",),
-    "memory": ("anygpu.memory.adaptors:Stats.allocate", "anygpu.memory.adaptors:Stats.release"),
+    "memory": ("anygpu.engines.memory.adaptors:Stats.allocate", "anygpu.engines.memory.adaptors:Stats.release"),
     "encode and submit": (
         "anygpu.engines.opencl.driver:OpenCLDriver.submit",
         "anygpu.engines.webgpu.driver:WebGPUDriver.submit",

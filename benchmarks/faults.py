@@ -24,7 +24,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from anygpu.device_arrays import registry
+from anygpu.workers.device_arrays import registry
 from benchmarks.faults_scenarios import Hung, Tally, hangs, is_poison, kills, losses, poison, shortages
 from benchmarks.load import busy_processes
 from benchmarks.report import Figure, options_parser, publish

@@ -28,7 +28,7 @@ from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Input
-from anygpu.receipts import NetworkUse
+from anygpu.receipts.receipt import NetworkUse
 from anygpu.workers import task_messages
 from anygpu.workers.shared_memory import ByteArray, new_segment
 from anygpu.workers.task_messages import (

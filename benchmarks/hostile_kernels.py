@@ -26,9 +26,8 @@ import numpy as np
 import psutil
 
 import anygpu as ag
-from anygpu.codegen.custom.opencl_guarding import prepared_opencl
-from anygpu.codegen.custom.tokens import Unreadable
-from anygpu.device_arrays.registry import registry
+from anygpu.engines.codegen.custom.opencl_guarding import prepared_opencl
+from anygpu.engines.codegen.custom.tokens import Unreadable
 from anygpu.errors import (
     AnyGPUError,
     DeviceHung,
@@ -42,6 +41,7 @@ from anygpu.kernels.first_use import samples
 from anygpu.kernels.sandbox import trials
 from anygpu.program.ops.custom import Language
 from anygpu.program.primitives import Spec
+from anygpu.workers.device_arrays.registry import registry
 from benchmarks.hostile_sources import CORPUS, Good, Scopes, mutated, odd_length
 from benchmarks.report import Figure, options_parser, publish
 

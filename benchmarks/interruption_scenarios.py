@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from anygpu.store.shared_store import SharedTensors, open_shared
 from anygpu.store.store import Store
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 #: Seconds until something counts as hung. The whole process may be stopped for two minutes by others who measure.
 PATIENCE = 150.0

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.trace.tracing import record
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.compiling_engine import CompilingEngine
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.thread import ThreadWorker
 from benchmarks.report import Figure, arguments, publish
 

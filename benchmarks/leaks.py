@@ -23,10 +23,10 @@ import msgspec
 import numpy as np
 
 import anygpu as ag
-from anygpu.device_arrays.registry import registry
 from anygpu.errors import AnyGPUError
 from anygpu.placement.planner import default
 from anygpu.runtime.runtime import Runtime
+from anygpu.workers.device_arrays.registry import registry
 from anygpu.workers.process import ProcessWorker
 from benchmarks.report import Figure, options_parser, publish, say
 from benchmarks.soak_load import PATIENCE, SIZE, chain, product, scaled

@@ -22,10 +22,10 @@ import anygpu as ag
 from anygpu import observe
 from anygpu.base import events
 from anygpu.base.metric_families import to_text
-from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.metrics import BUCKETS, call_families
 from anygpu.observe.statistics import RunningStatistics, batches
-from anygpu.receipts import Phases, Receipt
+from anygpu.receipts.notes import Failure, Origin, Seen
+from anygpu.receipts.receipt import Phases, Receipt
 from benchmarks.prometheus_process import Prometheus, prometheus
 from benchmarks.report import Figure, options_parser, publish
 

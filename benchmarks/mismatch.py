@@ -25,15 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.agreement.analysis import analyse
-from anygpu.agreement.comparison import judge
-from anygpu.agreement.elementwise import filled
 from anygpu.base.typing import HostArray
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.numpy import lowering
 from anygpu.errors import ResultMismatch
-from anygpu.fallback_warnings import host_operations
 from anygpu.placement import explore
+from anygpu.placement.agreement.analysis import analyse
+from anygpu.placement.agreement.comparison import judge
+from anygpu.placement.agreement.elementwise import filled
 from anygpu.placement.device_call import is_ordinary, sample_now
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
@@ -41,7 +39,9 @@ from anygpu.placement.planner import Planner
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
+from anygpu.receipts.fallback_warnings import host_operations
 from anygpu.testing.random_programs import random_program
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from benchmarks.report import say, this_machine
 from tests.support.wrong_results import Wrong, WrongRegistry, real_values, spoil
 

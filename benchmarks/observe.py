@@ -15,9 +15,9 @@ import numpy as np
 import anygpu as ag
 from anygpu import observe
 from anygpu.hardware import host
-from anygpu.notes import HostNote
 from anygpu.observe.observation import Observation
 from anygpu.observe.statistics import MOST_FUNCTIONS, OTHER
+from anygpu.receipts.notes import HostNote
 from benchmarks.report import Figure, options_parser, publish
 
 #: Microseconds that a quiet call may take more, the share of a call of a millisecond, megabytes that memory may change

@@ -100,8 +100,8 @@ def memory_process(*, predicts: bool) -> None:
 
 
 def speed(options: argparse.Namespace) -> list[Figure]:
-    from anygpu.device_arrays.registry import DeviceRegistry
     from anygpu.runtime.runtime import Runtime
+    from anygpu.workers.device_arrays.registry import DeviceRegistry
 
     figures = []
     known = DeviceRegistry()

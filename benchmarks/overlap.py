@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.trace.tracing import record
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.placement.planner import Planner
 from anygpu.runtime.runtime import Runtime
-from anygpu.streams.streaming import stream
+from anygpu.runtime.streams.streaming import stream
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.process import ProcessWorker
 from benchmarks.report import Figure, options_parser, publish, say
 

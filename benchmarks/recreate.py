@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from anygpu.codegen.kernel import Binding, Kernel
 from anygpu.engines import catalogue
+from anygpu.engines.codegen.kernel import Binding, Kernel
 from anygpu.engines.driver import Dispatch, Driver, Extent
 from anygpu.hardware.device import Device
 from benchmarks.report import Figure, publish

@@ -35,7 +35,7 @@ def run(program: Program, calls: int, function: Callable[..., Any]) -> None:
 
 def device_of_last() -> str:
     """Where the last call ran. Most scripts ask for no receipt, which loads 15 ms; so this asks for none either."""
-    from anygpu.notes import HostNote, NativeNote, last, made
+    from anygpu.receipts.notes import HostNote, NativeNote, last, made
 
     note = last.get()
     if note is None:

@@ -70,7 +70,7 @@ class Soak:
         self._ended = True
 
     def run(self) -> None:
-        import anygpu.device_arrays.registry as devices
+        import anygpu.workers.device_arrays.registry as devices
         from anygpu.placement.planner import default
         from anygpu.runtime.runtime import Runtime
 

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 import anygpu as ag
-from anygpu.device_arrays.registry import registry
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, NotANumber, QueueFull
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
+from anygpu.workers.device_arrays.registry import registry
 from anygpu.workers.process import ProcessWorker
 from tests.support.fault_schedule import LOSSES, Kind
 from tests.support.faults import FaultyRegistry

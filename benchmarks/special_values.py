@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.testing.special_values import Tally, cases, tally
 from anygpu.testing.special_values.programs import TableCase
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from benchmarks.report import options_parser, say, this_machine
 from tests.support.faults import SWIFTSHADER
 

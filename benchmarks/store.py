@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 import anygpu as ag
-from anygpu.device_arrays.registry import registry
 from anygpu.store import Report, Store
+from anygpu.workers.device_arrays.registry import registry
 from benchmarks.report import Figure, options_parser, publish
 
 TENSORS = 20

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from anygpu.streams.streaming import stream
+from anygpu.runtime.streams.streaming import stream
 from benchmarks.report import Figure, options_parser, publish
 
 COLUMNS = 256

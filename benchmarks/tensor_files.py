@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.tensor_files import open_file, open_folder, save, verify
-from anygpu.tensor_files.folders import INDEX
+from anygpu.store.tensor_files import open_file, open_folder, save, verify
+from anygpu.store.tensor_files.folders import INDEX
 from benchmarks.report import Figure, arguments, publish
 
 FILES, TENSORS = 8, 200

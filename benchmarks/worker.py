@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.trace.tracing import record
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import catalogue
 from anygpu.program.graph import Program
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.worker import Worker
 from benchmarks.report import Figure, arguments, publish
 

@@ -64,7 +64,7 @@ def the_precision_of_jax() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> None:
     """The first look at a machine's devices starts every library at once: a busy machine takes its time for that."""
-    from anygpu.device_arrays import registry
+    from anygpu.workers.device_arrays import registry
 
     registry.LOOK_SECONDS = 180.0
 

@@ -11,7 +11,7 @@ import pytest
 
 import anygpu
 import anygpu.testing
-from anygpu import namespace
+from anygpu.array import namespace
 
 SOURCE = Path(anygpu.__file__).parent
 
@@ -26,9 +26,9 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "pynvml": "hardware/nvidia.py",
     "psutil": ("hardware/host.py", "testing/"),
     "typer": "cli/",
-    "rich": ("cli/", "progress.py"),
+    "rich": ("cli/", "receipts/progress.py"),
     "grpc": "fleet/access.py",
-    "zarr": "streams/zarr_arrays.py",
+    "zarr": "runtime/streams/zarr_arrays.py",
     "sqlite3": "nobody",
     "uvicorn": "serving/http.py",
     "httptools": "serving/http.py",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anygpu as ag
-from anygpu.receipts import PHASES, Attempt, HostOperation, Phase, Phases, PhaseTimer, Receipt
+from anygpu.receipts.receipt import PHASES, Attempt, HostOperation, Phase, Phases, PhaseTimer, Receipt
 from anygpu.testing import ManualClock, fake_device
 
 NOT_MEASURED = {

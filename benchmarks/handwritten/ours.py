@@ -11,8 +11,8 @@ import numpy as np
 import anygpu as ag
 from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
-from anygpu.device_arrays.registry import registry
 from anygpu.engines.compiling_engine import CompilingEngine
+from anygpu.workers.device_arrays.registry import registry
 from benchmarks.handwritten.workloads import Workload
 
 

@@ -1,8 +1,8 @@
 """anygpu runs ordinary NumPy-style functions on whatever GPU the machine has, or on none, and says why.
 
 Public names are exported here; beside those listed below, every name of the Python Array API standard 2024.12 is one
-(`anygpu.namespace` lists them; they are loaded when the first of them is used). Everything else is private. Importing
-the package opens no device and loads none of the optional libraries.
+(`anygpu.array.namespace` lists them; they are loaded when the first of them is used). Everything else is private.
+Importing the package opens no device and loads none of the optional libraries.
 
 The package is read in the order the data flows: `array` (what the user holds), `program` (what is to be computed, as
 data), `engines` (the libraries that compute), `runtime` (where programs meet devices). Beside that way stand `hardware`
@@ -46,14 +46,14 @@ from anygpu.errors import (
 
 if TYPE_CHECKING:
     from anygpu import fft, fleet, image, linalg, nn, observe, types
+    from anygpu.array.namespace import *  # noqa: F403
     from anygpu.array.trace.tracing import record
     from anygpu.hardware.device import Device
     from anygpu.kernels.kernel import Kernel
-    from anygpu.namespace import *  # noqa: F403
     from anygpu.plan.plan import Plan
     from anygpu.program.batching import vmap
     from anygpu.program.graph import Program
-    from anygpu.receipts import Receipt
+    from anygpu.receipts.receipt import Receipt
     from anygpu.runtime.future import Future
     from anygpu.runtime.runtime import Runtime
     from anygpu.serving.server import Server
@@ -117,7 +117,7 @@ _LATER = {
     "Kernel": "anygpu.kernels.kernel",
     "Plan": "anygpu.plan.plan",
     "Program": "anygpu.program.graph",
-    "Receipt": "anygpu.receipts",
+    "Receipt": "anygpu.receipts.receipt",
     "Runtime": "anygpu.runtime.runtime",
     "Server": "anygpu.serving.server",
     "Store": "anygpu.store.store",
@@ -134,7 +134,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_LATER[name]), name)
     elif name.startswith("_") and name != "__array_namespace_info__":
         raise AttributeError(f"module 'anygpu' has no attribute {name!r}")
-    elif name in (namespace := importlib.import_module("anygpu.namespace")).__all__:
+    elif name in (namespace := importlib.import_module("anygpu.array.namespace")).__all__:
         value = getattr(namespace, name)
     else:
         return importlib.import_module("anygpu.old_names").moved(name)
@@ -143,7 +143,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *importlib.import_module("anygpu.namespace").__all__})
+    return sorted({*__all__, *importlib.import_module("anygpu.array.namespace").__all__})
 
 
 def _html_of(value: Any) -> str | None:

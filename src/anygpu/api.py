@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from anygpu.placement.offload import Offloaded, Result
     from anygpu.placement.options import CallOptions, TaskOptions
     from anygpu.plan.plan import Plan
-    from anygpu.progress import Progress
-    from anygpu.receipts import Receipt
+    from anygpu.receipts.progress import Progress
+    from anygpu.receipts.receipt import Receipt
     from anygpu.runtime.future import Future
     from anygpu.runtime.runtime import Outcome
+    from anygpu.runtime.streams.pipeline import Streamed
     from anygpu.serving.application import ServingRuntime
     from anygpu.serving.limits import TokenMapping
-    from anygpu.streams.pipeline import Streamed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +42,7 @@ def _usage_of(device: Device, seconds: float) -> Usage:
 
 
 def _array_device(name: str | None) -> ArrayDevice:
-    from anygpu.device_arrays.registry import registry
+    from anygpu.workers.device_arrays.registry import registry
 
     return registry.find(name)
 
@@ -178,7 +178,7 @@ def stream(
     `progress=True` shows a bar; a callback gets (done, total). `resume=True` continues a partially written .npy file.
     Options are those of `offload`.
     """
-    from anygpu.streams.streaming import stream as streamed
+    from anygpu.runtime.streams.streaming import stream as streamed
 
     return streamed(
         function,
@@ -260,14 +260,14 @@ def statistics() -> Summary:
 
 def last_receipt() -> Receipt | None:
     """The receipt of the last call of an offloaded function, or of `run`, in this thread or asyncio task."""
-    from anygpu import notes
+    from anygpu.receipts import notes
 
     return notes.last_receipt()
 
 
 def collect_receipts() -> AbstractContextManager[list[Receipt]]:
     """`with collect_receipts() as collected:` collects the receipt of every call inside the block, in order."""
-    from anygpu import notes
+    from anygpu.receipts import notes
 
     return notes.collect_receipts()
 

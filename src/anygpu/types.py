@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from anygpu.placement.offload import Result as Result
     from anygpu.plan.plan import Candidate as Candidate
     from anygpu.plan.plan import Refused as Refused
-    from anygpu.receipts import Attempt as Attempt
-    from anygpu.receipts import HostOperation as HostOperation
-    from anygpu.receipts import Phases as Phases
+    from anygpu.receipts.receipt import Attempt as Attempt
+    from anygpu.receipts.receipt import HostOperation as HostOperation
+    from anygpu.receipts.receipt import Phases as Phases
     from anygpu.runtime.health import Health as Health
     from anygpu.runtime.runtime import Outcome as Outcome
+    from anygpu.runtime.streams.pipeline import Streamed as Streamed
     from anygpu.runtime.task_queue import Tenant as Tenant
-    from anygpu.streams.pipeline import Streamed as Streamed
 
 _MODULES = {
-    "Attempt": "anygpu.receipts",
+    "Attempt": "anygpu.receipts.receipt",
     "Candidate": "anygpu.plan.plan",
     "Card": "anygpu.hardware.cards",
     "Diagnosis": "anygpu.hardware.diagnosis",
     "Finding": "anygpu.hardware.inventory",
     "Health": "anygpu.runtime.health",
-    "HostOperation": "anygpu.receipts",
+    "HostOperation": "anygpu.receipts.receipt",
     "Outcome": "anygpu.runtime.runtime",
-    "Phases": "anygpu.receipts",
+    "Phases": "anygpu.receipts.receipt",
     "Refused": "anygpu.plan.plan",
     "Result": "anygpu.placement.offload",
-    "Streamed": "anygpu.streams.pipeline",
+    "Streamed": "anygpu.runtime.streams.pipeline",
     "Tenant": "anygpu.runtime.task_queue",
     "Unavailable": "anygpu.hardware.device",
     "Usage": "anygpu.hardware.usage.usage",

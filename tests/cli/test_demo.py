@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from anygpu.cli import app
 from anygpu.cli.demo import DemoProgram, DemoTimes, compare, facts, programs, show, show_end, verdict
-from anygpu.receipts import Phases, Receipt
+from anygpu.receipts.receipt import Phases, Receipt
 from anygpu.testing import FakeProcessors, ManualClock
 
 UNKNOWN = dict.fromkeys(("device_seconds", "peak_bytes", "kernels", "predicted_seconds"), "nobody looked")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from anygpu.cli import app
 from anygpu.plan.plan import Plan
-from anygpu.receipts import Receipt
+from anygpu.receipts.receipt import Receipt
 
 Result = subprocess.CompletedProcess[str]
 Run = Callable[..., Result]

@@ -14,7 +14,7 @@ from anygpu.base.cache_folder import write_file
 from anygpu.cli import app
 from anygpu.cli.history import KnownHistory
 from anygpu.errors import InvalidOption
-from anygpu.history.history import History
+from anygpu.placement.history.history import History
 
 P, Q, S, OLD, F, G = ("0" * 32, "1" * 32, "2" * 32, "5" * 32, "3" * 32, "abcdef01" * 4)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from anygpu.agreement.comparison import Difference
 from anygpu.array.trace.tracing import record
 from anygpu.cli import app
+from anygpu.placement.agreement.comparison import Difference
 from anygpu.placement.mismatches import FOLDER, Mismatch, keep, mismatch
 from anygpu.program.graph import Program
 from anygpu.program.wire import from_bytes

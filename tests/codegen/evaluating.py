@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.index import Atom, Index, IndexVariable, Quotient, Remainder
-from anygpu.codegen.kernel_ir import Apply, Call, Choose, Expr, Let, Literal, Load, Name, Position
-from anygpu.codegen.target import ComputeType
+from anygpu.engines.codegen.index import Atom, Index, IndexVariable, Quotient, Remainder
+from anygpu.engines.codegen.kernel_ir import Apply, Call, Choose, Expr, Let, Literal, Load, Name, Position
+from anygpu.engines.codegen.target import ComputeType
 
 NUMPY_TYPES: dict[ComputeType, type[np.generic]] = {
     "bool": np.bool_,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.target import ComputeType
+from anygpu.engines.codegen.target import ComputeType
 from tests.codegen.functions_on_devices import STORED
 
 FLOATS: tuple[ComputeType, ...] = ("f32", "f64")

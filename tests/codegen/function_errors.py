@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.functions.library import CANDIDATES, call, vector_call
-from anygpu.codegen.target import Dialect, Target
+from anygpu.engines.codegen.functions.library import CANDIDATES, call, vector_call
+from anygpu.engines.codegen.target import Dialect, Target
 from tests.codegen.function_cases import Case, cases, numpy_type, points
 from tests.codegen.functions_on_devices import DIALECTS, evaluate
 

@@ -12,9 +12,9 @@ import pyopencl as cl
 import wgpu
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.functions.library import definitions
-from anygpu.codegen.kernel import Binding, Kernel, Output, Schedule, Slot
-from anygpu.codegen.target import ComputeType, Dialect
+from anygpu.engines.codegen.functions.library import definitions
+from anygpu.engines.codegen.kernel import Binding, Kernel, Output, Schedule, Slot
+from anygpu.engines.codegen.target import ComputeType, Dialect
 from anygpu.program.primitives import Spec
 
 _GROUP = 64

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.kernel import Kernel
+from anygpu.engines.codegen.target import Target
 from anygpu.program.primitives import Spec
 from tests.codegen.planning import CARD, LEAST, PROCESSOR, dense, layer_norm, plan, sigmoid_chain, softmax, spec
 

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from anygpu.array.trace.tracing import record
-from anygpu.codegen.kernel import Kernel, Schedule
-from anygpu.codegen.schedule import schedule
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.kernel import Kernel, Schedule
+from anygpu.engines.codegen.schedule import schedule
+from anygpu.engines.codegen.target import Target
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec

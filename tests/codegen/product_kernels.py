@@ -11,8 +11,8 @@ import pyopencl as cl
 import wgpu
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.target import SYNTAX, ComputeType, Dialect, Target
-from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors, grid, parts, text
+from anygpu.engines.codegen.target import SYNTAX, ComputeType, Dialect, Target
+from anygpu.engines.codegen.templates.matmul import Sizes, Tiling, Vectors, grid, parts, text
 
 #: The same devices as scalar machines and as wide ones: a tiling is right on both.
 TARGETS: dict[str, Target] = {

@@ -10,9 +10,9 @@ import pyopencl as cl
 import wgpu
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.functions.library import call, definitions
-from anygpu.codegen.target import SYNTAX, ComputeType, Dialect, Target
-from anygpu.codegen.templates.stages import Stage, Stages, carried, fill
+from anygpu.engines.codegen.functions.library import call, definitions
+from anygpu.engines.codegen.target import SYNTAX, ComputeType, Dialect, Target
+from anygpu.engines.codegen.templates.stages import Stage, Stages, carried, fill
 
 TARGETS: dict[Dialect, Target] = {
     "wgsl": Target(dialect="wgsl", features=("f64", "i64"), group_memory=16384),

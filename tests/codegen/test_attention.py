@@ -7,12 +7,12 @@ import re
 import msgspec
 import pytest
 
-from anygpu.codegen.attention import decomposed, tilings_of
-from anygpu.codegen.kernel import Schedule
-from anygpu.codegen.schedule import schedule
-from anygpu.codegen.target import Target
-from anygpu.codegen.templates import attention
-from anygpu.codegen.templates.attention import AttentionSizes
+from anygpu.engines.codegen.attention import decomposed, tilings_of
+from anygpu.engines.codegen.kernel import Schedule
+from anygpu.engines.codegen.schedule import schedule
+from anygpu.engines.codegen.target import Target
+from anygpu.engines.codegen.templates import attention
+from anygpu.engines.codegen.templates.attention import AttentionSizes
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.ops.contract import Attend

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen import complexes
-from anygpu.codegen.kernel_ir import Apply, Expr, Literal, Name
-from anygpu.codegen.target import ComputeType
+from anygpu.engines.codegen import complexes
+from anygpu.engines.codegen.kernel_ir import Apply, Expr, Literal, Name
+from anygpu.engines.codegen.target import ComputeType
 from anygpu.errors import InvalidProgram
 from anygpu.program.functions import BINARY, COMPARISONS, UNARY, BinaryFunction, UnaryFunction, is_defined
 from tests.codegen.evaluating import Lets, subexpressions

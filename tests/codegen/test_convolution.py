@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.target import SYNTAX, ComputeType, Dialect
-from anygpu.codegen.templates.convolution import (
+from anygpu.engines.codegen.target import SYNTAX, ComputeType, Dialect
+from anygpu.engines.codegen.templates.convolution import (
     ConvolutionSizes,
     ConvolutionTiling,
     ConvolutionVectors,

@@ -10,11 +10,11 @@ import pytest
 
 from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
-from anygpu.codegen.convolutions import Convolution, convolution_of
-from anygpu.codegen.schedule import schedule
-from anygpu.codegen.target import Target
-from anygpu.codegen.templates.convolution import ConvolutionTiling as Direct
-from anygpu.codegen.templates.matmul import Tiling
+from anygpu.engines.codegen.convolutions import Convolution, convolution_of
+from anygpu.engines.codegen.schedule import schedule
+from anygpu.engines.codegen.target import Target
+from anygpu.engines.codegen.templates.convolution import ConvolutionTiling as Direct
+from anygpu.engines.codegen.templates.matmul import Tiling
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Contract
 from benchmarks.handwritten.workloads import convolution

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from anygpu.codegen.dialects.opencl import OpenCLPrinter
-from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.wgsl import WGSLPrinter
-from anygpu.codegen.index import variable
-from anygpu.codegen.kernel_builder import printer
-from anygpu.codegen.kernel_ir import (
+from anygpu.engines.codegen.dialects.opencl import OpenCLPrinter
+from anygpu.engines.codegen.dialects.printer import Printer
+from anygpu.engines.codegen.dialects.wgsl import WGSLPrinter
+from anygpu.engines.codegen.index import variable
+from anygpu.engines.codegen.kernel_builder import printer
+from anygpu.engines.codegen.kernel_ir import (
     Apply,
     Assign,
     Buffer,
@@ -26,7 +26,7 @@ from anygpu.codegen.kernel_ir import (
     Report,
     Store,
 )
-from anygpu.codegen.target import ComputeType, Target
+from anygpu.engines.codegen.target import ComputeType, Target
 
 WGSL = Target(dialect="wgsl", features=("f64", "i64", "subgroups"), subgroup_size=8)
 OPENCL = Target(dialect="opencl", features=("f64", "i64"), scalar_invocations=True, vector_width=16)

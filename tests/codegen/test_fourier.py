@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.target import ComputeType, Dialect, Target
-from anygpu.codegen.templates import fourier
-from anygpu.codegen.templates.fourier import factors_of, steps_of
+from anygpu.engines.codegen.target import ComputeType, Dialect, Target
+from anygpu.engines.codegen.templates import fourier
+from anygpu.engines.codegen.templates.fourier import factors_of, steps_of
 from anygpu.program.functions import FourierFunction
 from tests.codegen.running import NUMPY, TARGETS, load, run, store
 

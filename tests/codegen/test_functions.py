@@ -8,11 +8,11 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from anygpu.codegen.functions import library
-from anygpu.codegen.functions.library import CANDIDATES, call, definitions, vector_call
-from anygpu.codegen.functions.source import Definition, defined, definition
-from anygpu.codegen.functions.wgsl import in_wgsl
-from anygpu.codegen.target import ComputeType, Dialect, Target
+from anygpu.engines.codegen.functions import library
+from anygpu.engines.codegen.functions.library import CANDIDATES, call, definitions, vector_call
+from anygpu.engines.codegen.functions.source import Definition, defined, definition
+from anygpu.engines.codegen.functions.wgsl import in_wgsl
+from anygpu.engines.codegen.target import ComputeType, Dialect, Target
 from anygpu.errors import InvalidProgram
 from anygpu.program.functions import BINARY, UNARY
 from tests.codegen.function_cases import FLOATS, INTEGERS, Case, cases, order_cases, points
@@ -195,7 +195,7 @@ def test_a_word_that_was_not_replaced_would_be_seen() -> None:
 
 
 def test_the_files_are_part_of_the_package() -> None:
-    names = {file.name for file in files("anygpu.codegen.functions").iterdir()}
+    names = {file.name for file in files("anygpu.engines.codegen.functions").iterdir()}
     assert {"arithmetic.cl", "bits.cl", "casts.cl", "exponentials.cl", "integers.cl", "trigonometry.cl"} <= names
 
 

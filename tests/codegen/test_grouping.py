@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.codegen.kernel import Kernel, Schedule
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.kernel import Kernel, Schedule
+from anygpu.engines.codegen.target import Target
 from anygpu.program.dtypes import DType
 from anygpu.program.primitives import Spec
 from tests.codegen.planning import (

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.codegen.index import (
+from anygpu.engines.codegen.index import (
     ZERO,
     Index,
     IndexVariable,

@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 
-from anygpu.codegen.schedule import schedule
+from anygpu.engines.codegen.schedule import schedule
 from anygpu.engines.driver import why_not
 from anygpu.program.graph import Program
 from tests.codegen import golden

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.codegen.kernel import Binding, Kernel, Schedule, Slot, shared_temporaries
-from anygpu.codegen.schedule import schedule
+from anygpu.engines.codegen.kernel import Binding, Kernel, Schedule, Slot, shared_temporaries
+from anygpu.engines.codegen.schedule import schedule
 from anygpu.engines.driver import why_not
 from anygpu.program.graph import Program
 from tests.codegen.planning import TARGETS, plan, slots_of, spec

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.target import ComputeType
-from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors, grid, parts, text, tilings
-from anygpu.codegen.templates.matmul_tiling import shared_bytes, turns
+from anygpu.engines.codegen.target import ComputeType
+from anygpu.engines.codegen.templates.matmul import Sizes, Tiling, Vectors, grid, parts, text, tilings
+from anygpu.engines.codegen.templates.matmul_tiling import shared_bytes, turns
 from tests.codegen.product_kernels import NUMPY, TARGETS, Launch, Layout, matmul_source
 
 DEVICES = sorted(TARGETS)

@@ -8,9 +8,9 @@ import pytest
 
 import anygpu as ag
 from anygpu import nn
-from anygpu.codegen.kernel import Kernel, Own, renumbered
-from anygpu.codegen.schedule import schedule
-from anygpu.codegen.target import Dialect, Target
+from anygpu.engines.codegen.kernel import Kernel, Own, renumbered
+from anygpu.engines.codegen.schedule import schedule
+from anygpu.engines.codegen.target import Dialect, Target
 
 
 def model(x: np.ndarray, *weights: np.ndarray) -> np.ndarray:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anygpu.codegen.schedule import schedule
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.schedule import schedule
+from anygpu.engines.codegen.target import Target
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ScatterFunction
 from anygpu.program.primitives import Scatter

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anygpu.codegen.schedule import schedule
+from anygpu.engines.codegen.schedule import schedule
 from anygpu.engines.webgpu.pipelines import with_subgroups_enabled, without_subgroups_enabled
 from tests.engines.custom_programs import kernel_program
 from tests.support.kernel_compilers import (

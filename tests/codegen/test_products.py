@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.target import Target
 from anygpu.program.dtypes import DType
 from tests.codegen.planning import CARD, TARGETS, names, plan, spec
 

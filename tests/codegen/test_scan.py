@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.target import ComputeType, Dialect, Target
-from anygpu.codegen.templates import scan
-from anygpu.codegen.templates.stages import GroupSizes, fitting
+from anygpu.engines.codegen.target import ComputeType, Dialect, Target
+from anygpu.engines.codegen.templates import scan
+from anygpu.engines.codegen.templates.stages import GroupSizes, fitting
 from tests.codegen.running import TARGETS, load, run, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.target import ComputeType, Dialect
-from anygpu.codegen.templates import scatter
-from anygpu.codegen.templates.scatter import ScatterLayout
+from anygpu.engines.codegen.target import ComputeType, Dialect
+from anygpu.engines.codegen.templates import scatter
+from anygpu.engines.codegen.templates.scatter import ScatterLayout
 from tests.codegen.running import COMPUTE, TARGETS, Accessor, load, run, status, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.array.trace.tracing import record
-from anygpu.codegen.kernel import Schedule
-from anygpu.codegen.schedule import schedule
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.kernel import Schedule
+from anygpu.engines.codegen.schedule import schedule
+from anygpu.engines.codegen.target import Target
 from anygpu.engines.driver import why_not
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.target import SYNTAX, Dialect
-from anygpu.codegen.templates.sort import search_text
-from anygpu.codegen.templates.stages import Stage, struct_text
+from anygpu.engines.codegen.target import SYNTAX, Dialect
+from anygpu.engines.codegen.templates.sort import search_text
+from anygpu.engines.codegen.templates.stages import Stage, struct_text
 from tests.codegen.running import TARGETS, load, run, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]

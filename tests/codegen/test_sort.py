@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.target import Dialect, Target
-from anygpu.codegen.templates import sort
-from anygpu.codegen.templates.stages import GroupSizes
+from anygpu.engines.codegen.target import Dialect, Target
+from anygpu.engines.codegen.templates import sort
+from anygpu.engines.codegen.templates.stages import GroupSizes
 from tests.codegen.running import COMPUTE, TARGETS, load, run, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]

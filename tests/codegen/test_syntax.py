@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.codegen import templates
-from anygpu.codegen.target import SYNTAX
-from anygpu.codegen.templates.stages import in_wgsl, template
+from anygpu.engines.codegen import templates
+from anygpu.engines.codegen.target import SYNTAX
+from anygpu.engines.codegen.templates.stages import in_wgsl, template
 
 #: Templates that only processors use, through OpenCL.
 OPENCL_ONLY = {"attention_vectors", "matmul_panels"}

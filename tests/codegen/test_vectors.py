@@ -11,9 +11,9 @@ import pytest
 
 from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
-from anygpu.codegen.kernel import Schedule
-from anygpu.codegen.schedule import schedule
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.kernel import Schedule
+from anygpu.engines.codegen.schedule import schedule
+from anygpu.engines.codegen.target import Target
 from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.engines.numpy import lowering
 from anygpu.engines.opencl.engine import OpenCLEngine

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import trace
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeviceLost
 from anygpu.program.graph import Program
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.process import ProcessWorker
 
 

@@ -12,8 +12,11 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.expression import compute
-from anygpu.device_arrays import lineage
-from anygpu.device_arrays.lineage import (
+from anygpu.errors import HostFallback, InvalidOption
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import Binary, Input, Spec
+from anygpu.workers.device_arrays import lineage
+from anygpu.workers.device_arrays.lineage import (
     HostCopy,
     HostCopyCache,
     Lineage,
@@ -22,11 +25,8 @@ from anygpu.device_arrays.lineage import (
     result_lineages,
     topological_order,
 )
-from anygpu.device_arrays.recoverable import RecoverableDevice
-from anygpu.device_arrays.registry import DeviceRegistry
-from anygpu.errors import HostFallback, InvalidOption
-from anygpu.program.graph import Node, Program
-from anygpu.program.primitives import Binary, Input, Spec
+from anygpu.workers.device_arrays.recoverable import RecoverableDevice
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.worker import Handle, Worker
 
 SPEC = Spec((250,), "float32")

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from anygpu.device_arrays import handle
-from anygpu.device_arrays.handle import is_shared
+from anygpu.workers.device_arrays import handle
+from anygpu.workers.device_arrays.handle import is_shared
 
 
 class Slotted:

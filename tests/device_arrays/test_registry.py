@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays.registry import REPLACE_SECONDS, DeviceRegistry
+from anygpu.workers.device_arrays.registry import REPLACE_SECONDS, DeviceRegistry
 
 
 def test_the_default_device_is_numpy_or_what_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 import psutil
 import pytest
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.testing import FakeEngine
 from anygpu.workers import spare_process as spare_module
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.spares import Spares
 from tests.support.faults import _let_children_import_tests

@@ -11,7 +11,7 @@ import numpy as np
 
 from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.target import Target
 from anygpu.engines.compiling_session import DeviceArray, Session
 from anygpu.engines.driver import Counters
 from anygpu.engines.opencl.engine import OpenCLEngine

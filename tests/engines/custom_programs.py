@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anygpu.codegen.custom.lowering import reflect
+from anygpu.engines.codegen.custom.lowering import reflect
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.ops.custom import Custom, Scalar, Three
 from anygpu.program.primitives import Spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.codegen.kernel import Binding, Kernel
+from anygpu.engines.codegen.kernel import Binding, Kernel
 from anygpu.engines.driver import Bytes, Extent
 from anygpu.engines.opencl.driver import OpenCLDriver
 from anygpu.engines.opencl.engine import OpenCLEngine

@@ -12,7 +12,7 @@ import pytest
 from anygpu import nn
 from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
-from anygpu.codegen.schedule import schedule
+from anygpu.engines.codegen.schedule import schedule
 from anygpu.engines.compiling_session import CompiledProgram
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.ops.contract import Attend

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
-from anygpu.codegen.kernel import Kernel
 from anygpu.engines import compiling_session
+from anygpu.engines.codegen.kernel import Kernel
 from anygpu.errors import CannotCompile, InvalidProgram, OutOfMemory
 from anygpu.program.primitives import Spec
 from anygpu.workers.task_lifecycle import fault_of

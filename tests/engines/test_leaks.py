@@ -11,7 +11,7 @@ import pytest
 
 from anygpu.engines.compiling_session import DeviceArray
 from anygpu.engines.driver import ARRAYS, CONSTANTS, TEMPORARIES
-from anygpu.memory.resource import reclaim
+from anygpu.engines.memory.resource import reclaim
 from anygpu.testing import check_no_leaks
 from tests.engines.compiled import NAMES, Running, running
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from anygpu.codegen.kernel import Kernel
+from anygpu.engines.codegen.kernel import Kernel
 from anygpu.engines.driver import Dispatch
 from anygpu.engines.opencl.builder import _FAMILY_OF, with_declarations
 from tests.engines.opencl_kernels import affine, open_first, room, whole

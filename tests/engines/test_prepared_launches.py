@@ -12,8 +12,8 @@ from anygpu.array.trace.tracing import record
 from anygpu.engines.compiling_session import CompiledProgram, DeviceArray
 from anygpu.engines.driver import Clear, Dispatch, Extent, Move
 from anygpu.engines.launches import MOST_OF_A_PROGRAM, PreparedLaunches, ProgramLaunches
+from anygpu.engines.memory.resource import reclaim
 from anygpu.errors import DeviceLost
-from anygpu.memory.resource import reclaim
 from tests.engines.compiled import NAMES, Running, running
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.numpy import lowering
-from anygpu.fallback_warnings import host_operations
 from anygpu.program.graph import Program
 from anygpu.program.ops.contract import Attend
+from anygpu.receipts.fallback_warnings import host_operations
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
 from anygpu.testing.random_programs.error_bounds import disagreement
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 #: All but torch compile every program, so they get fewer.
 COUNTS = {"cpu": 100, "torch": 400, "jax": 60, "webgpu": 10, "opencl": 2}

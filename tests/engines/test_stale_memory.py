@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
-from anygpu.codegen.kernel import Kernel
+from anygpu.engines.codegen.kernel import Kernel
 from anygpu.engines.driver import Clear, Command
 from anygpu.program.graph import Program
 from tests.engines.compiled import NAMES, Running, spec_of

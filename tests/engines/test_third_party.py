@@ -12,7 +12,6 @@ import pytest
 import anygpu as ag
 from anygpu.array.trace.traced import NotTraceable
 from anygpu.array.trace.tracing import trace
-from anygpu.device_arrays.registry import registry
 from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry, library_version, traits_of
 from anygpu.engines.traits import EngineTraits
@@ -24,6 +23,7 @@ from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.plan.calibration import assumed
 from anygpu.testing import check_engine_probe, fake_device
+from anygpu.workers.device_arrays.registry import registry
 from anygpu.workers.thread import ThreadWorker
 from anygpu.workers.worker import isolation_of, open_worker
 from tests.support.toy_engine import ToyEngine

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anygpu.codegen.kernel import Binding, Kernel, KernelChoice, Schedule, Slot
+from anygpu.engines.codegen.kernel import Binding, Kernel, KernelChoice, Schedule, Slot
 from anygpu.engines.disk_cache import DiskCache
 from anygpu.engines.tuner import VARIABLE, TunedSizes, Tuner, budget
 from anygpu.errors import InvalidOption, InvalidProgram

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from anygpu.codegen.kernel import Kernel
+from anygpu.engines.codegen.kernel import Kernel
 from anygpu.engines.driver import Clear, Command, Dispatch, Driver, Extent, Move
 from anygpu.engines.webgpu import encoder, pipelines
 from anygpu.engines.webgpu.driver import WebGPUDriver

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.codegen.kernel import Binding, Kernel
+from anygpu.engines.codegen.kernel import Binding, Kernel
 from anygpu.engines.driver import Bytes, Dispatch, DriverBlock, Extent
 from anygpu.engines.webgpu.driver import WebGPUDriver
 from anygpu.engines.webgpu.engine import WebGPUEngine

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import psutil
 
-from anygpu.codegen.kernel import Kernel
+from anygpu.engines.codegen.kernel import Kernel
 from anygpu.errors import AnyGPUError
 from tests.engines.compiled import Running, running
 from tests.faults.webgpu_child import lose

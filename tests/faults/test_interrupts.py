@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 from anygpu.base.interrupts import TryAcquire, completed, is_of_a_handler, uninterrupted
-from anygpu.device_arrays.registry import DeviceRegistry
-from anygpu.memory import DeviceMemory, Fenced, Pool, Resource, Timeline
+from anygpu.engines.memory import DeviceMemory, Fenced, Pool, Resource, Timeline
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
 from anygpu.store.store import Store
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from benchmarks import interruption_scenarios, interruptions
 from benchmarks.interruption_scenarios import Calls, Tensors
 from tests.support.interrupting import AfterSeconds, Alarm, AtMoment, places_of

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays import lineage
-from anygpu.device_arrays.lineage import Evicted, TrackedBuffer
-from anygpu.device_arrays.recoverable import RecoverableDevice
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
+from anygpu.workers.device_arrays import lineage
+from anygpu.workers.device_arrays.lineage import Evicted, TrackedBuffer
+from anygpu.workers.device_arrays.recoverable import RecoverableDevice
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import MEMORY, Argument, Ran
 
@@ -499,7 +499,7 @@ def test_a_forked_process_has_its_arrays_on_a_child_of_its_own() -> None:
 import os
 import numpy as np
 import anygpu as ag
-from anygpu.device_arrays.registry import registry
+from anygpu.workers.device_arrays.registry import registry
 x = ag.asarray(np.arange(1000, dtype=np.float32), device="opencl")
 y = (x + 1).compute()
 child = os.fork()

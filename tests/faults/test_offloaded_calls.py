@@ -14,8 +14,6 @@ import psutil
 import pytest
 
 import anygpu as ag
-from anygpu import fallback_warnings
-from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.isolation import Isolation
 from anygpu.errors import DeviceHung, OutOfMemory
@@ -24,6 +22,8 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import Fallback, options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
+from anygpu.receipts import fallback_warnings
+from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Ran, Worker
 from tests.placement.moved import moved

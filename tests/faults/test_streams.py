@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu import fallback_warnings
-from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.isolation import Isolation
 from anygpu.errors import DeviceHung, DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.options import Fallback
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.streams.pipeline import Streamed
-from anygpu.streams.streaming import stream
+from anygpu.receipts import fallback_warnings
+from anygpu.runtime.streams.pipeline import Streamed
+from anygpu.runtime.streams.streaming import stream
+from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Ran, Worker
 
@@ -181,7 +181,7 @@ def test_a_device_that_hangs_loses_the_rest_of_the_work(known: WithFailures) -> 
 
 CHILD = """
     import sys, numpy as np
-    from anygpu.streams.streaming import stream
+    from anygpu.runtime.streams.streaming import stream
     from tests.faults.test_streams import row_function
 
     def progress(done, total):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from anygpu.history import history
+from anygpu.placement.history import history
 
 
 @pytest.fixture(autouse=True)

@@ -21,10 +21,10 @@ from typing import NamedTuple
 import psutil
 
 from anygpu.base.cache_folder import sealed, unsealed
-from anygpu.history import storage
-from anygpu.history.history import PATIENCE, History
-from anygpu.history.records import RECENT, HabitKey, HabitRow, TimingKey, TimingRow, is_hash
-from anygpu.history.storage import HistoryFile, RowBatch
+from anygpu.placement.history import storage
+from anygpu.placement.history.history import PATIENCE, History
+from anygpu.placement.history.records import RECENT, HabitKey, HabitRow, TimingKey, TimingRow, is_hash
+from anygpu.placement.history.storage import HistoryFile, RowBatch
 from tests.history.kill_writers import queued_seconds
 
 STAMP = "e" * 32

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anygpu.base.cache_folder import TEMPORARY
-from anygpu.history.history import PATIENCE, History
-from anygpu.history.storage import HistoryFile
+from anygpu.placement.history.history import PATIENCE, History
+from anygpu.placement.history.storage import HistoryFile
 
 #: Programs of each process; all of them write one more together.
 PROGRAMS = 20

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anygpu.history.records import HabitKey, HabitRow, TimingKey, TimingRow, merged_habit, merged_timing
-from anygpu.history.storage import RowBatch
+from anygpu.placement.history.records import HabitKey, HabitRow, TimingKey, TimingRow, merged_habit, merged_timing
+from anygpu.placement.history.storage import RowBatch
 
 
 class MemoryStorage:

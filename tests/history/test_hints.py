@@ -11,8 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anygpu.history import hints
-from anygpu.history.hints import NATIVE, change_marks, forget_marks, hints_path, is_marked, mark_of, mark_of_code
+from anygpu.placement.history import hints
+from anygpu.placement.history.hints import (
+    NATIVE,
+    change_marks,
+    forget_marks,
+    hints_path,
+    is_marked,
+    mark_of,
+    mark_of_code,
+)
 
 
 def double(x: Any) -> Any:

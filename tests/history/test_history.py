@@ -13,9 +13,9 @@ import pytest
 
 from anygpu.base import cache_folder
 from anygpu.errors import InvalidOption
-from anygpu.history.history import MOST_COLLECTED, PATIENCE, CallHistory, History, open_history, setting
-from anygpu.history.records import HabitKey
-from anygpu.history.storage import HistoryFile, RowBatch, history_path
+from anygpu.placement.history.history import MOST_COLLECTED, PATIENCE, CallHistory, History, open_history, setting
+from anygpu.placement.history.records import HabitKey
+from anygpu.placement.history.storage import HistoryFile, RowBatch, history_path
 from anygpu.testing import ManualClock
 from tests.history.memory_storage import MemoryStorage
 
@@ -287,7 +287,7 @@ def test_a_child_that_is_forked_off_is_a_process_of_its_own(path: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path
-from anygpu.history.history import History
+from anygpu.placement.history.history import History
 kept = History(Path(sys.argv[1]))
 P, F, S = "0" * 32, "3" * 32, "2" * 32
 kept.ran(P, "numpy", S, 1.0)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.history.records import device_stamp, function_hash, function_name, signature_hash
+from anygpu.placement.history.records import device_stamp, function_hash, function_name, signature_hash
 from anygpu.placement.signature import signature
 from anygpu.testing import fake_device
 
@@ -54,7 +54,7 @@ def test_hashes_are_the_same_in_another_process_and_on_other_lines(tmp_path: Pat
     script = """
 import sys
 from tests.history.test_keys import NAMES, SOURCE, functions
-from anygpu.history.records import function_hash, signature_hash
+from anygpu.placement.history.records import function_hash, signature_hash
 found = functions("\\n" * 100 + SOURCE)
 print(*(function_hash(found[name]) for name in NAMES))
 print(signature_hash(((3, 4), 12, float, "x", dict, None, True, frozenset("abcdef"))))

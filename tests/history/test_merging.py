@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.history.records import (
+from anygpu.placement.history.records import (
     AHEAD,
     LATEST,
     MOST_CALLS,

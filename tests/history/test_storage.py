@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.base.cache_folder import TEMPORARY, sealed, unsealed, write_file
-from anygpu.history import storage as storage_module
-from anygpu.history.history import History
-from anygpu.history.records import RECENT, HabitKey, HabitRow, TimingKey, TimingRow
-from anygpu.history.storage import FORGET_SECONDS, Contents, HistoryFile, RowBatch
+from anygpu.placement.history import storage as storage_module
+from anygpu.placement.history.history import History
+from anygpu.placement.history.records import RECENT, HabitKey, HabitRow, TimingKey, TimingRow
+from anygpu.placement.history.storage import FORGET_SECONDS, Contents, HistoryFile, RowBatch
 from anygpu.testing import ManualClock
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="owners, modes, links and pipes are POSIX's")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from anygpu.history.history import (
+from anygpu.placement.history.history import (
     age_text,
     agreement_text,
     consequence,
@@ -15,7 +15,7 @@ from anygpu.history.history import (
     measured_text,
     memory_text,
 )
-from anygpu.history.records import Habit, Peak, Timing
+from anygpu.placement.history.records import Habit, Peak, Timing
 
 NOW = 1_800_000_000.0
 NUMPY = Timing(

@@ -9,11 +9,11 @@ import psutil
 import pytest
 
 from anygpu.array.trace.tracing import record
-from anygpu.device_arrays.registry import registry
 from anygpu.errors import DeviceHung, DeviceUnavailable
 from anygpu.hardware.device import Device
 from anygpu.kernels.sandbox import Sandboxes, trials_of_its_own
 from anygpu.program.primitives import Spec
+from anygpu.workers.device_arrays.registry import registry
 
 PROGRAM = record(lambda x: x * 2 + 1, Spec((8,), "float32"))
 LONG = record(lambda x: x @ x @ x @ x @ x @ x, Spec((1500, 1500), "float64"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anygpu.memory import (
+from anygpu.engines.memory import (
     DeviceMemory,
     Fenced,
     Limit,

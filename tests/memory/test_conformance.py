@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anygpu.memory import Block, Resource, Stats, pooled
+from anygpu.engines.memory import Block, Resource, Stats, pooled
 from anygpu.testing import FakeMemory, check_no_leaks, check_resource, resources
 from tests.memory.compositions import COMPOSITIONS
 

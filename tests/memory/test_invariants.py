@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from anygpu.engines.memory import Block, Fenced, Limit, Pool, Resource, Stats, Timeline, lazy, pooled, reclaim
 from anygpu.errors import AllocationError
-from anygpu.memory import Block, Fenced, Limit, Pool, Resource, Stats, Timeline, lazy, pooled, reclaim
 from anygpu.testing import FakeMemory, ManualClock
 
 BUDGET = 40_000

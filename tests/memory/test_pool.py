@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anygpu.engines.memory import Pool, bucket_size
+from anygpu.engines.memory.pool import EXACT_FROM, SMALLEST
+from anygpu.engines.memory.resource import Block
 from anygpu.errors import InvalidOption, OutOfMemory
-from anygpu.memory import Pool, bucket_size
-from anygpu.memory.pool import EXACT_FROM, SMALLEST
-from anygpu.memory.resource import Block
 from anygpu.testing import FakeMemory, ManualClock
 from tests.support.interrupting import AtMoment, places_of
 

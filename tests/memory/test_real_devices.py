@@ -50,7 +50,7 @@ def read(buffer):
 """
 
 _REUSE = """
-from anygpu.memory import DeviceMemory, pooled, reclaim
+from anygpu.engines.memory import DeviceMemory, pooled, reclaim
 from anygpu.testing import check_no_leaks
 
 made = DeviceMemory(allocate, release)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from anygpu.engines.memory import Block, Pool, Stats, Timeline, eager, find, lazy, pooled
 from anygpu.errors import OutOfMemory, OverBudget, TooBig
-from anygpu.memory import Block, Pool, Stats, Timeline, eager, find, lazy, pooled
 from anygpu.testing import FakeMemory
 
 

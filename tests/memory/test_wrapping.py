@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from anygpu.errors import InvalidOption, OutOfMemory, OverBudget, TooBig
-from anygpu.memory import (
+from anygpu.engines.memory import (
     Block,
     DeviceMemory,
     Fenced,
@@ -27,6 +26,7 @@ from anygpu.memory import (
     pooled,
     reclaim,
 )
+from anygpu.errors import InvalidOption, OutOfMemory, OverBudget, TooBig
 from anygpu.testing import FakeMemory, ManualClock
 
 

@@ -17,10 +17,10 @@ from anygpu.hardware.evidence import gather
 from anygpu.hardware.inventory import Finding, Inventory
 from anygpu.notebook.outcomes import text_of
 from anygpu.notebook.receipts import MOST_ROWS, Keeping, LastCalls, Notice, Said
-from anygpu.notes import Failure, HostNote
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
 from anygpu.plan.plan import Candidate, Plan, Refused
-from anygpu.receipts import Attempt, DriverWork, HostOperation, Phases, Receipt, numpy_receipt
+from anygpu.receipts.notes import Failure, HostNote
+from anygpu.receipts.receipt import Attempt, DriverWork, HostOperation, Phases, Receipt, numpy_receipt
 from anygpu.store.report import Copied, Owned, Statistics
 from anygpu.testing import fake_device
 from tests.notebook.pages import check, html, missing_figures, words

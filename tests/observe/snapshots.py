@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from anygpu.device_arrays.lineage import Loss
 from anygpu.observe.snapshot import Anomaly, DeviceMemoryUse, FallbackRecord, ProcessInfo, Snapshot
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
 from anygpu.runtime.health import Health, LaneHealth, TenantHealth
+from anygpu.workers.device_arrays.lineage import Loss
 
 
 def calls(function: str, device: str = "numpy", count: int = 10, seconds: float = 1e-3, **more: Any) -> CallStatistics:

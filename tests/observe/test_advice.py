@@ -17,7 +17,7 @@ from anygpu.array.core.device import ArrayWork
 from anygpu.base import events
 from anygpu.observe.advising.advisor import Advisor
 from anygpu.observe.advising.findings import KINDS, MOST, MOST_LINES, findings
-from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
+from anygpu.receipts.receipt import Attempt, HostOperation, Phases, Receipt
 from benchmarks.advise import FIXED, PLANTED, advised, expected
 
 LINE = ("script.py", 7)

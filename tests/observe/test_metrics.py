@@ -20,11 +20,11 @@ from anygpu import observe
 from anygpu.base.metric_families import MOST_CHARACTERS, Family, Sample, to_text, visible
 from anygpu.errors import InvalidOption
 from anygpu.hardware.usage.usage import READINGS, Usage
-from anygpu.notes import Failure, HostNote, Seen
 from anygpu.observe.metrics import BUCKETS, anomaly_families, call_families, usage_families
 from anygpu.observe.snapshot import Anomaly
 from anygpu.observe.statistics import MOST_FUNCTIONS, RunningStatistics, Sketch
-from anygpu.receipts import Attempt, DriverWork, Phases, Receipt
+from anygpu.receipts.notes import Failure, HostNote, Seen
+from anygpu.receipts.receipt import Attempt, DriverWork, Phases, Receipt
 from benchmarks.metrics_scrape import compare, full
 from benchmarks.prometheus_process import program
 from tests.observe.test_statistics import add

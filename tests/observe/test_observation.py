@@ -14,8 +14,8 @@ import pytest
 import anygpu as ag
 from anygpu import observe
 from anygpu.base import events
-from anygpu.notes import Failure, HostNote, Note
 from anygpu.observe.observation import BUFFERED, RECENT, Observation
+from anygpu.receipts.notes import Failure, HostNote, Note
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import pytest
 
 import anygpu as ag
 from anygpu.base import events
-from anygpu.device_arrays import handle
-from anygpu.notes import HostNote, Note, Origin, origin_here
 from anygpu.observe import trace
 from anygpu.observe.recording import TraceIncomplete
-from anygpu.receipts import Phases, Receipt
+from anygpu.receipts.notes import HostNote, Note, Origin, origin_here
+from anygpu.receipts.receipt import Phases, Receipt
+from anygpu.workers.device_arrays import handle
 from tests.observe.trace_checks import PHASES, Trace
 from tests.support.observing import tell
 
@@ -240,7 +240,7 @@ FULL_DISK = """
 import resource, sys
 from anygpu.base import events
 from anygpu.observe import trace
-from anygpu.notes import HostNote
+from anygpu.receipts.notes import HostNote
 try:
     with trace(sys.argv[1]):
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))

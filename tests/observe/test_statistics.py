@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anygpu.notes import Failure, HostNote, Note, Seen
 from anygpu.observe.statistics import (
     MOST_ERRORS,
     MOST_FUNCTIONS,
@@ -14,7 +13,8 @@ from anygpu.observe.statistics import (
     Summary,
     batches,
 )
-from anygpu.receipts import Attempt, DriverWork, HostOperation, Phases, Receipt
+from anygpu.receipts.notes import Failure, HostNote, Note, Seen
+from anygpu.receipts.receipt import Attempt, DriverWork, HostOperation, Phases, Receipt
 
 UNKNOWN = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), "it is a test")
 

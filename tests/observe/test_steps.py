@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from anygpu.cli.scripts import show_profile
-from anygpu.notes import Failure
 from anygpu.observe import trace
 from anygpu.observe.dashboard.history import DashboardHistory
 from anygpu.observe.dashboard.panels import Columns, HistoryView
@@ -22,7 +21,8 @@ from anygpu.observe.profile_records import Profile
 from anygpu.observe.profiler import Profiler
 from anygpu.observe.snapshot import fallback_of
 from anygpu.observe.statistics import LONGEST_PART, MOST_PARTS, CallStatistics, RunningStatistics, batches, breakdown
-from anygpu.receipts import Attempt, Phases, Receipt
+from anygpu.receipts.notes import Failure
+from anygpu.receipts.receipt import Attempt, Phases, Receipt
 from tests.observe.snapshots import snapshot, training
 from tests.observe.trace_checks import Trace
 from tests.support.observing import tell

@@ -25,10 +25,10 @@ import anygpu as ag
 from anygpu import observe
 from anygpu.base import events
 from anygpu.errors import InvalidOption
-from anygpu.notes import Failure, HostNote, Origin, made, origin_here
 from anygpu.observe.open_telemetry import ORDER
 from anygpu.observe.statistics import MOST_FUNCTIONS
-from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
+from anygpu.receipts.notes import Failure, HostNote, Origin, made, origin_here
+from anygpu.receipts.receipt import Attempt, HostOperation, Phases, Receipt
 from tests.observe.collector import Collected, collector
 from tests.observe.test_metrics import HOSTILE, receipt
 from tests.support.observing import tell

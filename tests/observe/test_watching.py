@@ -7,12 +7,12 @@ import logging
 import pytest
 
 from anygpu.hardware.usage.usage import READINGS, Usage
-from anygpu.notes import HostNote, Note
 from anygpu.observe.observation import Observation, Sampler
 from anygpu.observe.snapshot import Anomaly, DeviceMemoryUse
 from anygpu.observe.statistics import CallBatch, batches
 from anygpu.observe.watching import MOST_VALUES, MemorySample, ProcessWatch
-from anygpu.receipts import Phases, Receipt
+from anygpu.receipts.notes import HostNote, Note
+from anygpu.receipts.receipt import Phases, Receipt
 
 MIB = 1 << 20
 

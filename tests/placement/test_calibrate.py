@@ -27,7 +27,7 @@ from anygpu.plan.predicting import predict
 from anygpu.program.costs import node_cost
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.receipts import Phases
+from anygpu.receipts.receipt import Phases
 from anygpu.testing import FakeProcessors, ManualClock
 from anygpu.workers.worker import Ran, Worker, open_worker
 

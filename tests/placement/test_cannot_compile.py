@@ -10,7 +10,6 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.array import as_array
-from anygpu.device_arrays.handle import DeviceHandle
 from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.errors import CannotCompile
 from anygpu.hardware.device import Device
@@ -18,6 +17,7 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
+from anygpu.workers.device_arrays.handle import DeviceHandle
 from anygpu.workers.thread import ThreadWorker
 from anygpu.workers.worker import Argument, Ran
 from tests.support.slowed import SlowedRegistry

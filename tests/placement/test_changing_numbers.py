@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.receipts import Receipt
+from anygpu.receipts.receipt import Receipt
 
 ENGINES = ["cpu", "webgpu", "opencl", "torch", "jax"]
 CALLS = 10

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import AnyGPUError
 from anygpu.placement.offload import Offloaded, Result
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
-from anygpu.receipts import Receipt
+from anygpu.receipts.receipt import Receipt
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 BUDGET = 8 << 20
 

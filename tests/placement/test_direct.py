@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.placement.direct import DirectCalls
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 X = np.linspace(1, 2, 100)
 SCALE = 2.0

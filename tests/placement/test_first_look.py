@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.hardware.device import Device
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.testing import ManualClock
+from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 
 LOOK = 15.0
 X = np.arange(12, dtype=np.float32)

@@ -15,7 +15,7 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.planner import Planner
 from anygpu.placement.trust import is_finite, may_warn
 from anygpu.program.graph import Program
-from anygpu.receipts import Receipt
+from anygpu.receipts.receipt import Receipt
 from anygpu.runtime.runtime import Runtime
 from tests.placement.moved import moved
 from tests.support.slowed import SlowedRegistry

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.notes import last_receipt
 from anygpu.placement import explore
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import sample_now
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
+from anygpu.receipts.notes import last_receipt
 from tests.placement.moved import moved
 from tests.support.wrong_results import WrongRegistry
 

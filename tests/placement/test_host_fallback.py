@@ -10,13 +10,13 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.array import Array, as_array
-from anygpu.device_arrays.handle import DeviceHandle
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.engines.protocol import Lack
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Cast, Input
+from anygpu.workers.device_arrays.handle import DeviceHandle
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.thread import ThreadWorker
 
 

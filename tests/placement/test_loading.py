@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.history.hints import NATIVE, change_marks
 from anygpu.placement import loading
 from anygpu.placement.call_site import CallSite
+from anygpu.placement.history.hints import NATIVE, change_marks
 from anygpu.placement.known import note_of_new
 from anygpu.placement.new_call_site import NewCallSite
 from anygpu.placement.options import options

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from anygpu.errors import ResultMismatch
-from anygpu.notes import last_receipt
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.trust import Trust, number_kind
 from anygpu.program.graph import Program
+from anygpu.receipts.notes import last_receipt
 from anygpu.workers.worker import Argument, Ran
 from tests.placement.moved import moved
 from tests.support.wrong_results import Wrong, WrongRegistry

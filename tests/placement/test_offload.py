@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pytest
 
 import anygpu as ag
-from anygpu import fallback_warnings
 from anygpu.placement.planner import default
+from anygpu.receipts import fallback_warnings
 
 Floats = npt.NDArray[Any]
 DEVICES = ["webgpu", "opencl"]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.hardware.device import Device
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import Options, options
 from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
 from anygpu.runtime.runtime import Runtime
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 
 class Unprobed(DeviceRegistry):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import is_automatic, why_only_when_named
 from anygpu.hardware import gpu_presence
 from anygpu.hardware.device import Device, Unavailable, parse_device
@@ -23,6 +22,7 @@ from anygpu.placement.pacing import LOOK_SHARE
 from anygpu.placement.planner import NO_GPU, Planner
 from anygpu.runtime.runtime import Runtime
 from anygpu.testing import ManualClock
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 X = np.ones((300, 300))
 

@@ -8,11 +8,11 @@ import threading
 import numpy as np
 import pytest
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.placement import candidates
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 
 def test_no_seconds_are_lost_when_several_threads_add_some() -> None:

@@ -12,7 +12,7 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
-from anygpu.receipts import Receipt
+from anygpu.receipts.receipt import Receipt
 from anygpu.runtime.runtime import Runtime
 from tests.support.slowed import SlowedRegistry
 

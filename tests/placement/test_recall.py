@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.history.history import History
 from anygpu.placement import planner as planning
 from anygpu.placement import recall
+from anygpu.placement.history.history import History
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner

@@ -10,8 +10,8 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.trace.tracing import record
-from anygpu.device_arrays.registry import registry
-from anygpu.fallback_warnings import host_operations
+from anygpu.receipts.fallback_warnings import host_operations
+from anygpu.workers.device_arrays.registry import registry
 
 X = np.linspace(0.1, 1.0, 71, dtype=np.float32)
 

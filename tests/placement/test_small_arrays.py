@@ -17,7 +17,7 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
-from anygpu.receipts import Receipt
+from anygpu.receipts.receipt import Receipt
 
 Floats = npt.NDArray[Any]
 

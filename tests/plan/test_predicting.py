@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.codegen.schedule import schedule
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.schedule import schedule
+from anygpu.engines.codegen.target import Target
 from anygpu.plan.calibration import Calibration
 from anygpu.plan.fusion import structure_of
 from anygpu.plan.predicting import predict

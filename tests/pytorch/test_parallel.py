@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-import anygpu.notes
+import anygpu.receipts.notes
 from anygpu.errors import InvalidOption
 from anygpu.pytorch import parallel, settings, side_by_side
 from anygpu.pytorch.concurrent_calls import SERIAL, TOGETHER, StreamCrew, ThreadCrew, Timings, choose, groups_of, shares
@@ -59,7 +59,7 @@ def test_outputs_are_in_order_and_the_same(count: int) -> None:
         assert result.receipt.reason.startswith(way)
         assert all(torch.equal(a, b) for a, b in zip(result.outputs, expected, strict=True))
         assert (result.receipt.how is None) == (way == SERIAL)
-    assert anygpu.notes.last_receipt() is result.receipt
+    assert anygpu.receipts.notes.last_receipt() is result.receipt
 
 
 @pytest.mark.usefixtures("together")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 
 @pytest.fixture(scope="module")

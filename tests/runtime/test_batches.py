@@ -14,7 +14,6 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.structure import flatten
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.protocol import Lack
 from anygpu.errors import OverBudget
 from anygpu.placement.call import Call
@@ -27,6 +26,7 @@ from anygpu.plan.chunking import SIZES, WINDOW
 from anygpu.program.graph import Program
 from anygpu.runtime.batches import MOST_VARIANTS, Batch, BatchResults, LaunchBatches
 from anygpu.testing.random_programs.error_bounds import disagreement
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.worker import Worker
 
 DEVICES = ("numpy", "opencl:0", "webgpu:0")

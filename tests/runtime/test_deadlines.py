@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeadlineExceeded, InvalidOption
 from anygpu.runtime.intake import Deadlines
 from anygpu.runtime.runtime import Runtime
 from anygpu.testing.clock import ManualClock
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.thread import ThreadWorker
 from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held, make_late

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.hardware.device import Device
 from anygpu.runtime.runtime import Runtime
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 
 class Growing(DeviceRegistry):

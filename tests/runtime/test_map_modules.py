@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import anygpu as ag
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import OutOfMemory
 from anygpu.placement.call import Call
 from anygpu.placement.known import Known
@@ -21,6 +20,7 @@ from anygpu.runtime import stacking
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
 from anygpu.runtime.stacking import OpaqueBatches, cut, same
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from tests.runtime.holding import PATIENCE, Gate
 
 Function = Callable[..., Any]

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import InvalidOption, NotANumber, QuotaExceeded, RuntimeClosed
 from anygpu.runtime.runtime import Runtime
 from anygpu.runtime.task_queue import Tenant
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from tests.runtime.holding import PATIENCE, Gate, Held
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import anygpu as ag
 from anygpu.base import events
-from anygpu.notes import Failure, made
 from anygpu.placement import native_calls
-from anygpu.receipts import Receipt
+from anygpu.receipts.notes import Failure, made
+from anygpu.receipts.receipt import Receipt
 from tests.support.deferred_placement import always_deferred
 from tests.support.native_placement import tried_at_once
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeadlineExceeded
 from anygpu.runtime.runtime import Runtime
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from tests.runtime.holding import PATIENCE, WIDTH, Gate
 
 X = np.arange(4.0)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from tests.runtime.holding import PATIENCE, Held
 
 

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import InvalidOption, OutOfMemory, RuntimeClosed
 from anygpu.placement.call_site import CallSite
-from anygpu.receipts import Receipt
+from anygpu.receipts.receipt import Receipt
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.worker import Worker
 from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held, make_late
 from tests.support.isolation import run_alone

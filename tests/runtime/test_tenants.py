@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import InvalidOption, Overloaded, QueueFull, QuotaExceeded
 from anygpu.runtime.runtime import Runtime
 from anygpu.runtime.task_queue import Tenant
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from tests.runtime.holding import PATIENCE, Held
 
 X = np.ones(1000, np.float32)

@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 
 import anygpu as ag
-from anygpu.device_arrays import registry
 from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.placement import explore, place_call
@@ -32,7 +31,8 @@ from anygpu.placement.planner import default
 from anygpu.placement.trust import Trust, learn_flags
 from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.plan.choosing import DeviceChooser
-from anygpu.receipts import Receipt
+from anygpu.receipts.receipt import Receipt
+from anygpu.workers.device_arrays import registry
 from tests.semantics.cases import CALLS, Case, World
 from tests.semantics.outcomes import Outcome, difference, outcome_of
 

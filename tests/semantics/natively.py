@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu.receipts import Receipt
+from anygpu.receipts.receipt import Receipt
 from tests.semantics.cases import Case
 from tests.semantics.moving import Run, begin_with_randomness, called, engine_of
 from tests.semantics.outcomes import Outcome, difference

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.agreement.elementwise import tolerance_of
+from anygpu.placement.agreement.elementwise import tolerance_of
 from anygpu.program.dtypes import KIND
 
 #: Floats may lie apart by so many times the published tolerance of one function, relative to the array's largest.

@@ -13,12 +13,12 @@ from weakref import WeakSet
 import numpy as np
 
 from anygpu.array.core.array import Array
-from anygpu.device_arrays.lineage import TrackedBuffer
-from anygpu.device_arrays.registry import registry
+from anygpu.engines.memory.pool import bucket_size
 from anygpu.errors import AnyGPUError, OverBudget
-from anygpu.memory.pool import bucket_size
 from anygpu.store import Store
 from anygpu.store.contents import Content
+from anygpu.workers.device_arrays.lineage import TrackedBuffer
+from anygpu.workers.device_arrays.registry import registry
 from anygpu.workers.thread import LocalHandle
 from tests.store.model import Known, Model, Values, same
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.device_arrays.registry import registry
-from anygpu.memory.pool import bucket_size
+from anygpu.engines.memory.pool import bucket_size
 from anygpu.placement.planner import default
 from anygpu.store import Store
 from anygpu.store.shared_store import SharedTensors, open_shared
+from anygpu.workers.device_arrays.registry import registry
 
 #: Engines that count the memory of arrays.
 COUNTING = ("opencl", "webgpu")

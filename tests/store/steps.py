@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu import tensor_files
 from anygpu.array.core.array import Array
-from anygpu.device_arrays.registry import registry
 from anygpu.errors import (
     AnyGPUError,
     CopyNeeded,
@@ -31,9 +29,10 @@ from anygpu.errors import (
     StoreClosed,
     UnknownTensor,
 )
-from anygpu.store import HostBytes, Lease, Store, Tensor
+from anygpu.store import HostBytes, Lease, Store, Tensor, tensor_files
 from anygpu.store.entry import label_of
 from anygpu.store.shared_store import open_shared
+from anygpu.workers.device_arrays.registry import registry
 from tests.store.checking import Checks, Look, Wrong
 from tests.store.model import Key, Known, Model, Values, same
 

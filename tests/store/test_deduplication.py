@@ -8,7 +8,7 @@ import pytest
 import anygpu as ag
 from anygpu.store import HostBytes
 from anygpu.store.deduplication import are_equal, fingerprint_of
-from anygpu.tensor_files.header import content_hash
+from anygpu.store.tensor_files.header import content_hash
 from tests.store.conftest import EVERY, MakeStore, in_blocks, in_use, some
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anygpu.device_arrays.registry import registry
 from anygpu.errors import DeviceLost
+from anygpu.workers.device_arrays.registry import registry
 from tests.store.conftest import MakeStore, some
 
 

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from anygpu.device_arrays.lineage import TrackedBuffer
 from anygpu.store.contents import Content
 from anygpu.store.names import Names
 from anygpu.store.tiers import Tiers
+from anygpu.workers.device_arrays.lineage import TrackedBuffer
 from tests.store.checking import Wrong
 from tests.store.machine import numbers_of, run
 from tests.store.steps import Machine

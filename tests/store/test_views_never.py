@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.device_arrays.lineage import TrackedBuffer
-from anygpu.device_arrays.registry import registry
 from anygpu.errors import CopyNeeded
 from anygpu.store import Store, Tensor
+from anygpu.workers.device_arrays.lineage import TrackedBuffer
+from anygpu.workers.device_arrays.registry import registry
 from tests.store.conftest import COUNTING, EVERY, MakeStore
 
 Values = np.ndarray[Any, Any]

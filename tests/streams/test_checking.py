@@ -12,7 +12,7 @@ from anygpu.array.trace.tracing import record
 from anygpu.errors import ResultMismatch
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
-from anygpu.streams.devices import ChunkCheck
+from anygpu.runtime.streams.devices import ChunkCheck
 from tests.support.slowed import SlowedRegistry
 
 RATES = (1.0, 0.1)

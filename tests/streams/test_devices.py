@@ -11,7 +11,7 @@ import pytest
 from anygpu.errors import DeviceLost
 from anygpu.placement.options import Fallback, options
 from anygpu.placement.planner import NO_GPU
-from anygpu.streams.devices import StreamDevices, _Offer
+from anygpu.runtime.streams.devices import StreamDevices, _Offer
 
 LENGTH = 1000
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.placement.planner import Planner
-from anygpu.receipts import Phases
-from anygpu.streams.executor import visible
-from anygpu.streams.streaming import stream
+from anygpu.receipts.receipt import Phases
+from anygpu.runtime.streams.executor import visible
+from anygpu.runtime.streams.streaming import stream
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.process import ProcessWorker
 
 X = np.random.default_rng(0).random((400_000, 40), np.float32)

@@ -15,7 +15,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.errors import InvalidOption, InvalidTensorFile, MissingExtra, OverBudget
-from anygpu.streams.streaming import stream
+from anygpu.runtime.streams.streaming import stream
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(5_003, 24)).astype(np.float32)

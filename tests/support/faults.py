@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 import psutil
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.errors import DeviceUnavailable
 from anygpu.hardware.device import Device, Unavailable
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.process import ProcessWorker
 from tests.support.fault_schedule import Schedule
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from anygpu.engines.driver import CONSTANTS
 from anygpu.engines.host_arrays import numpy_dtype
+from anygpu.engines.memory.adaptors import Limit
+from anygpu.engines.memory.resource import reclaim
 from anygpu.errors import AllocationError, InvalidOption
-from anygpu.memory.adaptors import Limit
-from anygpu.memory.resource import reclaim
 from anygpu.program.primitives import Constant
 from tests.support.fault_schedule import Ended, Kind, Schedule
 

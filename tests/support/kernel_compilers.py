@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.target import Dialect, Target
+from anygpu.engines.codegen.kernel import Kernel
+from anygpu.engines.codegen.target import Dialect, Target
 from anygpu.engines.webgpu.pipelines import with_subgroups_enabled
 from tests.support.kernel_programs import TARGETS, kernels_of, programs
 

@@ -18,9 +18,9 @@ from anygpu import nn
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.typing import HostArray
-from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.schedule import schedule
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.kernel import Kernel
+from anygpu.engines.codegen.schedule import schedule
+from anygpu.engines.codegen.target import Target
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.value_analysis import IndexFacts
 from anygpu.program.dtypes import DType

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.index import Atom, Index, IndexVariable, Quotient, Remainder
-from anygpu.codegen.kernel import MINUS_ONE
-from anygpu.codegen.kernel_ir import (
+from anygpu.engines.codegen.index import Atom, Index, IndexVariable, Quotient, Remainder
+from anygpu.engines.codegen.kernel import MINUS_ONE
+from anygpu.engines.codegen.kernel_ir import (
     Apply,
     Assign,
     Choose,
@@ -26,8 +26,8 @@ from anygpu.codegen.kernel_ir import (
     Statement,
     Store,
 )
-from anygpu.codegen.kernel_ir import Variable as Changing
-from anygpu.codegen.nests.steps import HostStep, Nest, NestProgram
+from anygpu.engines.codegen.kernel_ir import Variable as Changing
+from anygpu.engines.codegen.nests.steps import HostStep, Nest, NestProgram
 from anygpu.engines.numpy.lowering import erf, run_node
 from anygpu.program.dtypes import REAL_PART, DType
 from anygpu.program.graph import Program

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anygpu.base import events
-from anygpu.notes import Origin, Seen
+from anygpu.receipts.notes import Origin, Seen
 
 
 def tell(seen: Seen, origin: Origin | None = None) -> None:

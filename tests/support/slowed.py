@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.isolation import Isolation
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program
-from anygpu.receipts import Phases
+from anygpu.receipts.receipt import Phases
+from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Argument, Ran, Worker
 
 

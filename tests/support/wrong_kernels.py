@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from anygpu.codegen.kernel import Kernel
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import EngineEntry
+from anygpu.engines.codegen.kernel import Kernel
 from anygpu.engines.webgpu.engine import WebGPUEngine
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Unary
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 #: tanh: every tanh is an arctan. last group: the last workgroup of every launch is left out. dies: the process dies
 #: when a program with a sort is built.

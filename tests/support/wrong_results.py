@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.isolation import Isolation
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
+from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Argument, Ran, Worker
 
 #: Says of a program and the number of its run on this worker whether its result is to be spoilt.

@@ -22,8 +22,8 @@ import psutil
 import safetensors
 
 from anygpu.errors import InvalidOption, InvalidTensorFile
-from anygpu.tensor_files import TensorFile, open_file, open_folder, save
-from anygpu.tensor_files.header import BITS, KINDS
+from anygpu.store.tensor_files import TensorFile, open_file, open_folder, save
+from anygpu.store.tensor_files.header import BITS, KINDS
 
 LIMIT_MIB = 16
 WIDTHS = (

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import safetensors.numpy
 
-from anygpu.tensor_files import TensorFile, TensorFolder, open_file, open_folder, save, verify
-from anygpu.tensor_files.folders import INDEX
+from anygpu.store.tensor_files import TensorFile, TensorFolder, open_file, open_folder, save, verify
+from anygpu.store.tensor_files.folders import INDEX
 
 #: Numbers of saves of two processes never meet.
 STEP = 2

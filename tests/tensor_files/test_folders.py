@@ -12,8 +12,8 @@ import pytest
 import safetensors.numpy
 
 from anygpu.errors import InvalidOption, InvalidTensorFile
-from anygpu.tensor_files import open_file, open_folder, save, verify
-from anygpu.tensor_files.folders import INDEX, stays_inside
+from anygpu.store.tensor_files import open_file, open_folder, save, verify
+from anygpu.store.tensor_files.folders import INDEX, stays_inside
 from tests.support.isolation import descriptors_in
 
 TENSORS = {f"layer.{each}": np.full(each + 1, each, np.float32) for each in range(10)}

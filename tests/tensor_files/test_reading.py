@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from anygpu.errors import InvalidOption, InvalidTensorFile
-from anygpu.tensor_files import open_file, save, verify
-from anygpu.tensor_files.header import LONGEST_HEADER, strings_in
+from anygpu.store.tensor_files import open_file, save, verify
+from anygpu.store.tensor_files.header import LONGEST_HEADER, strings_in
 
 ENTRY: dict[str, Any] = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
@@ -269,7 +269,7 @@ def test_opening_reads_nothing_but_the_header(path: Path) -> None:
         file.truncate(path.stat().st_size + 2**31)
     script = f"""
 import psutil
-from anygpu.tensor_files import open_file
+from anygpu.store.tensor_files import open_file
 before = psutil.Process().memory_info().rss
 with open_file({str(path)!r}) as opened:
     values = opened.values("x")

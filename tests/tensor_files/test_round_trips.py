@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as npst
 from safetensors import safe_open
 
 import anygpu as ag
-from anygpu.tensor_files import content_hash, open_file, open_folder, save, verify
-from anygpu.tensor_files.header import KINDS
+from anygpu.store.tensor_files import content_hash, open_file, open_folder, save, verify
+from anygpu.store.tensor_files.header import KINDS
 
 DTYPES = [dtype for dtype in KINDS.values() if dtype != "bfloat16"]
 

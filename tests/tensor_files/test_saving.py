@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from anygpu.errors import InvalidOption
-from anygpu.tensor_files import open_file, open_folder, save, verify
-from anygpu.tensor_files.writing import Unfinished, clear_unfinished, new_file
+from anygpu.store.tensor_files import open_file, open_folder, save, verify
+from anygpu.store.tensor_files.writing import Unfinished, clear_unfinished, new_file
 from tests.support.interrupting import AtMoment, places_of
 from tests.support.isolation import descriptors_in
 
@@ -83,7 +83,7 @@ def test_a_full_disk_leaves_the_old_and_names_the_file(tmp_path: Path, shard_byt
     script = f"""
 import resource, signal
 import numpy as np
-from anygpu.tensor_files import save
+from anygpu.store.tensor_files import save
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, 70_000))
 try:

@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from anygpu.cli import app
-from anygpu.device_arrays.registry import registry
-from anygpu.verify import checks
-from anygpu.verify.cases import Subject
-from anygpu.verify.checks import FAULTS, NAMES, all_checks
-from anygpu.verify.document import VerifyRecord, from_json
+from anygpu.testing.verify import checks
+from anygpu.testing.verify.cases import Subject
+from anygpu.testing.verify.checks import FAULTS, NAMES, all_checks
+from anygpu.testing.verify.document import VerifyRecord, from_json
+from anygpu.workers.device_arrays.registry import registry
 
 Result = subprocess.CompletedProcess[str]
 Run = Callable[..., Result]

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from anygpu.cli.verify import Screen
 from anygpu.testing import fake_device
-from anygpu.verify.document import (
+from anygpu.testing.verify.document import (
     CallTiming,
     CheckRecord,
     VerifiedDevice,
@@ -23,7 +23,7 @@ from anygpu.verify.document import (
     WrongCase,
     from_json,
 )
-from anygpu.verify.running import facts_of
+from anygpu.testing.verify.running import facts_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from anygpu.array.trace.tracing import record
 from anygpu.program.graph import Program
-from anygpu.verify.cases import Suspect, operations, part, reduced
-from anygpu.verify.values import program_of
+from anygpu.testing.verify.cases import Suspect, operations, part, reduced
+from anygpu.testing.verify.values import program_of
 
 
 def suspect_of(function: Any, *inputs: Any) -> Suspect:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from anygpu.device_arrays.registry import registry
 from anygpu.errors import DeviceHung, DeviceLost, OutOfMemory, Unsupported
 from anygpu.testing import ManualClock
-from anygpu.verify.cases import ActCase, Subject, Tried, VerifyCase, VerifyCheck
-from anygpu.verify.running import MOST_DEATHS, MOST_FINDINGS, DeviceTrial, TrialOutcome
+from anygpu.testing.verify.cases import ActCase, Subject, Tried, VerifyCase, VerifyCheck
+from anygpu.testing.verify.running import MOST_DEATHS, MOST_FINDINGS, DeviceTrial, TrialOutcome
+from anygpu.workers.device_arrays.registry import registry
 from tests.verify.watching import Silent
 
 NUMPY = registry.find("numpy").facts

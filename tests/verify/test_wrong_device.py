@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from anygpu.device_arrays.registry import registry
 from anygpu.hardware.device import Device
-from anygpu.verify.cases import Subject, VerifyCheck
-from anygpu.verify.checks import all_checks, chosen
-from anygpu.verify.document import VerifyRecord
-from anygpu.verify.running import verify_device
-from anygpu.verify.values import CONFORMANCE, SIZES, program_of, programs
+from anygpu.testing.verify.cases import Subject, VerifyCheck
+from anygpu.testing.verify.checks import all_checks, chosen
+from anygpu.testing.verify.document import VerifyRecord
+from anygpu.testing.verify.running import verify_device
+from anygpu.testing.verify.values import CONFORMANCE, SIZES, program_of, programs
+from anygpu.workers.device_arrays.registry import registry
 from tests.support.wrong_kernels import Fault, WrongRegistry
 from tests.verify.watching import Silent
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anygpu.verify.cases import VerifyCheck
-from anygpu.verify.document import CheckRecord, WrongCase
+from anygpu.testing.verify.cases import VerifyCheck
+from anygpu.testing.verify.document import CheckRecord, WrongCase
 
 
 class Silent:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines import catalogue
 from anygpu.testing import FakeEngine, check_worker
 from anygpu.workers.child_process import Child
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.probe_runner import ProbeDeadlines, run_probes
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import open_worker

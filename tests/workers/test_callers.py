@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import anygpu as ag
-from anygpu.device_arrays.registry import registry
+from anygpu.workers.device_arrays.registry import registry
 from anygpu.workers.process import ProcessWorker
 
 #: As a user writes it. It says who runs it, so that a child which imported it would be seen.
@@ -24,7 +24,7 @@ import anygpu as ag
 print("main", __name__)
 x = ag.asarray(np.arange(50_000, dtype=np.float32), device="opencl")
 print("sum", np.asarray(x + 1).sum(dtype=np.int64))
-from anygpu.device_arrays.registry import registry
+from anygpu.workers.device_arrays.registry import registry
 print("isolation", registry.find("opencl").worker.isolation, registry.find("opencl").worker.process_id != os.getpid())
 """
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeviceLost
 from anygpu.program.graph import Program
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.overlap import WORTH_OVERLAPPING
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Ran, open_worker

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import DeviceUnavailable
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 
 @pytest.mark.parametrize(

@@ -21,16 +21,16 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.trace.tracing import record
-from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.catalogue import catalogue
+from anygpu.engines.memory.pool import bucket_size
 from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.errors import DeviceHung, DeviceLost, DeviceUnavailable
 from anygpu.hardware.device import Device
-from anygpu.memory.pool import bucket_size
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Concatenate, Input
 from anygpu.testing import FakeEngine, Fault, fake_device
 from anygpu.workers import child_connection, shared_memory, task_messages
+from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 from anygpu.workers.link import LinkClosed
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.shared_memory import MOST_OUT

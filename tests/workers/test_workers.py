@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.engines.isolation import Isolation
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Input
-from anygpu.receipts import DriverWork
+from anygpu.receipts.receipt import DriverWork
 from anygpu.testing import FakeEngine, check_worker, fake_device
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.thread import ThreadWorker
 from anygpu.workers.worker import default_budget, isolation_of, open_worker
 from tests.workers.programs import chain, doubled

@@ -22,17 +22,17 @@ class Event(list[Callable[P, Any]]):
             subscriber(*given, **named)
 
 
-#: A call ended: its receipt, note or failure (`anygpu.notes.Seen`), and its `Origin` if it was a task.
+#: A call ended: its receipt, note or failure (`anygpu.receipts.notes.Seen`), and its `Origin` if it was a task.
 calls: Event[[Any, Any]] = Event()
 #: A call returned: its receipt or note, its function, arguments and result (`Given`), and the user's line of a task.
 returned: Event[[Any, Any, tuple[str, int] | None]] = Event()
-#: An operation of arrays ran on the host (`anygpu.fallback_warnings.HostOperation`).
+#: An operation of arrays ran on the host (`anygpu.receipts.fallback_warnings.HostOperation`).
 host_operations: Event[[Any]] = Event()
 #: Arrays were copied, or a program ran on them, outside of calls (`anygpu.array.core.device.ArrayWork`).
 array_work: Event[[Any]] = Event()
 #: A function was traced (`anygpu.program.graph.Program`).
 programs: Event[[Any]] = Event()
-#: A worker was opened, lost or replaced (`anygpu.device_arrays.handle.WorkerEvent`).
+#: A worker was opened, lost or replaced (`anygpu.workers.device_arrays.handle.WorkerEvent`).
 workers: Event[[Any]] = Event()
 #: The served metrics are asked for: subscribers return families of their own (`base.metric_families.Family`).
 scrapes: Event[[]] = Event()

@@ -24,7 +24,7 @@ from anygpu.base.disturbance import Reading, conditions, read_processors
 from anygpu.base.processors import usable_processors
 from anygpu.base.units import readable_seconds
 from anygpu.hardware.host import processor_name
-from anygpu.receipts import Receipt
+from anygpu.receipts.receipt import Receipt
 
 #: So many calls in a row on one device that is not NumPy: the function has found its place.
 SETTLED = 5

@@ -18,8 +18,8 @@ from anygpu.base.tables import Column
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.cli.output import PLAIN, Json, grid, show_table
 from anygpu.errors import InvalidOption
-from anygpu.history.hints import forget_marks
-from anygpu.history.history import (
+from anygpu.placement.history.hints import forget_marks
+from anygpu.placement.history.history import (
     VARIABLE,
     Setting,
     age_text,
@@ -33,8 +33,8 @@ from anygpu.history.history import (
     memory_text,
     setting,
 )
-from anygpu.history.records import Habit, HabitKey, Timing, TimingKey, habit_of, timing_of
-from anygpu.history.storage import Contents, HistoryFile, history_path
+from anygpu.placement.history.records import Habit, HabitKey, Timing, TimingKey, habit_of, timing_of
+from anygpu.placement.history.storage import Contents, HistoryFile, history_path
 
 SCHEMA = "anygpu.history/1"
 

@@ -24,11 +24,11 @@ from anygpu.hardware.device import Device, parse_device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.placement.mismatches import Mismatch, kept
-from anygpu.verify.cases import VerifyCheck
-from anygpu.verify.document import CallTiming, CheckRecord, VerifyRecord, WrongCase
+from anygpu.testing.verify.cases import VerifyCheck
+from anygpu.testing.verify.document import CallTiming, CheckRecord, VerifyRecord, WrongCase
 
 if TYPE_CHECKING:
-    from anygpu.verify.document import VerifyRecord
+    from anygpu.testing.verify.document import VerifyRecord
 
 
 #: Why not every case was tried.
@@ -299,8 +299,8 @@ def _verified(
     file: Path | None,
 ) -> list[VerifyRecord]:
     """Verify them, and write a record each to `file`, which may be the folder for names of our own."""
-    from anygpu.verify.checks import all_checks, chosen
-    from anygpu.verify.running import verify_device
+    from anygpu.testing.verify.checks import all_checks, chosen
+    from anygpu.testing.verify.running import verify_device
 
     checks = all_checks(programs) if number is None else all_checks(1, first=number)
     wanted = chosen(names, checks)

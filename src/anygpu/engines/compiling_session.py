@@ -18,11 +18,11 @@ from anygpu.base.cache_folder import cache_folder
 from anygpu.base.disturbance import Reading, conditions, read_processors
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
-from anygpu.codegen.functions import library
-from anygpu.codegen.kernel import Check, Kernel, Schedule, Start, shared_temporaries
-from anygpu.codegen.lower import buffer_names
-from anygpu.codegen.schedule import schedule
-from anygpu.codegen.target import Target, part_of
+from anygpu.engines.codegen.functions import library
+from anygpu.engines.codegen.kernel import Check, Kernel, Schedule, Start, shared_temporaries
+from anygpu.engines.codegen.lower import buffer_names
+from anygpu.engines.codegen.schedule import schedule
+from anygpu.engines.codegen.target import Target, part_of
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.driver import (
     ARRAYS,
@@ -45,6 +45,8 @@ from anygpu.engines.driver import (
 )
 from anygpu.engines.host_arrays import ProgramCache, numpy_dtype, raise_broken, refused
 from anygpu.engines.launches import KernelTimer, LaunchKey, PreparedLaunches, ProgramLaunches
+from anygpu.engines.memory.adaptors import pooled
+from anygpu.engines.memory.resource import DeviceMemory, reclaim
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.protocol import Lack
 from anygpu.engines.tuner import Tuner, budget
@@ -58,8 +60,6 @@ from anygpu.errors import (
     TooBig,
 )
 from anygpu.hardware.device import Device
-from anygpu.memory.adaptors import pooled
-from anygpu.memory.resource import DeviceMemory, reclaim
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import Custom, with_references
@@ -148,7 +148,7 @@ class Session:
     """One open device: its driver, its memory, and what was compiled for it.
 
     The lock is held around every use of the driver. Memory is asked for outside of it, because its own release may
-    come from the garbage collector at any moment (see `anygpu.memory.resource`).
+    come from the garbage collector at any moment (see `anygpu.engines.memory.resource`).
     """
 
     def __init__(

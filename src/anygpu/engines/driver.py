@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.codegen.custom.lowering import refusal
-from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.lower import is_general_power
-from anygpu.codegen.target import Target, missing_feature
+from anygpu.engines.codegen.custom.lowering import refusal
+from anygpu.engines.codegen.kernel import Kernel
+from anygpu.engines.codegen.lower import is_general_power
+from anygpu.engines.codegen.target import Target, missing_feature
+from anygpu.engines.memory.adaptors import Stats
+from anygpu.engines.memory.resource import Block as MemoryBlock
 from anygpu.engines.protocol import Lack, why_not_here
 from anygpu.errors import InvalidKernel
-from anygpu.memory.adaptors import Stats
-from anygpu.memory.resource import Block as MemoryBlock
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import Custom

@@ -9,7 +9,7 @@ import numpy as np
 
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
-from anygpu.codegen.kernel import MINUS_ONE, Check
+from anygpu.engines.codegen.kernel import MINUS_ONE, Check
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.errors import AnyGPUError, CannotCompile, KernelOutOfBounds, OutOfMemory, Unsupported
 from anygpu.hardware import host

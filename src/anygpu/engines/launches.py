@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu.codegen.functions import library
-from anygpu.codegen.kernel import Kernel, Schedule
+from anygpu.engines.codegen.functions import library
+from anygpu.engines.codegen.kernel import Kernel, Schedule
 from anygpu.engines.driver import (
     TUNING,
     BlockRef,
@@ -26,13 +26,13 @@ from anygpu.engines.driver import (
     difference,
     window_of,
 )
+from anygpu.engines.memory.adaptors import Stats
 from anygpu.errors import AllocationError
-from anygpu.memory.adaptors import Stats
 
 # -- launches that repeat: commands are worked out once for the blocks of a run, and submitted again as they are
-# A pool gives a call that repeats the very same blocks (see `anygpu.memory.pool`). So a run is recognised by the
-# numbers of its blocks, of which no two are ever the same, and the offsets in them. The first run of a kind is only
-# noted: most do not repeat.
+# A pool gives a call that repeats the very same blocks (see `anygpu.engines.memory.pool`). So a run is recognised by
+# the numbers of its blocks, of which no two are ever the same, and the offsets in them. The first run of a kind is
+# only noted: most do not repeat.
 #
 # What is prepared holds blocks of the library. It is forgotten when the first of them goes back to the library: because
 # memory is short, because the block was idle for long, or because the device is closed.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from anygpu.base.disturbance import MOST_SPREAD, Reading, conditions, spread
-from anygpu.codegen.kernel import Kernel, KernelChoice, Schedule
+from anygpu.engines.codegen.kernel import Kernel, KernelChoice, Schedule
 from anygpu.engines.disk_cache import DiskCache
 from anygpu.engines.protocol import tuning_limit
 from anygpu.errors import AllocationError, InvalidOption, InvalidProgram, Unsupported

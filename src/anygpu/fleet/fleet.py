@@ -11,7 +11,6 @@ from concurrent.futures import CancelledError
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.errors import AnyGPUError, InvalidOption, MissingExtra
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.device_actor import installed_versions, warnings_of
@@ -21,7 +20,6 @@ from anygpu.fleet.registry import FleetRegistry
 from anygpu.fleet.scaling import FleetHealth, Scaler, Scaling, bundle_of
 from anygpu.fleet.security import check_access
 from anygpu.hardware.device import Device, Unavailable, node_of
-from anygpu.notes import publish
 from anygpu.placement.call import Call
 from anygpu.placement.offload import Result
 from anygpu.placement.options import CallOptions, TaskOptions
@@ -29,11 +27,13 @@ from anygpu.placement.place_call import choose, run_with_retries, trace_and_pred
 from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.undecorated import unwrapped
 from anygpu.plan.plan import Plan
-from anygpu.receipts import PhaseTimer
+from anygpu.receipts.notes import publish
+from anygpu.receipts.receipt import PhaseTimer
 from anygpu.runtime.future import Future, here
 from anygpu.runtime.health import Health
 from anygpu.runtime.runtime import FOR_EVER, Runtime
 from anygpu.runtime.task_queue import Tenant
+from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 
 if TYPE_CHECKING:
     from anygpu.serving.limits import TokenMapping

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anygpu.device_arrays.handle import DeviceHandle
-from anygpu.device_arrays.lineage import Evicted, Loss
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.isolation import Isolation
 from anygpu.errors import AnyGPUError, DeviceUnavailable
@@ -23,6 +20,9 @@ from anygpu.hardware.device import Device, Unavailable, names_a_fleet, node_of, 
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.workers.child_process import Child
+from anygpu.workers.device_arrays.handle import DeviceHandle
+from anygpu.workers.device_arrays.lineage import Evicted, Loss
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Worker
 

@@ -26,7 +26,7 @@ from anygpu.fleet.messages import (
     NoRoomForParts,
     Reply,
 )
-from anygpu.receipts import NetworkUse
+from anygpu.receipts.receipt import NetworkUse
 from anygpu.workers import task_messages
 from anygpu.workers.link import Link, LinkClosed
 from anygpu.workers.shared_memory import AttachedSegments, ByteArray

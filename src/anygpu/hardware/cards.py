@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.hardware.device import Device
-from anygpu.receipts import require_reasons
+from anygpu.receipts.receipt import require_reasons
 
 _NOT_PART_OF_A_NAME = ("nvidia", "amd", "intel", "corporation", "graphics", "gpu")
 

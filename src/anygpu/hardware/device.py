@@ -16,7 +16,7 @@ from anygpu.base import events
 from anygpu.base.display import drawn
 from anygpu.base.typing import HostArray
 from anygpu.hardware.preference import CPU as CPU
-from anygpu.receipts import require_reasons
+from anygpu.receipts.receipt import require_reasons
 
 if TYPE_CHECKING:
     from anygpu.hardware.usage.usage import Usage

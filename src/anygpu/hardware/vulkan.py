@@ -20,7 +20,7 @@ import msgspec
 
 from anygpu.hardware.cards import normal_uuid
 from anygpu.hardware.sysfs import vendor_name
-from anygpu.receipts import require_reasons
+from anygpu.receipts.receipt import require_reasons
 
 #: `software` is Vulkan that runs on the CPU, such as Mesa's llvmpipe.
 DeviceType = Literal["discrete", "integrated", "virtual", "software", "other"]

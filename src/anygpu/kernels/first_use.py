@@ -95,7 +95,7 @@ def engines_for(language: Language) -> list[str]:
 
 def device_for(language: Language) -> tuple[Device | None, str]:
     """The best device of this machine that speaks the language; or none, and why."""
-    from anygpu.device_arrays.registry import registry
+    from anygpu.workers.device_arrays.registry import registry
 
     try:
         known = {entry.name for entry in catalogue()}

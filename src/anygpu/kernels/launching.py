@@ -17,7 +17,7 @@ from anygpu.base.float_errors import float_errors_ignored
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
-from anygpu.codegen.custom.lowering import Length, Reflected
+from anygpu.engines.codegen.custom.lowering import Length, Reflected
 from anygpu.errors import InvalidOption
 from anygpu.kernels.arguments import (
     Given,

@@ -22,17 +22,17 @@ _DRAWN_BY = {
     "anygpu.plan.plan.Plan": ("receipts", "plan_html"),
     "anygpu.program.graph.Program": ("outcomes", "program_html"),
     "anygpu.pytorch.step.StepResult": ("outcomes", "step_html"),
-    "anygpu.receipts.Receipt": ("receipts", "receipt_html"),
+    "anygpu.receipts.receipt.Receipt": ("receipts", "receipt_html"),
     "anygpu.runtime.future.Future": ("outcomes", "future_html"),
     "anygpu.runtime.runtime.Outcome": ("outcomes", "outcome_html"),
     "anygpu.store.report.Statistics": ("receipts", "store_html"),
     "anygpu.store.tensor.Tensor": ("outcomes", "tensor_html"),
-    "anygpu.streams.pipeline.Streamed": ("outcomes", "streamed_html"),
+    "anygpu.runtime.streams.pipeline.Streamed": ("outcomes", "streamed_html"),
 }
 #: For lists, by the class of all their items.
 _LISTS_DRAWN_BY = {
     "anygpu.hardware.device.Device": ("outcomes", "devices_html"),
-    "anygpu.receipts.Receipt": ("receipts", "receipts_html"),
+    "anygpu.receipts.receipt.Receipt": ("receipts", "receipts_html"),
     "anygpu.runtime.runtime.Outcome": ("outcomes", "outcomes_html"),
 }
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from anygpu.pytorch.step import StepResult
     from anygpu.runtime.future import Future
     from anygpu.runtime.runtime import Outcome
-    from anygpu.streams.pipeline import Streamed
+    from anygpu.runtime.streams.pipeline import Streamed
 
 
 # -- devices and the diagnosis as HTML, and as text for IPython in a terminal
@@ -129,7 +129,7 @@ def _mark(state: State) -> Html:
 
 #: Modules and names of the classes. They are named and not imported, because not every notebook loads them.
 WRITTEN = (
-    ("anygpu.receipts", "Receipt"),
+    ("anygpu.receipts.receipt", "Receipt"),
     ("anygpu.plan.plan", "Plan"),
     ("anygpu.observe.statistics", "Summary"),
     ("anygpu.hardware.device", "Device"),

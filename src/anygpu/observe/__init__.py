@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from anygpu.base import events
 from anygpu.base.metric_families import Family, to_text
 from anygpu.errors import AnyGPUError, InvalidOption
-from anygpu.fallback_warnings import host_operations as host_operations
-from anygpu.notes import Origin, Seen
 from anygpu.observe.answering import Answering
 from anygpu.observe.observation import Describing, Observation, Sampler
 from anygpu.observe.snapshot import Advice, Anomaly
 from anygpu.observe.statistics import Summary
+from anygpu.receipts.fallback_warnings import host_operations as host_operations
+from anygpu.receipts.notes import Origin, Seen
 from anygpu.workers.child_start import WORKER_ARGUMENT, is_frozen
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from anygpu import _version
 from anygpu.base.metric_families import Family, MetricKind, Sample, histogram_samples, single, visible
-from anygpu.device_arrays.registry import registry
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.hardware.host import resident_bytes
 from anygpu.hardware.usage.reading import UsageReader
@@ -24,6 +23,7 @@ from anygpu.observe.snapshot import Anomaly
 from anygpu.observe.statistics import CallStatistics, Summary
 from anygpu.runtime.health import Health, runtime_families
 from anygpu.runtime.runtime import existing_runtime
+from anygpu.workers.device_arrays.registry import registry
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

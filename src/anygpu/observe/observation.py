@@ -17,13 +17,11 @@ from collections.abc import Callable, Sequence
 
 from anygpu._version import __version__
 from anygpu.base.interrupts import TryAcquire
-from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.protocol import Memory
 from anygpu.errors import AnyGPUError
 from anygpu.hardware import host
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
-from anygpu.notes import Failure, Note, Origin, Seen
 from anygpu.observe.snapshot import (
     Advice,
     Anomaly,
@@ -37,9 +35,11 @@ from anygpu.observe.snapshot import (
 )
 from anygpu.observe.statistics import RunningStatistics, Summary, batches
 from anygpu.observe.watching import MemorySample, ProcessWatch
-from anygpu.receipts import Receipt
+from anygpu.receipts.notes import Failure, Note, Origin, Seen
+from anygpu.receipts.receipt import Receipt
 from anygpu.runtime.health import Health
 from anygpu.runtime.runtime import existing_runtime
+from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Worker
 
 #: Calls that wait to be folded. Folding many at once is cheaper for each.

@@ -16,11 +16,11 @@ from anygpu import _version
 from anygpu.base import events
 from anygpu.base.metric_families import visible
 from anygpu.errors import MissingExtra
-from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.metrics import BUCKETS, CounterValues, counter
 from anygpu.observe.snapshot import ended
 from anygpu.observe.statistics import MOST_FUNCTIONS, OTHER, Summary
-from anygpu.receipts import Phases, Receipt
+from anygpu.receipts.notes import Failure, Origin, Seen
+from anygpu.receipts.receipt import Phases, Receipt
 
 try:
     from opentelemetry import metrics, trace

@@ -14,11 +14,11 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from anygpu.base import events
-from anygpu.notes import Failure, Origin, Seen
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, OperationProfile, Profile
 from anygpu.observe.snapshot import ended
 from anygpu.observe.statistics import CallTally
-from anygpu.receipts import PHASES, Phases, Receipt
+from anygpu.receipts.notes import Failure, Origin, Seen
+from anygpu.receipts.receipt import PHASES, Phases, Receipt
 
 if TYPE_CHECKING:
     from anygpu.program.graph import Program

@@ -20,12 +20,12 @@ from typing import Any, Self
 from anygpu.base import events
 from anygpu.base.interrupts import TryAcquire
 from anygpu.base.units import bytes_from, readable_bytes
-from anygpu.device_arrays.handle import WorkerEvent
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host
-from anygpu.notes import Origin, Seen
 from anygpu.observe.trace_calls import CallWriter, Threads
 from anygpu.observe.trace_file import DEVICES, TraceFile, counter_event, instant_event
+from anygpu.receipts.notes import Origin, Seen
+from anygpu.workers.device_arrays.handle import WorkerEvent
 
 #: The size of a file, unless the caller says otherwise. Viewers in a browser open files of some hundred megabytes.
 LIMIT = 100_000_000
@@ -218,7 +218,7 @@ def _memory_of_devices() -> dict[str, int]:
     from anygpu.errors import AnyGPUError
 
     # Not imported for this: a process whose calls are few has none.
-    loaded = sys.modules.get("anygpu.device_arrays.registry")
+    loaded = sys.modules.get("anygpu.workers.device_arrays.registry")
     found: dict[str, int] = {}
     for worker in loaded.registry.open_workers() if loaded is not None and hasattr(loaded, "registry") else ():
         try:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import msgspec
 
 from anygpu.hardware.usage.usage import Usage
-from anygpu.notes import Failure, Seen
 from anygpu.observe.statistics import Summary
-from anygpu.receipts import Phases, Receipt
+from anygpu.receipts.notes import Failure, Seen
+from anygpu.receipts.receipt import Phases, Receipt
 from anygpu.runtime.health import Health
 
 

@@ -18,8 +18,8 @@ from anygpu.base.display import drawn
 from anygpu.base.printable import encode_json
 from anygpu.base.tables import Column, to_text
 from anygpu.base.units import readable_seconds
-from anygpu.notes import Failure, Note
-from anygpu.receipts import PHASES, Receipt
+from anygpu.receipts.notes import Failure, Note
+from anygpu.receipts.receipt import PHASES, Receipt
 
 RELATIVE_ERROR = 0.01
 _GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)

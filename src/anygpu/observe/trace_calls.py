@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.notes import Failure, Note, Origin, Seen
 from anygpu.observe.statistics import add_parts
 from anygpu.observe.trace_file import (
     CALLERS,
@@ -24,7 +23,8 @@ from anygpu.observe.trace_file import (
     slice_event,
     waiting_events,
 )
-from anygpu.receipts import Phases, Receipt
+from anygpu.receipts.notes import Failure, Note, Origin, Seen
+from anygpu.receipts.receipt import Phases, Receipt
 
 #: Calls of one device, or of one thread, that are drawn beside each other.
 _ROWS = 64

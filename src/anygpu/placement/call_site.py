@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from anygpu.base import events
-from anygpu.notes import HostNote
 from anygpu.placement.candidates import Candidates
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
@@ -20,7 +19,8 @@ from anygpu.placement.trust import Trust, may_warn
 from anygpu.placement.values import call_on_numpy, narrowing
 from anygpu.plan.choosing import RECORDING, DeviceChooser
 from anygpu.program.graph import Program
-from anygpu.receipts import HostOperation
+from anygpu.receipts.notes import HostNote
+from anygpu.receipts.receipt import HostOperation
 
 if TYPE_CHECKING:
     from anygpu.array.trace.traced import Traced

@@ -25,8 +25,6 @@ from anygpu.array.deferred.standing_in import StandIn
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
-from anygpu.notes import HostNote, Note, listeners, publish, publish_failure
-from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
 from anygpu.placement.known import has_own_array
 from anygpu.placement.native_site import NativeSite
@@ -36,7 +34,9 @@ from anygpu.placement.own_code import Reach, why_not_deferred
 from anygpu.placement.segments import Segments
 from anygpu.placement.signature import BUILTIN, OwnArray, signature
 from anygpu.placement.unwrapping import replace_everywhere, replace_in_frames, unwrapped
-from anygpu.receipts import Phases, Receipt, deferred_receipt
+from anygpu.receipts.notes import HostNote, Note, listeners, publish, publish_failure
+from anygpu.receipts.notes import last as last_receipt
+from anygpu.receipts.receipt import Phases, Receipt, deferred_receipt
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
@@ -395,7 +395,7 @@ class Deferred(Offloaded[P, R]):
             value = self._function(*arguments, **keywords)
         end = _clock()
         site.ran_plain(end - begin)
-        from anygpu.receipts import numpy_receipt
+        from anygpu.receipts.receipt import numpy_receipt
 
         reason = "some calls are plain ones, to know what deferred ones have to beat."
         receipt = numpy_receipt(self._task, reason, Phases(run=end - begin), None)

@@ -45,8 +45,8 @@ from anygpu.program.graph import Program
 from anygpu.workers.worker import Ran, Worker
 
 if TYPE_CHECKING:
-    from anygpu.agreement.comparison import Difference
     from anygpu.array.trace.traced import CallInputs
+    from anygpu.placement.agreement.comparison import Difference
     from anygpu.placement.mismatches import Mismatch
 
 

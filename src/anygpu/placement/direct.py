@@ -14,14 +14,14 @@ from typing import Any
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.engines.protocol import DirectRun
-from anygpu.notes import Repeated, listeners, made, publish
-from anygpu.notes import last as last_receipt
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.known import PLAN
 from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.trust import USUAL_MODES, is_finite, loud, mode_token, modes_now, warns
-from anygpu.receipts import Receipt
+from anygpu.receipts.notes import Repeated, listeners, made, publish
+from anygpu.receipts.notes import last as last_receipt
+from anygpu.receipts.receipt import Receipt
 from anygpu.workers.thread import ThreadWorker
 
 #: Calls until one is planned again, which measures it and sees what has changed.

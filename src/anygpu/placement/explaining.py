@@ -24,7 +24,7 @@ from anygpu.workers.thread import ThreadWorker
 if TYPE_CHECKING:
     from anygpu.placement.deferred import DeferredSite
     from anygpu.placement.segments import Segment, Segments
-    from anygpu.receipts import Receipt
+    from anygpu.receipts.receipt import Receipt
 
 
 def explain(call: Call, native: NativeSite | None = None) -> Plan:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from anygpu.notes import Note, Repeated, last, of_task
 from anygpu.placement.call import Call
 from anygpu.placement.executing import Executing
 from anygpu.placement.known import PLAN, note_of_new
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.planner import default
-from anygpu.receipts import Receipt
+from anygpu.receipts.notes import Note, Repeated, last, of_task
+from anygpu.receipts.receipt import Receipt
 
 _clock = time.perf_counter
 

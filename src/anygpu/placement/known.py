@@ -12,9 +12,9 @@ from collections.abc import Hashable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from anygpu.notes import HostNote
 from anygpu.placement.options import Options
 from anygpu.placement.signature import LIFTED, OwnArray, without
+from anygpu.receipts.notes import HostNote
 
 if TYPE_CHECKING:
     from anygpu.placement.call_site import CallSite, HostCalls

@@ -14,7 +14,6 @@ from weakref import WeakSet
 import msgspec
 import numpy as np
 
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.engines.catalogue import catalogue, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost
 from anygpu.hardware.device import CPU, Device, Unavailable
@@ -24,6 +23,7 @@ from anygpu.placement.background import Background
 from anygpu.placement.options import Options
 from anygpu.placement.pacing import LOOKING, Pace
 from anygpu.program.graph import Program
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.worker import Worker, default_budget
 
 if TYPE_CHECKING:

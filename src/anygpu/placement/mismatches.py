@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from anygpu._version import __version__
-from anygpu.agreement.comparison import Difference
 from anygpu.base.cache_folder import cache_folder, decoded, write_file
 from anygpu.base.digest import blake2b
 from anygpu.base.own_files import read_file
@@ -22,6 +21,7 @@ from anygpu.base.printable import encode_json
 from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch
 from anygpu.hardware.device import Device, parse_device
+from anygpu.placement.agreement.comparison import Difference
 from anygpu.program.graph import Program
 from anygpu.program.wire import to_bytes
 

@@ -26,15 +26,15 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.agreement.analysis import Flag
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
-from anygpu.history.hints import NATIVE, hints_path, mark_of
 from anygpu.placement import executing, loading
+from anygpu.placement.agreement.analysis import Flag
+from anygpu.placement.history.hints import NATIVE, hints_path, mark_of
 from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
 from anygpu.placement.known import Known
 from anygpu.placement.native_calls import (

@@ -16,16 +16,14 @@ from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from anygpu.agreement.comparison import Difference
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
-from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
+from anygpu.engines.codegen.kernel import HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.notes import HostNote, NativeNote, Note, listeners, made, publish, publish_failure
-from anygpu.notes import last as last_receipt
 from anygpu.placement import executing, loading
+from anygpu.placement.agreement.comparison import Difference
 from anygpu.placement.background import Background
 from anygpu.placement.known import PLAN
 from anygpu.placement.native_loading import mark_tried
@@ -54,6 +52,8 @@ from anygpu.placement.trust import (
     warns,
 )
 from anygpu.plan.candidate_history import calls_between_samples
+from anygpu.receipts.notes import HostNote, NativeNote, Note, listeners, made, publish, publish_failure
+from anygpu.receipts.notes import last as last_receipt
 
 #: What a call takes beside the code itself.
 OVERHEAD = 2e-6

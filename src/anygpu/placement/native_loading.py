@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from anygpu.base.processors import usable_processors
-from anygpu.history import hints
+from anygpu.placement.history import hints
 from anygpu.placement.loading import NATIVE, native
 from anygpu.placement.switching import yielding
 
@@ -90,8 +90,8 @@ def _trace_something() -> None:
     from anygpu.array.trace.tracing import trace
 
     # What compares results with NumPy's likewise.
-    importlib.import_module("anygpu.agreement.analysis")
-    importlib.import_module("anygpu.agreement.comparison")
+    importlib.import_module("anygpu.placement.agreement.analysis")
+    importlib.import_module("anygpu.placement.agreement.comparison")
     trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
 
 

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from anygpu.history.hints import mark_of_code
-from anygpu.notes import HostNote
 from anygpu.placement import loading
+from anygpu.placement.history.hints import mark_of_code
 from anygpu.placement.known import Known
+from anygpu.receipts.notes import HostNote
 
 if TYPE_CHECKING:
     from anygpu.plan.choosing import DeviceChooser

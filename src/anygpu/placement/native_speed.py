@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from anygpu.codegen.nests.inspection import work_of
-from anygpu.codegen.nests.schedule import nests
-from anygpu.codegen.nests.steps import Nest
+from anygpu.engines.codegen.nests.inspection import work_of
+from anygpu.engines.codegen.nests.schedule import nests
+from anygpu.engines.codegen.nests.steps import Nest
 from anygpu.engines.cpu.engine import CpuEngine, executable
 from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.errors import CannotCompile, DeviceFallback, MissingExtra

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from anygpu.notes import HostNote
 from anygpu.placement import loading
 from anygpu.placement.known import NumpySite
+from anygpu.receipts.notes import HostNote
 
 #: Calls of one kind run for so long before one is planned, which takes some 50 µs.
 _BEFORE_PLANNING = 1e-3

@@ -16,12 +16,12 @@ import numpy as np
 from anygpu.base import events
 from anygpu.base.display import drawn
 from anygpu.errors import InvalidOption
-from anygpu.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
-from anygpu.notes import last, listeners, made, publish, publish_failure
 from anygpu.placement import executing, loading
+from anygpu.placement.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
 from anygpu.placement.known import PLAN, Known, NumpySite, has_own_array, name_of, note_of_new
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.signature import BUILTIN, OwnArray, describe_keywords, signature, way_of
+from anygpu.receipts.notes import last, listeners, made, publish, publish_failure
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from anygpu.placement.native_site import NativeSite
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
-    from anygpu.receipts import Receipt
+    from anygpu.receipts.receipt import Receipt
 
 P = ParamSpec("P")
 R = TypeVar("R")

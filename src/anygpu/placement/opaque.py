@@ -21,7 +21,7 @@ from anygpu.placement.executing import Executing
 from anygpu.placement.opaque_form import EVERY, FIRST, Short, without_memory
 from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.plan.plan import Plan, Refused
-from anygpu.receipts import Attempt, PhaseTimer, Receipt
+from anygpu.receipts.receipt import Attempt, PhaseTimer, Receipt
 from anygpu.workers.thread import ThreadWorker
 
 _FIRST_CALL = "it was the first such call there, and opaque tasks are predicted from history only"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anygpu.array.core.structure import flatten
 from anygpu.base.units import readable_bytes
-from anygpu.history.records import function_hash, signature_hash
+from anygpu.placement.history.records import function_hash, signature_hash
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call

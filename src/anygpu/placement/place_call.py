@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 from anygpu.base import events
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
-from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import CPU, DeviceKind, node_of
-from anygpu.notes import publish, publish_failure
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import DeviceRun, Instead, run_on_device
@@ -30,7 +28,9 @@ from anygpu.placement.trust import (
 )
 from anygpu.placement.values import anygpu_arrays_in
 from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
-from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
+from anygpu.receipts.fallback_warnings import ran_on_host, warn_fallback
+from anygpu.receipts.notes import publish, publish_failure
+from anygpu.receipts.receipt import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.workers.worker import Ran
 
 if TYPE_CHECKING:

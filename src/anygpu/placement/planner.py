@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from anygpu.base.disturbance import DisturbanceWatch, Reading, read_processors
-from anygpu.device_arrays.registry import DeviceRegistry, registry
 from anygpu.engines.catalogue import is_automatic
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import CPU, Device
@@ -26,11 +25,12 @@ from anygpu.placement.options import Options
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.predicting import Corrections, Expected, predict
 from anygpu.program.graph import Program
+from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:
-    from anygpu.history.history import CallHistory
     from anygpu.placement.candidates import Prediction
+    from anygpu.placement.history.history import CallHistory
     from anygpu.placement.mismatches import Mismatch
     from anygpu.placement.recall import Recall
 
@@ -82,7 +82,7 @@ class Planner(MachineLook):
         """What earlier processes have learnt. Most processes are over before they need it."""
         with self.lock:
             if self._recalled is None:
-                from anygpu.history.history import History
+                from anygpu.placement.history.history import History
                 from anygpu.placement.recall import Recall
 
                 keeps = self._open_history is not None
@@ -336,7 +336,7 @@ def _users_history() -> CallHistory:
     """That of the user. A wrong setting is no reason for a call to fail."""
     import logging  # takes milliseconds to load, and most processes keep a history that can be opened
 
-    from anygpu.history.history import History, open_history
+    from anygpu.placement.history.history import History, open_history
 
     try:
         return open_history()

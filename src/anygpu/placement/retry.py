@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from anygpu.errors import AllocationError, AnyGPUError, PoisonTask, text_of
-from anygpu.fallback_warnings import warn_fallback
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.options import Options
@@ -21,6 +20,7 @@ from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
 from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.plan.chunking import Chunks
+from anygpu.receipts.fallback_warnings import warn_fallback
 from anygpu.workers.task_lifecycle import (
     Action,
     DeviceFree,

@@ -22,11 +22,11 @@ from anygpu.array.deferred.layouts import Layout
 from anygpu.array.deferred.modes import ignores_warnings
 from anygpu.array.deferred.script import Form, Script, Structures
 from anygpu.base.digest import blake2b
-from anygpu.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of, marks_on
-from anygpu.notes import HostNote
+from anygpu.placement.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of, marks_on
 from anygpu.placement.known import PLAN, Known
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.options import Options
+from anygpu.receipts.notes import HostNote
 
 #: Structures that are remembered for a function, and calls in one that is compiled.
 _MOST, _MOST_CALLS = 256, 400

@@ -10,12 +10,12 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.expression import compute
-from anygpu.device_arrays.lineage import TrackedBuffer
 from anygpu.placement.executing import enter, leave
 from anygpu.plan.chunking import Chunks
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
-from anygpu.receipts import NetworkUse, Phases
+from anygpu.receipts.receipt import NetworkUse, Phases
+from anygpu.workers.device_arrays.lineage import TrackedBuffer
 from anygpu.workers.worker import Argument, Ran, Worker
 
 if TYPE_CHECKING:

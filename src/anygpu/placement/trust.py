@@ -19,16 +19,16 @@ import numpy as np
 from anygpu.array.core.layouts import copy_in_order
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.base.typing import HostArray
-from anygpu.codegen.kernel import HIDDEN
+from anygpu.engines.codegen.kernel import HIDDEN
 from anygpu.engines.numpy import lowering
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Cast, Constant
 
 if TYPE_CHECKING:
-    from anygpu.agreement.analysis import Flag
-    from anygpu.agreement.comparison import Judgement
     from anygpu.array.trace.traced import Traced
+    from anygpu.placement.agreement.analysis import Flag
+    from anygpu.placement.agreement.comparison import Judgement
     from anygpu.placement.strategies import Strategy
 
 #: Programs and orders of memory that are remembered for one kind of calls.
@@ -139,7 +139,7 @@ class Trust:
         if key not in self._layouts:
             if len(self._layouts) >= _MOST:
                 self._layouts.clear()
-            from anygpu.agreement.comparison import layout
+            from anygpu.placement.agreement.comparison import layout
 
             leaves = flatten(value)[0]
             orders = tuple(
@@ -216,7 +216,7 @@ def _ordered(leaf: Any, order: tuple[int, ...] | None) -> Any:
     """The array with its axes in that order of memory; `None` leaves it as it is."""
     if order is None:
         return leaf
-    from anygpu.agreement.comparison import layout
+    from anygpu.placement.agreement.comparison import layout
 
     if layout(leaf) == order:
         return leaf
@@ -278,7 +278,7 @@ def code_of(function: Callable[..., Any]) -> Hashable:
 
 def compared(sample: Sample, results: Sequence[Any], usual: Sequence[float] = ()) -> Judgement:
     """A device's results with what NumPy had for the same inputs."""
-    from anygpu.agreement.comparison import judge  # for trials, which are made in the background
+    from anygpu.placement.agreement.comparison import judge  # for trials, which are made in the background
 
     program = sample.traced.program
     arrays = [np.asarray(each) for each in results]
@@ -301,7 +301,7 @@ def learn_flags(trust: Trust, sample: Sample, known: frozenset[Flag] | None = No
         if not may_warn_at_all(program, quiet):
             return
         with contextlib.suppress(Exception):  # in the background, where nothing may be raised
-            from anygpu.agreement.analysis import flags_of
+            from anygpu.placement.agreement.analysis import flags_of
 
             known = flags_of(program, sample.inputs)
     heard = frozenset(flag for flag in known or () if flag.line not in quiet)

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from anygpu.history.hints import NATIVE, NUMPY, code_of, marks_on
+from anygpu.placement.history.hints import NATIVE, NUMPY, code_of, marks_on
 from anygpu.placement.known import Known
 from anygpu.placement.offload import Calls, Offloaded, check_callable, check_function, default_planner
 from anygpu.placement.options import CallOptions, Options, options

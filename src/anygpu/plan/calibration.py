@@ -78,7 +78,8 @@ class NativeSpeed(msgspec.Struct, frozen=True):
     #: How much faster all threads are than one.
     threads: float
     vector_bytes: int
-    #: Seconds of an instruction on one thread, as `anygpu.codegen.nests.inspection` counts them, and of bytes on all.
+    #: Seconds of an instruction on one thread, as `anygpu.engines.codegen.nests.inspection` counts them, and of
+    #: bytes on all.
     instruction: float
     bytes_per_second: float
 

@@ -1,7 +1,7 @@
-"""The kernels that an engine makes which fuses: what is stored is chosen as `anygpu.codegen` does, and then grouped.
+"""The kernels that an engine makes which fuses: what is stored is chosen as code generation does, and then grouped.
 
 Which values are stored is decided by code generation's own rules, for a device like most. How stored values share
-kernels is decided here, by the rules of `anygpu.codegen.grouping` without looking at positions: those take far
+kernels is decided here, by the rules of `anygpu.engines.codegen.grouping` without looking at positions: those take far
 longer, and predictions are made before anything is compiled.
 """
 
@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from anygpu.codegen.materialise import MOST_NODES, chosen, is_heavy, is_row_reduction, is_short
-from anygpu.codegen.target import Target
-from anygpu.codegen.templates.fourier import factors_of, smooth_length
+from anygpu.engines.codegen.materialise import MOST_NODES, chosen, is_heavy, is_row_reduction, is_short
+from anygpu.engines.codegen.target import Target
+from anygpu.engines.codegen.templates.fourier import factors_of, smooth_length
 from anygpu.plan.calibration import amount_of
 from anygpu.plan.fusion import Kernel, is_wide, weight_of
 from anygpu.program import primitives as p

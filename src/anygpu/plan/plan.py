@@ -9,7 +9,7 @@ import msgspec
 from anygpu.base.display import drawn
 from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.receipts import Phases
+from anygpu.receipts.receipt import Phases
 
 #: measured: from earlier calls of this very program there; predicted: from the device's calibration;
 #: assumed: from its kind alone, before a calibration.

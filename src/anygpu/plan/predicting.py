@@ -14,7 +14,7 @@ from anygpu.plan.calibration import ARITHMETIC, Calibration, NativeSpeed
 from anygpu.plan.fusion import Kernel, structure_of
 from anygpu.program.costs import OperationClass
 from anygpu.program.graph import Program
-from anygpu.receipts import Phases
+from anygpu.receipts.receipt import Phases
 
 # -- the predicted time of a program on a device
 #

@@ -12,7 +12,6 @@ import torch
 
 from anygpu.engines.torch.engine import TorchMeter, is_out_of_memory, meter_for
 from anygpu.errors import InvalidOption, OutOfMemory
-from anygpu.fallback_warnings import users_line
 from anygpu.pytorch.accumulation import Combining, found_by_values, known
 from anygpu.pytorch.batches import all_have_rows, bounds, count_rows, joined, leaves, moved, part_of
 from anygpu.pytorch.checkpointing import candidates
@@ -28,6 +27,7 @@ from anygpu.pytorch.gradient_comparison import (
 from anygpu.pytorch.rows import ROWS, Shown, look_at_rows, same, undisturbed
 from anygpu.pytorch.step_plans import Halving, Room, StepPlan, StepPrecision
 from anygpu.pytorch.undoing import forget, release
+from anygpu.receipts.fallback_warnings import users_line
 
 #: Bytes by which a measured peak may be off on a host.
 _NOISE = 16 << 20

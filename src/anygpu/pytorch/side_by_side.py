@@ -21,7 +21,6 @@ import torch
 
 from anygpu.base.lru import LRUCache
 from anygpu.errors import InvalidOption
-from anygpu.notes import publish
 from anygpu.pytorch.batches import tensors_of
 from anygpu.pytorch.concurrent_calls import (
     SERIAL,
@@ -39,7 +38,8 @@ from anygpu.pytorch.concurrent_calls import (
     not_carried,
     versions,
 )
-from anygpu.receipts import Phases, Receipt
+from anygpu.receipts.notes import publish
+from anygpu.receipts.receipt import Phases, Receipt
 
 _UNKNOWN = {
     **dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), "torch runs the modules, and it is not counted here"),

@@ -17,7 +17,6 @@ from anygpu.base.display import drawn
 from anygpu.base.units import bytes_from
 from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
-from anygpu.notes import Failure, publish
 from anygpu.pytorch import measuring
 from anygpu.pytorch.accumulation import Disagreement, Passes
 from anygpu.pytorch.batches import bounds, count_rows, form_of, leaves, moved
@@ -39,7 +38,8 @@ from anygpu.pytorch.undoing import (
     release,
     set_random_state,
 )
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
+from anygpu.receipts.notes import Failure, publish
+from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt
 
 _VERSION = 1
 

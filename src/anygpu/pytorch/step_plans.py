@@ -18,7 +18,7 @@ import msgspec
 from anygpu.base.cache_folder import cache_folder, sealed, sweep, unsealed, write_file
 from anygpu.base.own_files import read_file
 from anygpu.base.units import readable_bytes
-from anygpu.history.history import setting
+from anygpu.placement.history.history import setting
 
 # -- what is known of a training step, as plain values: how it is run, and what it takes
 

@@ -38,7 +38,7 @@ from anygpu.plan.chunking import FILLED, SIZES, BatchPlan, BatchTimes, Missed, W
 from anygpu.plan.predicting import predict
 from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
-from anygpu.receipts import NetworkUse, Phases
+from anygpu.receipts.receipt import NetworkUse, Phases
 from anygpu.runtime.stacking import Marks, alike, as_given, covers, differing, rows_of, split, stack
 from anygpu.workers.worker import Ran, Worker
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
 from anygpu.base.display import drawn
-from anygpu.receipts import Receipt
+from anygpu.receipts.receipt import Receipt
 
 # -- short pauses of a thread that computes in Python beside an event loop
 #

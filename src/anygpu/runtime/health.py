@@ -12,11 +12,11 @@ import msgspec
 
 from anygpu.base.metric_families import Family, MetricKind, Sample, single
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.device_arrays.lineage import Loss
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.placement.mismatches import Mismatch
 from anygpu.runtime.lanes import PLANNING, Job, Lane
 from anygpu.runtime.task_queue import TaskQueue
+from anygpu.workers.device_arrays.lineage import Loss
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 # -- the health of a runtime as plain values: running and waiting tasks, tenants, and losses
 

@@ -16,9 +16,9 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from anygpu.base.interrupts import uninterrupted
-from anygpu.notes import Origin
 from anygpu.placement.options import TaskOptions
-from anygpu.receipts import Receipt
+from anygpu.receipts.notes import Origin
+from anygpu.receipts.receipt import Receipt
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import Job
 

@@ -16,9 +16,7 @@ import msgspec
 from anygpu.array.core.structure import flatten
 from anygpu.base import events
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceLost, Unsupported, name_of, text_of
-from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
-from anygpu.notes import made
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import hear_numpy, learn_from
@@ -29,7 +27,9 @@ from anygpu.placement.retry import handle_failure, next_choice, one_line, refusa
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.candidate_history import DeviceChoice
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, queued_receipt
+from anygpu.receipts.fallback_warnings import attribute_to_line
+from anygpu.receipts.notes import made
+from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, queued_receipt
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane

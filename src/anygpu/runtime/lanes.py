@@ -18,13 +18,13 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten
 from anygpu.base import events
 from anygpu.errors import NotANumber
-from anygpu.notes import Failure, Origin
 from anygpu.placement.call import Call
 from anygpu.placement.options import NaNs
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.trust import Modes
 from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
-from anygpu.receipts import Attempt, Receipt
+from anygpu.receipts.notes import Failure, Origin
+from anygpu.receipts.receipt import Attempt, Receipt
 from anygpu.runtime.future import Future
 
 # -- A task in the queue: a call, the future that its caller holds, and what was asked of both

@@ -18,10 +18,7 @@ from typing import Any, NamedTuple, Protocol, Self, Unpack
 
 from anygpu.base.display import Listed, drawn
 from anygpu.base.interrupts import is_of_a_handler, whole
-from anygpu.device_arrays.registry import DeviceRegistry
 from anygpu.errors import InvalidOption, Overloaded, QueueFull
-from anygpu.fallback_warnings import users_line
-from anygpu.notes import listeners, origin_here
 from anygpu.placement.call import Call
 from anygpu.placement.known import Known
 from anygpu.placement.offload import Calls, Offloaded, Result, check_callable, check_function
@@ -32,8 +29,10 @@ from anygpu.placement.signature import function_key
 from anygpu.placement.trust import Modes
 from anygpu.placement.undecorated import KnownFunctions, deferred_calls, known_of, unwrapped
 from anygpu.placement.values import bytes_of
-from anygpu.progress import Progress, showing
-from anygpu.receipts import Receipt
+from anygpu.receipts.fallback_warnings import users_line
+from anygpu.receipts.notes import listeners, origin_here
+from anygpu.receipts.progress import Progress, showing
+from anygpu.receipts.receipt import Receipt
 from anygpu.runtime.future import Future, here
 from anygpu.runtime.health import Health
 from anygpu.runtime.intake import Submission
@@ -41,6 +40,7 @@ from anygpu.runtime.lanes import Job
 from anygpu.runtime.routing import Routing
 from anygpu.runtime.scheduling import Scheduler
 from anygpu.runtime.task_queue import TaskQueue, Tenant, check_priority
+from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.task_lifecycle import Task
 
 # -- `map`: a function for every item, with progress, and an outcome for each

@@ -14,13 +14,13 @@ from anygpu.array.core.structure import flatten, unflatten
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base.typing import HostArray
 from anygpu.errors import AllocationError
-from anygpu.fallback_warnings import warn_fallback
 from anygpu.placement.call import Call
 from anygpu.placement.opaque import free_bytes
 from anygpu.placement.opaque_form import OpaqueForm, predicted_peak
 from anygpu.plan.chunking import SIZES, BatchTimes, weigh
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
+from anygpu.receipts.fallback_warnings import warn_fallback
 
 # -- stacks the arguments of several calls for one launch, and splits its results
 #

@@ -16,9 +16,9 @@ from anygpu.store.contents import HostBytes
 from anygpu.store.entry import Path
 from anygpu.store.segments import SegmentKey
 from anygpu.store.shared_store import Found, open_shared
-from anygpu.tensor_files.folders import TensorFolder, open_folder
-from anygpu.tensor_files.safetensors import TensorFile, open_file
-from anygpu.tensor_files.saving import Saved, save
+from anygpu.store.tensor_files.folders import TensorFolder, open_folder
+from anygpu.store.tensor_files.safetensors import TensorFile, open_file
+from anygpu.store.tensor_files.saving import Saved, save
 
 # -- safetensors files: read when they are used, and saved whole or not at all
 

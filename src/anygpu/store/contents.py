@@ -18,11 +18,11 @@ from anygpu.array.core.expression import Value, compute
 from anygpu.array.core.recording import dtype_name
 from anygpu.array.core.structure import require_plain
 from anygpu.base.typing import HostArray
-from anygpu.device_arrays.handle import DeviceHandle, is_shared
-from anygpu.device_arrays.lineage import HostCopy, TrackedBuffer
-from anygpu.device_arrays.recoverable import RecoverableDevice
 from anygpu.program.primitives import Permute, Reshape, Slice, Spec
 from anygpu.store.report import Tier
+from anygpu.workers.device_arrays.handle import DeviceHandle, is_shared
+from anygpu.workers.device_arrays.lineage import HostCopy, TrackedBuffer
+from anygpu.workers.device_arrays.recoverable import RecoverableDevice
 from anygpu.workers.executor import exportable, native_order
 from anygpu.workers.thread import LocalHandle
 

@@ -18,8 +18,8 @@ from anygpu.program.primitives import Spec
 from anygpu.store.contents import Content, array_of
 from anygpu.store.entry import DeferredLock
 from anygpu.store.report import Dropped
+from anygpu.store.tensor_files.header import content_hash
 from anygpu.store.tiers import Tiers
-from anygpu.tensor_files.header import content_hash
 
 # -- comparing contents where they are
 

@@ -14,10 +14,10 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.base.interrupts import may_be_interrupted, soon
 from anygpu.base.typing import HostArray
-from anygpu.device_arrays.handle import is_shared
 from anygpu.errors import InvalidOption, NotHeld
 from anygpu.store.contents import Content
 from anygpu.store.report import CopyKind
+from anygpu.workers.device_arrays.handle import is_shared
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import dtype_name
 from anygpu.base.typing import HostArray
-from anygpu.device_arrays.handle import DeviceHandle
 from anygpu.errors import NameTaken, StoreClosed, UnknownTensor
 from anygpu.program.primitives import Spec
 from anygpu.store.contents import Content, HostBytes, resident_value, values_of
@@ -21,12 +20,13 @@ from anygpu.store.deduplication import Deduplication
 from anygpu.store.entry import DeferredLock, Holder, Lease, NamedEntry, Path, StoreKey, key_of
 from anygpu.store.report import StoreCounters
 from anygpu.store.tensor import Copying, Tensor
+from anygpu.store.tensor_files.header import content_hash
 from anygpu.store.tiers import Tiers
-from anygpu.tensor_files.header import content_hash
+from anygpu.workers.device_arrays.handle import DeviceHandle
 
 if TYPE_CHECKING:
     from anygpu.store.store import Store
-    from anygpu.tensor_files.saving import Saved
+    from anygpu.store.tensor_files.saving import Saved
 
 
 # -- the names of a store and their holders. The caller must hold the store's lock

@@ -19,7 +19,6 @@ from anygpu.array.core.expression import Value
 from anygpu.base.interrupts import uninterrupted, whole
 from anygpu.base.typing import HostArray
 from anygpu.base.units import bytes_from
-from anygpu.device_arrays.handle import DeviceHandle
 from anygpu.errors import InvalidOption, NotHeld
 from anygpu.store import policy
 from anygpu.store.backings import SharedNames
@@ -32,9 +31,10 @@ from anygpu.store.report import CopyKind, Report, Statistics, StoreCounters, sta
 from anygpu.store.shared_store import Found
 from anygpu.store.tensor import Copying, Tensor, tensor_of
 from anygpu.store.tiers import Folder, Tiers
+from anygpu.workers.device_arrays.handle import DeviceHandle
 
 if TYPE_CHECKING:
-    from anygpu.tensor_files.saving import Saved
+    from anygpu.store.tensor_files.saving import Saved
 
 _names = itertools.count(1)
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()

@@ -17,9 +17,6 @@ import numpy as np
 
 from anygpu.array.core.expression import Value
 from anygpu.base.typing import HostArray
-from anygpu.device_arrays.handle import DeviceHandle
-from anygpu.device_arrays.lineage import TrackedBuffer
-from anygpu.device_arrays.recoverable import RecoverableDevice
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.program.primitives import Spec
 from anygpu.store import policy
@@ -27,6 +24,9 @@ from anygpu.store.contents import Content, HostBytes, uploaded
 from anygpu.store.entry import DeferredLock, NamedEntry
 from anygpu.store.policy import Budgets, StoreMode, TierFull, TierItem, TierMove
 from anygpu.store.report import Dropped, Moved, StoreCounters, Tier
+from anygpu.workers.device_arrays.handle import DeviceHandle
+from anygpu.workers.device_arrays.lineage import TrackedBuffer
+from anygpu.workers.device_arrays.recoverable import RecoverableDevice
 
 # -- on disk
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from anygpu.agreement.elementwise import tolerance_of
 from anygpu.base.float_errors import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Buffer, Engine, ProgramEngine
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import FEATURES, Device, Unavailable
+from anygpu.placement.agreement.elementwise import tolerance_of
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Cast, Gather, Input, Primitive, Scatter

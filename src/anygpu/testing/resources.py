@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from anygpu.engines.memory import Block, Resource, Snapshot, Stats, reclaim
 from anygpu.errors import AllocationError, InvalidOption, OutOfMemory, TooBig
-from anygpu.memory import Block, Resource, Snapshot, Stats, reclaim
 
 Wrap = Callable[["FakeMemory"], Resource]
 

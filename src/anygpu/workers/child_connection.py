@@ -20,8 +20,8 @@ import msgspec
 
 from anygpu.base.interrupts import TryAcquire
 from anygpu.base.typing import HostArray
+from anygpu.engines.memory.resource import Block
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, DevicePoisoned, InvalidOption
-from anygpu.memory.resource import Block
 from anygpu.program import wire
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec

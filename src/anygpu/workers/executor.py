@@ -29,7 +29,7 @@ from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption, Unsuppo
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Broadcast, Cast, Constant, Input, Reshape, Spec
-from anygpu.receipts import DriverWork, HostOperation
+from anygpu.receipts.receipt import DriverWork, HostOperation
 
 if TYPE_CHECKING:
     from anygpu.engines.driver import Counters

@@ -26,8 +26,8 @@ import numpy as np
 
 from anygpu.base.interrupts import TryAcquire
 from anygpu.base.typing import HostArray
+from anygpu.engines.memory.resource import Block
 from anygpu.errors import AllocationError, DeviceHung
-from anygpu.memory.resource import Block
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_connection import ChildConnection

@@ -20,6 +20,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.engines.isolation import Isolation
+from anygpu.engines.memory.resource import Block
 from anygpu.engines.protocol import Lack, Memory, tuning_limit
 from anygpu.errors import (
     DeviceLost,
@@ -28,10 +29,9 @@ from anygpu.errors import (
     Unsupported,
 )
 from anygpu.hardware.device import Device
-from anygpu.memory.resource import Block
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.receipts import Phases
+from anygpu.receipts.receipt import Phases
 from anygpu.workers import task_messages
 from anygpu.workers.child_connection import ChildConnection
 from anygpu.workers.child_process import Child

@@ -4,8 +4,8 @@ A segment has no name that could outlive its processes: on Linux it never has on
 anybody uses it, and on Windows the system forgets it with its last user. Its descriptor goes through the socket. So
 nothing is left behind when either process is killed.
 
-Segments are kept for the next call that needs one of their size, in an `anygpu.memory` pool. A result is an array in a
-segment, which goes back to the pool when the array and all its views are gone.
+Segments are kept for the next call that needs one of their size, in an `anygpu.engines.memory` pool. A result is an
+array in a segment, which goes back to the pool when the array and all its views are gone.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.host_arrays import numpy_dtype
+from anygpu.engines.memory.pool import Pool
+from anygpu.engines.memory.resource import Block, DeviceMemory
 from anygpu.errors import OutOfMemory
 from anygpu.hardware import host
-from anygpu.memory.pool import Pool
-from anygpu.memory.resource import Block, DeviceMemory
 from anygpu.program.primitives import Spec
 from anygpu.workers.task_messages import Attached, Envelope
 

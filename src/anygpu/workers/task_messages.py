@@ -14,7 +14,7 @@ from anygpu.engines.protocol import Lack, Memory
 from anygpu.errors import AnyGPUError, DeviceError, text_of
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType
-from anygpu.receipts import DriverWork, HostOperation, NetworkUse
+from anygpu.receipts.receipt import DriverWork, HostOperation, NetworkUse
 
 
 class WireRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -21,7 +21,7 @@ from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Constant, Shape, Spec
-from anygpu.receipts import Phases
+from anygpu.receipts.receipt import Phases
 from anygpu.workers.executor import Executor, Resident, check_arguments, native_order
 from anygpu.workers.worker import Argument, Handle, Ran
 

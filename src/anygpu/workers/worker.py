@@ -20,7 +20,7 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.receipts import DriverWork, HostOperation, NetworkUse, Phases
+from anygpu.receipts.receipt import DriverWork, HostOperation, NetworkUse, Phases
 
 if TYPE_CHECKING:
     from anygpu.workers.child_process import Child

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anygpu.codegen.custom.opencl_guarding import prepared_opencl
-from anygpu.codegen.custom.reflected import Word, number_words, of_clang, of_naga
-from anygpu.codegen.custom.tokens import Unreadable
-from anygpu.codegen.custom.wgsl_kernels import prepared_wgsl
+from anygpu.engines.codegen.custom.opencl_guarding import prepared_opencl
+from anygpu.engines.codegen.custom.reflected import Word, number_words, of_clang, of_naga
+from anygpu.engines.codegen.custom.tokens import Unreadable
+from anygpu.engines.codegen.custom.wgsl_kernels import prepared_wgsl
 from anygpu.program.ops.custom import Scalar
 
 WGSL = """\

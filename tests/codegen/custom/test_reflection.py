@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from anygpu.codegen.custom.lowering import Length, Reflected, ScalarParameter, language_of, prepared_of, reflect
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.custom.lowering import Length, Reflected, ScalarParameter, language_of, prepared_of, reflect
+from anygpu.engines.codegen.target import Target
 from anygpu.errors import InvalidKernel
 from anygpu.program.ops.custom import Custom, Parameter, Scalar
 

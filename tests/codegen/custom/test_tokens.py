@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from anygpu.codegen.custom.expressions import evaluate
-from anygpu.codegen.custom.preprocessing import preprocessed, with_defines
-from anygpu.codegen.custom.tokens import Edit, Unreadable, edited, partners, tokens_of
+from anygpu.engines.codegen.custom.expressions import evaluate
+from anygpu.engines.codegen.custom.preprocessing import preprocessed, with_defines
+from anygpu.engines.codegen.custom.tokens import Edit, Unreadable, edited, partners, tokens_of
 
 
 def texts(source: str, language: str = "opencl") -> list[str]:

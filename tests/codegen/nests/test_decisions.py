@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.codegen.index import Index
-from anygpu.codegen.nests.costs import LoopEstimate, grain_of, lanes_of
-from anygpu.codegen.nests.flat import subtrees
-from anygpu.codegen.nests.roots import axis_variable, merged, pieces
-from anygpu.codegen.nests.schedule import last_square
+from anygpu.engines.codegen.index import Index
+from anygpu.engines.codegen.nests.costs import LoopEstimate, grain_of, lanes_of
+from anygpu.engines.codegen.nests.flat import subtrees
+from anygpu.engines.codegen.nests.roots import axis_variable, merged, pieces
+from anygpu.engines.codegen.nests.schedule import last_square
 
 
 def test_axes_are_one_loop_where_all_positions_step_alike() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.codegen.nests import costs
-from anygpu.codegen.nests.inspection import to_text
-from anygpu.codegen.nests.schedule import nests
-from anygpu.codegen.nests.steps import HostStep, Nest, NestProgram
+from anygpu.engines.codegen.nests import costs
+from anygpu.engines.codegen.nests.inspection import to_text
+from anygpu.engines.codegen.nests.schedule import nests
+from anygpu.engines.codegen.nests.steps import HostStep, Nest, NestProgram
 from anygpu.engines.numpy.lowering import run
 from anygpu.program.primitives import Spec
 from tests.support.nest_interpreter import interpreted

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
-from anygpu.codegen.kernel import HIDDEN, RESULT, WRAPPED
-from anygpu.codegen.nests.steps import noted_nodes
+from anygpu.engines.codegen.kernel import HIDDEN, RESULT, WRAPPED
+from anygpu.engines.codegen.nests.steps import noted_nodes
 from anygpu.engines.cpu.engine import executable
 
 X = np.linspace(1, 2, 1003)

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from anygpu.codegen.nests import costs
-from anygpu.codegen.nests.schedule import nests
+from anygpu.engines.codegen.nests import costs
+from anygpu.engines.codegen.nests.schedule import nests
 from anygpu.engines.numpy.lowering import run
 from anygpu.testing.random_programs import random_inputs, random_program
 from anygpu.testing.random_programs.error_bounds import disagreement

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.codegen.dialects.llvm import loops
-from anygpu.codegen.dialects.llvm.loops import module_text
-from anygpu.codegen.dialects.llvm.values import NativeTarget
-from anygpu.codegen.nests import steps
-from anygpu.codegen.nests.plan import planned
-from anygpu.codegen.nests.schedule import nests
-from anygpu.codegen.nests.steps import NestTooLarge, Written
+from anygpu.engines.codegen.dialects.llvm import loops
+from anygpu.engines.codegen.dialects.llvm.loops import module_text
+from anygpu.engines.codegen.dialects.llvm.values import NativeTarget
+from anygpu.engines.codegen.nests import steps
+from anygpu.engines.codegen.nests.plan import planned
+from anygpu.engines.codegen.nests.schedule import nests
+from anygpu.engines.codegen.nests.steps import NestTooLarge, Written
 from anygpu.engines.numpy.lowering import run
 from anygpu.program.graph import Program
 from tests.support.nest_interpreter import interpreted

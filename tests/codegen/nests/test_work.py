@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
-from anygpu.codegen.nests.inspection import NestWork, work_of
-from anygpu.codegen.nests.schedule import nests
-from anygpu.codegen.nests.steps import Nest
+from anygpu.engines.codegen.nests.inspection import NestWork, work_of
+from anygpu.engines.codegen.nests.schedule import nests
+from anygpu.engines.codegen.nests.steps import Nest
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 

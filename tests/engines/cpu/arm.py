@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.dialects.llvm.loops import module_text
-from anygpu.codegen.dialects.llvm.values import NativeTarget
-from anygpu.codegen.nests.schedule import nests
+from anygpu.engines.codegen.dialects.llvm.loops import module_text
+from anygpu.engines.codegen.dialects.llvm.values import NativeTarget
+from anygpu.engines.codegen.nests.schedule import nests
 from anygpu.engines.cpu import pool
 from anygpu.engines.cpu.compiler import compiled
 from anygpu.engines.cpu.loader import HostProcessor, _Header

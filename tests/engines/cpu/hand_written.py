@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from anygpu.codegen.kernel import Check, Output, Slot
-from anygpu.codegen.kernel_ir import Buffer
-from anygpu.codegen.nests.steps import HostStep, Nest, NestCost, NestProgram
+from anygpu.engines.codegen.kernel import Check, Output, Slot
+from anygpu.engines.codegen.kernel_ir import Buffer
+from anygpu.engines.codegen.nests.steps import HostStep, Nest, NestCost, NestProgram
 from anygpu.engines.cpu.compiler import compiled
 from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor

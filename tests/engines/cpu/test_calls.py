@@ -18,8 +18,8 @@ import pytest
 
 from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
-from anygpu.codegen.kernel import RESULT
-from anygpu.codegen.nests import steps
+from anygpu.engines.codegen.kernel import RESULT
+from anygpu.engines.codegen.nests import steps
 from anygpu.engines.cpu import compiler, runtime
 from anygpu.engines.cpu import engine as executable_module
 from anygpu.engines.cpu.engine import CpuExecutable

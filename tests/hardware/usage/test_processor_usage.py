@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.device_arrays.registry import registry
 from anygpu.hardware.device import Device, unknown_facts
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import NO_SECOND_LOOK
 from anygpu.testing import ManualClock
+from anygpu.workers.device_arrays.registry import registry
 from tests.hardware.test_sysfs import write
 
 

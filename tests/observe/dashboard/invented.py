@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from anygpu.device_arrays.lineage import Loss
 from anygpu.hardware.usage.usage import READINGS, Usage
 from anygpu.observe.snapshot import Advice, Anomaly, CallRecord, DeviceMemoryUse, FallbackRecord, ProcessInfo, Snapshot
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
 from anygpu.runtime.health import Health, LaneHealth, TenantHealth
+from anygpu.workers.device_arrays.lineage import Loss
 
 DEVICES = ("cuda:0", "webgpu:0", "opencl:0", "numpy")
 FUNCTIONS = ("score", "resize", "embed", "denoise", "spectrum", "rank")

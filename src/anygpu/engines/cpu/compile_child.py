@@ -24,7 +24,7 @@ PASSES = ("sroa", "instruction_combine", "simplify_cfg")
 FORMAT = 2
 
 #: For programs, in parts: a request that comes meanwhile waits for one.
-_LOADED_AHEAD = ("msgspec", "anygpu.program.primitives", "anygpu.codegen.lower", "anygpu.engines.cpu.planning")
+_LOADED_AHEAD = ("msgspec", "anygpu.program.primitives", "anygpu.engines.codegen.lower", "anygpu.engines.cpu.planning")
 
 #: Seconds without a request after which the child ends.
 _IDLE_SECONDS = 60.0
@@ -268,7 +268,7 @@ def _compiled_program(request: dict[str, Any], pickled: bytes) -> bytes:
     import msgspec
 
     from anygpu._version import __version__
-    from anygpu.codegen.dialects.llvm.values import NativeTarget
+    from anygpu.engines.codegen.dialects.llvm.values import NativeTarget
     from anygpu.engines.cpu.planning import native_module
     from anygpu.engines.cpu.run_plan import NativeProgram
 

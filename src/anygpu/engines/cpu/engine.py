@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.kernel import RESULT
+from anygpu.engines.codegen.kernel import RESULT
 from anygpu.engines.cpu.compiler import compiled_program
 from anygpu.engines.cpu.host_steps import first_that_is_read
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program, loaded
@@ -302,8 +302,8 @@ class CpuEngine(HostArrays):
         return self._executables.get(program.key, lambda: _compiled(program))
 
     def listing(self, program: Program) -> str:
-        from anygpu.codegen.nests.inspection import to_text
-        from anygpu.codegen.nests.schedule import nests
+        from anygpu.engines.codegen.nests.inspection import to_text
+        from anygpu.engines.codegen.nests.schedule import nests
 
         program = simplified(with_references(program, None), lowering.evaluate_constant)
         return to_text(nests(program, vector_bytes=host_processor().vector_bytes))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import msgspec
 
-from anygpu.codegen.dialects.llvm.loops import module_text
-from anygpu.codegen.dialects.llvm.values import NativeTarget
-from anygpu.codegen.kernel import Slot
-from anygpu.codegen.kernel_ir import Buffer
-from anygpu.codegen.nests.schedule import nests
-from anygpu.codegen.nests.steps import Nest, NestProgram, NestTooLarge, Step
+from anygpu.engines.codegen.dialects.llvm.loops import module_text
+from anygpu.engines.codegen.dialects.llvm.values import NativeTarget
+from anygpu.engines.codegen.kernel import Slot
+from anygpu.engines.codegen.kernel_ir import Buffer
+from anygpu.engines.codegen.nests.schedule import nests
+from anygpu.engines.codegen.nests.steps import Nest, NestProgram, NestTooLarge, Step
 from anygpu.engines.cpu.run_plan import HostRun, NestRun, RunPlan, aligned, segments_of
 from anygpu.errors import CannotCompile
 from anygpu.program.graph import Program

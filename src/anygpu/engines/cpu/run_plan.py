@@ -1,6 +1,6 @@
 """How a program runs: its slots, and its steps without what they compute. This is kept on disk with the native code.
 
-The nests themselves (`anygpu.codegen.nests`) are needed only until LLVM has compiled them.
+The nests themselves (`anygpu.engines.codegen.nests`) are needed only until LLVM has compiled them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.codegen.kernel import Check, Output, Slot
+from anygpu.engines.codegen.kernel import Check, Output, Slot
 from anygpu.program.primitives import Spec
 
 #: The alignment of temporaries.
@@ -44,7 +44,7 @@ class HostRun(msgspec.Struct, frozen=True, tag="host"):
 
 
 class RunPlan(msgspec.Struct, frozen=True):
-    """What `anygpu.codegen.nests.steps.NestProgram` says, as far as running it goes."""
+    """What `anygpu.engines.codegen.nests.steps.NestProgram` says, as far as running it goes."""
 
     inputs: tuple[Spec, ...]
     slots: tuple[Slot, ...]

@@ -10,9 +10,9 @@ from typing import Any
 import pyopencl as cl
 
 from anygpu.base.lru import LRUCache
-from anygpu.codegen.custom.opencl_reflection import FAMILIES
-from anygpu.codegen.custom.reflected import of_clang
-from anygpu.codegen.kernel import Kernel, Own
+from anygpu.engines.codegen.custom.opencl_reflection import FAMILIES
+from anygpu.engines.codegen.custom.reflected import of_clang
+from anygpu.engines.codegen.kernel import Kernel, Own
 from anygpu.engines.driver import AssumedPace, Counters, GridCut, cuts
 from anygpu.engines.opencl import device
 from anygpu.errors import InvalidKernel, InvalidProgram

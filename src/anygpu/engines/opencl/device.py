@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyopencl as cl
 
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.target import Target
 from anygpu.engines.opencl import memory
 from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, InvalidProgram, OutOfMemory, TooBig
 from anygpu.hardware import host

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyopencl as cl
 
-from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.kernel import Kernel
+from anygpu.engines.codegen.target import Target
 from anygpu.engines.driver import AssumedPace, Bytes, Clear, Command, Counters, Dispatch, Extent, Move
 from anygpu.engines.opencl.builder import Builder, KernelFunction, OpenCLKernel, seconds_of
 from anygpu.engines.opencl.device import OpenDevice

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import wgpu
 
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.target import Target
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, OutOfMemory
 from anygpu.hardware import host, vulkan
 from anygpu.hardware.cards import plain_name

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import wgpu
 
-from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.kernel import Kernel
+from anygpu.engines.codegen.target import Target
 from anygpu.engines.driver import Bytes, Command, Counters, Dispatch, Extent
 from anygpu.engines.webgpu.device import alignment_of, classify, destroy, round_down, target_of
 from anygpu.engines.webgpu.encoder import BLOCK_USAGE, CommandStep, Downloads, Encoder, Uploads

@@ -10,9 +10,9 @@ from typing import Any
 import wgpu
 
 from anygpu.base.lru import LRUCache
-from anygpu.codegen.custom.reflected import of_naga
-from anygpu.codegen.kernel import Kernel, Own
-from anygpu.codegen.target import Target
+from anygpu.engines.codegen.custom.reflected import of_naga
+from anygpu.engines.codegen.kernel import Kernel, Own
+from anygpu.engines.codegen.target import Target
 from anygpu.engines.driver import Extent
 from anygpu.engines.webgpu.device import classify, innermost
 from anygpu.engines.webgpu.submission import (

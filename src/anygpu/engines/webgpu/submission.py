@@ -9,7 +9,7 @@ import numpy as np
 import wgpu
 from wgpu.backends import wgpu_native
 
-from anygpu.codegen.kernel import Kernel
+from anygpu.engines.codegen.kernel import Kernel
 from anygpu.engines.driver import Bytes, Counters
 
 # -- how much work goes to the device at once, decided without it

@@ -28,7 +28,7 @@ from anygpu.placement.retry import LockedTask
 from anygpu.placement.strategies import SingleDevice
 from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.plan.predicting import predict
-from anygpu.receipts import Phases
+from anygpu.receipts.receipt import Phases
 from anygpu.runtime.batches import Batch
 from anygpu.runtime.intake import DeadlineHeap
 from anygpu.runtime.lane_worker import LaneWorker

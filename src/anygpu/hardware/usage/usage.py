@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from anygpu.base.units import readable_bytes
-from anygpu.receipts import require_reasons
+from anygpu.receipts.receipt import require_reasons
 
 #: Readings that may be unknown.
 READINGS = (

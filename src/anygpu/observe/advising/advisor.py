@@ -19,17 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from anygpu import notes
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import ArrayWork
 from anygpu.array.core.expression import active_tracer
 from anygpu.array.trace.tracing import trace
 from anygpu.base import events
-from anygpu.notes import Given, Note
 from anygpu.observe.advising.findings import MOST_LINES, CodePlace, CountsByPlace, LineCounts, findings, leaves
 from anygpu.observe.snapshot import Advice
 from anygpu.placement.executing import Executing
-from anygpu.receipts import HostOperation, Receipt
+from anygpu.receipts import notes
+from anygpu.receipts.notes import Given, Note
+from anygpu.receipts.receipt import HostOperation, Receipt
 
 #: Results of calls that are recognised when they are passed on.
 _RESULTS = 256

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.kernel_ir import Apply, Buffer, Expr, Let, Load, Loop, Name, Statement, Store
-from anygpu.codegen.nests.steps import Nest, NestProgram
-from anygpu.codegen.target import ComputeType
+from anygpu.engines.codegen.kernel_ir import Apply, Buffer, Expr, Let, Load, Loop, Name, Statement, Store
+from anygpu.engines.codegen.nests.steps import Nest, NestProgram
+from anygpu.engines.codegen.target import ComputeType
 from anygpu.program.dtypes import DType
 from tests.codegen.dialects.llvm.running import BEGIN, END, Code, counter, program
 from tests.codegen.function_cases import Case, points

@@ -11,13 +11,13 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.dialects.llvm.loops import module_text
-from anygpu.codegen.dialects.llvm.values import NativeTarget
-from anygpu.codegen.index import Index, IndexVariable
-from anygpu.codegen.kernel import Slot
-from anygpu.codegen.kernel_ir import Buffer, Expr, Let, Load, Loop, Name, Statement, Store
-from anygpu.codegen.nests.steps import Nest, NestProgram, Scratch
-from anygpu.codegen.target import ComputeType
+from anygpu.engines.codegen.dialects.llvm.loops import module_text
+from anygpu.engines.codegen.dialects.llvm.values import NativeTarget
+from anygpu.engines.codegen.index import Index, IndexVariable
+from anygpu.engines.codegen.kernel import Slot
+from anygpu.engines.codegen.kernel_ir import Buffer, Expr, Let, Load, Loop, Name, Statement, Store
+from anygpu.engines.codegen.nests.steps import Nest, NestProgram, Scratch
+from anygpu.engines.codegen.target import ComputeType
 from anygpu.program.dtypes import DType
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anygpu.codegen.dialects.llvm import functions
-from anygpu.codegen.dialects.llvm.loops import module_text
-from anygpu.codegen.dialects.llvm.values import NativeTarget
-from anygpu.codegen.functions import c_syntax
-from anygpu.codegen.kernel_ir import Apply, Literal, Name
-from anygpu.codegen.target import COMPUTE
+from anygpu.engines.codegen.dialects.llvm import functions
+from anygpu.engines.codegen.dialects.llvm.loops import module_text
+from anygpu.engines.codegen.dialects.llvm.values import NativeTarget
+from anygpu.engines.codegen.functions import c_syntax
+from anygpu.engines.codegen.kernel_ir import Apply, Literal, Name
+from anygpu.engines.codegen.target import COMPUTE
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import DType
 from tests.codegen.dialects.llvm.function_values import evaluated, grouped, outcomes, together

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.codegen.dialects.llvm.loops import module_text
-from anygpu.codegen.index import ZERO, Index, variable
-from anygpu.codegen.index import IndexVariable as Counter
-from anygpu.codegen.kernel_ir import (
+from anygpu.engines.codegen.dialects.llvm.loops import module_text
+from anygpu.engines.codegen.index import ZERO, Index, variable
+from anygpu.engines.codegen.index import IndexVariable as Counter
+from anygpu.engines.codegen.kernel_ir import (
     Apply,
     Assign,
     Buffer,
@@ -27,8 +27,8 @@ from anygpu.codegen.kernel_ir import (
     Store,
     Variable,
 )
-from anygpu.codegen.nests.steps import NestProgram, Scratch
-from anygpu.codegen.target import ComputeType
+from anygpu.engines.codegen.nests.steps import NestProgram, Scratch
+from anygpu.engines.codegen.target import ComputeType
 from anygpu.program.dtypes import DType
 from tests.codegen.dialects.llvm.guarded import guarded
 from tests.codegen.dialects.llvm.running import BEGIN, END, Code, counter, native, program

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from anygpu.base.typing import HostArray
-from anygpu.codegen.dialects.llvm.loops import module_text
-from anygpu.codegen.index import Clamped, Index, Quotient, Remainder, constant
-from anygpu.codegen.index import IndexVariable as Counter
-from anygpu.codegen.kernel import Slot
-from anygpu.codegen.kernel_ir import Apply, Buffer, Let, Literal, Load, Loop, Name, Report, Statement, Store
-from anygpu.codegen.nests.steps import Nest, NestProgram
-from anygpu.codegen.target import COMPUTE
+from anygpu.engines.codegen.dialects.llvm.loops import module_text
+from anygpu.engines.codegen.index import Clamped, Index, Quotient, Remainder, constant
+from anygpu.engines.codegen.index import IndexVariable as Counter
+from anygpu.engines.codegen.kernel import Slot
+from anygpu.engines.codegen.kernel_ir import Apply, Buffer, Let, Literal, Load, Loop, Name, Report, Statement, Store
+from anygpu.engines.codegen.nests.steps import Nest, NestProgram
+from anygpu.engines.codegen.target import COMPUTE
 from anygpu.program.dtypes import DType
 from tests.codegen.dialects.llvm.guarded import guarded
 from tests.codegen.dialects.llvm.running import BEGIN, END, Code, counter, native, program

@@ -1,1 +1,0 @@
-"""LLVM IR with explicit vector lanes: loop nests (`anygpu.codegen.nests`) as text, without a library of LLVM's."""

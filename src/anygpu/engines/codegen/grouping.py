@@ -1,0 +1,420 @@
+"""Groups stored values into kernels.
+
+A group is one kernel (or one operation of several). Elementwise values join the kernel of what they read, when they
+read it exactly where that kernel has it: at the same positions, or in the same row. So softmax is one kernel, and a
+bias and an activation become the end of a matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Literal as OneOf
+
+from anygpu.engines.codegen.index import Index, flat, unflat, variable
+from anygpu.engines.codegen.kernel_ir import Name
+from anygpu.engines.codegen.lower import Lowering, NotInKernel, Positions, Value
+from anygpu.engines.codegen.materialise import MOST_NODES, is_heavy, is_row_reduction, is_short
+from anygpu.engines.codegen.target import Target, components, compute_type, is_narrow
+from anygpu.program.dtypes import ITEMSIZE
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Concatenate, Contract, Reduce, Search, product
+
+GroupKind = OneOf["map", "rows", "contract", "pieces", "other"]
+
+
+class Group:
+    """Stored values that one kernel computes."""
+
+    def __init__(self, kind: GroupKind, first: int, *, rows: int = 0, length: int = 0, parts: int = 1) -> None:
+        self.kind = kind
+        self.members = [first]
+        #: For "rows": their number and length, their reductions, and the number of parts that each is cut into.
+        self.rows = rows
+        self.length = length
+        self.parts = parts
+        self.reductions: list[int] = []
+        #: For "rows": the axes of a member along which rows are counted; `None` for one value in each row.
+        self.row_axes: dict[int, tuple[int, ...] | None] = {}
+        #: For "contract": the axes of a member in the order of the product's own, where they are permuted.
+        self.orders: dict[int, tuple[int, ...]] = {}
+        #: Stored values of other groups that it reads.
+        self.reads: set[int] = set()
+
+
+class ReadingLowering(Lowering):
+    """Follows a value down to what is stored, and remembers where it was read."""
+
+    def __init__(self, program: Program, stored: frozenset[int]) -> None:
+        super().__init__(program, {}, lambda node: None)
+        self.at: dict[int, set[Positions]] = {}
+        self._stored = stored
+        self.searches = _AnyName()
+
+    def value(self, node: int, positions: Positions) -> Value:
+        if node in self._stored:
+            self.at.setdefault(node, set()).add(positions)
+            spec = self.program.specs[node]
+            type = compute_type(spec.dtype)
+            return tuple(Name(f"read_{node}_{part}", type) for part in range(components(spec.dtype)))
+        op, inputs = self.program.nodes[node]
+        if isinstance(op, Search) and inputs[0] in self._stored:
+            # The whole line, so at no position that a kernel could have at hand.
+            self.at.setdefault(inputs[0], set()).add((variable("anywhere", 2),))
+        return super().value(node, positions)
+
+
+class _AnyName(dict[int, str]):
+    def __missing__(self, node: int) -> str:
+        return "search"
+
+
+def axis_variables(shape: Sequence[int]) -> Positions:
+    return tuple(variable(f"p{axis}", length) for axis, length in enumerate(shape))
+
+
+def grouped(
+    program: Program,
+    target: Target,
+    roots: Sequence[int],
+    *,
+    given: Iterable[int],
+    parts_of: Mapping[int, int],
+    alone: Set[int] = frozenset(),
+    convolutions: Set[int] = frozenset(),
+) -> list[Group]:
+    """Groups in an order in which they can run.
+
+    `given` is stored already: inputs and constants. What is in `alone` joins no group. `convolutions` are products
+    that may be computed as such.
+    """
+    return _Grouping(program, target, roots, given, parts_of, alone, convolutions).groups()
+
+
+class _Grouping:
+    def __init__(
+        self,
+        program: Program,
+        target: Target,
+        roots: Sequence[int],
+        given: Iterable[int],
+        parts_of: Mapping[int, int],
+        alone: Set[int],
+        convolutions: Set[int],
+    ) -> None:
+        self.program = program
+        self.target = target
+        self.roots = roots
+        self.parts_of = parts_of
+        self.alone = alone
+        self.convolutions = convolutions
+        self.home: dict[int, Group] = {}
+        self.all: list[Group] = []
+        self.stored = frozenset((*roots, *given))
+        self.outputs = frozenset(program.outputs)
+        #: For each value that is stored those who read it; and how many nodes each one's own kernel would have.
+        self.readers: dict[int, set[int]] = {root: set() for root in self.stored}
+        self.sizes: dict[int, int] = {}
+        for root in roots:
+            below, self.sizes[root] = self._below(root)
+            for read in below:
+                self.readers[read].add(root)
+
+    def groups(self) -> list[Group]:
+        for root in self.roots:
+            op = self.program.nodes[root].op
+            if root in self.convolutions:
+                self._start(Group("contract", root), root, self._reads_below(root))
+            elif is_row_reduction(self.program, root, self.target):
+                self._place_reduction(root)
+            elif isinstance(op, Contract) and not is_short(self.program, root):
+                self._start(Group("contract", root), root, self._reads_below(root))
+            elif isinstance(op, Concatenate) and not self._shares_words(root):
+                self._start(Group("pieces", root), root, self._reads_below(root))
+            elif self._is_map(root):
+                self._place_map(root)
+            else:
+                self._start(Group("other", root), root, self._reads_below(root))
+        return self._in_order()
+
+    def _shares_words(self, root: int) -> bool:
+        """Temporaries never do: they are stored in the type that is computed with."""
+        return root in self.outputs and is_narrow(self.program.specs[root].dtype, self.target)
+
+    def _is_map(self, root: int) -> bool:
+        return not is_heavy(self.program, root)
+
+    def _start(self, group: Group, root: int, reads: set[int]) -> None:
+        group.reads |= reads
+        self.home[root] = group
+        self.all.append(group)
+
+    def _reads_below(self, root: int) -> set[int]:
+        return self._below(root)[0]
+
+    def _below(self, root: int) -> tuple[set[int], int]:
+        """The stored values that a node is computed from, and the number of nodes in between."""
+        found: set[int] = set()
+        waiting = list(self.program.nodes[root].inputs)
+        seen: set[int] = set()
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node in self.stored:
+                found.add(node)
+            else:
+                waiting.extend(self.program.nodes[node].inputs)
+        return found, 1 + len(seen) - len(found)
+
+    # -- reductions
+
+    def _place_reduction(self, root: int) -> None:
+        reads = self._reads_below(root)
+        rows, length = row_sizes(self.program, root)
+        parts = self.parts_of.get(root, 1)
+        if parts == 1 and root not in self.alone:
+            for group in self._candidates(reads):
+                if group.kind == "rows" and group.parts == 1 and group.rows == rows and group.length == length:
+                    inner = self._element_reads(root, length)
+                    if (
+                        self._has_room(group, root, reads)
+                        and self._all_at_row(group, inner, rows)
+                        and self._may_join(group, reads)
+                    ):
+                        group.members.append(root)
+                        group.reductions.append(root)
+                        group.row_axes[root] = None
+                        group.reads |= reads - set(group.members)
+                        self.home[root] = group
+                        return
+        group = Group("rows", root, rows=rows, length=length, parts=parts)
+        group.reductions.append(root)
+        group.row_axes[root] = None
+        self._start(group, root, reads)
+
+    def _element_reads(self, root: int, length: int) -> dict[int, set[Positions]]:
+        reading = ReadingLowering(self.program, self.stored - {root})
+        rows = self.program.specs[root].size
+        row = variable("row", rows)
+        element_of(reading, root, row, variable("column", length))
+        return reading.at
+
+    def _all_at_row(self, group: Group, reads: Mapping[int, set[Positions]], rows: int) -> bool:
+        """Whether everything of the group that is read is read in the row that is being worked on."""
+        row = variable("row", rows)
+        for member in group.members:
+            for positions in reads.get(member, ()):
+                if group.row_axes[member] is not None:
+                    return False
+                if flat(positions, self.program.specs[member].shape) != row:
+                    return False
+        return True
+
+    # -- maps
+
+    def _place_map(self, root: int) -> None:
+        reading = ReadingLowering(self.program, self.stored - {root})
+        shape = self.program.specs[root].shape
+        positions = axis_variables(shape)
+        reading.value(root, positions)
+        reads = set(reading.at)
+        for group in self._candidates(reads) if root not in self.alone else ():
+            if self._joins(group, root, positions, reading.at) and self._may_join(group, reads):
+                group.members.append(root)
+                group.reads |= reads - set(group.members)
+                self.home[root] = group
+                return
+        self._start(Group("map", root), root, reads)
+
+    def _candidates(self, reads: set[int]) -> list[Group]:
+        found = {id(self.home[each]): self.home[each] for each in sorted(reads, reverse=True) if each in self.home}
+        return list(found.values())
+
+    def _joins(self, group: Group, root: int, positions: Positions, at: Mapping[int, set[Positions]]) -> bool:
+        if not self._has_room(group, root, set(at)):
+            return False
+        match group.kind:
+            case "map":
+                return self._joins_map(group, root, positions, at)
+            case "rows":
+                return self._joins_rows(group, root, positions, at)
+            case "contract":
+                return self._joins_contract(group, root, positions, at)
+        return False
+
+    def _joins_map(self, group: Group, root: int, positions: Positions, at: Mapping[int, set[Positions]]) -> bool:
+        """Whether the node reads all members of the group at its own position, in order."""
+        specs = self.program.specs
+        first = group.members[0]
+        if specs[root].size != specs[first].size or not self._share_words(group, root):
+            return False
+        place = flat(positions, specs[root].shape)
+        return all(
+            flat(where, specs[member].shape) == place for member in group.members for where in at.get(member, ())
+        )
+
+    def _share_words(self, group: Group, root: int) -> bool:
+        """Whether as many elements of each narrow member lie in a word."""
+        types = [self.program.specs[member].dtype for member in (*group.members, root)]
+        return len({ITEMSIZE[dtype] for dtype in types if is_narrow(dtype, self.target)}) <= 1
+
+    def _joins_rows(self, group: Group, root: int, positions: Positions, at: Mapping[int, set[Positions]]) -> bool:
+        spec = self.program.specs[root]
+        if is_narrow(spec.dtype, self.target):
+            return False
+        axes = self._row_axes(group, spec.shape, positions, at)
+        if axes is None:
+            return False
+        lanes = tuple(axis for axis in range(len(spec.shape)) if axis not in axes and spec.shape[axis] > 1)
+        if lanes and (group.parts > 1 or spec.size // group.rows != group.length):
+            return False
+        for member in group.members:
+            for where in at.get(member, ()):
+                if group.row_axes[member] is not None and (
+                    group.row_axes[member] != axes
+                    or flat(where, self.program.specs[member].shape) != flat(positions, spec.shape)
+                ):
+                    return False
+        group.row_axes[root] = axes if lanes else None
+        return True
+
+    def _row_axes(
+        self, group: Group, shape: Sequence[int], positions: Positions, at: Mapping[int, set[Positions]]
+    ) -> tuple[int, ...] | None:
+        """The axes whose positions say which row it is; `None` when reductions are read in other rows, too."""
+        found: tuple[int, ...] | None = None
+        for member in group.members:
+            if group.row_axes[member] is not None:
+                continue
+            for where in at.get(member, ()):
+                place = flat(where, self.program.specs[member].shape)
+                axes = tuple(axis for axis in range(len(shape)) if place.depends_on(f"p{axis}"))
+                wanted = flat([positions[axis] for axis in axes], [shape[axis] for axis in axes])
+                if place != wanted or product(tuple(shape[axis] for axis in axes)) != group.rows:
+                    return None
+                if found is not None and axes != found:
+                    return None
+                found = axes
+        return found
+
+    def _joins_contract(self, group: Group, root: int, positions: Positions, at: Mapping[int, set[Positions]]) -> bool:
+        """The end of a matrix product: what only changes each of its elements, and the order of its axes."""
+        specs = self.program.specs
+        first = group.members[0]
+        if specs[root].size != specs[first].size or is_narrow(specs[root].dtype, self.target):
+            return False
+        if is_narrow(specs[first].dtype, self.target) and first in self.program.outputs:
+            return False
+        places = {
+            flat(*in_order(group, member, where, specs[member].shape))
+            for member in group.members
+            for where in at.get(member, ())
+        }
+        if len(places) != 1:
+            return False
+        (place,) = places
+        if place == flat(positions, specs[root].shape):
+            return True
+        order = self._order(specs[root].shape, positions, place)
+        if order is None:
+            return False
+        # Neighbours stay neighbours, or all of the kernel goes by pixels anyway.
+        last = max(axis for axis, length in enumerate(specs[root].shape) if length > 1)
+        if order[-1] != last and first not in self.convolutions:
+            return False
+        group.orders[root] = order
+        return True
+
+    def _order(self, shape: Sequence[int], positions: Positions, place: Index) -> tuple[int, ...] | None:
+        """The axes in the order in which a place counts them, if it only counts them in another order."""
+        steps = [place.steps_with(f"p{axis}") or 0 for axis in range(len(shape))]
+        order = sorted(range(len(shape)), key=lambda axis: (shape[axis] > 1, -steps[axis]))
+        inner = flat([positions[axis] for axis in order], [shape[axis] for axis in order])
+        return tuple(order) if inner == place else None
+
+    # -- order
+
+    def _has_room(self, group: Group, root: int, reads: Set[int]) -> bool:
+        """Whether the kernel stays within its limits of buffers and nodes. A value with no other reader needs none."""
+        members = {*group.members, root}
+        if sum(self.sizes[member] for member in members) > MOST_NODES:
+            return False
+        outside = {member for member in members if member in self.outputs or not self.readers[member] <= members}
+        return len((group.reads | reads) - members | outside) <= self.target.bindings - 2
+
+    def _may_join(self, group: Group, reads: set[int]) -> bool:
+        """No other group that is read may itself wait for this one."""
+        others = {id(self.home[each]): self.home[each] for each in reads if each in self.home}
+        return all(other is group or not self._waits_for(other, group) for other in others.values())
+
+    def _waits_for(self, group: Group, target: Group) -> bool:
+        waiting, seen = [group], {id(group)}
+        while waiting:
+            current = waiting.pop()
+            if current is target:
+                return True
+            for read in current.reads:
+                other = self.home.get(read)
+                if other is not None and id(other) not in seen:
+                    seen.add(id(other))
+                    waiting.append(other)
+        return False
+
+    def _in_order(self) -> list[Group]:
+        done: list[Group] = []
+        state: dict[int, int] = {}
+        for start in self.all:
+            stack = [(start, False)]
+            while stack:
+                group, entered = stack.pop()
+                if entered:
+                    done.append(group)
+                    continue
+                if id(group) in state:
+                    continue
+                state[id(group)] = 1
+                stack.append((group, True))
+                for read in sorted(group.reads, reverse=True):
+                    other = self.home.get(read)
+                    if other is not None and other is not group and id(other) not in state:
+                        stack.append((other, False))
+        return done
+
+
+def in_order(group: Group, member: int, positions: Positions, shape: Sequence[int]) -> tuple[Positions, list[int]]:
+    """Positions and lengths in the order of the axes of the group's product."""
+    order = group.orders.get(member, range(len(shape)))
+    return tuple(positions[axis] for axis in order), [shape[axis] for axis in order]
+
+
+def from_order(group: Group, member: int, place: Index, shape: Sequence[int]) -> Positions:
+    """Positions of a member, of a place in its group's product."""
+    order = group.orders.get(member, range(len(shape)))
+    inner = dict(zip(order, unflat(place, [shape[axis] for axis in order]), strict=True))
+    return tuple(inner[axis] for axis in range(len(shape)))
+
+
+def row_sizes(program: Program, root: int) -> tuple[int, int]:
+    """The number and the length of a reduction's rows."""
+    op, inputs = program.nodes[root]
+    shape = program.specs[inputs[0]].shape
+    axes = op.axes if isinstance(op, Reduce) else op.left if isinstance(op, Contract) else ()
+    return program.specs[root].size, product(tuple(shape[axis] for axis in axes))
+
+
+def element_of(lowering: Lowering, root: int, row: Index, column: Index) -> Value:
+    """The element of a row that a reduction combines."""
+    op, inputs = lowering.program.nodes[root]
+    positions = unflat(row, lowering.program.specs[root].shape)
+    shape = lowering.program.specs[inputs[0]].shape
+    if isinstance(op, Reduce):
+        kept = [axis for axis in range(len(shape)) if axis not in op.axes]
+        inner = unflat(column, [shape[axis] for axis in op.axes])
+        along = dict(zip(kept, positions, strict=True)) | dict(zip(op.axes, inner, strict=True))
+        return lowering.value(inputs[0], tuple(along[axis] for axis in range(len(shape))))
+    if not isinstance(op, Contract):
+        raise NotInKernel(root)
+    inner = unflat(column, [shape[axis] for axis in op.left])
+    one, other = lowering.factors(op, inputs, positions, inner)
+    return lowering.product(root, lowering.program.specs[root].dtype, one, other)

@@ -1,0 +1,298 @@
+"""A program for a processor: rewritten for loops, and its values in nests and host steps over slots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from anygpu.engines.codegen.kernel import Output
+from anygpu.engines.codegen.lower import NotInKernel, single_value
+from anygpu.engines.codegen.nests.costs import host_cost
+from anygpu.engines.codegen.nests.flat import flat_nest, scan_nest, tree_nests
+from anygpu.engines.codegen.nests.layout import is_numpy_sum
+from anygpu.engines.codegen.nests.lowering import SHORT
+from anygpu.engines.codegen.nests.plan import NestGroup, NestPlan, planned
+from anygpu.engines.codegen.nests.roots import is_given
+from anygpu.engines.codegen.nests.rows import rows_nest
+from anygpu.engines.codegen.nests.steps import HostStep, NestProgram, Step, Written
+from anygpu.engines.codegen.nests.storage import NestStorage
+from anygpu.program.dtypes import KIND, bytes_of, is_floating
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import (
+    Binary,
+    Broadcast,
+    Cast,
+    Constant,
+    Contract,
+    Input,
+    Iota,
+    Permute,
+    Primitive,
+    Reduce,
+    Reshape,
+    Select,
+    Spec,
+    Unary,
+    free_axes,
+    product,
+)
+
+# -- rewriting nodes in terms of others that loops do better; nodes keep their numbers, and new ones come after them
+
+
+#: Elements of a product that is a few sums over many rows, and no matter of BLAS.
+_FEW = 64
+_MANY = 1024
+_SUMMED = ("float32", "float64", "int32", "int64", "uint32", "uint64")
+
+
+def rewritten(program: Program) -> Program:
+    """The program with positions of extremes, and products with few results, as reductions that have lanes."""
+    writer = _Writer(program)
+    for node, (op, inputs) in enumerate(program.nodes):
+        if isinstance(op, Reduce) and op.fn in ("argmax", "argmin"):
+            (axis,) = op.axes
+            spec = program.specs[inputs[0]]
+            if spec.shape[axis] > SHORT and KIND[spec.dtype] != "complex":
+                writer.nodes[node] = writer.position_of_extreme(op, inputs[0])
+        elif isinstance(op, Contract) and _is_few_sums(program, node):
+            writer.nodes[node] = writer.few_sums(op, inputs)
+        elif isinstance(op, Contract) and _is_with_vectors(program, node):
+            writer.nodes[node] = writer.sums_of_rows(op, inputs)
+        elif (
+            isinstance(op, Binary) and op.fn in ("less", "less_equal") and (limit := _limit(program, node)) is not None
+        ):
+            writer.nodes[node] = writer.square_below(op, program.nodes[inputs[0]].inputs[0], limit)
+    return writer.program()
+
+
+def _is_few_sums(program: Program, node: int) -> bool:
+    """Whether a product sums up many rows into few numbers, and a factor would have to be stored for BLAS alone."""
+    op, inputs = program.nodes[node]
+    if not isinstance(op, Contract) or op.left_batch or program.specs[node].dtype not in ("float32", "float64"):
+        return False
+    length = product(tuple(program.specs[inputs[0]].shape[axis] for axis in op.left))
+    if program.specs[node].size > _FEW or length < _MANY:
+        return False
+    first = [
+        not is_given(program, source) or axes == tuple(range(len(axes)))
+        for source, axes in zip(inputs, (op.left, op.right), strict=True)
+    ]
+    computed = [program.nodes[source].op.is_elementwise for source in inputs]
+    return all(first) and any(computed)
+
+
+def _is_with_vectors(program: Program, node: int) -> bool:
+    """Whether a product is of a matrix and a vector, or of pairs of vectors, along the last axis: sums of rows.
+
+    NumPy does pairs one after the other; and these sums go on to be fused with what comes next.
+    """
+    op, inputs = program.nodes[node]
+    if not isinstance(op, Contract) or program.specs[node].dtype not in _SUMMED:
+        return False
+    shapes = [program.specs[source].shape for source in inputs]
+    free = [
+        product(tuple(shape[axis] for axis in free_axes(shape, axes, batch)))
+        for shape, axes, batch in zip(shapes, (op.left, op.right), (op.left_batch, op.right_batch), strict=True)
+    ]
+    last = [
+        axes == tuple(range(len(shape) - len(axes), len(shape)))
+        for shape, axes in zip(shapes, (op.left, op.right), strict=True)
+    ]
+    length = product(tuple(shapes[0][axis] for axis in op.left))
+    return length > SHORT and free[1] == 1 and last[0] and (last[1] or not op.right_batch)
+
+
+def _limit(program: Program, node: int) -> float | None:
+    """The number that the magnitude of a complex number is tested against, where it may as well be its square."""
+    _, (left, right) = program.nodes[node]
+    magnitude, (bound, sources) = program.nodes[left].op, program.nodes[right]
+    while isinstance(bound, Broadcast | Reshape):
+        bound, sources = program.nodes[sources[0]]
+    if not (isinstance(magnitude, Unary) and magnitude.fn == "abs" and isinstance(bound, Constant)):
+        return None
+    if program.specs[program.nodes[left].inputs[0]].dtype != "complex128":
+        return None
+    value = single_value(bound)
+    return float(value) if isinstance(value, int | float) and 1e-100 < value < 1e100 else None
+
+
+def last_square(limit: float, *, inclusive: bool) -> float:
+    """The greatest number whose root, rounded, is not more than the limit, or less than it."""
+
+    def below(square: float) -> bool:
+        root = math.sqrt(square)
+        return root <= limit if inclusive else root < limit
+
+    square = limit * limit
+    while not below(square):
+        square = math.nextafter(square, 0.0)
+    while below(math.nextafter(square, math.inf)):
+        square = math.nextafter(square, math.inf)
+    return square
+
+
+class _Writer:
+    def __init__(self, program: Program) -> None:
+        self._old = program
+        self.nodes = list(program.nodes)
+        self.specs = list(program.specs)
+
+    def program(self) -> Program:
+        if len(self.nodes) == len(self._old.nodes):
+            return self._old
+        lines = (*self._old.lines, *(None for _ in self.nodes[len(self._old.nodes) :]))
+        return Program.trusted(tuple(self.nodes), self._old.outputs, tuple(self.specs), lines)
+
+    def _add(self, op: Primitive, *inputs: int) -> int:
+        self.nodes.append(Node(op, inputs))
+        self.specs.append(op.infer(*(self.specs[each] for each in inputs)))
+        return len(self.nodes) - 1
+
+    def _number(self, value: int, spec: Spec) -> int:
+        data = bytes_of(value, spec.dtype)
+        return self._add(Broadcast(spec.shape), self._add(Constant((), spec.dtype, data)))
+
+    def position_of_extreme(self, op: Reduce, x: int) -> Node:
+        """The first position of the extreme: where a value equals it, or is NaN, as the extreme is then."""
+        shape, dtype = self.specs[x]
+        (axis,) = op.axes
+        along = tuple(length if each == axis else 1 for each, length in enumerate(shape))
+        across = tuple(1 if each == axis else length for each, length in enumerate(shape))
+        extreme = self._add(Reduce("max" if op.fn == "argmax" else "min", op.axes), x)
+        spread = self._add(Broadcast(shape), self._add(Reshape(across), extreme))
+        found = self._add(Binary("equal"), x, spread)
+        if is_floating(dtype):
+            found = self._add(Binary("bitwise_or"), found, self._add(Unary("isnan"), x))
+        counted = self._add(Reshape(along), self._add(Iota(shape[axis], "int32")))
+        positions = self._add(Broadcast(shape), counted)
+        beyond = self._number(shape[axis], Spec(shape, "int32"))
+        chosen = self._add(Select(), found, positions, beyond)
+        return Node(Cast("int64"), (self._add(Reduce("min", op.axes), chosen),))
+
+    def square_below(self, op: Binary, z: int, limit: float) -> Node:
+        """A magnitude below a limit, without the root: worth 5 times where points are tested for escape."""
+        shape = self.specs[z].shape
+        parts = [self._add(Unary(fn), z) for fn in ("real", "imag")]
+        squares = [self._add(Binary("multiply"), part, part) for part in parts]
+        square = self._add(Binary("add"), *squares)
+        data = bytes_of(last_square(limit, inclusive=op.fn == "less_equal"), "float64")
+        bound = self._add(Broadcast(shape), self._add(Constant((), "float64", data)))
+        return Node(Binary("less_equal"), (square, bound))
+
+    def sums_of_rows(self, op: Contract, inputs: tuple[int, ...]) -> Node:
+        """The sum along the last axes of products with a vector, which is the same for all rows of a batch."""
+        x, y = inputs
+        shape, other = self.specs[x].shape, self.specs[y].shape
+        rows = free_axes(shape, op.left, op.left_batch)
+        order = (*op.left_batch, *rows, *op.left)
+        left = x if order == tuple(range(len(order))) else self._add(Permute(order), x)
+        free = free_axes(other, op.right, op.right_batch)
+        turned = (*op.right_batch, *free, *op.right)
+        right = y if turned == tuple(range(len(turned))) else self._add(Permute(turned), y)
+        batch = [shape[axis] for axis in op.left_batch]
+        summed = [shape[axis] for axis in op.left]
+        whole = tuple(shape[axis] for axis in order)
+        spread = self._add(Reshape((*batch, *(1 for _ in rows), *summed)), right)
+        products = self._add(Binary("multiply"), left, self._add(Broadcast(whole), spread))
+        axes = tuple(range(len(batch) + len(rows), len(whole)))
+        total = self._add(Reduce("sum", axes), products)
+        ends = tuple(other[axis] for axis in free)
+        return Node(Reshape((*batch, *(shape[axis] for axis in rows), *ends)), (total,))
+
+    def few_sums(self, op: Contract, inputs: tuple[int, ...]) -> Node:
+        """The sum, over the contracted axes in front, of the products of what is left."""
+        factors = []
+        for source, axes in zip(inputs, (op.left, op.right), strict=True):
+            free = free_axes(self.specs[source].shape, axes)
+            order = (*axes, *free)
+            turned = source if order == tuple(range(len(order))) else self._add(Permute(order), source)
+            factors.append((turned, [self.specs[source].shape[axis] for axis in free]))
+        (one, rows), (other, columns) = factors
+        summed = [self.specs[inputs[0]].shape[axis] for axis in op.left]
+        shape = (*summed, *rows, *columns)
+        left = self._add(Broadcast(shape), self._add(Reshape((*summed, *rows, *(1 for _ in columns))), one))
+        right = self._add(Broadcast(shape), self._add(Reshape((*summed, *(1 for _ in rows), *columns)), other))
+        products = self._add(Binary("multiply"), left, right)
+        return Node(Reduce("sum", tuple(range(len(summed)))), (products,))
+
+
+# -- scheduling
+
+
+def nests(program: Program, *, vector_bytes: int = 64) -> NestProgram:
+    """The steps of a program, for registers of so many bytes. Raises `TooLarge` where they would be too long."""
+    written = Written(len(program.nodes))
+    try:
+        return _scheduled(program, vector_bytes, written, apart=False)
+    except (NotInKernel, RecursionError):
+        # A value turned out not to be where its reader wanted it: then all of them go through memory.
+        return _scheduled(program, vector_bytes, written, apart=True)
+
+
+def _scheduled(program: Program, vector_bytes: int, written: Written, *, apart: bool) -> NestProgram:
+    program, results = _with_results(rewritten(program))
+    bases = [_base(program, result) for result in results]
+    plan = planned(program, tuple(dict.fromkeys(bases)), written, apart=apart)
+    storage = NestStorage(program, written, plan.ranks)
+    for node in sorted(plan.in_memory()):
+        storage.declare(node, "output" if node in bases else "temporary")
+    steps = [made for step in plan.steps for made in _steps(storage, plan, step, vector_bytes)]
+    outputs = tuple(
+        Output(storage.slot_of[base], program.specs[result]) for base, result in zip(bases, results, strict=True)
+    )
+    return NestProgram(
+        slots=tuple(storage.slots),
+        steps=tuple(steps),
+        outputs=outputs,
+        status=storage.status,
+        checks=tuple(storage.checks),
+    )
+
+
+def _steps(storage: NestStorage, plan: NestPlan, step: NestGroup | int, vector_bytes: int) -> Sequence[Step]:
+    program = storage.program
+    if isinstance(step, int):
+        if program.specs[step].size == 0:
+            return []
+        sources = tuple(storage.slot_of[source] for source in program.nodes[step].inputs)
+        return [HostStep(node=step, sources=sources, slot=storage.slot_of[step], cost=host_cost(program, step))]
+    last = step.members[-1].root.node
+    name = f"{_identifier(program.nodes[last].op.name)}_{last}"
+    root = step.members[-1].root
+    if step.rows == 0 and root.kind == "all" and is_numpy_sum(program, root):
+        return tree_nests(storage, root, name, vector_bytes)
+    if step.rows == 0 and root.kind == "scan":
+        return [scan_nest(storage, root, name, vector_bytes)]
+    if step.rows:
+        return rows_nest(storage, step, name, vector_bytes, plan.needed(step))
+    return flat_nest(storage, step, name, vector_bytes)
+
+
+def _with_results(program: Program) -> tuple[Program, list[int]]:
+    """A result that is an input or a constant is copied; nothing else is: nodes keep their numbers."""
+    nodes, specs, results = list(program.nodes), list(program.specs), []
+    for output in program.outputs:
+        base = _base(program, output)
+        if isinstance(program.nodes[base].op, Input | Constant):
+            nodes.append(Node(Reshape(program.specs[output].shape), (output,)))
+            specs.append(program.specs[output])
+            results.append(len(nodes) - 1)
+        else:
+            results.append(output)
+    lines = (*program.lines, *(None for _ in nodes[len(program.nodes) :]))
+    return Program.trusted(tuple(nodes), tuple(results), tuple(specs), lines), results
+
+
+def _base(program: Program, node: int) -> int:
+    """The value that a result is another shape of."""
+    while isinstance(program.nodes[node].op, Reshape):
+        source = program.nodes[node].inputs[0]
+        if isinstance(program.nodes[source].op, Input | Constant):
+            return node
+        node = source
+    return node
+
+
+def _identifier(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name)

@@ -1,0 +1,516 @@
+"""A program for a target: what is stored where, which kernels make it, and in which order they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from anygpu.engines.codegen.attention import attention_kernel, decomposed, tilings_of
+from anygpu.engines.codegen.convolutions import Convolution, contract_tilings, convolution_kernel, convolutions_in
+from anygpu.engines.codegen.custom.lowering import KernelLaunch, checks_of, launch_kernel, launches_in, with_copies
+from anygpu.engines.codegen.grouping import Group, grouped, row_sizes
+from anygpu.engines.codegen.kernel import Check, Kernel, KernelChoice, Output, Schedule, Slot, renumbered
+from anygpu.engines.codegen.kernel_builder import GroupShape, KernelBuilder
+from anygpu.engines.codegen.kernel_ir import Buffer
+from anygpu.engines.codegen.lower import NotInKernel, Stored, buffer_names, single_value, spec_of_parts
+from anygpu.engines.codegen.maps import map_kernel, piece_kernels
+from anygpu.engines.codegen.materialise import chosen, is_row_reduction, matrix_sizes
+from anygpu.engines.codegen.operations import operation_kernels, search_function
+from anygpu.engines.codegen.products import product_kernels
+from anygpu.engines.codegen.rows import part_buffers, part_size, rows_kernel, two_stage_kernels
+from anygpu.engines.codegen.target import WIDE, Target, is_narrow
+from anygpu.engines.codegen.templates.attention import AttentionTiling as Attending
+from anygpu.engines.codegen.templates.convolution import ConvolutionTiling as Direct
+from anygpu.engines.codegen.templates.matmul import Tiling
+from anygpu.program.dtypes import ITEMSIZE, KIND
+from anygpu.program.graph import Node, Program
+from anygpu.program.ops.contract import Attend
+from anygpu.program.ops.custom import Custom
+from anygpu.program.primitives import (
+    Binary,
+    Broadcast,
+    Cast,
+    Concatenate,
+    Constant,
+    Contract,
+    Gather,
+    Input,
+    Permute,
+    Reduce,
+    Reshape,
+    Scatter,
+    Search,
+    Slice,
+    Spec,
+    free_axes,
+)
+
+TunedSizes = TypeVar("TunedSizes", bound=msgspec.Struct)
+
+#: Whether no run can give a Gather or Scatter an index outside of its axis.
+InRange = Callable[[int], bool]
+
+
+def schedule(
+    program: Program,
+    target: Target,
+    *,
+    in_range: InRange = lambda node: False,
+    distinct: InRange = lambda node: False,
+    offsets: Sequence[bool] = (),
+    chosen: Mapping[str, msgspec.Struct] | None = None,
+) -> Schedule:
+    """`offsets` says of each input whether its data may begin inside of what is bound.
+
+    `chosen` has sizes for some kernels, by the names of an earlier schedule's choices; the others have the best guess.
+    """
+    program, before = with_copies(program, tuple(offsets))
+    program, after = decomposed(program, target)
+    origins = [before[node] for node in after]
+    return _Scheduler(
+        program,
+        target,
+        lambda node: in_range(origins[node]),
+        lambda node: distinct(origins[node]),
+        offsets,
+        chosen or {},
+    ).schedule()
+
+
+class _Scheduler:
+    def __init__(
+        self,
+        program: Program,
+        target: Target,
+        in_range: InRange,
+        distinct: InRange,
+        offsets: Sequence[bool],
+        chosen: Mapping[str, msgspec.Struct],
+    ) -> None:
+        self.program = program
+        self.target = target
+        self.in_range = in_range
+        self.distinct = distinct
+        self.offsets = offsets
+        self.chosen = chosen
+        self.choices: list[KernelChoice] = []
+        self.convolutions: dict[int, Convolution] = {}
+        self.launches: dict[int, KernelLaunch] = {}
+        #: Nodes that a launch for another one makes as well.
+        self.made: set[int] = set()
+        self.names = buffer_names(program)
+        self.slots: list[Slot] = []
+        self.stored: dict[int, Stored] = {}
+        self.buffers: dict[str, Buffer] = {}
+        self.slot_of: dict[int, int] = {}
+        self.checks: list[Check] = []
+        self.rules: dict[int, int | None] = {}
+        self.status: int | None = None
+        self.steps: list[Kernel] = []
+
+    def schedule(self) -> Schedule:
+        aliases = {output: self._alias(output) for output in self.program.outputs}
+        packed = self._with_packing([base for base, _ in aliases.values()])
+        aliases = {output: (packed.get(base, base), offset) for output, (base, offset) in aliases.items()}
+        program, target = self.program, self.target
+        bases = [base for base, _ in aliases.values()]
+        trimmed = Program.trusted(program.nodes, tuple(dict.fromkeys(bases)), program.specs, program.lines)
+        roots = chosen(trimmed, target, lambda root: parts_for(program, target, root))
+        for position, spec in enumerate(program.inputs):
+            self._declare(position, spec, "input", offset=bool(self.offsets) and self.offsets[position])
+        for position, (op, _) in enumerate(program.nodes):
+            if isinstance(op, Constant) and (position in bases or single_value(op) is None) and op.data:
+                self._declare(position, program.specs[position], "constant", data=op.data)
+        roots = [root for root in roots if root not in self.stored]
+        for root in roots:
+            self._declare(root, program.specs[root], "output" if root in bases else "temporary")
+        for base in bases:
+            if base not in self.stored and not isinstance(program.nodes[base].op, Input):
+                self._declare(base, program.specs[base], "output")
+        parts = {root: parts_for(program, target, root) for root in roots if is_row_reduction(program, root, target)}
+        self._plan_checks(roots)
+        self._make_all(trimmed, roots, parts)
+        outputs = tuple(self._output(output, *aliases[output]) for output in program.outputs)
+        return Schedule(
+            slots=tuple(self.slots),
+            steps=tuple(renumbered(step) for step in self.steps),
+            outputs=outputs,
+            status=self.status,
+            checks=tuple(self.checks),
+            choices=tuple(self.choices),
+        )
+
+    def _with_packing(self, bases: Sequence[int]) -> dict[int, int]:
+        """Only a map can write elements that share words: it packs the results of other kernels."""
+        nodes, specs = list(self.program.nodes), list(self.program.specs)
+        packed: dict[int, int] = {}
+        for base in dict.fromkeys(bases):
+            op, spec = nodes[base].op, specs[base]
+            apart = op.has_own_kernels or isinstance(op, Reduce | Contract)
+            # A concatenation of more parts than one kernel can bind is written piece by piece.
+            apart = apart or (isinstance(op, Concatenate) and len(nodes[base].inputs) > self.target.bindings - 3)
+            if is_narrow(spec.dtype, self.target) and spec.size and apart:
+                packed[base] = len(nodes)
+                nodes.append(Node(Cast(spec.dtype), (base,)))
+                specs.append(spec)
+        if packed:
+            lines = (*self.program.lines, *(None for _ in packed))
+            self.program = Program.trusted(tuple(nodes), self.program.outputs, tuple(specs), lines)
+            self.names = buffer_names(self.program)
+        return packed
+
+    # -- memory
+
+    def _alias(self, output: int) -> tuple[int, int]:
+        """The value that an output is a view of, and its first element there: a reshape needs no kernel."""
+        node, offset = output, 0
+        while True:
+            op, inputs = self.program.nodes[node]
+            if isinstance(op, Reshape):
+                node = inputs[0]
+            elif isinstance(op, Slice) and self._is_run(node) and self._leads_to_input(inputs[0]):
+                shape = self.program.specs[inputs[0]].shape
+                step = 1
+                for start, length in zip(reversed(op.starts), reversed(shape), strict=True):
+                    offset += start * step
+                    step *= length
+                node = inputs[0]
+            else:
+                return node, offset
+
+    def _leads_to_input(self, node: int) -> bool:
+        op, inputs = self.program.nodes[node]
+        if isinstance(op, Reshape):
+            return self._leads_to_input(inputs[0])
+        if isinstance(op, Slice):
+            return self._is_run(node) and self._leads_to_input(inputs[0])
+        return isinstance(op, Input)
+
+    def _is_run(self, node: int) -> bool:
+        """Whether a slice takes elements that lie one after the other."""
+        op, inputs = self.program.nodes[node]
+        if not isinstance(op, Slice) or self.program.specs[node].size == 0:
+            return False
+        shape, taken = self.program.specs[inputs[0]].shape, self.program.specs[node].shape
+        several = [axis for axis in range(len(shape)) if taken[axis] > 1]
+        if not several:
+            return True
+        return op.steps[several[0]] == 1 and taken[several[0] + 1 :] == shape[several[0] + 1 :]
+
+    def _declare(self, node: int, spec: Spec, role: str, *, data: bytes | None = None, offset: bool = False) -> None:
+        dtype, size = spec_of_parts(spec)
+        if role == "temporary" and is_narrow(dtype, self.target):
+            dtype = WIDE[dtype]
+        slot = self.new_slot(size * ITEMSIZE[dtype], role, data)
+        name = self.names[node]
+        self.slot_of[node] = slot
+        self.stored[node] = Stored(name, dtype)
+        self.buffers[name] = Buffer(name, slot, dtype, size, has_offset=offset)
+
+    def new_slot(self, nbytes: int, role: str = "temporary", data: bytes | None = None) -> int:
+        self.slots.append(Slot(nbytes, role, data))  # type: ignore[arg-type]
+        return len(self.slots) - 1
+
+    def _new_temporary(self, nbytes: int, data: bytes | None) -> int:
+        return self.new_slot(nbytes, "temporary" if data is None else "constant", data)
+
+    def _output(self, output: int, base: int, offset: int) -> Output:
+        spec = self.program.specs[output]
+        return Output(self.slot_of[base], spec, offset * ITEMSIZE[spec.dtype])
+
+    # -- rules that values can break
+
+    def _plan_checks(self, roots: Sequence[int]) -> None:
+        program = self.program
+        for position, (op, inputs) in enumerate(program.nodes):
+            if isinstance(op, Gather | Scatter) and not self.in_range(position) and program.specs[inputs[1]].size:
+                self._add_check(position, Check(len(self.checks), "index", program.specs[inputs[0]].shape[op.axis]))
+            elif self._may_be_a_negative_power(position):
+                self._add_check(position, Check(len(self.checks), "negative_power"))
+        self.launches = launches_in(program)
+        for position, launch in self.launches.items():
+            if position == min(launch.nodes.values()) and any(node in roots for node in launch.nodes.values()):
+                launch.first_word = len(self.checks)
+                for check in checks_of(launch, program, self.target):
+                    self._add_check(position, msgspec.structs.replace(check, number=len(self.checks)))
+
+    def _may_be_a_negative_power(self, position: int) -> bool:
+        op, inputs = self.program.nodes[position]
+        if not isinstance(op, Binary) or op.fn != "power":
+            return False
+        signed = KIND[self.program.specs[position].dtype] == "signed"
+        return signed and not _surely_not_negative(self.program, inputs[1])
+
+    def _add_check(self, node: int, check: Check) -> None:
+        self.rules[node] = check.number
+        self.checks.append(check)
+        if self.status is None:
+            self.status = self.new_slot(0, "status")
+        self.slots[self.status] = Slot(4 * len(self.checks), "status")
+        self.buffers["status"] = Buffer("status", self.status, "uint32", len(self.checks), access="read_write")
+
+    # -- kernels
+
+    def _make_all(self, program: Program, roots: Sequence[int], parts: Mapping[int, int]) -> None:
+        """Values that turn out not to be where their kernel wanted them get a kernel of their own."""
+        alone: set[int] = set()
+        given = set(self.stored) - set(roots)
+        slots, buffers = list(self.slots), dict(self.buffers)
+        found = self.convolutions = convolutions_in(program, self.target, roots, {*given, *roots})
+        while True:
+            builder = KernelBuilder(program, self.target, self.stored, self.buffers, self.rules.get)
+            groups = grouped(
+                program, self.target, roots, given=given, parts_of=parts, alone=alone, convolutions=set(found)
+            )
+            read = {each for group in groups for each in group.reads}
+            builder.needed = frozenset({*program.outputs, *read})
+            for node, (op, _) in enumerate(program.nodes):
+                if isinstance(op, Search):
+                    builder.searches[node] = f"find_{node}"
+                    builder.search_functions[f"find_{node}"] = partial(search_function, builder, node, op)
+            for group in groups:
+                try:
+                    self._make(builder, group)
+                except NotInKernel:
+                    if len(group.members) == 1:
+                        raise
+                    alone.update(group.members[1:])
+                    break
+            else:
+                return
+            self.steps.clear()
+            self.choices.clear()
+            self.made.clear()
+            self.slots, self.buffers = list(slots), dict(buffers)
+
+    def _make(self, builder: KernelBuilder, group: Group) -> None:
+        first = group.members[-1]
+        op = self.program.nodes[first].op
+        name = f"{_identifier(op.name)}_{first}"
+        before = len(self.steps)
+        candidates: Sequence[msgspec.Struct] = ()
+        match group.kind:
+            case "map":
+                candidates = map_shapes(self.target)
+                shape = self._pick(name, candidates, GroupShape)
+                self.steps.append(map_kernel(builder, group.members, shape, name))
+            case "pieces":
+                self.steps += piece_kernels(builder, first, GroupShape(), name)
+            case "rows":
+                candidates = rows_shapes(self.program, self.target, group)
+                shape = self._pick(name, candidates, GroupShape)
+                if group.parts == 1:
+                    self.steps.append(rows_kernel(builder, group, shape, name))
+                else:
+                    last = last_shape(self.target, group)
+                    buffers = part_buffers(builder, group, self.new_slot)
+                    self.steps += two_stage_kernels(builder, group, shape, last, name, buffers)
+            case "contract":
+                convolved = self.convolutions.get(group.members[0])
+                candidates = contract_tilings(builder, group, convolved)
+                if convolved is not None and isinstance(picked := self.chosen.get(name, candidates[0]), Direct):
+                    self.steps.append(convolution_kernel(builder, group, convolved, picked, name))
+                else:
+                    tiling = self._pick(name, candidates, Tiling)
+                    self.steps += product_kernels(builder, group, tiling, name, self.new_slot)
+            case _ if isinstance(op, Custom):
+                self._launch(first)
+            case _ if isinstance(op, Attend):
+                candidates = tilings_of(self.program, self.target, first)
+                self.steps.append(attention_kernel(builder, first, self._pick(name, candidates, Attending), name))
+            case _:
+                inputs = self.program.nodes[first].inputs
+                distinct = isinstance(op, Scatter) and self.distinct(inputs[1])
+                self.steps += operation_kernels(builder, first, self._new_temporary, distinct=distinct)
+        if len(candidates) > 1:
+            self.choices.append(KernelChoice(name, tuple(candidates), tuple(range(before, len(self.steps)))))
+
+    def _launch(self, node: int) -> None:
+        """A user's own kernel, once for all of its results."""
+        if node not in self.made:
+            launch = self.launches[node]
+            self.made.update(launch.nodes.values())
+            self.steps.append(
+                launch_kernel(
+                    launch,
+                    self.program,
+                    self.target,
+                    slot_of=self.slot_of,
+                    new_slot=self.new_slot,
+                    status=self.status,
+                )
+            )
+
+    def _pick(self, name: str, candidates: Sequence[msgspec.Struct], kind: type[TunedSizes]) -> TunedSizes:
+        picked = self.chosen.get(name, candidates[0])
+        if not isinstance(picked, kind):
+            raise TypeError(f"{name} takes a {kind.__name__}, not {picked!r}")
+        return picked
+
+
+def _surely_not_negative(program: Program, position: int) -> bool:
+    """Whether it is a constant, repeated or not, of 0 or more."""
+    op, inputs = program.nodes[position]
+    while isinstance(op, Broadcast | Reshape):
+        op, inputs = program.nodes[inputs[0]]
+    value = single_value(op) if isinstance(op, Constant) else None
+    return value is not None and not isinstance(value, complex) and value >= 0
+
+
+def _identifier(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+# -- sizes to begin with; tuning may find better ones
+
+#: Invocations that keep any device busy.
+_ENOUGH = 65536
+
+
+def parts_for(program: Program, target: Target, root: int) -> int:
+    """Into how many parts the rows of a reduction are cut."""
+    rows, length = row_sizes(program, root)
+    if not _is_inner(program, root):
+        return _parts_of_columns(target, rows, length)
+    # Enough parts to keep all invocations busy, each long enough to pay for the second stage.
+    enough, shortest = (64, 16384) if target.scalar_invocations else (256, 2048)
+    parts = min(-(-enough // rows), length // shortest) if rows < enough and length >= 2 * shortest else 1
+    lanes = 1 if target.scalar_invocations else min(256, target.group_limit)
+    return max(parts, -(-length // (target.loop_limit // 4 * lanes)), 1)
+
+
+def _parts_of_columns(target: Target, rows: int, length: int) -> int:
+    """Rows are neighbours here, and an invocation has a stretch of them: parts are runs of 64 elements or more."""
+    parts = 1
+    if target.scalar_invocations:
+        # Also so that a run stays within the pages of memory that a processor knows by heart.
+        if length >= 256:
+            parts = -(-length // max(64, length // 256))
+    elif rows // 4 < _ENOUGH and length >= 128:
+        parts = min(-(-_ENOUGH // max(rows // 4, 1)), length // 64)
+    return max(parts, -(-length // (target.loop_limit // 2)))
+
+
+def _is_inner(program: Program, root: int) -> bool:
+    """Whether the elements of a row are neighbours in memory, as far as shapes tell; of products, the order of axes."""
+    source, axes, batch = _summed(program, root)
+    shape = program.specs[source].shape
+    others = [axis for axis in (*batch, *free_axes(shape, axes, batch)) if shape[axis] > 1]
+    if not others or not isinstance(program.nodes[root].op, Contract):
+        return not others or _last_axis(shape) in axes
+    inner, neighbours = _last_axis(shape) in axes, others[-1]
+    while isinstance(op := program.nodes[source].op, Permute) and source not in program.outputs:
+        source = program.nodes[source].inputs[0]
+        axes, neighbours = tuple(op.axes[axis] for axis in axes), op.axes[neighbours]
+    last = _last_axis(program.specs[source].shape)
+    # Rows that lie side by side in another order than they are counted in are no stretches.
+    return last in axes or (inner and last != neighbours)
+
+
+def _summed(program: Program, root: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """The operand of a reduction, or the matrix of a product with a vector; the axes it is summed along; batch axes."""
+    op, inputs = program.nodes[root]
+    if isinstance(op, Contract):
+        left, right = (program.specs[each].shape for each in inputs)
+        rows, columns = matrix_sizes(op, left, right)
+        if rows == 1 and columns > 1:
+            return inputs[1], op.right, op.right_batch
+        return inputs[0], op.left, op.left_batch
+    return inputs[0], op.axes if isinstance(op, Reduce) else (), ()
+
+
+def _last_axis(shape: Sequence[int]) -> int:
+    return next((axis for axis in range(len(shape) - 1, -1, -1) if shape[axis] > 1), -1)
+
+
+def map_shape(target: Target) -> GroupShape:
+    if target.scalar_invocations:
+        return GroupShape(group=64, elements=4 * target.vector_width, vector=target.vector_width)
+    return GroupShape(group=min(128, target.group_limit), elements=16 if target.emulated else 4, vector=4)
+
+
+def map_shapes(target: Target) -> list[GroupShape]:
+    """Candidates, the best guess first."""
+    first, replace = map_shape(target), msgspec.structs.replace
+    others = [replace(first, group=group) for group in (64, 256) if group <= target.group_limit]
+    others.append(replace(first, elements=16, group=min(64, target.group_limit)))
+    others.append(replace(first, elements=4))
+    if target.scalar_invocations:
+        others = [replace(first, elements=target.vector_width), replace(first, elements=target.vector_width, group=256)]
+    return list(dict.fromkeys([first, *others]))
+
+
+def rows_shapes(program: Program, target: Target, group: Group) -> list[GroupShape]:
+    first, replace = rows_shape(program, target, group), msgspec.structs.replace
+    others: list[GroupShape] = []
+    if first.lanes == 1:
+        others = [replace(first, group=size) for size in (1, 8, 64)]
+    else:
+        # All loops of a lane together stay within the limit.
+        longest = part_size(group.length, group.parts) * (len(group.reductions) + 1)
+        if longest <= target.loop_limit:
+            others.append(GroupShape(group=64, lanes=1, vector=4))
+        counts = (target.subgroup_size or 8, 32, 64, 128, 256)
+        others += [
+            replace(first, group=lanes, lanes=lanes)
+            for lanes in counts
+            if lanes <= target.group_limit and longest <= target.loop_limit * lanes
+        ]
+        others += [replace(first, rows=rows) for rows in (1, 4, 16) if rows != first.rows and first.rows > 1]
+    return list(dict.fromkeys([first, *others]))
+
+
+def rows_shape(program: Program, target: Target, group: Group) -> GroupShape:
+    length, jobs = part_size(group.length, group.parts), group.rows * group.parts
+    if not _is_inner(program, group.reductions[0]):
+        return _stretches(target, group.rows)
+    if target.scalar_invocations:
+        return GroupShape(group=1 if length >= 256 else 64, lanes=1, vector=target.vector_width)
+    if length < 32:
+        return GroupShape(group=64, lanes=1, vector=4)
+    lanes = _lanes_for(target, jobs, length)
+    # Rows of one group share loads that are the same for all, as long as there are enough groups.
+    enough = _enough(target.subgroup_size or 32)
+    rows = next((each for each in (16, 8, 4, 2) if jobs % each == 0 and 2 * jobs * lanes >= each * enough), 1)
+    return GroupShape(group=lanes, lanes=lanes, rows=rows if length <= 128 * lanes else 1, vector=4)
+
+
+def _enough(width: int) -> int:
+    """Invocations that fill a device with subgroups of a width: processors have narrow ones, and fewer at once."""
+    return width * (512 if width <= 8 else 1024)
+
+
+def _lanes_for(target: Target, rows: int, length: int) -> int:
+    """Invocations that share a row: one subgroup, which needs no barriers; more of them where rows are few and long."""
+    width = target.subgroup_size or 32
+    lanes, most = width, min(256, target.group_limit)
+    while lanes < min(most, 8 * width) and lanes * 16 <= length and rows * lanes < _enough(width) // 2:
+        lanes *= 2
+    while lanes < most and length > lanes * (target.loop_limit // 4):
+        lanes *= 2
+    while lanes > 8 and lanes * 4 > length:
+        lanes //= 2
+    return min(lanes, most)
+
+
+def _stretches(target: Target, rows: int) -> GroupShape:
+    """Rows are neighbours: each invocation has a stretch of them, in as many vectors as divide them evenly."""
+    if not target.scalar_invocations:
+        return GroupShape(group=64, lanes=1, elements=4, vector=4)
+    vector = target.vector_width
+    elements = next((vector * times for times in (8, 4, 2, 1) if rows % (vector * times) == 0), 1)
+    return GroupShape(group=1 if elements > 1 else 64, lanes=1, elements=elements, vector=vector)
+
+
+def last_shape(target: Target, group: Group) -> GroupShape:
+    if group.rows > 64:
+        return _stretches(target, group.rows)
+    if target.scalar_invocations:
+        return GroupShape(group=1, lanes=1, vector=target.vector_width)
+    if group.parts < 64:
+        return GroupShape(group=64, lanes=1, elements=4, vector=4)
+    lanes = _lanes_for(target, group.rows, group.parts)
+    return GroupShape(group=lanes, lanes=lanes, vector=4)

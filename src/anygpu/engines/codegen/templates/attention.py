@@ -1,0 +1,482 @@
+"""Attention in one kernel: scores, softmax and the sum of values, with never more scores than a few keys have."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from anygpu.engines.codegen.target import ComputeType, Dialect, indented
+from anygpu.engines.codegen.templates.attention_tiling import (
+    LOG2_E,
+    LOWEST,
+    AttentionKernel,
+    AttentionSizes,
+    AttentionTiling,
+    AttentionVectors,
+    BiasOf,
+    Meaning,
+    grid,
+    shared_bytes,
+    tilings,
+    turns,
+)
+from anygpu.engines.codegen.templates.matmul_lines import Lines, TypedSyntax, guarded, plus, times
+from anygpu.engines.codegen.templates.stages import Surroundings, filled
+
+__all__ = [
+    "CALLS",
+    "AttentionSizes",
+    "AttentionTiling",
+    "AttentionVectors",
+    "BiasOf",
+    "Meaning",
+    "grid",
+    "shared_bytes",
+    "text",
+    "tilings",
+    "turns",
+]
+
+
+# -- attention for wide machines
+#
+# Queries are invocations, which share keys and values, or hand them to each other.
+
+
+class InLanes(AttentionKernel):
+    """Queries are invocations. What is beyond the last query does the same as that one, and stores nothing."""
+
+    def __init__(
+        self,
+        syntax: TypedSyntax,
+        sizes: AttentionSizes,
+        meaning: Meaning,
+        tiling: AttentionTiling,
+        vectors: AttentionVectors,
+        exp2: str,
+    ) -> None:
+        super().__init__(syntax, sizes, meaning, tiling, vectors)
+        self.along_d, self.along_e = -(-sizes.d // 4), -(-sizes.e // 4)
+        self.chunk = tiling.key_block
+        self.exp2 = exp2
+        #: Whether a step may have fewer keys.
+        self.ragged = sizes.m % tiling.keys != 0
+
+    def own(self) -> dict[str, Lines]:
+        builtins = ["@builtin(subgroup_invocation_id) place_in_subgroup: u32,"] if self.tiling.handed else []
+        return {
+            "chunk": [str(self.chunk)],
+            "builtins": builtins,
+            "helpers": ["", *self.shared(), "", *self.weight()] if self.syntax.wgsl else [],
+            "shared": [] if self.syntax.wgsl else self.shared(),
+            "place": self.place(),
+            "load_queries": self.load_queries(),
+            "begin": self.begin(),
+            "stage": self.stage(),
+            "chunks": self.chunks(),
+            "store": self.store(),
+        }
+
+    def weight(self) -> Lines:
+        """A function 2^x: the device's own, where that was found to be good."""
+        head = [
+            "// 2^x of numbers that are not positive. What is not a number stays what it is.",
+            "fn weight(x: f32) -> f32 {",
+        ]
+        if self.exp2:
+            return [*head, f"    return {self.exp2}(x);", "}"]
+        factors = ("1.339887440e-3", "9.618437358e-3", "5.550332471e-2", "2.402264791e-1", "6.931472029e-1", "1.0")
+        return [
+            *head,
+            "    let n = round(max(x, -127.0));",
+            "    let r = x - n;",
+            "    var p = 1.535336188e-4;",
+            *(f"    p = fma(p, r, {factor});" for factor in factors),
+            "    return select(p * bitcast<f32>((i32(n) + 127) << 23u), 0.0, x < -126.0);",
+            "}",
+        ]
+
+    def weight_of(self, x: str) -> str:
+        return f"weight({x})" if self.syntax.wgsl else f"exp2({x})"
+
+    @property
+    def each(self) -> range:
+        return range(self.tiling.queries)
+
+    def shared(self) -> Lines:
+        if self.tiling.handed:
+            return []
+        sizes = {"tile_k": self.tiling.keys * self.along_d, "tile_v": self.tiling.keys * self.along_e}
+        kind = self.syntax.vector(4)
+        return [self.syntax.plain.shared_array(name, kind, size) for name, size in sizes.items()]
+
+    def place(self) -> Lines:
+        syntax, tiling, n = self.syntax, self.tiling, self.sizes.n
+        lines = [
+            syntax.position("batch", f"group / {self.blocks}"),
+            syntax.position("first_row", times(f"group % {self.blocks}", tiling.rows)),
+        ]
+        for j in self.each:
+            row = plus("first_row + lane", j * tiling.lanes)
+            lines.append(syntax.position(f"row_{j}", f"min({row}, {n - 1})" if n % tiling.rows else row))
+        if tiling.handed:
+            lines.append(syntax.position("neighbour", f"i32(place_in_subgroup % {tiling.handed}u)"))
+        return lines
+
+    def loaded(self, name: str, row: str, first: int, length: int, in_vectors: bool) -> str:
+        """Four numbers of a row; beyond its end they are zeros."""
+        if in_vectors and first + 4 <= length:
+            return f"load_{name}_vector(${{pass}}batch, {row}, {first})"
+        calls = [
+            f"load_{name}(${{pass}}batch, {row}, {c})" if c < length else self.number(0)
+            for c in range(first, first + 4)
+        ]
+        return self.syntax.made(calls)
+
+    def load_queries(self) -> Lines:
+        syntax, lines = self.syntax, list[str]()
+        for j in self.each:
+            for part in range(self.along_d):
+                value = self.loaded("q", f"row_{j}", 4 * part, self.sizes.d, self.vectors.q)
+                lines.append(syntax.let(f"q_{j}_{part}", 4, f"{value} * {self.scale}"))
+        return lines
+
+    def begin(self) -> Lines:
+        lines = list[str]()
+        for j in self.each:
+            lines += [self.syntax.zero(f"total_{j}_{part}", 4) for part in range(self.along_e)]
+            lines += self.variables({f"greatest_{j}": self.number(LOWEST), f"sum_{j}": self.number(0)})
+        return lines
+
+    def variables(self, values: dict[str, str]) -> Lines:
+        return [self.syntax.plain.variable(name, self.syntax.vector(1), value) for name, value in values.items()]
+
+    def stage(self) -> Lines:
+        """Keys and values of one step, read by all of the group together."""
+        if self.tiling.handed:
+            return []
+        syntax, tiling, sizes = self.syntax, self.tiling, self.sizes
+        lines = [syntax.plain.barrier]
+        of_both = (("k", self.along_d, sizes.d, self.vectors.k), ("v", self.along_e, sizes.e, self.vectors.v))
+        for name, along, length, in_vectors in of_both:
+            key = f"step + slot / {along}" if along > 1 else "step + slot"
+            key = f"min({key}, {sizes.m - 1})" if self.ragged else key
+            inner = [syntax.position("key", key)]
+            if along == 1:
+                value = self.loaded(name, "key", 0, length, in_vectors)
+            else:
+                inner.append(syntax.position("first", f"slot % {along} * 4"))
+                value = self.staged(name, length, in_vectors)
+            inner.append(f"tile_{name}[slot] = {value};")
+            lines += [syntax.loop("slot", "lane", str(tiling.keys * along), str(tiling.lanes)), *indented(inner), "}"]
+        return [*lines, syntax.plain.barrier]
+
+    def staged(self, name: str, length: int, in_vectors: bool) -> str:
+        if in_vectors and length % 4 == 0:
+            return f"load_{name}_vector(${{pass}}batch, key, first)"
+        calls = []
+        for c in range(4):
+            place = plus("first", c)
+            call = f"load_{name}(${{pass}}batch, key, min({place}, {length - 1}))"
+            if c > (length - 1) % 4:
+                call = self.syntax.plain.choice(f"{place} < {length}", call, self.number(0))
+            calls.append(call)
+        return self.syntax.made(calls)
+
+    def chunks(self) -> Lines:
+        if self.tiling.handed:
+            return [self.syntax.position("key", "step"), *self.one_chunk()]
+        end = f"min({self.tiling.keys}, {'end' if self.meaning.causal else self.sizes.m} - step)"
+        count = end if self.ragged or self.meaning.causal else str(self.tiling.keys)
+        inner = [self.syntax.position("key", "step + chunk"), *self.one_chunk()]
+        return [self.syntax.loop("chunk", "0", count, str(self.chunk)), *indented(inner), "}"]
+
+    def one_chunk(self) -> Lines:
+        return [*self.scores(), *self.weights(), *self.add_values()]
+
+    def source(self, name: str, part: int, x: int) -> str:
+        """Four numbers of key or value `x` of a chunk."""
+        if self.tiling.handed:
+            return f"subgroupBroadcast({name}_{part}, {x}u)"
+        along = self.along_d if name == "k" else self.along_e
+        return f"tile_{name}[{plus(times(f'(chunk + {x})' if x else 'chunk', along), part)}]"
+
+    def handed(self, name: str, part: int) -> Lines:
+        """The vector that this lane loads and broadcasts."""
+        if not self.tiling.handed:
+            return []
+        length, in_vectors = (self.sizes.d, self.vectors.k) if name == "k" else (self.sizes.e, self.vectors.v)
+        value = self.loaded(name, self.own_key, 4 * part, length, in_vectors)
+        return [self.syntax.let(f"{name}_{part}", 4, value)]
+
+    @property
+    def own_key(self) -> str:
+        """The key that this lane reads for its neighbours."""
+        return f"min(key + neighbour, {self.sizes.m - 1})" if self.ragged else "key + neighbour"
+
+    def scores(self) -> Lines:
+        syntax, lines = self.syntax, list[str]()
+        for x in range(self.chunk):
+            lines += self.variables({f"score_{j}_{x}": self.number(0) for j in self.each})
+        for part in range(self.along_d):
+            lines += self.handed("k", part)
+            count = min(4, self.sizes.d - 4 * part)
+            for x in range(self.chunk):
+                lines.append(syntax.let(f"k_{part}_of_{x}", 4, self.source("k", part, x)))
+                for j in self.each:
+                    lines += [
+                        syntax.multiply_add(
+                            f"score_{j}_{x}",
+                            syntax.component(f"q_{j}_{part}", c, 4),
+                            syntax.component(f"k_{part}_of_{x}", c, 4),
+                        )
+                        for c in range(count)
+                    ]
+        return lines
+
+    def weights(self) -> Lines:
+        syntax, lines = self.syntax, list[str]()
+        maximum = "max" if syntax.wgsl else "fmax"
+        if self.meaning.bias == "keys" and self.tiling.handed:
+            lines.append(syntax.let("bias", 1, f"load_bias(${{pass}}batch, 0, {self.own_key})"))
+        for j in self.each:
+            for x in range(self.chunk):
+                score, key = f"score_{j}_{x}", plus("key", x)
+                if self.meaning.bias != "none":
+                    lines.append(f"{score} += {self.bias(j, x)} * {self.number(LOG2_E)};")
+                hidden = ""
+                if self.meaning.causal:
+                    hidden = f"{key} > {plus(f'row_{j}', self.ahead)}"
+                elif self.ragged or self.sizes.m % self.chunk:
+                    hidden = f"{key} >= {self.sizes.m}"
+                if hidden:
+                    lines.append(f"{score} = {syntax.plain.choice(hidden, '-${infinity}()', score)};")
+            lines += self.variables({f"now_{j}": f"greatest_{j}"})
+            lines += [f"now_{j} = {maximum}(now_{j}, score_{j}_{x});" for x in range(self.chunk)]
+            lines.append(syntax.let(f"factor_{j}", 1, self.weight_of(f"greatest_{j} - now_{j}")))
+            lines += [f"greatest_{j} = now_{j};", f"sum_{j} *= factor_{j};"]
+            for x in range(self.chunk):
+                lines.append(syntax.let(f"weight_{j}_{x}", 1, self.weight_of(f"score_{j}_{x} - now_{j}")))
+                lines.append(f"sum_{j} += weight_{j}_{x};")
+        return lines
+
+    def bias(self, j: int, x: int) -> str:
+        if self.meaning.bias == "keys" and self.tiling.handed:
+            return f"subgroupBroadcast(bias, {x}u)"
+        key = plus("key", x)
+        key = f"min({key}, {self.sizes.m - 1})" if self.ragged else key
+        return f"load_bias(${{pass}}batch, {'0' if self.meaning.bias == 'keys' else f'row_{j}'}, {key})"
+
+    def add_values(self) -> Lines:
+        syntax, lines = self.syntax, list[str]()
+        for part in range(self.along_e):
+            lines += self.handed("v", part)
+            lines += [f"total_{j}_{part} *= factor_{j};" for j in self.each]
+            for x in range(self.chunk):
+                lines.append(syntax.let(f"v_{part}_of_{x}", 4, self.source("v", part, x)))
+                for j in self.each:
+                    share = syntax.all(f"weight_{j}_{x}", 4)
+                    lines.append(syntax.multiply_add(f"total_{j}_{part}", share, f"v_{part}_of_{x}"))
+        return lines
+
+    def store(self) -> Lines:
+        syntax, lines = self.syntax, list[str]()
+        for j in self.each:
+            inner = [syntax.let(f"share_{j}", 1, self.seen(j, f"{self.number(1)} / sum_{j}"))]
+            for part in range(self.along_e):
+                value = f"total_{j}_{part} * share_{j}"
+                if self.vectors.out and 4 * part + 4 <= self.sizes.e:
+                    inner.append(f"store_out_vector(${{pass}}batch, row_{j}, {4 * part}, {value});")
+                    continue
+                inner.append(syntax.let(f"result_{j}_{part}", 4, value))
+                for c in range(min(4, self.sizes.e - 4 * part)):
+                    number = syntax.component(f"result_{j}_{part}", c, 4)
+                    inner.append(f"store_out(${{pass}}batch, row_{j}, {4 * part + c}, {number});")
+            row = plus("first_row + lane", j * self.tiling.lanes)
+            lines += guarded(inner, [f"{row} < {self.sizes.n}"]) if self.sizes.n % self.tiling.rows else inner
+        return lines
+
+    def seen(self, j: int, share: str) -> str:
+        """Drivers may divide by zero as they like."""
+        if not self.may_see_nothing:
+            return share
+        return self.syntax.plain.choice(f"sum_{j} == {self.number(0)}", "${nan}()", share)
+
+
+# -- attention for processors: queries are the components of long vectors
+
+
+class InVectors(AttentionKernel):
+    """Queries are the components of vectors. The last group has the last queries, and stores only its own."""
+
+    def own(self) -> dict[str, Lines]:
+        sizes, tiling = self.sizes, self.tiling
+        vectors = tiling.queries
+        kind = self.syntax.vector(tiling.vector)
+        return {
+            "vector": [kind],
+            "integers": [kind.replace("float", "int")],
+            "vectors": [str(vectors)],
+            "key_block": [str(tiling.key_block)],
+            "queries_size": [str(sizes.d * vectors)],
+            "totals_size": [str(sizes.e * vectors)],
+            "weights_size": [str(tiling.keys * vectors)],
+            "row": [self.syntax.position("row", self.first_row())],
+            "load_queries": self.load_queries(),
+            "scores": self.scores(tiling.key_block),
+            "scores_rest": self.scores_rest(),
+            "add_values": self.add_values(),
+            "store": self.store(),
+        }
+
+    def first_row(self) -> str:
+        moved = self.sizes.n % self.tiling.rows
+        return f"min(first_row, {self.sizes.n - self.tiling.rows})" if moved else "first_row"
+
+    def load_queries(self) -> Lines:
+        rows = self.tiling.rows
+        place = f"((__local float *)queries)[d * {rows} + r]"
+        return [
+            f"for (int r = 0; r < {rows}; r++) {{",
+            f"    for (int d = 0; d < {self.sizes.d}; d++) {{",
+            f"        {place} = load_q(${{pass}}batch, row + r, d) * {self.scale};",
+            "    }",
+            "}",
+        ]
+
+    def scores(self, block: int) -> Lines:
+        """Scores of a block of keys: products along d, then the bias, then the causal mask."""
+        kind, vectors = self.syntax.vector(self.tiling.vector), self.tiling.queries
+        each = ["#pragma unroll", f"for (int a = 0; a < {block}; a++) {{"]
+        inner = ["#pragma unroll", f"for (int j = 0; j < {vectors}; j++) {{"]
+        lines = [
+            f"{kind} score[{block}][{vectors}];",
+            *each,
+            *indented([*inner, "    score[a][j] = 0.0f;", "}"]),
+            "}",
+            f"for (int d = 0; d < {self.sizes.d}; d++) {{",
+            *indented(
+                [
+                    *each,
+                    f"    const {kind} key = ({kind})(load_k(${{pass}}batch, step + i + a, d));",
+                    *indented([*inner, f"    score[a][j] += key * queries[d * {vectors} + j];", "}"]),
+                    "}",
+                ]
+            ),
+            "}",
+        ]
+        if self.meaning.bias != "none":
+            bias = f"{self.bias('step + i + a')} * {self.number(LOG2_E)}"
+            add = [*inner, f"    score[a][j] += {bias};", "}"]
+            lines += [*each, *indented(add), "}"]
+        if self.meaning.causal:
+            hidden = f"({self.whole_numbers()} + ({plus(f'row + j * {self.tiling.vector}', self.ahead)}))"
+            seen = f"select(score[a][j], ({kind})(-INFINITY), step + i + a > {hidden})"
+            mask = [*each, *indented([*inner, f"    score[a][j] = {seen};", "}"]), "}"]
+            lines += guarded(mask, [f"step + i + {block - 1} > {plus('row', self.ahead)}"])
+        keep = [
+            f"    weights[(i + a) * {vectors} + j] = score[a][j];",
+            "    now[j] = fmax(now[j], score[a][j]);",
+        ]
+        return [*lines, *each, *indented([*inner, *keep, "}"]), "}"]
+
+    def whole_numbers(self) -> str:
+        width = self.tiling.vector
+        return f"(int{width})({', '.join(map(str, range(width)))})" if width > 1 else "0"
+
+    def bias(self, key: str) -> str:
+        kind, width = self.syntax.vector(self.tiling.vector), self.tiling.vector
+        if self.meaning.bias == "keys":
+            return f"({kind})(load_bias(${{pass}}batch, 0, {key}))"
+        if self.vectors.bias:
+            return f"load_bias_vector(${{pass}}batch, row + j * {width}, {key})"
+        return self.syntax.made([f"load_bias(${{pass}}batch, row + j * {width} + {c}, {key})" for c in range(width)])
+
+    def scores_rest(self) -> Lines:
+        """Keys that are no whole block."""
+        if not self.meaning.causal and self.sizes.m % self.tiling.key_block == 0:
+            return []
+        return ["for (; i < count; i++) {", *indented(self.scores(1)), "}"]
+
+    def add_values(self) -> Lines:
+        e, block = self.sizes.e, min(self.tiling.value_block, self.sizes.e)
+        lines = [f"for (int e = 0; e <= {e - block}; e += {block}) {{", *indented(self.add_block(block)), "}"]
+        if e % block:
+            lines += ["{", *indented([f"const int e = {e - e % block};", *self.add_block(e % block)]), "}"]
+        return lines
+
+    def add_block(self, block: int) -> Lines:
+        kind, vectors = self.syntax.vector(self.tiling.vector), self.tiling.queries
+        each = ["#pragma unroll", f"for (int a = 0; a < {block}; a++) {{"]
+        inner = ["#pragma unroll", f"for (int j = 0; j < {vectors}; j++) {{"]
+        place = f"totals[(e + a) * {vectors} + j]"
+        return [
+            f"{kind} total[{block}][{vectors}];",
+            *each,
+            *indented([*inner, f"    total[a][j] = {place} * factor[j];", "}"]),
+            "}",
+            "for (i = 0; i < count; i++) {",
+            *indented(
+                [
+                    *each,
+                    f"    const {kind} value = ({kind})(load_v(${{pass}}batch, step + i, e + a));",
+                    *indented([*inner, f"    total[a][j] += value * weights[i * {vectors} + j];", "}"]),
+                    "}",
+                ]
+            ),
+            "}",
+            *each,
+            *indented([*inner, f"    {place} = total[a][j];", "}"]),
+            "}",
+        ]
+
+    def store(self) -> Lines:
+        rows, vectors = self.tiling.rows, self.tiling.queries
+        moved = self.sizes.n % rows
+        return [
+            f"for (int j = 0; j < {vectors}; j++) {{",
+            "    sum[j] = 1.0f / sum[j];",
+            f"    for (int e = 0; e < {self.sizes.e}; e++) {{",
+            f"        totals[e * {vectors} + j] *= sum[j];",
+            "    }",
+            "}",
+            f"for (int r = {'first_row - row' if moved else '0'}; r < {rows}; r++) {{",
+            f"    for (int e = 0; e < {self.sizes.e}; e++) {{",
+            f"        store_out(${{pass}}batch, row + r, e, ((__local float *)totals)[e * {rows} + r]);",
+            "    }",
+            "}",
+        ]
+
+
+# -- attention in one kernel
+#
+# Scores, softmax and the sum of values, with never more scores than a few keys have.
+#
+# The greatest score so far is kept for every query; when a greater one comes, what was summed before is made smaller
+# by as much. "vectors" is for processors: queries are the components of long vectors. "lanes" is for wide machines:
+# queries are invocations, which share keys and values in the group's memory, or hand them to each other in a
+# subgroup.
+
+
+def text(
+    dialect: Dialect,
+    sizes: AttentionSizes,
+    meaning: Meaning,
+    tiling: AttentionTiling,
+    vectors: AttentionVectors,
+    *,
+    calls: dict[str, str],
+    exp2: str = "",
+    **around: Unpack[Surroundings],
+) -> str:
+    """The kernel.
+
+    `calls` has the names of functions, as in `CALLS`; `exp2` that of the dialect's own function where it is trusted.
+    """
+    syntax = TypedSyntax(dialect, "f32")
+    kernel: AttentionKernel = InVectors(syntax, sizes, meaning, tiling, vectors)
+    if tiling.form == "lanes":
+        kernel = InLanes(syntax, sizes, meaning, tiling, vectors, exp2)
+    return filled(dialect, f"attention_{tiling.form}", kernel.values(), grid(sizes, tiling)[1], around, calls)
+
+
+CALLS: dict[str, tuple[str, ComputeType]] = {"nan": ("nan", "f32"), "infinity": ("infinity", "f32")}
