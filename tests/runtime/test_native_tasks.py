@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 import anygpu as ag
 from anygpu.base import events
 from anygpu.placement import native_calls
+from anygpu.placement.host_tasks import native_site, run_on_host
+from anygpu.placement.offload import Offloaded, default_planner
+from anygpu.placement.options import options
 from anygpu.receipts.notes import Failure, made
 from anygpu.receipts.receipt import Receipt
 from tests.support.deferred_placement import always_deferred
@@ -134,3 +138,20 @@ def test_a_task_that_calls_an_offloaded_function_is_told_of_once(seen: list[Any]
         native_calls.background.settle(60)
     tasks = [made(note).task.rpartition(".")[2] for note, _ in seen]
     assert tasks.count("outer") == 6
+
+
+def test_a_task_runs_once_whatever_is_left_of_it() -> None:
+    def counted(x: Any) -> Any:
+        calls.append(x)
+        return x + 1
+
+    calls: list[Any] = []
+    ran_by = Offloaded(counted, options(), default_planner)
+    call = ran_by.call((X,), {})
+    site = native_site(call)
+    assert site is not None
+    site.use(lambda function, arguments, keywords, begin: function(*arguments))
+    value, note = contextvars.Context().run(run_on_host, call)
+    assert np.array_equal(value, X + 1)
+    assert len(calls) == 1
+    assert made(note).task.endswith("counted")

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from anygpu.placement.closed_code import ClosedCode
-from anygpu.placement.deferred import Deferred, Found
+from anygpu.placement.deferred import Deferred
 from anygpu.placement.native_calls import Called, background, on_numpy
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.offload import default_planner
@@ -83,7 +83,7 @@ class DeferredCalls:
     """All calls of a call site from then on."""
 
     def __init__(
-        self, site: NativeSite, function: Callable[..., Any], deferred: Deferred[..., Any], found: Found
+        self, site: NativeSite, function: Callable[..., Any], deferred: Deferred[..., Any], found: ClosedCode
     ) -> None:
         self._site, self._function, self._deferred, self._found = site, function, deferred, found
         self._others = 0

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from anygpu.receipts.receipt import Phases, Receipt, deferred_receipt
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
+    from anygpu.placement.closed_code import ClosedCode
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
 
@@ -86,17 +87,6 @@ def _describe(value: Any, parts: list[Any], lifted: frozenset[type]) -> None:
 
 
 BUILTIN[StandIn] = _describe
-
-
-class Found(Protocol):
-    """What was found out about a function: why it is not deferred by itself, if so, and whether it holds for a call."""
-
-    why_not: str | None
-
-    @property
-    def seconds(self) -> float: ...
-
-    def holds(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool: ...
 
 
 class DeferredSite:
@@ -170,22 +160,22 @@ class DeferredSite:
 class Deferred(Offloaded[P, R]):
     """A function whose calls are deferred. Made by `offload(deferred=True)`."""
 
-    __slots__ = ("_back", "_bare", "_errors", "_last", "_left", "_proof", "_reach", "_segments", "_short", "_sites")
+    __slots__ = ("_back", "_bare", "_closed", "_errors", "_last", "_left", "_reach", "_segments", "_short", "_sites")
 
     def __init__(
         self,
         function: Callable[P, R],
         options: Options,
         planner: Callable[[], Planner],
-        proof: Found | None = None,
+        closed: ClosedCode | None = None,
     ) -> None:
         super().__init__(function, options, planner)
         #: That nothing else leads to the memory of arguments, where it was found out.
-        self._proof = proof
+        self._closed = closed
         self._sites: dict[Hashable, DeferredSite] = {}
         #: Why calls are plain ones; by kind of arguments, and for all of them.
         self._back: dict[Hashable, str] = {}
-        self._segments = Segments(self._task, function, options, at_once=proof is not None)
+        self._segments = Segments(self._task, function, options, at_once=closed is not None)
         self._last: Receipt | None = None
         #: Plain calls that are made without a look at their arguments; and deferred ones that raised an error.
         self._left = self._errors = 0
@@ -249,7 +239,7 @@ class Deferred(Offloaded[P, R]):
 
     def _whole(self, key: tuple[Hashable, ...]) -> NativeSite | None:
         """Where native code for the whole function is tried, beside deferred calls."""
-        if not (TRACES_TOO and self._may_be_native and self._proof is None):
+        if not (TRACES_TOO and self._may_be_native and self._closed is None):
             return None
         known = self._known
         whole = known.native.get(key)
@@ -296,7 +286,7 @@ class Deferred(Offloaded[P, R]):
         return explain_deferred(self._task, self._sites.get(key), self._segments, self._last)
 
     def run_deferred(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """What the function returns, where the proof holds; inside of a deferred call it runs as it is."""
+        """What the function returns, where its code is closed; inside of a deferred call it runs as it is."""
         if _active.get() is not None:
             return self._function(*arguments, **keywords)
         if key in self._back:
@@ -352,7 +342,7 @@ class Deferred(Offloaded[P, R]):
             publish_failure(self._task, error, begin, self._function)
             self._errors += 1
             is_ours = _may_be_ours(error, self._function)
-            if self._proof is not None:
+            if self._closed is not None:
                 name_numpys_class(error)
             elif isinstance(error, TypeError) and "StandIn" in str(error):
                 error.add_note("anygpu: this function cannot run with deferred=True; leave the option out.")
@@ -370,7 +360,7 @@ class Deferred(Offloaded[P, R]):
             self._go_back(None if run.escaped else key, f"{why}.")
         receipt = self._last = deferred_receipt(
             self._task,
-            run.reason(why, by_itself=self._proof is not None),
+            run.reason(why, by_itself=self._closed is not None),
             Phases(run=end - begin),
             run.seconds,
             run.how(),
@@ -381,7 +371,7 @@ class Deferred(Offloaded[P, R]):
 
     def _trusts(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         """Whether nobody but the function can write to the memory of arguments while it runs."""
-        if self._proof is not None:
+        if self._closed is not None:
             return True  # who has it has looked whether it holds
         if self._reach is None:
             self._reach = Reach(self._function)

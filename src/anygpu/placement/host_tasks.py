@@ -42,9 +42,8 @@ def _run(site: NativeSite, call: Call) -> tuple[Any, Note | Repeated | Receipt]:
     direct = site.direct  # read once: another thread may take it away
     if direct is not None:
         value = direct(call.function, call.arguments, call.keywords, begin)
-        note = last.get()
-        if value is not PLAN and note is not None:
-            return value, note
+        if value is not PLAN:
+            return value, last.get() or (site.note, begin, begin, _clock())
     ready = _clock()
     with Executing():
         value = call.function(*call.arguments, **call.keywords)
