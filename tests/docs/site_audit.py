@@ -20,10 +20,12 @@ from tests.support.browser import Tab, chromium
 PAGES = ("index.html", "how-to/index.html", "status.html", "tutorial/programs.html", "reference/api.html")
 WIDTHS = {390: 844, 1280: 800}
 _JUDGE = Path(__file__).with_name("site_audit.js").read_text(encoding="utf-8")
-#: The page is styled, its pictures are there, and so are the theme's icons, which a script draws a moment later.
+#: The page is styled, its pictures and fonts are there, and so are the theme's icons: letters of a font since version
+#: 0.24, drawings that a script puts in their place a moment later before that.
 _READY = """document.readyState === 'complete' && [...document.images].every((each) => each.complete)
-  && (!document.querySelector("script[src*=fontawesome]")
-      || document.documentElement.classList.contains("fontawesome-i2svg-complete"))"""
+  && document.fonts.status === 'loaded'
+  && [...document.querySelectorAll("i[class*='fa-']")]
+       .every((each) => getComputedStyle(each, '::before').content !== 'none')"""
 
 
 class _Quiet(SimpleHTTPRequestHandler):
