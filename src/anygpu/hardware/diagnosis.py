@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.printable import encode_json
 from anygpu.hardware import fixes
-from anygpu.hardware.cards import Card
-from anygpu.hardware.device import CPU, Unavailable
+from anygpu.hardware.device import CPU, Card, Unavailable
 from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.inventory import DiagnosisContext, Finding, Gpu, Inventory, together
 

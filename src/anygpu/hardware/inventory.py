@@ -10,8 +10,7 @@ import msgspec
 
 from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_bytes
-from anygpu.hardware.cards import Card, assemble, plain_name
-from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.device import Card, Device, Unavailable, assemble, plain_name
 from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.selection import is_stand_in
 from anygpu.hardware.sysfs import PciDevice

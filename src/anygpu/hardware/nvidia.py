@@ -15,8 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anygpu.hardware.cards import Card, normal_pci, normal_uuid
-from anygpu.hardware.device import Cause, State, Unavailable, unknown_facts
+from anygpu.hardware.device import Card, Cause, State, Unavailable, normal_pci, normal_uuid, unknown_facts
 
 
 class NvmlCode(IntEnum):

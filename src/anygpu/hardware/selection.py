@@ -8,8 +8,7 @@ import msgspec
 
 from anygpu.base.units import readable_bytes
 from anygpu.errors import DeviceUnavailable
-from anygpu.hardware.cards import plain_name
-from anygpu.hardware.device import CPU, FLEET, Device, Unavailable, node_of, parse_device
+from anygpu.hardware.device import CPU, FLEET, Device, Unavailable, node_of, parse_device, plain_name
 from anygpu.hardware.gpu_presence import software_devices_are_automatic
 from anygpu.hardware.preference import Power, Preference
 

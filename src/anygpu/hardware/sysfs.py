@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.hardware.cards import Card, normal_pci
-from anygpu.hardware.device import Unavailable
+from anygpu.hardware.device import Card, Unavailable, normal_pci
 from anygpu.hardware.gpu_presence import ONLY_A_SCREEN
 
 _VENDORS = {0x10DE: "NVIDIA", 0x1002: "AMD", 0x1022: "AMD", 0x8086: "Intel", 0x106B: "Apple"}

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from anygpu.hardware.cards import normal_uuid
+from anygpu.hardware.device import normal_uuid
 from anygpu.hardware.sysfs import vendor_name
 from anygpu.receipts.receipt import require_reasons
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.base.digest import blake2b
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
+from anygpu.base.own_files import blake2b
 from anygpu.errors import InvalidProgram
 from anygpu.program.ops.source import Input
 from anygpu.program.primitive import Primitive, Spec

@@ -1,4 +1,4 @@
-"""The future that `submit` returns."""
+"""The future that `submit` returns, and the progress of calls with many items."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.receipts.receipt import Receipt
 
 # -- short pauses of a thread that computes in Python beside an event loop
@@ -423,3 +423,35 @@ def _mailbox_of(loop: asyncio.AbstractEventLoop) -> _Mailbox:
     if found is None:
         found = _mailboxes[loop] = _Mailbox(loop)
     return found
+
+
+# -- progress
+
+
+#: True for a bar in the terminal, or a callback that takes the numbers of finished and of all items (None if unknown).
+Progress = bool | Callable[[int, int | None], object]
+
+
+@contextlib.contextmanager
+def showing(wanted: Progress, task: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Yields a callback that takes the number of finished items. A bar is drawn on standard error, by rich."""
+    if callable(wanted):
+        yield lambda done: (wanted(done, total), None)[1]
+        return
+    if not wanted:
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        number = bar.add_task(task, total=total)
+        yield lambda done: bar.update(number, completed=done)

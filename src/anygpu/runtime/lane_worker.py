@@ -27,9 +27,8 @@ from anygpu.placement.retry import handle_failure, next_choice, one_line, refusa
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.candidate_history import DeviceChoice
-from anygpu.receipts.fallback_warnings import attribute_to_line
 from anygpu.receipts.notes import made
-from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, queued_receipt
+from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, attribute_to_line, queued_receipt
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane

@@ -16,7 +16,7 @@ from operator import length_hint
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, Unpack
 
-from anygpu.base.display import Listed, drawn
+from anygpu.base.events import Listed, drawn
 from anygpu.base.interrupts import is_of_a_handler, whole
 from anygpu.errors import InvalidOption, Overloaded, QueueFull
 from anygpu.placement.call import Call
@@ -29,11 +29,9 @@ from anygpu.placement.signature import function_key
 from anygpu.placement.trust import Modes
 from anygpu.placement.undecorated import KnownFunctions, deferred_calls, known_of, unwrapped
 from anygpu.placement.values import bytes_of
-from anygpu.receipts.fallback_warnings import users_line
 from anygpu.receipts.notes import listeners, origin_here
-from anygpu.receipts.progress import Progress, showing
-from anygpu.receipts.receipt import Receipt
-from anygpu.runtime.future import Future, here
+from anygpu.receipts.receipt import Receipt, users_line
+from anygpu.runtime.future import Future, Progress, here, showing
 from anygpu.runtime.health import Health
 from anygpu.runtime.intake import Submission
 from anygpu.runtime.lanes import Job

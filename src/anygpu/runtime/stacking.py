@@ -20,7 +20,7 @@ from anygpu.placement.opaque_form import OpaqueForm, predicted_peak
 from anygpu.plan.chunking import SIZES, BatchTimes, weigh
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.receipts.fallback_warnings import warn_fallback
+from anygpu.receipts.receipt import warn_fallback
 
 # -- stacks the arguments of several calls for one launch, and splits its results
 #

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from anygpu.base.interpreter import interpreter
+from anygpu.base.this_process import interpreter
 
 # -- how a child is started: the command line that runs `anygpu.workers.child.main` in a process of its own
 #

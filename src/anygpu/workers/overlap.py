@@ -29,11 +29,11 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.memory.resource import Block
 from anygpu.errors import AllocationError, DeviceHung
 from anygpu.program.primitives import Spec
-from anygpu.workers import task_messages
+from anygpu.workers import child_messages
 from anygpu.workers.child_connection import ChildConnection
+from anygpu.workers.child_messages import Attached, ChildTask, Envelope, InSegment, WireOperand, error_from_message
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
 from anygpu.workers.shared_memory import SegmentKind, SharedMemory, SharedSegment
-from anygpu.workers.task_messages import Attached, ChildTask, Envelope, InSegment, WireOperand, error_from_message
 from anygpu.workers.worker import Argument, Handle
 
 # -- A second way to a child, for uploads and downloads while the first one is busy with a run
@@ -61,7 +61,7 @@ class SideChannel:
             segment: SharedSegment = block.handle
             np.copyto(segment.array(spec), values)
             self._request(
-                task_messages.Upload(InSegment(segment.number, spec.nbytes), spec.shape, spec.dtype, handle), until
+                child_messages.Upload(InSegment(segment.number, spec.nbytes), spec.shape, spec.dtype, handle), until
             )
         finally:
             self.shared.release(block)
@@ -70,7 +70,7 @@ class SideChannel:
         """The values of an array of the child, which lets go of it. Raises as `upload` does."""
         block = self._place(spec, until)
         try:
-            self._request(task_messages.Download(handle, block.handle.number, last_use=True), until)
+            self._request(child_messages.Download(handle, block.handle.number, last_use=True), until)
         except BaseException:
             self.shared.release(block)
             raise
@@ -106,14 +106,14 @@ class SideChannel:
             self._number += 1
             try:
                 self._send(task)
-                answer = task_messages.decode_answer(self._link.receive(seconds_left(until)))
+                answer = child_messages.decode_answer(self._link.receive(seconds_left(until)))
             except BaseException as error:
                 # Its answer may still come, and the child may still use the segment: neither is looked at again.
                 self.close()
                 if isinstance(error, msgspec.DecodeError):
                     raise LinkClosed("it sent an unreadable response") from None
                 raise
-        if isinstance(answer.outcome, task_messages.TaskFailed):
+        if isinstance(answer.outcome, child_messages.TaskFailed):
             raise error_from_message(answer.outcome, self._device)
 
     def _send(self, task: ChildTask) -> None:
@@ -131,7 +131,7 @@ class SideChannel:
     def _post(self, envelope: Envelope, fresh: list[SharedSegment]) -> None:
         attached = tuple([Attached(each.number, each.nbytes, each.name) for each in fresh])
         descriptors = [each.descriptor for each in fresh if each.descriptor >= 0]
-        self._link.send(task_messages.encode(msgspec.structs.replace(envelope, attached=attached)), descriptors)
+        self._link.send(child_messages.encode(msgspec.structs.replace(envelope, attached=attached)), descriptors)
         for each in fresh:
             each.sent()
 
@@ -244,12 +244,12 @@ class Overlap:
         ours, theirs = socket.socketpair()
         with theirs:
             answer = self._connection.request(
-                task_messages.OpenSide(),
+                child_messages.OpenSide(),
                 timeout=_OPEN_SECONDS,
                 doing="it opened a side",
                 descriptors=(theirs.fileno(),),
             )
-        if not isinstance(answer, task_messages.SideOpened) or not answer.overlaps:
+        if not isinstance(answer, child_messages.SideOpened) or not answer.overlaps:
             self.possible = False
             ours.close()
             return None

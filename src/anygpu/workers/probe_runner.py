@@ -20,9 +20,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.protocol import probe as probe_here
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Cause, Device, State, Unavailable
-from anygpu.workers.child_process import Child
-from anygpu.workers.child_start import seconds_without_processor, thread_seconds_without_processor
-from anygpu.workers.start_messages import (
+from anygpu.workers.child_messages import (
     Discovered,
     Message,
     ProbeFinished,
@@ -33,6 +31,8 @@ from anygpu.workers.start_messages import (
     Settled,
     decode_line,
 )
+from anygpu.workers.child_process import Child
+from anygpu.workers.child_start import seconds_without_processor, thread_seconds_without_processor
 
 # -- the course of one engine's probe, as a pure state machine: what happened goes in, what to do comes out
 #

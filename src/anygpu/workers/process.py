@@ -32,14 +32,13 @@ from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts.receipt import Phases
-from anygpu.workers import task_messages
+from anygpu.workers import child_messages
 from anygpu.workers.child_connection import ChildConnection
+from anygpu.workers.child_messages import InSegment, ServeRequest, WireOperand
 from anygpu.workers.child_process import Child
 from anygpu.workers.executor import check_arguments, line_of, native_order, spec_of
 from anygpu.workers.overlap import WORTH_FETCHING, WORTH_OVERLAPPING, Overlap, Staged, seconds_left
 from anygpu.workers.shared_memory import SegmentKind, SharedSegment
-from anygpu.workers.start_messages import ServeRequest
-from anygpu.workers.task_messages import InSegment, WireOperand
 from anygpu.workers.worker import Argument, Handle, Ran
 
 #: Arrays of so many bytes travel inside of the messages: below, a segment costs 10 µs more; from about twice as many on
@@ -126,10 +125,10 @@ class ProcessWorker:
         self._lacks: LRUCache[list[Lack]] = LRUCache()
         try:
             with self._connection.use():
-                task = task_messages.Open(entry, there or device, budget)
+                task = child_messages.Open(entry, there or device, budget)
                 timeout = OPEN_COPY_SECONDS if child.is_copy else OPEN_SECONDS
                 opened = self._connection.unwrap(
-                    self._connection.request(task, timeout=timeout, doing="it was opened"), task_messages.Opened
+                    self._connection.request(task, timeout=timeout, doing="it was opened"), child_messages.Opened
                 )
                 self._overlap.allow(opened.overlaps)
         except BaseException:
@@ -195,17 +194,17 @@ class ProcessWorker:
     def supports(self, program: Program) -> list[Lack]:
         def ask() -> list[Lack]:
             with self._connection.use():
-                outcome = self._connection.send_program(program, lambda key, text: task_messages.Supports(key, text))
-                return self._connection.unwrap(outcome, task_messages.Lacks).lacks
+                outcome = self._connection.send_program(program, lambda key, text: child_messages.Supports(key, text))
+                return self._connection.unwrap(outcome, child_messages.Lacks).lacks
 
         return self._lacks.get(program.key, ask)
 
     def prepare(self, program: Program) -> float:
         with self._connection.use():
             outcome = self._connection.send_program(
-                program, lambda key, text: task_messages.Prepare(key, text, tuning_limit())
+                program, lambda key, text: child_messages.Prepare(key, text, tuning_limit())
             )
-            return self._connection.unwrap(outcome, task_messages.PrepareDone).seconds
+            return self._connection.unwrap(outcome, child_messages.PrepareDone).seconds
 
     def run(
         self,
@@ -275,13 +274,13 @@ class ProcessWorker:
                         seat.release()
                     outcome = connection.send_program(
                         call.program,
-                        lambda key, text: task_messages.Run(key, text, *options),
+                        lambda key, text: child_messages.Run(key, text, *options),
                         timeout=seconds_left(call.until),
                         blocks=blocks,
                         handles=handles,
                     )
                     answered = clock()
-                    done = connection.unwrap(outcome, task_messages.RunDone)
+                    done = connection.unwrap(outcome, child_messages.RunDone)
                     results: list[Any] = []
                     if call.keep:
                         results = self._remote(handles, facts)
@@ -357,10 +356,10 @@ class ProcessWorker:
                 operand = self._operand(values, spec, values.dtype, values.nbytes, blocks)
                 if isinstance(operand, int):
                     raise InvalidOption("upload takes values of the host.")
-                task = task_messages.Upload(operand, spec.shape, spec.dtype, number)
+                task = child_messages.Upload(operand, spec.shape, spec.dtype, number)
                 self._connection.unwrap(
                     self._connection.request(task, blocks=blocks, handles=range(number, number + 1)),
-                    task_messages.TaskDone,
+                    child_messages.TaskDone,
                 )
                 handle = RemoteHandle(self, number, spec)
                 lent: HostArray | None = None
@@ -377,9 +376,9 @@ class ProcessWorker:
             own = self._own(handle)
             try:
                 block = self._place(own.spec.nbytes, blocks)
-                task = task_messages.Download(own.number, block.handle.number if block is not None else 0)
+                task = child_messages.Download(own.number, block.handle.number if block is not None else 0)
                 answer = self._connection.unwrap(
-                    self._connection.request(task, blocks=blocks), task_messages.Downloaded
+                    self._connection.request(task, blocks=blocks), child_messages.Downloaded
                 )
                 blocks.clear()
             finally:
@@ -399,7 +398,7 @@ class ProcessWorker:
     def memory(self) -> Memory:
         with self._connection.use():
             return self._connection.unwrap(
-                self._connection.request(task_messages.AskMemory()), task_messages.MemoryNow
+                self._connection.request(child_messages.AskMemory()), child_messages.MemoryNow
             ).memory
 
     def reclaim(self) -> int:
@@ -408,7 +407,7 @@ class ProcessWorker:
                 self._connection.shared.reclaim()
             # The task also tells of handles without a reference, and of shared memory that is gone.
             return self._connection.unwrap(
-                self._connection.request(task_messages.ReclaimMemory()), task_messages.Reclaimed
+                self._connection.request(child_messages.ReclaimMemory()), child_messages.Reclaimed
             ).nbytes
 
     def kill(self) -> None:
@@ -455,7 +454,9 @@ class ProcessWorker:
         return f"<worker of {self._device.id}, {state}, generation {self.generation}>"
 
 
-def _with_transfers(done: task_messages.RunDone, known: _Known, staged: Staged, fetched: bool) -> task_messages.RunDone:
+def _with_transfers(
+    done: child_messages.RunDone, known: _Known, staged: Staged, fetched: bool
+) -> child_messages.RunDone:
     """The child's account of a staged call, together with what crossed before and after its run."""
     own = set(staged.own)
     given = sum([facts[2] for operand, facts in zip(staged.operands, known.inputs, strict=True) if operand in own])
@@ -471,7 +472,7 @@ def _with_transfers(done: task_messages.RunDone, known: _Known, staged: Staged, 
 def _ran(
     program: Program,
     results: list[Any],
-    done: task_messages.RunDone,
+    done: child_messages.RunDone,
     queue: float,
     write: float,
     read: float,

@@ -31,7 +31,7 @@ from anygpu.engines.memory.resource import Block, DeviceMemory
 from anygpu.errors import OutOfMemory
 from anygpu.hardware import host
 from anygpu.program.primitives import Spec
-from anygpu.workers.task_messages import Attached, Envelope
+from anygpu.workers.child_messages import Attached, Envelope
 
 #: memory: a Linux memfd; posix: shared memory of POSIX, unlinked at once; named: a file mapping of Windows.
 SegmentKind = Literal["memory", "posix", "named"]

@@ -11,9 +11,8 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.hardware.device import Device
 
 if TYPE_CHECKING:
-    from anygpu.workers.child_process import Child
+    from anygpu.workers.child_process import Child, Spare
     from anygpu.workers.process import ProcessWorker
-    from anygpu.workers.spare_process import Spare
 
 
 # -- spares for workers that are lost: one for each engine, from its first loss on, and for a while after the last one
@@ -47,7 +46,7 @@ class Spares:
         finds it ready.
         """
         # Most processes lose nothing.
-        from anygpu.workers.spare_process import Spare, can_copy
+        from anygpu.workers.child_process import Spare, can_copy
 
         name = entry.name
         with self._lock:
@@ -76,7 +75,7 @@ class Spares:
 
     def replenish(self, entry: EngineEntry) -> None:
         """After a loss: where a spare is used up by each, the next one is started in the background."""
-        from anygpu.workers.spare_process import Spare, can_copy
+        from anygpu.workers.child_process import Spare, can_copy
 
         name = entry.name
 
@@ -196,9 +195,9 @@ class Explorers:
         started.
         """
         # Most processes explore nothing.
+        from anygpu.workers.child_messages import ServeRequest
         from anygpu.workers.child_process import Child
         from anygpu.workers.process import ProcessWorker
-        from anygpu.workers.start_messages import ServeRequest
 
         known = self._worker
         if known is not None and known.alive and known.device.id == device.id:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from anygpu.hardware.cards import normal_pci
+from anygpu.hardware.device import normal_pci
 from anygpu.hardware.sysfs import folders, pci_folder, read_number, read_text
 from anygpu.hardware.usage.usage import NO_SECOND_LOOK, ProcessUsage, Readings, share
 

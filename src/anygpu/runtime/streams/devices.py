@@ -38,7 +38,7 @@ from anygpu.plan.predicting import predict
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Spec
-from anygpu.receipts.fallback_warnings import warn_fallback
+from anygpu.receipts.receipt import warn_fallback
 from anygpu.runtime.streams.sources import span_of
 
 # -- traces a function of whole arrays into a program that can be split along one axis, without the arrays' values

@@ -31,9 +31,8 @@ from anygpu.placement.strategies import merge_runs
 from anygpu.placement.values import narrowing
 from anygpu.plan.chunking import corrected, memory_needed
 from anygpu.program.graph import Program
-from anygpu.receipts.fallback_warnings import ran_on_host
 from anygpu.receipts.receipt import Attempt as FailedAttempt
-from anygpu.receipts.receipt import HostOperation, Phases
+from anygpu.receipts.receipt import HostOperation, Phases, ran_on_host
 from anygpu.runtime.streams.devices import ChunkCheck, Stream, StreamDevices, returned_by
 from anygpu.runtime.streams.sources import span_of
 from anygpu.workers.overlap import WORTH_OVERLAPPING

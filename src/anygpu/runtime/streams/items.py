@@ -15,8 +15,8 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.receipts.notes import publish
-from anygpu.receipts.progress import Progress, showing
 from anygpu.receipts.receipt import Attempt, Phases, Receipt
+from anygpu.runtime.future import Progress, showing
 from anygpu.runtime.streams.pipeline import (
     CHUNK_BYTES,
     IN_FLIGHT,

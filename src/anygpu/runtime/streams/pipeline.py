@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.interrupts import completed
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.receipts.receipt import Receipt

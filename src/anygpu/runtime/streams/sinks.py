@@ -24,7 +24,7 @@ from anygpu.base.interrupts import whole
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.program.primitives import Spec
-from anygpu.runtime.streams.sources import InFile, file_range_of, span_of
+from anygpu.runtime.streams.sources import InFile, created, file_range_of, folder_of, span_of
 from anygpu.store.tensor_files.header import FileRange, safetensors_header
 from anygpu.store.tensor_files.writing import sync_folder
 
@@ -296,8 +296,6 @@ class ToZarr:
     """Into a zarr array, or into a new one in a folder."""
 
     def __init__(self, target: Any) -> None:
-        from anygpu.runtime.streams.zarr_arrays import folder_of
-
         self._target = target
         self.folder = folder_of(target)
         self._array: Any = None
@@ -306,8 +304,6 @@ class ToZarr:
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
         """Create the zarr array. Raises `InvalidOption` if the shape of the results is not known."""
-        from anygpu.runtime.streams.zarr_arrays import created
-
         if spec is None:
             raise InvalidOption(
                 "results whose length is not known beforehand cannot be written to a zarr array. Collect them, write a "

@@ -27,8 +27,8 @@ from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.place_call import receipt_of
 from anygpu.placement.planner import Planner, default
 from anygpu.receipts.notes import publish
-from anygpu.receipts.progress import Progress, showing
 from anygpu.receipts.receipt import Phases
+from anygpu.runtime.future import Progress, showing
 from anygpu.runtime.streams.devices import Stream, recorded, stand_in
 from anygpu.runtime.streams.executor import ChunkExecutor, FinishedSpan
 from anygpu.runtime.streams.items import Items

@@ -14,8 +14,7 @@ from anygpu.engines.numpy import lowering
 from anygpu.errors import CannotCompile, DeviceLost
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
-from anygpu.receipts.fallback_warnings import ran_on_host
-from anygpu.receipts.receipt import HostOperation
+from anygpu.receipts.receipt import HostOperation, ran_on_host
 from anygpu.workers.executor import line_of
 from anygpu.workers.thread import LocalHandle, ThreadWorker
 from anygpu.workers.worker import Argument, Handle, Worker

@@ -26,8 +26,7 @@ from anygpu.errors import (
 )
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
-from anygpu.receipts.fallback_warnings import ran_on_host
-from anygpu.receipts.receipt import HostOperation
+from anygpu.receipts.receipt import HostOperation, ran_on_host
 from anygpu.workers.device_arrays.handle import DeviceHandle, is_shared, run_and_keep
 from anygpu.workers.device_arrays.lineage import (
     DEPTH,
