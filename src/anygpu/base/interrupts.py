@@ -99,6 +99,7 @@ class TryAcquire:
         self._seconds = -1 if seconds is None else seconds
 
     def acquire(self) -> bool:
+        """Returns whether the lock was acquired in time; an interrupt meanwhile leaves it released."""
         if self._lock._is_owned():
             return False
         self._entered = True
@@ -124,6 +125,7 @@ class TryAcquire:
 
 
 def _run(call: Callable[[], object]) -> None:
+    """Calls it on a thread of C, and forgets the thread's stand-in afterwards."""
     try:
         call()
     finally:
@@ -138,6 +140,11 @@ def _forget_this_thread() -> None:
 
 
 def _elsewhere(call: Callable[[], T], *, patient: bool = False) -> T:
+    """Runs the call on another thread, in the caller's context, and returns or raises what it does.
+
+    An interrupt of the caller is raised at once, or with `patient` when the call has come to its end. A call that had
+    not begun then is taken back. No reference to the call, its value or its error stays with the other thread.
+    """
     done = _thread.allocate_lock()
     done.acquire()
     # Taken out of these lists by whoever uses it: the thread may live on for a moment, and must hold nothing then.

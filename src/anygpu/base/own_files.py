@@ -47,6 +47,7 @@ def read_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes | N
 
 
 def _read(descriptor: int, most: int) -> bytes | None:
+    """Reads a descriptor to its end; `None` if it has more than `most` bytes."""
     parts: list[bytes] = []
     left = most + 1
     while left > 0 and (part := os.read(descriptor, min(left, 1 << 20))):

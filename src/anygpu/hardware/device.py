@@ -397,6 +397,7 @@ def _card_of(device: Device, cards: Sequence[Card]) -> tuple[Card | None, Match,
 
 
 def _contradicts(device: Device, card: Card) -> bool:
+    """Whether any identity that both sides know differs: UUID, PCI address or model."""
     by_uuid = device.uuid is not None and card.uuid is not None and device.uuid != card.uuid
     by_pci = device.pci is not None and card.pci is not None and device.pci != card.pci
     by_model = device.model is not None and card.model is not None and device.model != card.model

@@ -21,6 +21,8 @@ class DeviceRefusal(msgspec.Struct, frozen=True):
 
 
 class DeviceSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices that fit, best first, and the others with reasons."""
+
     chosen: tuple[Device, ...]
     refused: tuple[DeviceRefusal, ...]
 
@@ -116,6 +118,7 @@ def _nature(device: Device) -> str:
 
 
 def _too_little_memory(device: Device, wanted: int) -> str | None:
+    """Returns why the device's memory does not suffice; `None` if it does. Free memory counts where it is known."""
     if not wanted:
         return None
     have, which = (device.memory_free, "free") if device.memory_free is not None else (device.memory_total, "in all")
@@ -130,6 +133,7 @@ def _too_little_memory(device: Device, wanted: int) -> str | None:
 
 
 def _too_busy(device: Device, most: float) -> str | None:
+    """Returns why the device's load is too high; `None` if it is not. An unknown load is refused."""
     if most >= 1:
         return None
     if device.load is None:

@@ -58,6 +58,7 @@ class PhaseTimer:
     """Measures the phases of one call, on one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Starts the clock of the call. A phase that is open has the seconds of its children in `_claimed`."""
         self._clock = clock
         self._begin = clock()
         self._seconds: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
@@ -66,6 +67,7 @@ class PhaseTimer:
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
+        """Adds the time of the block to a phase, without that of the phases inside of it."""
         begin = self._clock()
         self._claimed.append(0.0)
         try:
@@ -193,6 +195,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(data, type=cls)
 
     def __str__(self) -> str:
+        """Returns one line: device, time and reason, then phases, parts, failed attempts and operations on the host."""
         predicted = ""
         if self.predicted_seconds is not None:
             predicted = f" (predicted {readable_seconds(self.predicted_seconds)})"
@@ -233,7 +236,7 @@ _NOT_COUNTED = "the function ran untraced, in Python, where nothing is counted"
 def numpy_receipt(
     task: str, reason: str, phases: Phases, predicted: float | None, attempts: tuple[Attempt, ...] = ()
 ) -> Receipt:
-    """Of a function that ran as it is; `attempts` are those that failed before."""
+    """Returns the receipt of a function that ran as it is; `attempts` are those that failed before."""
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), _NOT_COUNTED)
     if predicted is None:
         unknown["predicted_seconds"] = "no such call had been planned before, and there was no history of it"
@@ -250,7 +253,7 @@ def numpy_receipt(
 
 
 def native_receipt(task: str, reason: str, phases: Phases, predicted: float, program: str) -> Receipt:
-    """Of a program that ran as native code, on the caller's own arrays."""
+    """Returns the receipt of a program that ran as native code, on the caller's own arrays."""
     return Receipt(
         task=task,
         device="cpu",
@@ -267,7 +270,11 @@ def native_receipt(task: str, reason: str, phases: Phases, predicted: float, pro
 def deferred_receipt(
     task: str, reason: str, phases: Phases, parts: dict[str, float], how: str | None, *, any_native: bool
 ) -> Receipt:
-    """Of a deferred call: `parts` has the seconds of its segments and of Python, `how` says why each segment ended."""
+    """Returns the receipt of a deferred call.
+
+    `parts` has the seconds of its segments and of Python, and `how` says why each segment ended. It ran on "cpu" if any
+    segment was native code.
+    """
     device = "cpu" if any_native else "numpy"
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), _NOT_COUNTED)
     unknown["predicted_seconds"] = "a deferred call runs the function itself, of which nothing is known before"
@@ -285,13 +292,13 @@ def deferred_receipt(
 
 
 def repeated_receipt(like: Receipt, phases: Phases) -> Receipt:
-    """The receipt of a call that ran as an earlier one did, in other times."""
+    """Returns the receipt of a call that ran as an earlier one did, in other times."""
     attempts = (Attempt(device=like.device, phases=phases),)
     return msgspec.structs.replace(like, phases=phases, attempts=attempts)
 
 
 def queued_receipt(receipt: Receipt, seconds: float) -> Receipt:
-    """The receipt of a task that waited for so long before it ran."""
+    """Returns the receipt of a task that waited `seconds` before it ran."""
     return repeated_receipt(receipt, msgspec.structs.replace(receipt.phases, queue=seconds))
 
 
@@ -313,6 +320,7 @@ def host_operations() -> Iterator[list[HostOperation]]:
 
 
 def ran_on_host(operation: HostOperation) -> None:
+    """Tells those who listen that an operation ran on the host; if nobody collects it, warns at the user's line."""
     events.host_operations.tell(operation)
     listeners = _listeners.get()
     for collected in listeners:

@@ -301,6 +301,11 @@ class LaneWorker:
         self.deliver(job, value, lambda: queued_receipt(made(note), waited), end - begin)
 
     def _limit(self, job: Job) -> None:
+        """Bounds the time of the call by the task's deadline.
+
+        A call in pieces looks between them whether it is still wanted. The worker gets a moment longer than the
+        deadline: the task expires first, and only one that hangs is killed.
+        """
         call = job.call
         if job.until is not None:
             left = max(1e-3, job.until - self._clock()) + _LATER

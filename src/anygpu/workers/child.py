@@ -60,6 +60,7 @@ SendMessage = Callable[[Message], None]
 
 
 def main() -> None:
+    """Does what the request on the command line asks for: probes, serves, or stands by as a spare. Never returns."""
     channel = _take_over_stdout()
     request = decode_request(sys.argv[1])
     is_spare = isinstance(request, ServeRequest) and request.spare_for is not None
@@ -89,6 +90,7 @@ def main() -> None:
 
 
 def _serve_when_needed(link: Link, request: ServeRequest) -> None:
+    """Stands by as a spare, and serves once it is needed; returns if it never was."""
     from anygpu.workers.child_server import serve
     from anygpu.workers.link import LinkClosed
 
@@ -121,6 +123,7 @@ def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
 
 
 def _load(entry: catalogue.EngineEntry, send: SendMessage) -> Engine | None:
+    """Loads the engine; `None` if its library cannot be imported, which is sent as the probe's finding."""
     try:
         return catalogue.load(entry)
     except Exception as error:  # noqa: BLE001 - a broken install raises anything, OSError from its libraries most often
@@ -129,6 +132,10 @@ def _load(entry: catalogue.EngineEntry, send: SendMessage) -> Engine | None:
 
 
 def probe_engine(engine: Engine, request: ProbeRequest, send: SendMessage) -> None:
+    """Lists the devices of an engine, and verifies each.
+
+    Before each step the parent is told whom to blame if it hangs.
+    """
     found = [item for item in engine.discover() if item.id not in request.skip]
     devices = [item for item in found if isinstance(item, Device)]
     send(Discovered(pending=tuple(device.id for device in devices), items=tuple(found)))
@@ -138,6 +145,7 @@ def probe_engine(engine: Engine, request: ProbeRequest, send: SendMessage) -> No
 
 
 def read_cards(request: ProbeRequest, send: SendMessage) -> None:
+    """Reads the cards from the vendors' tools and from Linux, one source after the other."""
     sources = {name: read for name, read in CARD_SOURCES.items() if name not in request.skip}
     send(Discovered(pending=tuple(sources)))
     for name, read in sources.items():
@@ -212,6 +220,7 @@ def _settled(link: int, stdin: int, stderr: int) -> Link:
 
 
 def _fork() -> int:
+    """Copies this process: returns 0 in the copy, and the copy's number here."""
     with warnings.catch_warnings():
         # From Python 3.12 on it warns of threads. Those that NumPy's library has started end before a fork.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -227,6 +236,7 @@ def _threads() -> int:
 
 
 def _exit_code(process: int) -> int | None:
+    """Waits for the end of a copy, and returns its exit code; `None` if it was collected before."""
     try:
         _, status = os.waitpid(process, 0)
     except ChildProcessError:

@@ -55,6 +55,7 @@ class _Use(TryAcquire):
         self._connection = connection
 
     def __enter__(self) -> bool:
+        """Takes the lock; raises if the child is busy for too long or gone. An interrupt leaves the lock released."""
         try:
             if not self.acquire():
                 raise self._connection._busy(self._seconds)
@@ -212,6 +213,11 @@ class ChildConnection:
             del error
 
     def _send(self, number: int, task: ChildTask) -> None:
+        """Sends a task with the news of shared memory: new segments, forgotten ones, and handles that were dropped.
+
+        A message carries a bounded number of descriptors, so that many new segments take several messages. Most tasks
+        have no news, and take the short way.
+        """
         shared = self.shared
         if not self.dropped and (shared is None or not (shared.unannounced or shared.forgotten)):
             self.post(Envelope(number, task), ())
@@ -298,6 +304,7 @@ class ChildConnection:
         self._dropped_bytes = 0
 
     def _forgotten(self) -> tuple[int, ...]:
+        """Takes the numbers of segments that the child may unmap."""
         taken = []
         while self.shared is not None and self.shared.forgotten:
             taken.append(self.shared.forgotten.popleft())

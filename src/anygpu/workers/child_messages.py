@@ -121,6 +121,8 @@ class Copy(msgspec.Struct, frozen=True, tag="copy"):
 
 
 class SpareCopied(msgspec.Struct, frozen=True, tag="copied"):
+    """The spare has made a copy; `process` is its number."""
+
     process: int
 
 
@@ -131,6 +133,8 @@ class AskExit(msgspec.Struct, frozen=True, tag="ask_exit"):
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
+    """How the copy ended that was asked for."""
+
     #: As of `subprocess.Popen`; `None` if it is not known.
     code: int | None
 
@@ -173,12 +177,19 @@ class Open(WireRecord, frozen=True, tag="open"):
 
 
 class Supports(WireRecord, frozen=True, tag="supports"):
+    """Asks which operations of the program the device lacks.
+
+    The text is sent if the child does not have the program.
+    """
+
     program: str
     #: The byte form, unless the child should have it.
     text: bytes | None
 
 
 class Prepare(WireRecord, frozen=True, tag="prepare"):
+    """Compile the program now, within the limit for tuning its kernels."""
+
     program: str
     text: bytes | None
     #: The most seconds that sizes of kernels may be looked for; `None` leaves it to the child's own environment.
@@ -186,6 +197,8 @@ class Prepare(WireRecord, frozen=True, tag="prepare"):
 
 
 class Run(WireRecord, frozen=True, tag="run"):
+    """Run the program on operands: values in the message, in shared memory, or arrays that the child keeps."""
+
     program: str
     text: bytes | None
     arguments: tuple[WireOperand, ...]
@@ -202,6 +215,8 @@ class Run(WireRecord, frozen=True, tag="run"):
 
 
 class Upload(WireRecord, frozen=True, tag="upload"):
+    """Keep these values on the device, under a number that the worker has chosen."""
+
     values: bytes | InSegment
     shape: tuple[int, ...]
     dtype: DType
@@ -209,6 +224,8 @@ class Upload(WireRecord, frozen=True, tag="upload"):
 
 
 class Download(WireRecord, frozen=True, tag="download"):
+    """Read an array of the device, into the segment or, without one, into the answer."""
+
     handle: int
     #: As in `Run.results`.
     segment: int
@@ -217,10 +234,14 @@ class Download(WireRecord, frozen=True, tag="download"):
 
 
 class AskMemory(WireRecord, frozen=True, tag="memory"):
+    """Asks for the memory of the device."""
+
     pass
 
 
 class ReclaimMemory(WireRecord, frozen=True, tag="reclaim"):
+    """Free the memory that is cached for later calls."""
+
     pass
 
 
@@ -229,6 +250,8 @@ class OpenSide(WireRecord, frozen=True, tag="side"):
 
 
 class Close(WireRecord, frozen=True, tag="close"):
+    """Close the device and end."""
+
     pass
 
 
@@ -256,24 +279,34 @@ class Envelope(WireRecord, frozen=True):
 
 
 class Opened(WireRecord, frozen=True, tag="opened"):
+    """The device is open."""
+
     #: Whether the device can transfer while it computes.
     overlaps: bool = False
 
 
 class SideOpened(WireRecord, frozen=True, tag="side_opened"):
+    """Whether the child serves the second link."""
+
     #: Whether the device can compute and transfer at once; else there is no side.
     overlaps: bool
 
 
 class Lacks(WireRecord, frozen=True, tag="lacks"):
+    """The answer to `Supports`."""
+
     lacks: list[Lack]
 
 
 class PrepareDone(WireRecord, frozen=True, tag="prepared"):
+    """The program is compiled, which took so many seconds."""
+
     seconds: float
 
 
 class RunDone(WireRecord, frozen=True, tag="done"):
+    """The program has run: its results that are not kept, its times, transfers and counts."""
+
     #: For each result its bytes; empty where it is in its segment.
     values: tuple[bytes, ...]
     compile: float
@@ -301,10 +334,14 @@ class Downloaded(WireRecord, frozen=True, tag="values"):
 
 
 class MemoryNow(WireRecord, frozen=True, tag="memory_now"):
+    """The answer to `AskMemory`."""
+
     memory: Memory
 
 
 class Reclaimed(WireRecord, frozen=True, tag="reclaimed"):
+    """The answer to `ReclaimMemory`: bytes of device memory that were freed."""
+
     nbytes: int
 
 
@@ -342,6 +379,8 @@ TaskOutcome = (
 
 
 class Answer(WireRecord, frozen=True):
+    """What came of the task with this number."""
+
     number: int
     outcome: TaskOutcome
 

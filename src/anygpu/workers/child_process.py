@@ -128,6 +128,7 @@ class Child:
         return f"{ended}: {words}" if words else ended
 
     def last_words(self) -> str:
+        """Returns the end of what the child has written to standard error; empty if that is closed."""
         try:
             self._stderr.seek(0, os.SEEK_END)
             self._stderr.seek(max(0, self._stderr.tell() - _LAST_WORDS))
@@ -192,6 +193,7 @@ class _Surroundings(NamedTuple):
 
 
 def _surroundings() -> _Surroundings:
+    """Reads what a child that is started now would inherit."""
     folder = ""
     with contextlib.suppress(OSError):  # it was removed
         folder = os.getcwd()  # noqa: PTH109 - compared, not used
@@ -248,6 +250,11 @@ class Spare:
             return self._child
 
     def _copy(self) -> Child | None:
+        """Asks the spare for a copy of itself, and returns it as a child; `None` if it made none.
+
+        The copy gets a link, a standard input whose other end is ours, and a file for its standard error. It ends when
+        its standard input does, so that one which was made too late does no harm.
+        """
         stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the copy
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
@@ -291,6 +298,7 @@ class Spare:
         return self._answer(ANSWER_SECONDS)
 
     def _answer(self, timeout: float) -> SpareMessage | None:
+        """Waits for the spare's next message. One that does not come in time, or is no message, ends the spare."""
         link = self._child.link
         assert link is not None
         try:
@@ -311,6 +319,7 @@ class Spare:
             self._end()
 
     def _end(self) -> None:
+        """Kills the spare's process, and closes our ends. Copies of it go on."""
         if not self.gone:
             self.gone = True
             self._child.kill(END_SECONDS)
@@ -338,6 +347,10 @@ class CopiedProcess:
     """A copy of a spare. It is the spare's child and not ours, so that the spare has to say how it ended."""
 
     def __init__(self, pid: int, stdin: IO[bytes], spare: Spare) -> None:
+        """Takes over `stdin`, the writing end of the copy's standard input.
+
+        It raises ProcessLookupError if it has ended already.
+        """
         self.pid = pid
         self.stdin: IO[bytes] | None = stdin
         self.stdout: IO[bytes] | None = None
@@ -352,6 +365,7 @@ class CopiedProcess:
         return self._code if self._code is not None or not self._is_over(0) else self._collected()
 
     def wait(self, timeout: float | None = None) -> int:
+        """Waits for the end of the process, and returns its exit code; raises `subprocess.TimeoutExpired`."""
         if self._code is not None:
             return self._code
         if not self._is_over(timeout):
@@ -369,6 +383,7 @@ class CopiedProcess:
         return bool(poll.poll(None if timeout is None else 1000 * timeout))
 
     def _collected(self) -> int:
+        """Asks the spare for the exit code once, and keeps it."""
         with self._collecting:  # it is told once
             if self._code is None:
                 self._code = self._spare.exit_code(self.pid)
@@ -385,6 +400,7 @@ class _Copy(Child):
     is_copy = True
 
     def __init__(self, process: CopiedProcess, link: Link, stderr: IO[bytes]) -> None:
+        """Takes over the process, the link and the file of its standard error."""
         self.process = process
         self.link = link
         self.has_low_priority = False

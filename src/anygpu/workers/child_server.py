@@ -73,6 +73,7 @@ class ChildServer:
     _lends = False
 
     def __init__(self, engine: ProgramEngine | None = None, *, listed: bool = True) -> None:
+        """Starts without a device, which the first task opens."""
         self.finished = False
         self._engine = engine
         self._listed = listed
@@ -82,6 +83,10 @@ class ChildServer:
         self._segments = AttachedSegments()
 
     def answer(self, envelope: Envelope, next_descriptor: Callable[[], int]) -> TaskOutcome | None:
+        """Carries out what an envelope says, and returns the outcome; an exception becomes a message.
+
+        Dropped arrays and forgotten segments come first, so that their memory is free for the task.
+        """
         for number in envelope.dropped:
             self._residents.pop(number, None)
         self._segments.forget(envelope)
@@ -98,6 +103,7 @@ class ChildServer:
             return error_to_message(error)
 
     def _do(self, task: ChildTask) -> TaskOutcome:
+        """Carries out one task."""
         match task:
             case child_messages.Run():
                 return self._run(task)
@@ -143,6 +149,7 @@ class ChildServer:
         return child_messages.Opened(self._executor.can_overlap)
 
     def _open_side(self, descriptor: int) -> TaskOutcome:
+        """Serves uploads and downloads on a second link and thread, if the engine can transfer while it computes."""
         link = Link(socket.socket(fileno=descriptor), takes_descriptors=True)
         overlaps = self._ready.can_overlap
         if overlaps:
@@ -220,6 +227,7 @@ class ChildServer:
         return known
 
     def _resident(self, number: int) -> Resident:
+        """Returns the array that is kept under a number; raises `InvalidOption` if there is none."""
         found = self._residents.get(number)
         if found is None:
             raise InvalidOption(f"there is no array {number} on this device.")
@@ -238,6 +246,7 @@ class ChildServer:
         return self._segments.find(number, self._ready.device.id).array(spec)
 
     def _values(self, operand: bytes | InSegment, spec: Spec) -> HostArray:
+        """Returns an argument's values as a view of the message or of shared memory."""
         _know(spec)
         if isinstance(operand, InSegment):
             return self._segments.find(operand.segment, self._ready.device.id).array(spec)

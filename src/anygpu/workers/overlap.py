@@ -47,6 +47,7 @@ class SideChannel:
     """The worker's end. One thread talks at a time; copies into and out of shared memory are made beside that."""
 
     def __init__(self, sock: socket.socket, device: str, memory_kind: SegmentKind | None) -> None:
+        """Takes over one end of a second link to the child, with a pool of shared memory of its own."""
         self._link = Link(sock)
         self._device = device
         self._lock = threading.RLock()
@@ -129,6 +130,7 @@ class SideChannel:
         self._post(Envelope(self._number, task, forgotten=forgotten), list(fresh))
 
     def _post(self, envelope: Envelope, fresh: list[SharedSegment]) -> None:
+        """Sends a message with the descriptors of new segments, which need not be sent again."""
         attached = tuple([Attached(each.number, each.nbytes, each.name) for each in fresh])
         descriptors = [each.descriptor for each in fresh if each.descriptor >= 0]
         self._link.send(child_messages.encode(msgspec.structs.replace(envelope, attached=attached)), descriptors)
@@ -136,6 +138,7 @@ class SideChannel:
             each.sent()
 
     def _require(self, acquired: bool) -> None:
+        """Raises `LinkClosed` if the side was closed, and `TimeoutError` if the lock was not acquired in time."""
         if self.closed:
             raise LinkClosed("the side was closed")
         if not acquired:
@@ -197,6 +200,10 @@ class Overlap:
     """The side of one worker, and what is on the device now."""
 
     def __init__(self, connection: ChildConnection, device: str, memory_kind: SegmentKind | None) -> None:
+        """Starts without a side, which is opened when a call has had to wait for another one.
+
+        Handles of staged arguments have negative numbers, so that they never meet those of the worker.
+        """
         self._connection = connection
         self._device = device
         self._memory_kind = memory_kind

@@ -60,6 +60,10 @@ class RemoteHandle:
     __slots__ = ("__weakref__", "generation", "number", "spec", "worker")
 
     def __init__(self, worker: ProcessWorker, number: int, spec: Spec) -> None:
+        """Names an array that the worker's child keeps under `number`.
+
+        The child is told to drop it with the last reference.
+        """
         self.worker = worker
         self.number = number
         self.spec = spec
@@ -192,6 +196,8 @@ class ProcessWorker:
     # -- what a worker does
 
     def supports(self, program: Program) -> list[Lack]:
+        """Returns the operations that the device lacks for the program; the child is asked once for each program."""
+
         def ask() -> list[Lack]:
             with self._connection.use():
                 outcome = self._connection.send_program(program, lambda key, text: child_messages.Supports(key, text))
@@ -200,6 +206,10 @@ class ProcessWorker:
         return self._lacks.get(program.key, ask)
 
     def prepare(self, program: Program) -> float:
+        """Compiles the program in the child, and returns the seconds that took.
+
+        Kernels are tuned within the thread's limit.
+        """
         with self._connection.use():
             outcome = self._connection.send_program(
                 program, lambda key, text: child_messages.Prepare(key, text, tuning_limit())
@@ -346,6 +356,11 @@ class ProcessWorker:
         return self._upload(values, lend=True)
 
     def _upload(self, values: HostArray, *, lend: bool) -> tuple[RemoteHandle, HostArray | None]:
+        """Copies values to the device, and returns their handle.
+
+        With `lend` also the shared memory that they crossed in. That memory is lent only if segments are to spare. It
+        stays unchanged as long as the returned array lives.
+        """
         values = native_order(values)
         spec = spec_of(values)
         blocks: list[Block] = []
@@ -396,12 +411,14 @@ class ProcessWorker:
         return self.upload(np.from_dlpack(array))
 
     def memory(self) -> Memory:
+        """Asks the child for the memory of its device."""
         with self._connection.use():
             return self._connection.unwrap(
                 self._connection.request(child_messages.AskMemory()), child_messages.MemoryNow
             ).memory
 
     def reclaim(self) -> int:
+        """Frees cached memory on both sides; returns the bytes of device memory that were freed."""
         with self._connection.use():
             if self._connection.shared is not None:
                 self._connection.shared.reclaim()
@@ -443,6 +460,10 @@ class ProcessWorker:
         return self._own(handle).number
 
     def _own(self, handle: Handle) -> RemoteHandle:
+        """Returns the handle as one of this worker.
+
+        Raises `InvalidOption` for another device's, and `DeviceLost` for an old one.
+        """
         if not isinstance(handle, RemoteHandle) or handle.worker.device.id != self._device.id:
             raise InvalidOption(f"{handle!r} is not on {self._device.id}: download it, and upload it here.")
         if handle.worker is not self:
@@ -478,6 +499,10 @@ def _ran(
     read: float,
     total: float,
 ) -> Ran:
+    """Makes the account of a run from the child's answer and the seconds that were measured here.
+
+    Seconds that no phase claims are `other`. Lines of the user are added here, because the child does not know them.
+    """
     phases = Phases(
         compile=done.compile,
         queue=queue,
@@ -509,6 +534,7 @@ def _from_bytes(data: bytes, spec: Spec, dtype: np.dtype[Any] | None) -> HostArr
 
 
 def _known_of(program: Program) -> _Known:
+    """Returns spec, NumPy type and size of every argument and result, which are looked up once for each program."""
     inputs, results = (
         tuple([(spec, _type_of(spec), spec.nbytes) for spec in specs]) for specs in (program.inputs, program.results)
     )
@@ -516,6 +542,7 @@ def _known_of(program: Program) -> _Known:
 
 
 def _type_of(spec: Spec) -> np.dtype[Any] | None:
+    """Returns NumPy's type of a spec; `None` for one that NumPy does not have."""
     try:
         return numpy_dtype(spec.dtype)
     except Unsupported:

@@ -26,6 +26,10 @@ class Spares:
     """The spares of one process."""
 
     def __init__(self, seconds: float = KEEP_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        """Starts no spare: the first one is started by the first loss.
+
+        Each is kept for `seconds` after the last one.
+        """
         self._seconds = seconds
         self._clock = clock
         self._closed = False
@@ -125,12 +129,17 @@ class Spares:
         return wanted
 
     def _expect_expiry(self, name: str, seconds: float) -> None:
+        """Starts the daemon timer that gives up the spare of an engine after so many seconds. The lock is held."""
         timer = threading.Timer(seconds, self._expire, [name])
         timer.daemon, timer.name = True, "anygpu-spare-expiry"
         self._timers[name] = timer
         timer.start()
 
     def _expire(self, name: str) -> None:
+        """Gives up a spare whose time is over, or waits for the rest if a loss has prolonged it.
+
+        Runs on the timer's thread.
+        """
         with self._lock:
             if self._timers.get(name) is not threading.current_thread():
                 return
@@ -182,6 +191,7 @@ class Explorers:
     """The explorer that this process has, if it has one."""
 
     def __init__(self) -> None:
+        """Starts without an explorer; generations count the workers that it was opened for."""
         self._lock = threading.Lock()
         self._worker: ProcessWorker | None = None
         #: Its child, also while it opens its device.

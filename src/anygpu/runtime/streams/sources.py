@@ -95,6 +95,7 @@ class InFile:
     grain = None
 
     def __init__(self, file_range: FileRange, part: str = "") -> None:
+        """Opens the file, which is closed by `close`, and advises the system that it is read in order."""
         self.file_range = self._file_range = file_range
         self._part = part
         self.shape = file_range.shape
@@ -145,6 +146,7 @@ class InFile:
             wanted[number : number + len(part)] = part[:, first : first + wanted.shape[1]]
 
     def _fill(self, wanted: memoryview, offset: int) -> None:
+        """Reads bytes from an offset until `wanted` is full; raises `InvalidOption` if the file ends before."""
         done = 0
         while done < len(wanted):
             if hasattr(os, "preadv"):
@@ -157,6 +159,7 @@ class InFile:
             done += count
 
     def identity(self) -> Identity | None:
+        """Returns path, size, times and a hash of both ends of the file, by which a change is noticed."""
         stat = os.fstat(self._file.fileno())
         file_range = self._file_range
         return Identity(
@@ -170,6 +173,7 @@ class InFile:
         )
 
     def _ends(self, size: int) -> str:
+        """Returns a hash of the first and the last bytes of the file: the whole would take as long as the stream."""
         found = hashlib.blake2b(digest_size=16)
         for offset in (0, max(0, size - _ENDS)):
             data = bytearray(min(_ENDS, size))
@@ -188,12 +192,17 @@ class InMemory:
     grain = None
 
     def __init__(self, array: HostArray) -> None:
+        """Keeps the caller's array.
+
+        One of foreign byte order is copied piece by piece, so it counts as not in memory.
+        """
         self.array = self._array = array
         self.shape: tuple[int, ...] = array.shape
         self.dtype = array.dtype.newbyteorder("=")
         self.in_memory = array.dtype.isnative
 
     def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
+        """Returns a view of the span, or a copy in the machine's byte order."""
         part: HostArray = self._array[span_of(axis, start, stop)]
         if self.in_memory:
             # Not as what it may be a subclass of: a piece of a memory map is an array like any other.
@@ -245,6 +254,7 @@ def is_one_tensor(given: tuple[Any, ...]) -> bool:
 
 
 def _of_path(text: str) -> StreamSource:
+    """Returns the source of a path. A folder is a zarr array, and `file.safetensors:name` names a tensor."""
     file, colon, name = text.rpartition(_SAFETENSORS + ":")
     if colon and name:
         return InFile(in_safetensors(_existing(file + _SAFETENSORS), name), name)
@@ -257,6 +267,7 @@ def _of_path(text: str) -> StreamSource:
 
 
 def _existing(text: str) -> Path:
+    """Returns the path; raises `FileNotFoundError` with a sentence if nothing is there."""
     path = Path(text)
     if not path.exists():
         raise FileNotFoundError(2, "there is no such file for a stream to read", text)
@@ -302,6 +313,7 @@ def _is_that_file(array: HostArray, found: FileRange) -> bool:
 
 
 def _zarr() -> Any:
+    """Imports zarr; raises `MissingExtra` where it is not installed."""
     try:
         return importlib.import_module("zarr")
     except ImportError as error:
@@ -309,6 +321,7 @@ def _zarr() -> Any:
 
 
 def opened(path: Path) -> Any:
+    """Opens a zarr array for reading; raises `InvalidOption` for a folder that is none."""
     zarr = _zarr()
     try:
         return zarr.open_array(str(path), mode="r")
@@ -341,6 +354,7 @@ class InZarr:
     in_memory = False
 
     def __init__(self, array: Any) -> None:
+        """Keeps the array, which the caller or `opened` has opened; raises `InvalidOption` for a group of arrays."""
         if not hasattr(array, "shape") or not hasattr(array, "chunks"):
             raise InvalidOption(f"{array!r} is not a zarr array, but a group of them: pass one of its arrays.")
         self._array = array
@@ -350,6 +364,7 @@ class InZarr:
         self.grain: tuple[int, ...] | None = tuple(array.chunks)
 
     def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
+        """Reads a span, which zarr decompresses chunk by chunk; it is copied into `into` if that is given."""
         values: HostArray = np.asarray(self._array[span_of(axis, start, stop)])
         if into is None:
             return values.astype(self.dtype, copy=False)
