@@ -93,6 +93,7 @@ def reachable_from_outside(host: str, port: int, tables: Iterable[str] | None = 
 
 
 def is_loopback(host: str) -> bool:
+    """Whether an address can only be reached from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -100,6 +101,7 @@ def is_loopback(host: str) -> bool:
 
 
 def file_mode(path: str | os.PathLike[str] | None) -> FileMode | None:
+    """Returns a file's permission bits; `None` if there is no such file."""
     if not path:
         return None
     try:
@@ -115,6 +117,7 @@ def token_path(environment: Mapping[str, str]) -> Path:
 
 
 def _observe_token(environment: Mapping[str, str]) -> TokenSource:
+    """Returns where Ray would take its token from, and never the token itself."""
     path = token_path(environment)
     file = file_mode(path)
     return TokenSource(
@@ -126,6 +129,7 @@ def _observe_token(environment: Mapping[str, str]) -> TokenSource:
 
 
 def _read_token(environment: Mapping[str, str]) -> str:
+    """Returns the token as Ray would find it; empty if there is none."""
     named = environment.get("RAY_AUTH_TOKEN")
     if named:
         return named
@@ -168,6 +172,7 @@ def _uses_tls(environment: Mapping[str, str]) -> bool:
 
 
 def _credentials(environment: Mapping[str, str]) -> object:
+    """Reads the TLS files that Ray's variables name. Raises OSError if one is missing."""
     import grpc
 
     def content(variable: str) -> bytes:
@@ -179,6 +184,8 @@ def _credentials(environment: Mapping[str, str]) -> object:
 
 
 class _Mode(msgspec.Struct):
+    """The dashboard's answer about how it authenticates."""
+
     authentication_mode: str
 
 
@@ -203,6 +210,7 @@ def _dashboard_is_exposed(url: str) -> bool:
 
 
 def _connects(host: str, port: int, timeout: float) -> bool:
+    """Whether the port takes a TCP connection in time."""
     try:
         socket.create_connection((host, port), timeout).close()
     except OSError:
@@ -233,6 +241,7 @@ def _speaks_tls(host: str, port: int, timeout: float) -> bool | None:
 
 
 def _socket_tables() -> list[str]:
+    """Returns the kernel's tables of TCP sockets; none where the system is not Linux."""
     tables = []
     for name in ("tcp", "tcp6"):
         try:

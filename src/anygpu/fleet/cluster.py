@@ -112,6 +112,7 @@ class Cluster:
         self.versions = connected.versions
 
     def _connected(self, address: str) -> Connected:
+        """Lets the driver connect to the address; raises `ClusterUnavailable` with the driver's last words."""
         try:
             self._send(Connect(address))
             return _unwrapped(_answer(self._link, CONNECT_SECONDS), Connected)
@@ -216,6 +217,7 @@ class Cluster:
         return DeviceUnavailable(wanted, [f"the fleet is not available: {why}."], device=device)
 
     def _why(self, error: BaseException) -> str:
+        """Returns why the driver does not answer: the time is over, or how its process ended."""
         if isinstance(error, TimeoutError):
             return "nothing came back in time"
         try:
@@ -225,6 +227,7 @@ class Cluster:
         return f"the driver process ended {how_it_ended(code)}{_head_is_gone(self._last_words())}"
 
     def _last_words(self) -> str:
+        """Returns the end of what the driver has written to standard error."""
         try:
             self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - _LAST_WORDS))
             return self._stderr.read().decode("utf-8", "replace").strip()
@@ -234,6 +237,10 @@ class Cluster:
     # -- on the thread that listens
 
     def _heard(self, event: DriverEvent) -> None:
+        """Handles an event of the driver, on the thread that listens to it.
+
+        An actor that nobody here has ended is reported to `when_actor_ends`, so that its device can be opened again.
+        """
         if isinstance(event, ActorEnded):
             with self._news:
                 self._ended_actors[event.actor] = event.why
@@ -248,6 +255,7 @@ class Cluster:
             self.when_nodes_change(event.nodes)
 
     def _lost(self, error: LinkClosed) -> None:
+        """Notes that the driver is gone, wakes those who wait, and tells `when_lost` once."""
         if self._end is None:
             why = self._why(error)
             with self._news:
@@ -265,6 +273,7 @@ class _ActorProcess:
     stdout: IO[bytes] | None = None
 
     def __init__(self, cluster: Cluster, actor: int, pid: int) -> None:
+        """Names an actor of the cluster; `pid` is the number of its process on its own machine."""
         self.pid = pid
         self._cluster = cluster
         self._actor = actor
@@ -287,6 +296,7 @@ class ActorChild(Child):
     """The actor of a device as a child: what a worker holds."""
 
     def __init__(self, cluster: Cluster, actor: int, link: Link, pid: int) -> None:
+        """Takes over the link, on which the driver relays to the actor."""
         self.process = _ActorProcess(cluster, actor, pid)
         self.link = link
         self.has_low_priority = False
@@ -348,6 +358,7 @@ def _answer(link: Link, seconds: float) -> DriverAnswer:
 
 
 def _unwrapped(answer: DriverAnswer, kind: type[_Expected]) -> _Expected:
+    """Returns the answer if it is of that kind; raises the error that came instead."""
     if isinstance(answer, TaskFailed):
         raise error_from_message(answer, "the cluster")
     if not isinstance(answer, kind):

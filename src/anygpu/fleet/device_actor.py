@@ -187,6 +187,8 @@ _LOOK_SECONDS = 0.1
 
 
 class _Kept(NamedTuple):
+    """An answer that was given, in case it is asked for again."""
+
     reply: Reply
     arrays: list[ByteArray]
     nbytes: int
@@ -258,6 +260,7 @@ class DeviceActor:
         return _Kept(reply, list(arrays.values()), sum(sizes))
 
     def _keep(self, number: int, kept: _Kept) -> None:
+        """Keeps an answer by its number, and drops the oldest beyond the limits of count and bytes."""
         self._answers[number] = kept
         self._kept_bytes += kept.nbytes
         while len(self._answers) > 1 and (len(self._answers) > ANSWERS or self._kept_bytes > ANSWER_BYTES):
@@ -284,6 +287,7 @@ class ActorServer(ChildServer):
     _lends = True
 
     def __init__(self, device: str) -> None:
+        """Serves the device of that name in the fleet; on its own machine it has the name without the node."""
         super().__init__()
         self._name = device
         self._there = parse_device(device).there
@@ -316,6 +320,7 @@ class ActorServer(ChildServer):
         return msgspec.structs.replace(failed, message=message, fields=fields)
 
     def _open(self, task: child_messages.Open) -> TaskOutcome:
+        """Opens the device by the name that it has in this process, where Ray may have hidden other GPUs."""
         # The engine and the budget are this machine's business.
         budget = default_budget() if task.budget is None else task.budget
         seen = seen_here(task.device.id, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -325,6 +330,7 @@ class ActorServer(ChildServer):
         return child_messages.Opened(overlaps=False)
 
     def _values(self, operand: bytes | InSegment, spec: Spec) -> HostArray:
+        """Returns an argument from the parts of the message instead of shared memory."""
         if isinstance(operand, bytes):
             return super()._values(operand, spec)
         if not 0 < operand.segment <= len(self._given):
@@ -337,6 +343,7 @@ class ActorServer(ChildServer):
         return [None] * len(specs)
 
     def _delivered(self, number: int, values: HostArray) -> bytes:
+        """Keeps a result that has a place for the answer's parts, as contiguous bytes of its own."""
         if not number:
             return super()._delivered(number, values)
         _check_place(number)
@@ -346,6 +353,7 @@ class ActorServer(ChildServer):
         return b""
 
     def _place(self, number: int, spec: Spec) -> HostArray:
+        """Makes room for a result that is sent in the answer's parts."""
         _check_place(number)
         room: ByteArray = np.empty(spec.nbytes, np.uint8)
         self._places[number] = room

@@ -68,6 +68,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodesSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes that answered, and why others did not."""
+
     nodes: tuple[NodeFacts, ...] = ()
     #: For each node that did not tell: why.
     failures: dict[str, str] = {}
@@ -99,6 +101,7 @@ def observe_nodes(address: str, variables: Mapping[str, str], *, timeout: float)
 
 
 def software() -> Software:
+    """Returns the versions of this process, and of Ray without importing it."""
     try:
         ray = metadata.version("ray")
     except metadata.PackageNotFoundError:
@@ -257,6 +260,7 @@ def _can_connect(access: ClusterAccess) -> bool:
 
 
 def _verdict(facts: FleetFacts, findings: Iterable[Finding]) -> str:
+    """Returns the report in one sentence: the cluster, its door, and the number of problems."""
     access = facts.access
     if not access.answered:
         return f"There is no cluster at {access.address}."
@@ -270,6 +274,7 @@ def _verdict(facts: FleetFacts, findings: Iterable[Finding]) -> str:
 
 
 def ray_missing(facts: FleetFacts) -> Iterator[Finding]:
+    """Ray is not installed in this environment."""
     if facts.driver.ray is None:
         yield Finding(
             code="ray_missing",
@@ -468,6 +473,7 @@ def _alike(nodes: Iterable[NodeFacts], fact: Callable[[NodeFacts], _Fact]) -> It
 
 
 def _firewall(ports: Iterable[int]) -> str:
+    """Returns the command of nftables that closes the ports to other networks."""
     wanted = ", ".join(map(str, ports))
     return (
         f"sudo nft add rule inet filter input tcp dport '{{ {wanted} }}' ip saddr != NODES/24 drop   (with your "

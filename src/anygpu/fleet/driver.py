@@ -73,7 +73,10 @@ UNSEEN_SECONDS = 5.0
 
 
 class _LivenessConnection:
+    """One server that is watched, and the TCP connection to it."""
+
     def __init__(self, name: str, host: str, port: int) -> None:
+        """Begins without a connection; the server counts as being up until the opposite is known."""
         self.name = name
         self.host, self.port = host, port
         self.socket: socket.socket | None = None
@@ -131,6 +134,10 @@ class LivenessConnections:
     # -- on the thread
 
     def _watch(self) -> None:
+        """The thread: connects what is due, and waits until a connection changes or the next attempt is due.
+
+        Listeners are called without the lock, so that they may ask or change what is watched.
+        """
         while True:
             with self._lock:
                 now = time.monotonic()
@@ -197,6 +204,7 @@ class LivenessConnections:
         return self._down(line, f"its machine does not answer ({os.strerror(code)})")
 
     def _down(self, line: _LivenessConnection, why: str) -> tuple[str, str | None] | None:
+        """Marks a server as gone, and returns the news, once. One that never answered is only tried again later."""
         if not line.was_up:
             line.until = time.monotonic() + UNSEEN_SECONDS
             return None
@@ -208,6 +216,7 @@ class LivenessConnections:
         return None if was_up else (line.name, None)
 
     def _close(self, line: _LivenessConnection) -> None:
+        """Closes the connection to a server, if there is one."""
         if line.socket is not None:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(line.socket)
@@ -226,6 +235,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _keeping_alive(made: socket.socket) -> socket.socket:
+    """Lets the system notice within seconds that the other machine is gone, by TCP keepalives."""
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # macOS has another name for the first of them.
     for names, value in (
@@ -283,6 +293,7 @@ def _end_with_parent() -> None:
 
 
 def _connected(link: Link, address: str) -> RayCluster | None:
+    """Connects to Ray and answers with the machines; `None` if that failed, which the user is told."""
     try:
         from anygpu.fleet.ray_cluster import RayCluster
 
@@ -305,6 +316,7 @@ class RayDriver:
     """Takes requests, each of which is served on a thread of its own and answered on a link of its own."""
 
     def __init__(self, link: Link, cluster: RayCluster) -> None:
+        """Serves one connected cluster, whose head is watched from now on. Actors are by their number."""
         self._link = link
         self._cluster = cluster
         self._telling = threading.Lock()
@@ -357,6 +369,7 @@ class RayDriver:
             return
 
     def _probe(self, request: ProbeNode, answers: Link) -> None:
+        """Probes a machine, and answers on a link of its own, which is closed afterwards."""
         try:
             found: DriverAnswer = self._cluster.probe(request.node, request.seconds)
         except (ActorLost, AnswerLost, ActorRefused) as error:
@@ -398,6 +411,7 @@ class RayDriver:
             relay.close()
 
     def _watch(self, every: float) -> None:
+        """Looks every `every` seconds which machines Ray lists, and tells of changes. Never returns."""
         self._known = self._cluster.nodes()
         self._told = frozenset(each.id for each in self._known)
         while True:

@@ -72,6 +72,7 @@ class Machines:
         self._probe_hosts([node for node in self._cluster.nodes.values() if node.id != self._own])
 
     def _probe_hosts(self, nodes: list[ClusterNode]) -> None:
+        """Probes machines on one thread for each host, and waits for all: containers of one host share its devices."""
         hosts: dict[str, list[ClusterNode]] = {}
         for node in nodes:
             if self._may_have_wanted(node):
@@ -151,6 +152,7 @@ class Machines:
         self.when_changed()
 
     def _probe(self, nodes: list[ClusterNode]) -> None:
+        """Probes machines one after the other. A failure is the reason why that machine offers no device."""
         for node in nodes:
             try:
                 self._add(node, self._cluster.probe(node.id, PROBE_SECONDS))
@@ -178,6 +180,7 @@ class Machines:
             self._arrived([node])
 
     def _refused(self, node: ClusterNode, why: str) -> None:
+        """Notes why the devices of a machine are not known."""
         reason = f"the devices of {node.name} are not known: {why}"
         name = at_node(FLEET, node.name)
         missing = Unavailable(id=name, engine=FLEET, state="absent", cause="failed", reason=reason)
@@ -244,6 +247,7 @@ class Machines:
         return [each for node, found in self._unavailable.items() if node in there for each in found]
 
     def _without_cluster(self) -> list[Unavailable]:
+        """Returns one entry that says that the cluster is gone, and how to connect again; nothing while it is there."""
         why = self._cluster.ended
         if why is None:
             return []

@@ -76,6 +76,10 @@ class FleetRegistry(DeviceRegistry):
     """Devices whose names have a machine are opened there. All others are those of the `local` registry."""
 
     def __init__(self, cluster: Cluster, machines: Machines, local: DeviceRegistry, *, uses_local: bool) -> None:
+        """Makes the registry of a fleet over that of this machine, whose workers and explorers it shares.
+
+        `while_opening` is set by the fleet: it makes devices count as busy for as long as they are being opened.
+        """
         super().__init__()
         self._cluster = cluster
         self._machines = machines
@@ -117,6 +121,7 @@ class FleetRegistry(DeviceRegistry):
         return [*self._local.device_names(), *(device.id for device in self._machines.devices())]
 
     def calibration(self, device: Device) -> Calibration | None:
+        """Returns the calibration that the device's own machine has measured; `None` for devices of this one."""
         if device.node is None:
             return None
         with contextlib.suppress(DeviceUnavailable):
@@ -132,6 +137,7 @@ class FleetRegistry(DeviceRegistry):
         return super().find(name, isolation=isolation)
 
     def _find(self, wanted: str, isolation: Isolation | None) -> DeviceHandle:
+        """Returns the handle of a device, of this machine or of another. Raises `DeviceUnavailable`."""
         if not names_a_fleet(wanted):
             return self._local.find(wanted, isolation=isolation)
         known = self._handles.get((wanted, "actor"))
@@ -184,6 +190,7 @@ class FleetRegistry(DeviceRegistry):
         threading.Thread(target=self._reopen, args=(device_id,), name="anygpu-fleet-reopen", daemon=True).start()
 
     def _reopen(self, device_id: str) -> None:
+        """Waits a second at most until the worker has noticed that its actor is gone, and opens another one."""
         worker = self._workers.get((device_id, "actor"))
         # The link of an actor is closed after its end was told.
         for _ in range(100):
@@ -201,6 +208,7 @@ class FleetRegistry(DeviceRegistry):
         isolation: Isolation | None = None,
         meanwhile: Callable[[float], AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
+        """Replaces the worker of a device, by the registry that has opened it."""
         if node_of(device_id) is None:
             self._local.replace(device_id, isolation=isolation, meanwhile=meanwhile)
         else:
@@ -212,6 +220,7 @@ class FleetRegistry(DeviceRegistry):
         return self._local.generation(device_id) if node_of(device_id) is None else super().generation(device_id)
 
     def kill(self, device_id: str) -> None:
+        """Kills the worker of a device, by the registry that has opened it."""
         if node_of(device_id) is None:
             self._local.kill(device_id)
         else:

@@ -71,6 +71,7 @@ class Relay:
     """The questions to one actor, one after the other, on the thread that calls `serve`."""
 
     def __init__(self, link: Link, actor: ActorHandle, device: str) -> None:
+        """Joins a worker's link and an actor. Segments of the worker are mapped here, in the driver."""
         self._link = link
         self._actor = actor
         self._device = device
@@ -140,6 +141,7 @@ class Relay:
         return envelope
 
     def _pulse(self, ping: Any) -> messages.Pulse:
+        """Waits for the answer to a ping; raises `ActorLost` after several silent intervals."""
         for _ in range(MOST_MISSED):
             try:
                 return messages.decode_pulse(self._actor.pong(ping, PONG_SECONDS))

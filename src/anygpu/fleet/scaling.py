@@ -46,6 +46,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 60.0
 
     def __post_init__(self) -> None:
+        """Raises `InvalidOption` for numbers that cannot be meant."""
         if type(self.most) is not int or self.most < 0:
             raise InvalidOption(f"most is a whole number of units, at least 0; got {self.most!r}.")
         for name, number in (("gpu", self.gpu), ("cpu", self.cpu)):
@@ -78,6 +79,7 @@ class Demand:
     """How many units the waiting tasks need. It rises at once, and falls when it was lower for a while."""
 
     def __init__(self, scaling: Scaling) -> None:
+        """Starts with no units asked for."""
         self._scaling = scaling
         self._lower_since: float | None = None
         #: The highest need since then.
@@ -108,6 +110,7 @@ class Asking:
     """
 
     def __init__(self) -> None:
+        """Starts without a limit: nothing was refused yet."""
         self._limit: int | None = None
         #: The smallest number that was refused, and when.
         self._refused: int | None = None
@@ -146,6 +149,7 @@ def provided(bundle: Bundle, nodes: Iterable[ClusterNode]) -> int:
 
 
 def _fits(bundle: Bundle, node: ClusterNode) -> int:
+    """Returns how many such bundles a machine could hold, by its scarcest resource."""
     return min(
         (int(node.resources.get(name, 0.0) / number + 1e-9) for name, number in bundle.resources.items() if number),
         default=0,
@@ -158,6 +162,7 @@ def has_labels(node: ClusterNode, wanted: Mapping[str, str]) -> bool:
 
 
 def _selects(selector: str, value: str | None) -> bool:
+    """Whether one of Ray's label selectors takes the value."""
     denied = selector.startswith("!")
     bare = selector.removeprefix("!").strip()
     values = bare[3:-1].split(",") if bare.startswith("in(") and bare.endswith(")") else [bare]
@@ -288,6 +293,7 @@ class Scaler:
         scheduler: Scheduler,
         scaling: Scaling | None,
     ) -> None:
+        """Joins a fleet's parts; its daemon thread is started at once if machines are asked for by what waits."""
         self._cluster = cluster
         self._machines = machines
         self._places = places
@@ -329,6 +335,7 @@ class Scaler:
         return all(provided(bundle, nodes) >= count for bundle, count in _counted(bundles))
 
     def health(self, health: Health) -> FleetHealth:
+        """Returns the runtime's health with what concerns the cluster; it is not ok once the cluster is lost."""
         fields = {name: getattr(health, name) for name in health.__struct_fields__}
         lost = self._cluster.ended
         if lost is not None:
@@ -358,6 +365,7 @@ class Scaler:
     # -- on its thread
 
     def _work(self) -> None:
+        """The thread: looks at the demand again and again, at most a fixed share of the time, until the end."""
         while True:
             begin = time.monotonic()
             self.look(begin)
@@ -418,6 +426,7 @@ class Scaler:
                     worker.close()
 
     def _tell(self, missing: tuple[str, ...]) -> None:
+        """Warns of machines that do not come, of each reason once while it lasts."""
         new = [text for text in missing if text not in self._missing]
         self._missing = missing
         for text in new:
@@ -428,6 +437,7 @@ class Scaler:
     # -- on the cluster's thread
 
     def _refused(self, count: int, refusal: MachineRefusal | None) -> None:
+        """Takes the autoscaler's refusal of the last request, and looks again; one of an earlier request is ignored."""
         now = time.monotonic()
         nodes = list(self._cluster.nodes.values())
         with self._lock:
@@ -457,6 +467,7 @@ def _together(by_hand: tuple[Bundle, ...], unit: Bundle | None, units: int) -> t
 
 
 def _counted(bundles: Sequence[Bundle]) -> list[tuple[Bundle, int]]:
+    """Returns each run of equal bundles once, with its length."""
     kinds: list[tuple[Bundle, int]] = []
     for bundle in bundles:
         if kinds and kinds[-1][0] == bundle:

@@ -93,6 +93,7 @@ def running_clusters() -> frozenset[str]:
 
 
 def _addresses_of_processes() -> Iterator[str]:
+    """Yields the heads that Ray's processes of this user name, in the same namespaces as this process."""
     namespaces = _namespaces(os.getpid())
     for process, arguments in host.own_processes(_PROCESS):
         # Users of a container have the same numbers as those of this system, and its addresses are its own.
@@ -337,6 +338,7 @@ def _key_file(access: ClusterAccess) -> Iterator[Finding]:
 
 
 def private_file(file: FileMode, *, code: str, what: str, on: str = "") -> Iterator[Finding]:
+    """Yields a finding if other users can read the file; `on` is the node that it is on."""
     if not file.readable_by_others:
         return
     where = f" on {on}" if on else ""

@@ -146,6 +146,7 @@ def _serves_cuda_13(card: Card) -> bool:
 
 
 def gpu_jax(evidence: Evidence, card: Card | None = None) -> tuple[str, ...]:
+    """Returns the commands that install JAX with CUDA, in the newest version that the driver is known to serve."""
     if evidence.system == "Windows":
         return ("Use JAX inside WSL (Linux in Windows): it has no GPU support for Windows itself.",)
     # The builds for CUDA 12 work with more drivers, so they are the better guess.

@@ -73,6 +73,7 @@ def meant(on: Sequence[str], devices: Iterable[Device]) -> tuple[str, ...]:
 
 
 def _judge(device: Device, preference: Preference) -> tuple[int, str | None]:
+    """Returns the rank of a device by the names that were asked for, and the sentence that refuses it or `None`."""
     rank = 0
     if preference.on:
         matches = [index for index, wanted in enumerate(preference.on) if matches_name(device, wanted)]

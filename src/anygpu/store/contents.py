@@ -104,7 +104,7 @@ class HostBytes:
         kind: Literal["memory", "disk", "file", "shared"] = "memory",
         close: Callable[[], None] | None = None,
     ) -> None:
-        """Keeps values that are read-only from now on; `close` gives their memory back."""
+        """Keeps values that nothing writes to; `close` gives back what the store owns of them, and is called once."""
         self.values = values
         #: memory: the store's own. disk: a file of the store's own, deleted with this object. file, shared: owned
         #: elsewhere, free of cost for the store, and not written to while they are here.

@@ -126,6 +126,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        """Raises `InvalidOption` for a number that cannot be meant."""
         for name in ("devices", "drivers", "in_flight", "tasks", "kinds", "tenants"):
             if getattr(self, name) < 1:
                 raise InvalidOption(f"{name} is a whole number, at least 1; got {getattr(self, name)!r}.")
@@ -178,6 +179,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_number(name: str, value: float, *, least: float | None = None, more_than: float | None = None) -> None:
+    """Raises `InvalidOption` unless the value is finite and within its bound."""
     bound = f"at least {least:g}" if least is not None else f"more than {more_than:g}"
     fits = value >= least if least is not None else value > (more_than or 0.0)
     if not (math.isfinite(value) and fits):
@@ -203,6 +205,7 @@ def moments(arrivals: Arrivals, rate: float, draw: random.Random) -> Iterator[fl
 
 
 def _constant(rate: float) -> Iterator[float]:
+    """Yields times at equal distances, without end."""
     number = 0
     while True:
         yield number / rate
@@ -210,6 +213,7 @@ def _constant(rate: float) -> Iterator[float]:
 
 
 def _poisson(rate: float, draw: random.Random) -> Iterator[float]:
+    """Yields times of a Poisson process, without end."""
     now = 0.0
     while True:
         now += draw.expovariate(rate)
@@ -217,6 +221,7 @@ def _poisson(rate: float, draw: random.Random) -> Iterator[float]:
 
 
 def _bursts(rate: float, size: int) -> Iterator[float]:
+    """Yields each time `size` times, so that bursts come at the mean rate, without end."""
     number = 0
     while True:
         now = number * size / rate
@@ -245,6 +250,7 @@ class EventClock:
     __slots__ = ("_events", "_numbers", "now", "stopped")
 
     def __init__(self) -> None:
+        """Starts at 0 seconds with nothing scheduled."""
         self.now = 0.0
         #: Whether nothing more is to happen.
         self.stopped = False
@@ -278,6 +284,7 @@ class SimulatedNode:
     __slots__ = ("devices", "link_free", "link_seconds")
 
     def __init__(self) -> None:
+        """Makes a machine without devices, whose link is free."""
         self.devices: list[SimulatedDevice] = []
         self.link_free = 0.0
         #: How long the link was in use.
@@ -297,6 +304,7 @@ class SimulatedDevice:
     __slots__ = ("back_at", "busy_seconds", "free_at", "generation", "held", "launches", "name", "node", "noticed")
 
     def __init__(self, name: str, node: SimulatedNode) -> None:
+        """Makes a device that is free; `launches` are those on their way, in order."""
         self.name = name
         self.node = node
         self.generation = 1
@@ -406,6 +414,7 @@ _SUPPORTING = _Supporting()
 
 
 def described(name: str) -> Device:
+    """Returns the facts of a simulated device by its name."""
     return Device(
         id=name,
         engine="torch" if name != "numpy" else "numpy",

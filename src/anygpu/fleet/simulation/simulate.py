@@ -95,6 +95,7 @@ def report_of(
     processor_seconds: float,
     preparing: float,
 ) -> SimulationReport:
+    """Makes the report from the counts of a run; shares are of the simulated seconds."""
     span = max(seconds, 1e-9)
     devices = [device for node in nodes for device in node.devices]
     busy = sum(device.busy_seconds for device in devices) / len(devices) / span
@@ -128,6 +129,7 @@ def report_of(
 
 
 def quantiles(values: array[float]) -> TimeQuantiles:
+    """Returns the 50th, 95th and 99th percentile, each a value that occurred; zeros for no values."""
     if not values:
         return TimeQuantiles(0.0, 0.0, 0.0)
     ordered = sorted(values)
@@ -171,6 +173,7 @@ def simulate(scenario: Scenario) -> SimulationReport:
 
 
 def _simulate(scenario: Scenario) -> SimulationReport:
+    """Runs a scenario to its end, and measures what our own code took for it."""
     begin = time.perf_counter()
     run = _Run(scenario)
     prepared, processor = time.perf_counter(), time.process_time()
@@ -211,6 +214,7 @@ class _Run:
     """One scenario while it runs."""
 
     def __init__(self, scenario: Scenario) -> None:
+        """Spreads devices over nodes and drivers in turn, and schedules the first tasks and faults."""
         self._scenario = scenario
         self._draw = random.Random(scenario.seed)
         self.clock = EventClock()
@@ -276,6 +280,7 @@ class _Run:
             self._submit(client)
 
     def _submit(self, client: int | None) -> None:
+        """Submits the next task to its driver; tenants, kinds and drivers take turns, priorities are drawn."""
         scenario, number = self._scenario, self._scenario.tasks - self._left
         self._left -= 1
         driver = self.drivers[number % scenario.drivers]
@@ -287,6 +292,7 @@ class _Run:
     # -- faults
 
     def _schedule_faults(self) -> None:
+        """Schedules the first fault of each kind that has a rate, which is in faults an hour for each part."""
         faults, hour = self._scenario.faults, 3600.0
         for rate, fail in (
             (faults.actors * self._scenario.devices / hour, self._actor_dies),
@@ -297,12 +303,14 @@ class _Run:
                 self.clock.at(self._draw.expovariate(rate), fail, rate)
 
     def _actor_dies(self, rate: float) -> None:
+        """One actor dies now; the next one is drawn from the same rate."""
         faults = self._scenario.faults
         node = self._draw.choice(self.nodes)
         self._down(self._draw.choice(node.devices), faults.actor_seen, faults.actor_back)
         self.clock.at(self.clock.now + self._draw.expovariate(rate), self._actor_dies, rate)
 
     def _node_dies(self, rate: float) -> None:
+        """One machine dies now, with all its devices."""
         faults = self._scenario.faults
         for device in self._draw.choice(self.nodes).devices:
             self._down(device, faults.node_seen, faults.node_back)

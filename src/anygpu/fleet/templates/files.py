@@ -68,6 +68,7 @@ class TemplateOptions(msgspec.Struct, frozen=True, kw_only=True):
     python: str = "3.12"
 
     def __post_init__(self) -> None:
+        """Checks every option, because all of them end up in files unquoted; raises `InvalidOption`."""
         _match("name", self.name, _NAME, "lower-case letters, digits and hyphens, 40 at most")
         _match("namespace", self.namespace, _NAME, "lower-case letters, digits and hyphens, 40 at most")
         _match("image", self.image, _IMAGE, "an image such as registry.example/anygpu:1.0")
@@ -175,6 +176,7 @@ _VIDEO = '"${VIDEO_GROUP:?set it to the number that `getent group video` shows}"
 
 
 def kuberay_files(options: TemplateOptions) -> dict[str, str]:
+    """Returns the files for Kubernetes with KubeRay: one group of workers for each vendor, and for spot machines."""
     values = _values(options)
     markets = (False, True) if options.spot else (False,)
     groups = "".join(_worker_group(options, vendor, spot=spot) for vendor in options.vendors for spot in markets)
@@ -190,6 +192,7 @@ def kuberay_files(options: TemplateOptions) -> dict[str, str]:
 
 
 def compose_files(options: TemplateOptions) -> dict[str, str]:
+    """Returns the files for Docker Compose on one machine."""
     workers = "\n".join(_compose_worker(options, vendor) for vendor in options.vendors)
     return {
         "compose.yaml": render("compose/compose.yaml", _values(options), workers=workers),
@@ -200,6 +203,7 @@ def compose_files(options: TemplateOptions) -> dict[str, str]:
 
 
 def systemd_files(options: TemplateOptions) -> dict[str, str]:
+    """Returns units for systemd: a head, workers and a server, with users, a firewall and tokens."""
     values = _values(options)
     common = render("systemd/common.service", values)
     on_the_head = values | {
@@ -223,6 +227,7 @@ def systemd_files(options: TemplateOptions) -> dict[str, str]:
 
 
 def dockerfiles(options: TemplateOptions) -> dict[str, str]:
+    """Returns the images' files, for the CPU and for CUDA, and the program that serves."""
     values = _values(options)
     return {
         "Dockerfile": render("docker/Dockerfile", values),
@@ -263,6 +268,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
 
 
 def _values(options: TemplateOptions) -> dict[str, object]:
+    """Returns what every template may use. `last` is the end of the range of ports, sizes are in GiB."""
     return {
         "name": options.name,
         "namespace": options.namespace,
@@ -292,6 +298,7 @@ def _image(options: TemplateOptions, vendor: Vendor) -> str:
 
 
 def _worker_group(options: TemplateOptions, vendor: Vendor, *, spot: bool) -> str:
+    """Returns one group of workers of a vendor, as part of KubeRay's cluster.yaml."""
     resource = KUBERNETES_RESOURCES.get(vendor)
     resources = [f'cpu: "{options.cpus}"', f"memory: {options.memory}Gi"]
     resources += [f'{resource}: "{options.gpus}"'] if resource else []
@@ -322,6 +329,7 @@ def _worker_group(options: TemplateOptions, vendor: Vendor, *, spot: bool) -> st
 
 
 def _spot_affinity() -> str:
+    """Returns the rule that keeps a group on machines which the cloud may take away."""
     terms = "".join(
         f'        - matchExpressions: [{{key: {key}, operator: In, values: ["{value}"]}}]\n'
         for key, value in _SPOT_LABELS.items()
@@ -337,6 +345,7 @@ def _spot_affinity() -> str:
 
 
 def _tolerations(keys: list[str]) -> str:
+    """Returns the tolerations of these taints, as YAML; empty without any."""
     if not keys:
         return ""
     lines = "".join(f"  - {{key: {key}, operator: Exists, effect: NoSchedule}}\n" for key in keys)
@@ -344,6 +353,7 @@ def _tolerations(keys: list[str]) -> str:
 
 
 def _compose_worker(options: TemplateOptions, vendor: Vendor) -> str:
+    """Returns the service of one vendor's worker for Docker Compose."""
     values = _values(options) | {
         "service": f"worker-{vendor}",
         "image": _image(options, vendor),
@@ -353,6 +363,7 @@ def _compose_worker(options: TemplateOptions, vendor: Vendor) -> str:
 
 
 def _compose_cards(vendor: Vendor, gpus: int) -> str:
+    """Returns the lines of Compose that give a container the cards of a vendor."""
     match vendor:
         case "nvidia":
             devices = f"devices: [{{driver: nvidia, count: {gpus}, capabilities: [gpu]}}]"

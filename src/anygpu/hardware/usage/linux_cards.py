@@ -186,7 +186,7 @@ def _memory(values: Mapping[str, str]) -> int | None:
 
 
 def _numbers(values: Mapping[str, str], prefix: str) -> dict[str, int]:
-    """Returns the numbers whose keys begin with a prefix, in bytes or plain, by the rest of the key."""
+    """Returns the numbers whose keys begin with a prefix, by the rest of the key, in bytes, nanoseconds or hertz."""
     found = {}
     for name, value in values.items():
         if name.startswith(prefix):

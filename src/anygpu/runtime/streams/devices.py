@@ -247,8 +247,8 @@ class StreamDevices:
     def __init__(self, stream: Stream, planner: Planner, check: ChunkCheck, may_open: Callable[[], bool]) -> None:
         """Makes the choice of one stream's devices, which begins on NumPy.
 
-        `may_open` tells whether there is memory for another device. `_cold` has the seconds that first chunks took, by
-        device.
+        `may_open` tells whether there is memory for another device. `_cold` has the rate of a device's first chunk,
+        which counts only until there is another: it includes what a first run takes.
         """
         self._stream = stream
         self._planner = planner

@@ -41,7 +41,7 @@ _MAP = msgspec.json.Decoder(dict[str, str])
 
 
 class FolderIndex(NamedTuple):
-    """The index of a folder: the file of each tensor, and the metadata."""
+    """The index of a folder: the file of each tensor, and the files that it replaced."""
 
     #: By tensor, the name of its file, which was checked to be in the folder.
     files: dict[str, str]

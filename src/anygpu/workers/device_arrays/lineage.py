@@ -412,6 +412,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[LostArray, ...] = ()
 
     def __str__(self) -> str:
+        """Returns one line: the worker, why it died, and how many of its arrays can be restored or are lost."""
         what = [
             f"{count} arrays {become}"
             for count, become in (

@@ -252,6 +252,10 @@ class RecoverableDevice(DeviceHandle):
         return [buffer for buffer in arrays if buffer is not None]
 
     def _lineage_of(self, given: Argument) -> Lineage:
+        """Returns the lineage of an argument that is no tracked buffer.
+
+        Host values are copied, a lent handle has its own.
+        """
         if isinstance(given, np.ndarray):
             lineage = Lineage(spec_of(given))
             lineage.remember(self._copies.keep(given))
