@@ -35,7 +35,7 @@ PATIENCE = 5
 
 
 class Reading(NamedTuple):
-    """What the threads of this process have had up to a moment, in seconds."""
+    """Seconds that the threads of this process have run and waited up to a moment."""
 
     #: By the clock.
     seconds: float
@@ -70,7 +70,7 @@ class Conditions(NamedTuple):
 
 
 def conditions(before: Reading, after: Reading, repeats: Sequence[float] = ()) -> Conditions:
-    """Those between two readings, of something whose repeats took so long."""
+    """Returns the conditions between two readings; `repeats` are the seconds of each repeat, if it was repeated."""
     waiting = None
     if before.waiting is not None and after.waiting is not None:
         # Threads that have ended are not in the later reading.
@@ -80,7 +80,7 @@ def conditions(before: Reading, after: Reading, repeats: Sequence[float] = ()) -
 
 
 def spread(repeats: Sequence[float]) -> float | None:
-    """What the next best took, by what the best did; `None` for fewer than two."""
+    """Returns the seconds of the second best repeat by those of the best; `None` for fewer than two."""
     if len(repeats) < 2:
         return None
     best, second = sorted(repeats)[:2]
@@ -88,7 +88,10 @@ def spread(repeats: Sequence[float]) -> float | None:
 
 
 def read_processors(child: int | None = None, *, processes: str = "/proc") -> Reading:
-    """What the threads of this process have had, and those of a child. Only Linux says how long they have waited."""
+    """Reads how long the threads of this process, and of a child, have run and waited for a processor.
+
+    Only Linux tells the waiting time, from each thread's schedstat; elsewhere it is `None`.
+    """
     now = time.perf_counter()
     ran = waited = 0
     known = False
@@ -183,7 +186,10 @@ class RecentTimes:
 
     @property
     def estimate(self) -> float | None:
-        """What the next is expected to take; `None` before the first."""
+        """The seconds that the next one is expected to take: the best of a few, then the median.
+
+        `None` before the first.
+        """
         count = len(self.recent)
         if count <= self.FEW:
             return min(self.recent) if count else None
@@ -191,7 +197,7 @@ class RecentTimes:
 
     @property
     def least(self) -> float | None:
-        """What it would take without disturbances, as far as is known: these only ever add."""
+        """The seconds that it would take undisturbed, as far as is known: disturbances only ever add."""
         return min(self.recent) if self.disturbed and self.recent else self.estimate
 
     def add(self, seconds: float, *, disturbed: bool = False, passing: bool = False) -> None:

@@ -111,7 +111,7 @@ def file_mode(path: str | os.PathLike[str] | None) -> FileMode | None:
 
 
 def token_path(environment: Mapping[str, str]) -> Path:
-    """Where Ray looks for the token, if RAY_AUTH_TOKEN is not set."""
+    """Returns the file in which Ray looks for the token if RAY_AUTH_TOKEN is not set."""
     named = environment.get("RAY_AUTH_TOKEN_PATH")
     return Path(named) if named else Path(environment.get("HOME", "~")).expanduser() / ".ray" / "auth_token"
 

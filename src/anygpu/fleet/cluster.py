@@ -1,4 +1,9 @@
-"""The user's side of the driver: its process, the machines that it tells of, and the actors that it opens."""
+"""The user's side of the driver: its process, the machines that it tells of, and the actors that it opens.
+
+`Cluster` starts the driver as a child process, and talks to it over one link; each probe and each actor gets a link of
+its own. A thread listens to events and calls the `when_...` functions. `ActorChild` lets a worker use an actor as if it
+were a child process of this machine.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +125,7 @@ class Cluster:
             raise ClusterUnavailable(address, detail=self._why(error)) from None
 
     def begin_watching(self) -> None:
-        """From now on `when_nodes_change` and `when_lost` are called, on a thread of this object."""
+        """Starts the daemon thread that calls `when_nodes_change`, `when_lost` and the others of this object."""
         threading.Thread(
             target=_listen, args=(weakref.ref(self), self._link), name="anygpu-fleet-events", daemon=True
         ).start()
@@ -317,7 +322,7 @@ class ActorChild(Child):
 
 
 def _require_somebody(address: str) -> None:
-    """Ray tries for twenty seconds before it says that there is nobody."""
+    """Raises `ClusterUnavailable` if nothing listens at the address: Ray would try for twenty seconds."""
     host, _, port = address.rpartition(":")
     if not host:
         return

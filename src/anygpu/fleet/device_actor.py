@@ -1,4 +1,9 @@
-"""Code that Ray runs on other machines: a short visit that lists their devices, and the actor of one device."""
+"""Code that Ray runs on other machines: a short visit that lists their devices, and the actor of one device.
+
+`Prober` is the visit, and `Visited` what it brings back. `differences` and `refused` decide whether a machine computes
+what this one does, by the versions of its libraries. `DeviceActor` keeps one device open and answers numbered asks,
+each of which it executes once however often it is repeated.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +64,7 @@ class VersionDifference(NamedTuple):
 
 
 def installed_versions() -> dict[str, str]:
-    """By distribution, what is installed in this process's environment of what results depend on."""
+    """Returns the installed versions of the distributions that results depend on, by name."""
     names = dict.fromkeys((*COMMON[1:], *(entry.versions[0] for entry in every_engine() if entry.versions)))
     found = {name: version_of(name) for name in names}
     return {"anygpu": __version__, **{name: version for name, version in found.items() if version is not None}}
@@ -74,7 +79,7 @@ def library_of(engine: str) -> tuple[str, ...]:
 def differences(
     names: Iterable[str], here: Mapping[str, str], there: Mapping[str, str]
 ) -> tuple[VersionDifference, ...]:
-    """Those of the distributions that are in both places, and in another minor version."""
+    """Returns the distributions that are in both places in different minor versions."""
     return tuple(
         VersionDifference(name, here[name], there[name])
         for name in names
@@ -155,7 +160,7 @@ class Prober:
         )
 
     def echo(self, returns: int, part: int, *parts: bytes) -> bytes | list[bytes]:
-        """As many parts of that size as are wanted, whatever came."""
+        """Returns as many parts of that size as are wanted: for measuring the way there and back."""
         return bytes(part) if returns == 1 else [bytes(part)] * returns
 
 

@@ -1,6 +1,7 @@
 """Diagnoses a cluster: versions, tokens, TLS, ports, file modes, clocks, shared memory; with commands that help.
 
-`examine` gathers `FleetFacts`; the rules are pure functions of them.
+`examine` gathers `FleetFacts`: of each node by a Ray task in a child process, of the access by asking from here. The
+rules below it are pure functions of these facts, each of which yields findings.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def local_facts(name: str, head: bool, object_store: int, ports: Mapping[str, in
 
 
 def _outermost_private(folder: Path) -> Path:
-    """The folder above which others are kept out, or `folder` itself: nobody reaches what lies in a closed folder."""
+    """Returns the folder above which other users are kept out, or `folder` itself if none is closed."""
     for parent in (folder, *folder.parents):
         mode = file_mode(parent)
         if mode is not None and not mode.mode & 0o011:

@@ -107,7 +107,7 @@ class LivenessConnections:
         threading.Thread(target=self._watch, name="anygpu-liveness", daemon=True).start()
 
     def watch(self, name: str, host: str, port: int) -> None:
-        """From now on, if it is not watched already. A server counts as being there until the opposite is known."""
+        """Watches a server from now on, if it is not watched already; it counts as up until the opposite is known."""
         with self._lock:
             if name not in self._lines:
                 self._lines[name] = _LivenessConnection(name, host, port)
@@ -224,7 +224,7 @@ class LivenessConnections:
         line.socket, line.is_connected = None, False
 
     def _say(self, news: list[tuple[str, str | None] | None]) -> None:
-        """Without the lock: who is told may ask."""
+        """Tells the news. The lock is not held, because who is told may ask."""
         for each in news:
             if each is not None:
                 self._tell(*each)
@@ -286,7 +286,10 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    """Where no signal does so: on other systems, and when there is something to withdraw first."""
+    """Ends this process some seconds after its parent, in which a request for machines can be withdrawn.
+
+    It is for systems that send no signal at the parent's end, and for the time after a request was made.
+    """
     os.read(0, 1)
     time.sleep(_WITHDRAW_SECONDS)
     os._exit(1)
@@ -335,7 +338,10 @@ class RayDriver:
         self._asks_for_machines = False
 
     def serve(self) -> None:
-        """Until the link closes."""
+        """Takes requests until the link closes, which raises `LinkClosed`.
+
+        Each is served on a daemon thread of its own.
+        """
         while True:
             request = decode_request(self._link.receive())
             if isinstance(request, RequestMachines):
@@ -458,7 +464,10 @@ class RayDriver:
             return
 
     def _leave_if_headless(self, why: str) -> None:
-        """Without a head, Ray ends this process soon, and would leave the actors behind."""
+        """Ends the actors and this process if the cluster's head is gone.
+
+        Ray would end the process and leave the actors behind.
+        """
         if not self._lines.is_gone(_HEAD):
             return
         for opened in list(self._actors.values()):
@@ -471,7 +480,7 @@ class RayDriver:
     # -- machines
 
     def _request(self, bundles: tuple[Bundle, ...]) -> None:
-        """On the main thread. The last request counts, and one thread passes it on, so that none is overtaken."""
+        """Takes the last request for machines, which one thread passes on in order. Called on the main thread."""
         self._wanted = bundles
         self._asked.set()
         if not self._asks_for_machines:

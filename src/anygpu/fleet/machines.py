@@ -1,4 +1,8 @@
-"""The devices of a cluster's machines: what was found there, how fast it is from here, and what is gone."""
+"""The devices of a cluster's machines: what was found there, how fast it is from here, and what is gone.
+
+`Machines` probes each machine once, in the background for those that come later. A device that fails is set aside and
+offered again after a while; everything that is not offered has a reason, which users see.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +145,7 @@ class Machines:
         timer.start()
 
     def _offer_again(self, name: str) -> None:
-        """Unless its machine is not there, or it is back already."""
+        """Offers a device again that was set aside, unless its machine is gone or the device is back already."""
         with self._lock:
             found = self._aside.get(name)
             if found is None or self._cluster.ended is not None or found.node.id not in self._cluster.nodes:
@@ -164,7 +168,7 @@ class Machines:
             self._probe_again_later(node)
 
     def _probe_again_later(self, node: ClusterNode) -> None:
-        """If a part of it did not answer, which a busy machine does not: its devices would be missing for good."""
+        """Probes a machine again later if a part of it did not answer, as a busy machine may not."""
         with self._lock:
             attempt = self._again.get(node.id, 0)
             may_change = any(_may_change(each) for each in self._unavailable[node.id])

@@ -113,7 +113,7 @@ class Connected(WireRecord, frozen=True, tag="connected"):
 
 
 class NodeProbed(WireRecord, frozen=True, tag="probed"):
-    """What a probe found on a machine."""
+    """The devices of a machine, as a probe found them."""
 
     devices: tuple[Device, ...]
     unavailable: tuple[Unavailable, ...]

@@ -1,4 +1,8 @@
-"""The devices of a fleet: those of this machine, as every call here uses them, and those of others."""
+"""The devices of a fleet: those of this machine, as every call here uses them, and those of others.
+
+`FleetRegistry` is a `DeviceRegistry` whose devices with a machine in their name are opened there, as `ActorWorker`; all
+others are passed on to the registry of this process.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +186,7 @@ class FleetRegistry(DeviceRegistry):
         return device_id in self._underway or (device_id, "actor") in self._replacing
 
     def actor_ended(self, device_id: str) -> None:
-        """The actor of a device is gone. It is opened again at once, and not when somebody needs it."""
+        """The actor of a device is gone: opens another one in the background, unless that was done a moment ago."""
         now = time.monotonic()
         if now - self._reopened.get(device_id, -REOPEN_SECONDS) < REOPEN_SECONDS:
             return  # one that dies again and again is opened when somebody needs it

@@ -87,7 +87,7 @@ class Relay:
         self._missed = 0
 
     def serve(self) -> str:
-        """Until the worker lets go, or the actor is lost: why it ended."""
+        """Relays tasks until the worker lets go or the actor is lost, and returns why it ended."""
         try:
             while True:
                 envelope = self._next()
@@ -106,17 +106,20 @@ class Relay:
             return str(error)
 
     def kill(self) -> None:
-        """From another thread: end the actor, and whatever is open there."""
+        """Ends the actor, and whatever is open there. Any thread may call it."""
         self.killed = True
         self._actor.kill()
 
     def lose(self, why: str) -> None:
-        """From another thread: the actor is lost, and the worker hears of it at once, whatever waits here for Ray."""
+        """Marks the actor as lost. The worker hears of it at once, though this thread may wait for Ray.
+
+        Any thread may call it.
+        """
         self.lost = why
         self._link.shut_down()
 
     def leave(self) -> None:
-        """From another thread: let the actor end itself, which works without a head."""
+        """Lets the actor end itself, which works without a head. Any thread may call it."""
         self._actor.leave()
 
     def close(self) -> None:
@@ -126,7 +129,7 @@ class Relay:
         self._link.close()
 
     def _next(self) -> Envelope | None:
-        """The next task; without one the actor is told that somebody is still there."""
+        """Returns the next task; `None` if none came for a while, when the actor is pinged so that it stays."""
         try:
             envelope = child_messages.decode_envelope(self._link.receive(IDLE_SECONDS))
         except TimeoutError:
@@ -150,7 +153,7 @@ class Relay:
         raise _silent()
 
     def _tell_dropped(self) -> None:
-        """Memory can be freed there; nobody waits for that."""
+        """Tells the actor which arrays it may free, without waiting for an answer."""
         if self._dropped:
             dropped, self._dropped = tuple(self._dropped), []
             self._actor.ask(messages.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)

@@ -1,4 +1,9 @@
-"""How many machines a fleet asks for. Decisions on plain values: nothing here knows Ray, a thread or a clock."""
+"""How many machines a fleet asks for.
+
+The first part decides on plain values, without Ray, a thread or a clock: `Demand` says how many units the waiting tasks
+need, `Asking` how many of them the autoscaler is asked for after a refusal, `explain` why machines do not come, and
+`Idleness` which may go. `Scaler`, at the end, is the thread that applies all this to a fleet.
+"""
 
 from __future__ import annotations
 
@@ -127,6 +132,10 @@ class Asking:
         return min(wanted, self._limit)
 
     def refused(self, now: float, count: int, provided: int) -> None:
+        """A request for `count` bundles was refused.
+
+        From now on about half as many are asked for, but not fewer than there are, and never as many as were refused.
+        """
         if count < 1:
             return
         self._refused = count if self._refused is None else min(count, self._refused)
@@ -204,7 +213,7 @@ def explain(shortage: Shortage, nodes: Sequence[ClusterNode]) -> str | None:
 
 
 def _lacking(bundle: Bundle, nodes: Sequence[ClusterNode]) -> str:
-    """Which resource or label nobody has."""
+    """Returns which resource or label of the bundle no machine has, as part of a sentence."""
     for name, number in bundle.resources.items():
         if not any(node.resources.get(name, 0.0) >= number for node in nodes):
             return f"{name}: {number:g} is in none"
@@ -238,7 +247,7 @@ class Idleness:
         self._last: dict[str, tuple[int, float]] = {}
 
     def look(self, now: float, uses: Mapping[str, Use]) -> list[str]:
-        """Those whose machines may be given back."""
+        """Returns the devices that have been idle for so long that their machines may be given back."""
         found = []
         for name, use in uses.items():
             done, since = self._last.get(name, (-1, now))

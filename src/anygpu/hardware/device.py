@@ -220,7 +220,7 @@ class Unavailable(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
 
 
 def unknown_facts(reason: str, *names: str) -> dict[str, str]:
-    """The same reason for several facts."""
+    """Returns the same reason for several facts."""
     return dict.fromkeys(names, reason)
 
 

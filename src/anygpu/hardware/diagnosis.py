@@ -1,6 +1,7 @@
 """Why is my GPU not used? Causes and fixes, from what the probes found and what the machine says of itself. Pure.
 
-What no cause explains is still passed on in the probe's own words: nothing that was found is left out.
+Each rule is a function of the case that yields findings; `RULES` has their order, and `diagnose` applies them. What no
+rule explains is still passed on in the probe's own words: nothing that was found is left out.
 """
 
 from __future__ import annotations

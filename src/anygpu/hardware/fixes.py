@@ -141,7 +141,7 @@ def _torch_index(card: Card | None) -> str | None:
 
 
 def _serves_cuda_13(card: Card) -> bool:
-    """Unless driver or card are known to be too old: it needs a driver of its own time, and Turing or newer."""
+    """Whether a build for CUDA 13 may work: unless the driver is known to be older, or the card older than Turing."""
     return not () < version(card.driver_api) < (13,) and not () < version(card.compute_capability) < (7, 5)
 
 

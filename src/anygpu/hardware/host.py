@@ -35,7 +35,7 @@ def memory_free() -> int:
 
 
 def cores() -> int | None:
-    """Without what one core pretends to be; `None` where the system does not say."""
+    """Returns the number of physical cores; `None` where the system does not say."""
     import psutil
 
     return psutil.cpu_count(logical=False)
@@ -65,7 +65,7 @@ def own_processes(program: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _host_memory(meminfo: str = "/proc/meminfo") -> tuple[int, int]:
-    """In all, and available."""
+    """Returns the machine's total and available memory in bytes."""
     with contextlib.suppress(OSError, KeyError, ValueError, IndexError):  # elsewhere than on Linux
         lines = (line.partition(":") for line in _text(meminfo).splitlines())
         kilobytes = {name: int(value.split()[0]) for name, _, value in lines}

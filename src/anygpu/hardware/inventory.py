@@ -1,4 +1,9 @@
-"""The result of probing a machine, and the doctor's case: which GPUs there are, and how they are reached."""
+"""The result of probing a machine, and the doctor's case: which GPUs there are, and how they are reached.
+
+`Inventory` is what probes found, with each device assigned to its card. Functions below it say that in words, the same
+on a terminal and in a notebook. `DiagnosisContext` is what the rules of the doctor look at, and `Finding` what they
+say.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +215,7 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
 
     @property
     def _cards(self) -> list[Card]:
-        """Without the processor, without TPUs, and without those that are one of the others under another name."""
+        """Returns the cards that are GPUs. The processor, TPUs and second names of other cards are left out."""
         not_gpus = {device.card for device in self.inventory.devices if device.kind != "gpu"}
         return [card for card in self.inventory.cards if card.id not in not_gpus | {"cpu"} and not _is_doubtful(card)]
 

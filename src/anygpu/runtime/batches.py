@@ -95,7 +95,7 @@ class Batch:
 
     @property
     def how(self) -> str:
-        """For receipts."""
+        """The launch in words, for receipts."""
         padded = f", padded to {self.size}" if self.size > self.taken else ""
         return f"in one launch of {self.taken} calls{padded}"
 

@@ -1,4 +1,9 @@
-"""The future that `submit` returns, and the progress of calls with many items."""
+"""The future that `submit` returns, and the progress of calls with many items.
+
+`Future` is a `concurrent.futures.Future` that can be awaited and has a receipt. Before it come short pauses for event
+loops, and what a lane's thread reports when it waits for another task: its place is taken by a spare thread meanwhile.
+`FutureLock` replaces the condition of the standard library's future.
+"""
 
 from __future__ import annotations
 
@@ -346,7 +351,10 @@ class Future(concurrent.futures.Future[Any]):
         return self._cancel_task(self)
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """As in `concurrent.futures`, but every exception of the callback is logged: it must not end a lane thread."""
+        """Adds a callback as in `concurrent.futures`.
+
+        Every exception of it is logged, as it must not end a lane's thread.
+        """
         super().add_done_callback(partial(_call_back, fn))
 
     def cancelled(self) -> bool:

@@ -1,4 +1,8 @@
-"""Tasks on their way into the queue, and out of it when their time is over."""
+"""Tasks on their way into the queue, and out of it when their time is over.
+
+`Intake` takes submissions from callers that must not wait for the queue's lock, above all from event loops, and admits
+them on a thread. `Deadlines` is the thread that expires tasks, over `DeadlineHeap`, which has no thread or clock.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The work of a lane thread: run tasks alone or in batches, retry failures, and deliver results."""
+"""The work of a lane thread: run tasks alone or in batches, retry failures, and deliver results.
+
+`LaneWorker.serve` takes the jobs that a lane got from the queue: it plans those of an unknown kind, runs a batch where
+that pays, and the rest one by one. After a failure the task's state machine decides what follows. Nothing here holds
+the scheduler's lock while a device works.
+"""
 
 from __future__ import annotations
 

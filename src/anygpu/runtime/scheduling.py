@@ -1,4 +1,8 @@
-"""The scheduler: waiting tasks, the lanes that run them, cancellation and deadlines."""
+"""The scheduler: waiting tasks, the lanes that run them, cancellation and deadlines.
+
+One lock guards the queue, the lanes and all accounts; it is not held while a device works. Each lane has threads that
+run `_work`; more are started for tasks that others wait for, and for large ones whose transfers can overlap.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ class Scheduler:
     ) -> None:
         """Makes a scheduler without threads or lanes; `make_job` checks a submission and makes its job.
 
-        One lock guards the queue, the lanes and all accounts. Tasks run, and futures are resolved, without it.
+        One lock guards the queue, the lanes and all accounts. Tasks run without it.
         """
         self._planner = planner
         self._make_job = make_job

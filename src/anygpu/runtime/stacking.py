@@ -1,4 +1,8 @@
-"""Several calls as one: arguments stacked and results split, of programs and, by their rows, of opaque tasks."""
+"""Several calls as one: arguments stacked and results split, of programs and, by their rows, of opaque tasks.
+
+The first part stacks the inputs of traced programs along a new axis. The second joins the rows of opaque tasks, once it
+is proved that rows are independent, and learns from times whether that pays.
+"""
 
 from __future__ import annotations
 
@@ -247,7 +251,11 @@ class OpaqueBatches:
         call.planner.background.submit(lambda: self._proved(call, name))
 
     def _proved(self, call: Call, name: str) -> None:
-        """In the background."""
+        """Lets the engine prove that rows are independent, with a few rows of the call.
+
+        Without a proof nothing is stacked. Runs in the background. Whatever is raised there is the reason why calls run
+        one by one.
+        """
         try:
             worker: Any = call.planner.worker(name, call.site.options)
             prove = getattr(worker.engine, "independence", None)

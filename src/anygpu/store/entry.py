@@ -1,4 +1,8 @@
-"""The entries of a store: keys, holders and leases; and its lock, with deferred calls of finalizers."""
+"""The entries of a store: keys, holders and leases; and its lock, with deferred calls of finalizers.
+
+Finalizers run on any thread, in the middle of anything, so they never wait for the lock: `DeferredLock` makes their
+calls when it is released. `NamedEntry` is one name of a store; `Lease` keeps its tensor on the device for a while.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ class DeferredLock:
         self.anew()
 
     def anew(self) -> None:
-        """Also called in a forked child, where no thread is left to release the lock."""
+        """Makes a new lock: at the beginning, and in a forked child, where no thread is left to release the old one."""
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
 

@@ -1,4 +1,8 @@
-"""The names of a store: their holders, insertion under a name, and a store as one model sees it."""
+"""The names of a store: their holders, insertion under a name, and a store as one model sees it.
+
+`Names` maps keys to entries and removes an entry with its last reference or lease. `Insertion` decides for what is put
+whether an equal content is shared, and brings it in. `Namespace` is the public view of one model.
+"""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class ReservedSegment:
 
 
 def layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
-    """Where each begins in one segment, and how long that is."""
+    """Returns the offset of each tensor in one segment, aligned, and the length of the whole."""
     offsets, end = [], 0
     for spec in specs:
         offsets.append(end)
@@ -235,7 +235,7 @@ def tensor(memory: mmap.mmap, entry: SegmentEntry) -> HostArray:
 
 
 def same_bytes(one: HostArray, other: HostArray) -> bool:
-    """Also where both have NaNs. In pieces, so that it ends at the first that differs."""
+    """Whether both have the same bytes, NaNs included. It compares in pieces, and ends at the first that differs."""
     flat = other.reshape(-1).view(np.uint8)
     return all(np.array_equal(piece, flat[begin : begin + len(piece)]) for begin, piece in _pieces(one))
 

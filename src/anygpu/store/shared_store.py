@@ -471,7 +471,10 @@ class SharedTensors:
         return memory
 
     def _discard(self, name: str) -> None:
-        """Unless the directory has it: an interruption may come when a publication is as good as done."""
+        """Removes a segment unless the directory has it.
+
+        An interrupt may come when its publication is as good as done.
+        """
         with contextlib.suppress(StoreError), self._mutex, self._using(), self._folder.locked():
             if name and name not in self._directory().segments():
                 self._folder.remove(name)

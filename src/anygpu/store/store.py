@@ -1,4 +1,9 @@
-"""`Store`: named tensors, shared by their holders, on the device as long as there is room."""
+"""`Store`: named tensors, shared by their holders, on the device as long as there is room.
+
+The class joins the parts of a store and holds their one lock: names and holders (`names`), contents and their copies
+(`tiers`), what moves when (`policy`), equal contents (`deduplication`), files and shared memory (`backings`). A method
+that changes something runs to its end also when Ctrl-C comes.
+"""
 
 from __future__ import annotations
 
@@ -197,7 +202,7 @@ class Store:
             return tensor_of(self._names.find(key))
 
     def namespace(self, namespace: Path) -> Namespace:
-        """The same store with a namespace of its own."""
+        """Returns the same store under a namespace: names there are its own, and tensors are shared."""
         return Namespace(self, namespace)
 
     def names(self, namespace: Path | None = None) -> list[str]:

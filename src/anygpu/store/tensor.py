@@ -1,4 +1,8 @@
-"""`Tensor`: an array that a store keeps by name and brings to its device when it is used; and views of tensors."""
+"""`Tensor`: an array that a store keeps by name and brings to its device when it is used; and views of tensors.
+
+The first part decides whether a view of a tensor can share its memory on an engine, and says why not where it cannot.
+`Tensor` itself is an `Array` whose buffer is found anew at each use, as the store may have moved it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The contents of a store on the device, the host and disk, and their moves. The caller must hold the store's lock."""
+"""The contents of a store on the device, the host and disk, and their moves. The caller must hold the store's lock.
+
+`Folder` is the part of the disk that a store owns. `Tiers` keeps every content with its copies, makes room by the moves
+that the policy returns, and counts what was copied. The lock is released around copies, during which a content is
+marked as moving.
+"""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class ProcessWorker:
         by_port: bool | None = None,
         memory_kind: SegmentKind | None = None,
     ) -> ProcessWorker:
-        """In a new child. Raises `DeviceUnavailable` where none can be started."""
+        """Starts a child and returns its worker; raises `DeviceUnavailable` where none can be started."""
         try:
             child = Child(ServeRequest(), serves=True, by_port=by_port)
         except OSError as error:

@@ -1,4 +1,8 @@
-"""One driver: the real dispatcher, routing, lane worker and state machine, with lanes that are events of the clock."""
+"""One driver: the real dispatcher, routing, lane worker and state machine, with lanes that are events of the clock.
+
+Where a real lane has threads, `SimulatedLane` has events; where a real device computes, `SimulatedDriver._launch`
+schedules an answer. Everything that decides is the code that runs in production, and is measured here.
+"""
 
 from __future__ import annotations
 

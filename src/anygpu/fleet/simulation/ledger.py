@@ -1,4 +1,8 @@
-"""The outcome of every task: none may be lost, and none may have two."""
+"""The outcome of every task: none may be lost, and none may have two.
+
+`SimulatedFuture` stands in for a future and reports its end to the `Ledger`; `DecisionMeter` measures what our own code
+takes for a decision.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A scenario of a simulated fleet: devices, links, tasks, arrivals and faults, and how long each takes."""
+"""A scenario of a simulated fleet: devices, links, tasks, arrivals and faults, and how long each takes.
+
+`Scenario` is the user's description. Below it are the times of arrivals, the clock that goes from event to event, and
+the simulated nodes, devices and planner that a driver is given in place of real ones.
+"""
 
 from __future__ import annotations
 
@@ -231,7 +235,10 @@ def _bursts(rate: float, size: int) -> Iterator[float]:
 
 
 def _diurnal(rate: float, period: float, swing: float, draw: random.Random) -> Iterator[float]:
-    """By thinning: of moments at the highest rate, as many are kept as the rate of their time is of that."""
+    """Yields times whose rate swings with the period, without end.
+
+    It thins a Poisson process of the highest rate: each of its times is kept with the probability that its moment has.
+    """
     highest = rate * (1 + swing)
     for now in _poisson(highest, draw):
         if draw.random() * highest <= rate * (1 + swing * math.sin(2 * math.pi * now / period)):
@@ -265,7 +272,7 @@ class EventClock:
         heapq.heappush(self._events, (when if when > self.now else self.now, next(self._numbers), call, given))
 
     def run(self) -> None:
-        """Until somebody stops it, or nothing is left to happen."""
+        """Calls what is scheduled, until the clock is stopped or nothing is left."""
         events, pop = self._events, heapq.heappop
         while events and not self.stopped:
             self.now, _, call, given = pop(events)

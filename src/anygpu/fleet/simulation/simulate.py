@@ -1,4 +1,8 @@
-"""Runs a scenario: devices and drivers are made, tasks arrive, things fail, until every task has come to an end."""
+"""Runs a scenario: devices and drivers are made, tasks arrive, things fail, until every task has come to an end.
+
+`simulate` is the way in, and `SimulationReport` what comes of it. `_Run` makes the parts of a scenario and schedules
+arrivals and faults; what drivers do about them is in `anygpu.fleet.simulation.driver`.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +82,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def same_every_time(self) -> SimulationReport:
-        """Without what was measured, for comparisons."""
+        """Returns the report without the times of our own code, which differ from run to run."""
         return msgspec.structs.replace(
             self, decision_seconds=0.0, real_seconds=0.0, processor_seconds=0.0, preparing_seconds=0.0
         )
@@ -317,6 +321,10 @@ class _Run:
         self.clock.at(self.clock.now + self._draw.expovariate(rate), self._node_dies, rate)
 
     def _link_is_cut(self, rate: float) -> None:
+        """The link to a machine is cut for a while.
+
+        Its devices are lost if that lasts long enough for the driver to see it; otherwise their answers are only late.
+        """
         faults, now = self._scenario.faults, self.clock.now
         for device in self._draw.choice(self.nodes).devices:
             if faults.link_cut > faults.link_seen:

@@ -1,4 +1,9 @@
-"""The files of each kind of deployment, as texts; and writing them."""
+"""The files of each kind of deployment, as texts; and writing them.
+
+`TemplateOptions` is what can be chosen, and checks it: everything ends up in a file, and no text is quoted. One
+function for each kind of deployment returns file names and texts, from the templates beside this module. Only
+`write_files` touches a disk.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Looks at cards again and again: loads and powers that are counters are those since the last look."""
+"""Looks at cards again and again: loads and powers that are counters are those since the last look.
+
+`UsageReader` chooses the source of each device: NVML for NVIDIA's cards, sysfs for AMD's and Intel's, procfs for the
+processor and for software on it. A driver that hangs is asked on a thread of its own, and costs only its readings.
+"""
 
 from __future__ import annotations
 
@@ -283,7 +287,10 @@ class UsageReader:
         self._energy: dict[str, linux_cards.Energy] = {}
 
     def read(self, devices: Sequence[Device], workers: WorkerProcesses | None = None) -> dict[str, Usage]:
-        """By the devices' ids; devices of one card have the same record. `workers` are the processes of a device."""
+        """Returns the use of each device by its id; devices of one card have the same record.
+
+        `workers` tells the processes that have a device open, which is all that is known of devices that are software.
+        """
         workers = package.worker_processes if workers is None else workers
         opened = {device.id: tuple(workers(device.id)) for device in devices if device.software}
         before, after = self._counters, self._read_counters(opened)

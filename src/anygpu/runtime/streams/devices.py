@@ -75,7 +75,7 @@ class Stream(NamedTuple):
 
     @property
     def axes(self) -> tuple[int | None, ...]:
-        """For each result, the axis that is split; `None` if it is the same in every chunk."""
+        """The axis of each result that is split; `None` if the result is the same in every chunk."""
         return self.way.outputs if self.way is not None else (None,) * len(self.program.outputs)
 
     def piece(self, start: int, stop: int) -> Program:
@@ -148,7 +148,7 @@ def recorded(
 
 
 def returned_by(traced: Traced) -> list[int | None]:
-    """For each leaf of the return value, its index among the program's results; `None` if it is not a result."""
+    """Returns for each leaf of the return value its index among the program's results; `None` if it is not a result."""
     return traced.results_returned
 
 
@@ -352,7 +352,11 @@ class StreamDevices:
     # -- preparing
 
     def _prepare(self, length: int) -> None:
-        """In the background: open devices that are promising, and compile for them, while chunks go on elsewhere."""
+        """Opens devices that are promising, and compiles for them, while chunks go on elsewhere.
+
+        Runs in the background. Each is judged by its first chunk before the next one is opened, as that decides whether
+        another one is worth it.
+        """
         planner, piece = self._planner, self._stream.piece(0, min(length, self._stream.length))
         with contextlib.suppress(AnyGPUError):
             for offer in sorted(self._predicted(length), key=lambda offer: offer.predicted):

@@ -1,4 +1,8 @@
-"""Streams of functions that are called with each item, or with each chunk, as if there were no others."""
+"""Streams of functions that are called with each item, or with each chunk, as if there were no others.
+
+Each call is placed like any call of an offloaded function, and results are written in order. Functions whose chunks are
+parts of one program are in `anygpu.runtime.streams.streaming`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A pipeline of three stages, which read, compute and write at once, and the report of its stream."""
+"""A pipeline of three stages, which read, compute and write at once, and the report of its stream.
+
+`overlap` runs the stages: reading and writing on threads of their own, computing on the caller's. `Channel` bounds what
+is between two stages, and `StageState` ends all of them with the first error. `Streamed` and `Clock` are the report.
+"""
 
 from __future__ import annotations
 

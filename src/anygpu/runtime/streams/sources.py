@@ -50,7 +50,7 @@ class StreamSource(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """In the machine's own byte order."""
+        """The dtype of what is read, in the machine's own byte order."""
 
     @property
     def in_memory(self) -> bool:
@@ -89,7 +89,7 @@ _ENDS = 4096
 
 
 class InFile:
-    """In one span of a file."""
+    """An array in one span of a file."""
 
     in_memory = False
     grain = None
@@ -349,7 +349,7 @@ def _folder(location: str) -> Path:
 
 
 class InZarr:
-    """In the chunks of a zarr array."""
+    """An array in the chunks of zarr."""
 
     in_memory = False
 

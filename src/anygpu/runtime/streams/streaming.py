@@ -183,7 +183,7 @@ class _Run:
         return flying * (self._rows_in + self._rows_out) * length + shared + self._executor.bytes_for(length)
 
     def _bytes_ahead(self, length: int, flying: int) -> int:
-        """The same, if another chunk is on its way to the device at the same time."""
+        """Returns the memory as `_bytes_at` does, with another chunk on its way to the device at the same time."""
         shared = (self._rows_in + self._rows_out) * length
         return self._bytes_at(length, flying) + shared + self._executor.bytes_for(length)
 

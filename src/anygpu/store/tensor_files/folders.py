@@ -92,7 +92,7 @@ class TensorFolder:
 
     @property
     def copied_bytes(self) -> int:
-        """The same as for a file, summed over the files that were used."""
+        """Bytes that `values` has copied, over all files that were used, because NumPy has no bfloat16."""
         return sum(each.copied_bytes for each in self._files.values() if isinstance(each, TensorFile))
 
     def file(self, name: str) -> TensorFile:

@@ -67,7 +67,7 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def numpy_dtype(self) -> np.dtype[Any] | None:
-        """In the byte order of the file; `None` where NumPy has no such type."""
+        """NumPy's type in the byte order of the file; `None` where NumPy has no such type."""
         return _NUMPY.get(self.dtype)
 
     def __str__(self) -> str:
@@ -244,7 +244,10 @@ class FileRange(NamedTuple):
 
 
 def in_npy(path: Path) -> FileRange:
-    """Where the numbers of a .npy file are: their dtype, shape, order and offset. Raises `InvalidTensorFile`."""
+    """Returns the range of a .npy file's numbers: their dtype, shape, order and offset.
+
+    Raises `InvalidOption` for what is no .npy file, has Python objects in it, or is shorter than its header says.
+    """
     with path.open("rb") as file:
         try:
             version = np.lib.format.read_magic(file)

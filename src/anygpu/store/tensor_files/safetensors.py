@@ -123,7 +123,7 @@ class TensorFile:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In the order of the header."""
+        """The names of all tensors, in the order of the header."""
         return self._names
 
     @property
@@ -167,7 +167,10 @@ class TensorFile:
         return found
 
     def bits(self, name: str) -> HostArray:
-        """The same as unsigned integers of equal width: a view for every type of whole bytes, including bfloat16."""
+        """Returns the tensor's values as unsigned integers of equal width, as a view.
+
+        It raises for types of less than a byte.
+        """
         entry = self._entry(name)
         if BITS[entry.dtype] % 8:
             raise self._unknown(name, entry)

@@ -29,7 +29,7 @@ class Unfinished:
     """A file that is being written. `token` is in its name, and in those of other files that belong to it."""
 
     def __init__(self, folder: Path, *, like: os.stat_result | None) -> None:
-        """For a new file in the folder, with the permissions of the file that it replaces."""
+        """Names a new file in the folder, which `begin` creates with the permissions of the file that it replaces."""
         self._folder = folder
         self._like = like
         self._name()

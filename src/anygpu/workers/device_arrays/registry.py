@@ -1,4 +1,9 @@
-"""The devices of this process, each with a handle for arrays and the worker that has it open."""
+"""The devices of this process, each with a handle for arrays and the worker that has it open.
+
+`DeviceRegistry` finds devices by name, opens their workers when they are used, replaces those that die, and closes all
+at exit. Engines that may crash are probed and opened in child processes, the others are loaded here. `registry` is the
+one of this process.
+"""
 
 from __future__ import annotations
 
@@ -348,7 +353,7 @@ class DeviceRegistry:
         isolation: Isolation | None = None,
         meanwhile: Callable[[float], AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        """Open a device again whose worker has died, in the background: who needs it waits, and nobody else does.
+        """Opens a device again whose worker has died, in the background: only those who need it wait.
 
         `meanwhile` is held as long; it is told the seconds that this is expected to take. Where it cannot be opened,
         the next who needs it is told why. A worker in this process is opened at once.
@@ -443,7 +448,7 @@ class DeviceRegistry:
         return self._probe([entry for entry in catalogue() if entry.name in names], low_priority=low_priority)
 
     def remembered(self, names: Collection[str]) -> set[str]:
-        """Those of these engines for which no child has to be started: a probe of the last day still holds."""
+        """Returns those of these engines for which no child has to be started: a probe of the last day still holds."""
         from anygpu.workers.discovery import remembered
 
         return remembered([entry for entry in catalogue() if entry.name in names])
