@@ -24,8 +24,7 @@ from anygpu.plan.calibration import Calibration, Curve, Transfer, amount_of, ass
 from anygpu.plan.fusion import structure_of
 from anygpu.plan.microbenchmarks import trials
 from anygpu.plan.predicting import predict
-from anygpu.program.costs import node_cost
-from anygpu.program.graph import Program
+from anygpu.program.graph import Program, node_cost
 from anygpu.program.primitives import Spec
 from anygpu.receipts.receipt import Phases
 from anygpu.testing import FakeProcessors, ManualClock

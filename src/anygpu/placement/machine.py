@@ -307,7 +307,7 @@ def usable_bytes(device: Device) -> int | None:
 @cache
 def numpy_device() -> Device:
     """NumPy's device, which is asked for the processor's memory: not before somebody wants to know."""
-    from anygpu.engines.numpy.engine import NumpyEngine
+    from anygpu.engines.numpy.lowering import NumpyEngine
 
     (device,) = NumpyEngine().discover()
     assert isinstance(device, Device)

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from anygpu.plan.calibration import amount_of
 from anygpu.program import primitives as p
-from anygpu.program.costs import OperationClass, node_costs
 from anygpu.program.dtypes import ITEMSIZE, KIND
 from anygpu.program.functions import FUNCTIONS
-from anygpu.program.graph import Program
+from anygpu.program.graph import OperationClass, Program, node_costs
 from anygpu.program.primitives import Primitive
 
 # -- the work of one kernel, as predictions count it

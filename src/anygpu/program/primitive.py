@@ -15,8 +15,8 @@ from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 
 if TYPE_CHECKING:
-    from anygpu.program.batching import Batched, Stack
     from anygpu.program.graph import Recorder
+    from anygpu.program.transforms import Batched, Stack
 
 __all__ = [
     "MAX_DIMENSIONS",

@@ -19,7 +19,7 @@ from anygpu.array.core.expression import Value, active_tracer, compute
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
 from anygpu.array.functions import matrices, products
-from anygpu.array.functions.contraction import diagonal_path, follow
+from anygpu.array.functions.matrices import diagonal_path, follow
 from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, promote
 from anygpu.program.functions import LinearFunction
 from anygpu.program.primitives import Linear, Permute, Reduce, Slice, product

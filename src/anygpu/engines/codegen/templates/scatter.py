@@ -14,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from anygpu.engines.codegen.target import SYNTAX, ComputeType, Dialect, Syntax, Target
-from anygpu.engines.codegen.templates import scan, sort
+from anygpu.engines.codegen.templates import sort
 from anygpu.engines.codegen.templates.stages import (
     Calls,
     Sink,
@@ -345,7 +345,7 @@ class _Writer:
             left_out=f"{unsorted}[number] = {at.axis};",
         )
         here = f"row * {at.positions} + i"
-        sorting = sort.stages(
+        sorting = sort.sort_stages(
             self.target,
             at.batch,
             at.positions,
@@ -392,7 +392,7 @@ class _Writer:
             tuple(f"{each.name}[row * {at.positions} + i] = value.part_{k + 1};" for k, each in enumerate(totals)),
             tuple(each.name for each in totals),
         )
-        return totals, scan.stages(
+        return totals, sort.scan_stages(
             self.target,
             columns,
             at.positions,
