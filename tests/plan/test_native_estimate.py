@@ -12,7 +12,8 @@ import pytest
 from anygpu.array.trace.tracing import record
 from anygpu.engines.cpu.engine import CpuEngine
 from anygpu.plan.calibration import Calibration, NativeSpeed, assumed
-from anygpu.plan.predicting import MOST_NODES, native_steps, predict
+from anygpu.plan.native_estimate import MOST_NODES, native_steps
+from anygpu.plan.predicting import predict
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 

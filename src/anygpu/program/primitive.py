@@ -193,6 +193,10 @@ class Primitive(msgspec.Struct, frozen=True, array_like=True, tag=str.lower, for
         """The most bytes that are read, when result and inputs have so many."""
         return sum(inputs)
 
+    def weight(self, dtype: DType) -> float:
+        """How many times as long an operation takes as most of its class do, when the result is of this type."""
+        return 1.0
+
     def in_single_precision(self) -> Primitive:
         """The same on 32-bit numbers: a type that is an attribute is narrowed."""
         return self

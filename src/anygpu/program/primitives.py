@@ -17,7 +17,7 @@ from anygpu.program.ops.source import *
 from anygpu.program.primitive import *
 from anygpu.program.primitive import Primitive as Primitive
 
-_FAMILIES = (source, elementwise, movement, along_axis, linear, along_axis, linear, custom)
+_FAMILIES = (source, elementwise, movement, along_axis, linear, custom)
 
 PRIMITIVES: tuple[type[Primitive], ...] = tuple(
     each

@@ -24,6 +24,14 @@ from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, promote
 from anygpu.program.functions import LinearFunction
 from anygpu.program.primitives import Linear, Permute, Reduce, Slice, product
 
+#: Exported by `anygpu.linalg`.
+__all__ = [
+    "EigResult", "EighResult", "LinAlgError", "QRResult", "SVDResult", "SlogdetResult", "cholesky", "cond", "cross",
+    "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "matmul", "matrix_norm", "matrix_power",
+    "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve", "svd",
+    "svdvals", "tensordot", "tensorinv", "tensorsolve", "trace", "vecdot", "vector_norm",
+]  # fmt: skip
+
 LinAlgError = np.linalg.LinAlgError
 
 

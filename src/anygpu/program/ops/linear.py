@@ -301,6 +301,10 @@ class Linear(Primitive, frozen=True):
 # -- discrete Fourier transforms
 
 
+#: From such a prime factor on, a transform is computed as a convolution.
+_LARGE_PRIME = 50
+
+
 class Fourier(Primitive, frozen=True):
     """The discrete Fourier transform along an axis. Forward is unscaled, inverse is divided by the length.
 
@@ -348,6 +352,10 @@ class Fourier(Primitive, frozen=True):
         whole = max(inputs[0], result, key=lambda spec: spec.shape[self.axis]).size
         return 5 * whole * ceil_log2(self.length) // half
 
+    def weight(self, dtype: DType) -> float:
+        # A length with a large prime factor makes it a convolution of more than twice that length.
+        return 4.0 if _largest_prime(self.length) > _LARGE_PRIME else 1.0
+
     def details(self, inputs: Sequence[Spec]) -> str:
         return f"of length {self.length} along axis {self.axis}"
 
@@ -357,3 +365,11 @@ class Fourier(Primitive, frozen=True):
 
     def miniature(self, inputs: Sequence[Spec]) -> Miniature | None:
         return Fourier(self.fn, 0, 2), on_lines(inputs)
+
+
+def _largest_prime(number: int) -> int:
+    """The largest prime factor."""
+    factor = 2
+    while factor * factor <= number:
+        number, factor = (number // factor, factor) if number % factor == 0 else (number, factor + 1)
+    return number
