@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from anygpu.base.typing import HostArray
-from anygpu.engines import tuner
+from anygpu.engines import Isolation, tuner
 from anygpu.engines.catalogue import catalogue
-from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import Lack, Memory, tuning_limited_to
 from anygpu.errors import DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device

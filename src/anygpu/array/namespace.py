@@ -43,7 +43,6 @@ from anygpu.array.functions.creation import (
     zeros,
     zeros_like,
 )
-from anygpu.array.functions.differences import diff
 from anygpu.array.functions.elementwise import *
 from anygpu.array.functions.manipulation import (
     broadcast_to,
@@ -59,6 +58,7 @@ from anygpu.array.functions.manipulation import (
     tile,
     unstack,
 )
+from anygpu.array.functions.numeric import diff
 from anygpu.array.functions.products import (
     matmul,
     tensordot,

@@ -90,15 +90,6 @@ def stages(
     return writer.latest() if fn == "set" else writer.totals()
 
 
-def checked_index_text(target: Target, name: str, index_type: ComputeType, length: int) -> str:
-    """A function for gathers: the index as i32 if it is inside of the axis, and 0 after a report if it is not."""
-    syntax = SYNTAX[target.dialect]
-    refused = [f"if ({_outside(syntax, index_type, length)}) {{", "    report(${pass}index);", "    return 0;", "}"]
-    index = f"${{taken}}{syntax.parameter('index', syntax.types[index_type])}"
-    integer = syntax.types["i32"]
-    return syntax.function(name, {}, integer, [*refused, f"return {syntax.cast(integer, 'index')};"], given=[index])
-
-
 def _outside(syntax: Syntax, index_type: ComputeType, length: int) -> str:
     # C converts the length by itself; WGSL does not.
     beyond = f"index >= {syntax.cast(index_type, str(length)) if syntax.dialect == 'wgsl' else length}"
