@@ -18,8 +18,7 @@ from anygpu.plan.choosing import DeviceChooser
 from anygpu.plan.fusion import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, doubt_about, predict
-from anygpu.program.costs import program_cost
-from anygpu.program.graph import Program
+from anygpu.program.graph import Program, program_cost
 
 if TYPE_CHECKING:
     from anygpu.placement.call_site import Programs

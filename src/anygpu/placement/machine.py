@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 import msgspec
-import numpy as np
 
 from anygpu.engines.catalogue import catalogue, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost
@@ -216,11 +215,11 @@ class MachineLook(ABC):
     def _look(self, *, pays: bool = False) -> None:
         """In the background: load what traces and predicts, and probe for devices."""
         from anygpu.array.trace.traced import Traced
-        from anygpu.array.trace.tracing import trace
+        from anygpu.array.trace.tracing import trace_small
         from anygpu.plan.fusion import structure_of
 
         # Recording loads modules when it first meets an operation: not in the time of a caller.
-        traced = trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
+        traced = trace_small()
         if isinstance(traced, Traced):
             # The same for predicting.
             structure_of(traced.program, fuses=True)
@@ -316,7 +315,7 @@ def usable_bytes(device: Device) -> int | None:
 @cache
 def numpy_device() -> Device:
     """NumPy's device, which is asked for the processor's memory: not before somebody wants to know."""
-    from anygpu.engines.numpy.engine import NumpyEngine
+    from anygpu.engines.numpy.lowering import NumpyEngine
 
     (device,) = NumpyEngine().discover()
     assert isinstance(device, Device)

@@ -16,9 +16,9 @@ import numpy as np
 
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
+from anygpu.engines import Isolation
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.host_arrays import numpy_dtype
-from anygpu.engines.isolation import Isolation
 from anygpu.engines.memory.resource import Block
 from anygpu.engines.protocol import Lack, Memory, tuning_limit
 from anygpu.errors import (
