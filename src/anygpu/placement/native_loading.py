@@ -11,7 +11,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 from anygpu.placement.history import hints
 from anygpu.placement.loading import NATIVE, native
 from anygpu.placement.switching import yielding
