@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 import anygpu as ag
+from anygpu.engines import Isolation
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.engines.isolation import Isolation
 from anygpu.errors import DeviceHung, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.offload import Offloaded

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.engines.isolation import Isolation
+from anygpu.engines import Isolation
 from anygpu.errors import DeviceHung, DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.options import Fallback

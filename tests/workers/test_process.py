@@ -23,7 +23,7 @@ import anygpu as ag
 from anygpu.array.trace.tracing import record
 from anygpu.engines.catalogue import catalogue
 from anygpu.engines.memory.pool import bucket_size
-from anygpu.engines.numpy.engine import NumpyEngine
+from anygpu.engines.numpy.lowering import NumpyEngine
 from anygpu.errors import DeviceHung, DeviceLost, DeviceUnavailable
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program

@@ -14,7 +14,7 @@ from anygpu.array.core.recording import apply, broadcast, normal_axes, normal_ax
 from anygpu.base.interrupts import float_errors
 from anygpu.engines.numpy.lowering import attended, erf
 from anygpu.nn.quantisation import Quantised, quantised_matmul, rows_of
-from anygpu.program.ops.contract import Attend
+from anygpu.program.ops.linear import Attend
 
 # -- activation functions and softmax
 

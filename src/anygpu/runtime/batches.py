@@ -36,8 +36,8 @@ from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.candidate_history import calls_between_samples
 from anygpu.plan.chunking import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.plan.predicting import predict
-from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
+from anygpu.program.transforms import vmap
 from anygpu.receipts.receipt import NetworkUse, Phases
 from anygpu.runtime.stacking import Marks, alike, as_given, covers, differing, rows_of, split, stack
 from anygpu.workers.worker import Ran, Worker

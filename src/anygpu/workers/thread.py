@@ -17,8 +17,8 @@ import numpy as np
 from anygpu.array.core.arguments import spec_of
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
+from anygpu.engines import Isolation
 from anygpu.engines.host_arrays import HOST_DTYPES, HostArrays
-from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import DirectRun, Executable, Lack, Lists, Memory, ProgramEngine, RunsDirectly
 from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.hardware.device import Device

@@ -24,7 +24,7 @@ from anygpu.placement.agreement.elementwise import (
 )
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType, is_inexact
-from anygpu.program.ops.contract import Attend
+from anygpu.program.ops.linear import Attend
 
 Floats = npt.NDArray[np.float64]
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from anygpu.array.functions.types import set_devices
 from anygpu.base import events
+from anygpu.engines import Isolation
 from anygpu.engines.catalogue import (
     EngineEntry,
     catalogue,
@@ -29,7 +30,6 @@ from anygpu.engines.catalogue import (
     why_cpu_is_numpy,
     why_only_when_named,
 )
-from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, MissingExtra
 from anygpu.hardware import usage
