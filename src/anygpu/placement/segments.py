@@ -57,8 +57,18 @@ class SegmentSite(NativeSite):
         #: What a thread computes.
         self._scripts = threading.local()
         super().__init__(known, (), HostNote(f"a segment of {task}", "it is new.", None))
+        self.trial = self._try
         if at_once:
             self._next_look = 0.0
+
+    def _try(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
+    ) -> Any:
+        """Run the segment, and have native code for it tried; its value."""
+        from anygpu.placement.native_calls import Called
+        from anygpu.placement.segment_trial import try_segment  # which was loaded with what compiles native code
+
+        return try_segment(self, Called(function, arguments, keywords, begin))
 
     def call_on_host(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """What NumPy gives, for what native code would return."""

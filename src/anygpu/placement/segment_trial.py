@@ -1,0 +1,92 @@
+"""A trial of native code for a segment: the caller copies what went in and came out, and waits for nothing else.
+
+A segment is a function that we have written, of its arrays and numbers alone. So it can be traced when the call is over
+and on another thread, which no function of a user's can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from anygpu.placement.native import again_after_errors, kept_calls, reported, traced_for, try_out
+from anygpu.placement.native_calls import Called, allowance, background, inputs_after, on_numpy
+from anygpu.placement.native_site import NativeSite
+from anygpu.placement.switching import yielding
+from anygpu.placement.trust import Filters, Trust, loud, modes_now, sample_of
+
+_clock = time.perf_counter
+
+
+def try_segment(site: NativeSite, call: Called) -> Any:
+    """Run a segment on NumPy, and have native code for it traced, compiled and compared in the background."""
+    allowance.earn(site.seconds - site.paid)
+    site.paid = site.seconds
+    why = loud(modes_now())
+    if why is not None or not (site.is_marked or allowance.affords_one()):
+        site.look_again(1.5)
+        return on_numpy(site, call)
+    site.wait()
+    site.tries += 1
+    with again_after_errors(site):
+        value = on_numpy(site, call)
+    begin = _clock()
+    copied = None
+    with contextlib.suppress(MemoryError):
+        copied = _copied(call.arguments, value)
+    if copied is None:
+        site.stay("its results are views, or there is no memory for copies.")
+    else:
+        copies, result = copied
+        job = partial(_trace_and_try, site, call._replace(arguments=copies), result, dict(modes_now()), Filters.now())
+        site.say("native code for it is being compiled and compared with numpy.")
+        background.submit(job)
+    allowance.spend(_clock() - begin)
+    return value
+
+
+def _copied(arguments: tuple[Any, ...], value: Any) -> tuple[tuple[Any, ...], Any] | None:
+    """Copies that lie in memory as these do; `None` where there are none, or where results share memory."""
+    results = value if isinstance(value, tuple) else (value,)
+    arrays = [each for each in results if isinstance(each, np.ndarray)]
+    given = [each for each in arguments if isinstance(each, np.ndarray)]
+    for number, each in enumerate(arrays):
+        if not each.flags.writeable or any(np.may_share_memory(each, other) for other in (*given, *arrays[:number])):
+            return None
+    copies: dict[int, Any] = {}
+    for each in (*given, *arrays):
+        if id(each) not in copies:
+            copies[id(each)] = copy = each.copy("K")
+            if copy.strides != each.strides:
+                return None
+    results = tuple([copies.get(id(each), each) for each in results])
+    return tuple([copies.get(id(each), each) for each in arguments]), results if isinstance(value, tuple) else results[0]
+
+
+def _trace_and_try(site: NativeSite, call: Called, value: Any, modes: dict[str, Any], filters: Filters) -> None:
+    """In the background: trace the segment with copies, and try out native code with what NumPy gave for them.
+
+    `modes` and `filters` are those of the call.
+    """
+    with reported(site):
+        begin = _clock()
+        with yielding(), np.errstate(**modes):
+            traced, heard = traced_for(site, call, None)
+            if traced is None:
+                return
+            found = kept_calls(site, call.function, traced) if site.is_marked and not heard else None
+            if found is not None:
+                site.use(found)
+                return
+            trust = Trust()
+            trust.flags = heard
+            given = inputs_after(site, call, traced, trust, value)
+            trust.heard = filters
+            if given is None:
+                return
+            sample = sample_of(traced, given, value, ours=False)
+        try_out(site, call.function, sample, trust, _clock() - begin)
