@@ -65,6 +65,9 @@ class _Use(TryAcquire):
             raise
         return True
 
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
 
 class _Abandoned(NamedTuple):
     """A call whose caller left before its answer came: what the child may still use, and what it may still make."""

@@ -161,6 +161,8 @@ class Staged(NamedTuple):
     operands: tuple[WireOperand, ...]
     #: Those that were uploaded for this call alone.
     own: tuple[int, ...]
+    #: The right of one call to have its arguments on the device while it waits: released when it starts, or fails.
+    seat: TryAcquire
 
 
 class Entered:
@@ -263,21 +265,16 @@ class Overlap:
         """Around a large call; `first` if its program is new to the child."""
         return Entered(self, nbytes, first)
 
-    def seat(self, until: float | None) -> TryAcquire:
-        """For `stage`: the right of one call to have its arguments on the device while it waits."""
-        return TryAcquire(self._seat, seconds_left(until))
-
     def stage(
         self,
         given: Sequence[Argument],
         specs: Sequence[Spec],
         until: float | None,
         number_of: Callable[[Handle], int],
-        seat: TryAcquire,
     ) -> Staged | None:
         """Upload the arguments if another large call runs meanwhile; `None` to go the ordinary way.
 
-        The caller releases `seat`, which may be acquired here, when its call has started or ended.
+        The caller releases the seat of what is returned when its call has started or ended.
         """
         side, others = self._there, self._inside - 1
         if not (self.possible and self.allowed):
@@ -290,14 +287,15 @@ class Overlap:
         if not self.possible or others < 1:
             return None
         # Behind the call that is staged now, and beside its run.
-        if not seat.acquire():
-            return None
-        if self._compiles or (self._too_many is not None and self._inside_bytes >= self._too_many):
-            seat.release()
-            return None
+        seat = TryAcquire(self._seat, seconds_left(until))
         own: list[int] = []
         operands: list[WireOperand] = []
         try:
+            if not seat.acquire():
+                return None
+            if self._compiles or (self._too_many is not None and self._inside_bytes >= self._too_many):
+                seat.release()
+                return None
             for argument, spec in zip(given, specs, strict=True):
                 if not isinstance(argument, np.ndarray):
                     operands.append(number_of(argument))
@@ -305,8 +303,9 @@ class Overlap:
                 own.append(next(self._numbers))
                 side.upload(own[-1], argument, spec, until)
                 operands.append(own[-1])
+            return Staged(tuple(operands), tuple(own), seat)
         except BaseException as error:
-            self.drop(Staged((), tuple(own)))
+            self.drop(own)
             seat.release()
             if isinstance(error, AllocationError):
                 self.crowded()
@@ -314,11 +313,10 @@ class Overlap:
                 raise
             # The ordinary way says what is wrong, if it still is.
             return None
-        return Staged(tuple(operands), tuple(own))
 
-    def drop(self, staged: Staged) -> None:
-        """The arguments are not wanted any more, if they are still there."""
-        for number in staged.own:
+    def drop(self, uploaded: Sequence[int]) -> None:
+        """Free the arguments that were uploaded for one call, if they are still there."""
+        for number in uploaded:
             self._connection.drop(number, 0)
 
     def fetch(

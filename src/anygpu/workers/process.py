@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from anygpu.base.interrupts import TryAcquire
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import EngineEntry
@@ -233,18 +232,18 @@ class ProcessWorker:
         overlap = self._overlap
         first = call.program.key not in self._connection.sent
         with overlap.enter(call.known.nbytes, first=first):
-            if not first:
-                seat = overlap.seat(call.until)
-                try:
-                    specs = [spec for spec, _, _ in call.known.inputs]
-                    staged = overlap.stage(call.arguments, specs, call.until, self._number_of, seat)
-                    if staged is not None:
-                        return self._run(call, staged, seat)
-                finally:
-                    seat.release()
-            return self._run(call)
+            if first:
+                return self._run(call)
+            specs = [spec for spec, _, _ in call.known.inputs]
+            staged = overlap.stage(call.arguments, specs, call.until, self._number_of)
+            if staged is None:
+                return self._run(call)
+            try:
+                return self._run(call, staged)
+            finally:
+                staged.seat.release()
 
-    def _run(self, call: _Call, staged: Staged | None = None, seat: TryAcquire | None = None) -> Ran:
+    def _run(self, call: _Call, staged: Staged | None = None) -> Ran:
         """Run a call. If it is `staged`, its arguments are on the device, and large results come while others run."""
         clock, overlap, connection, facts = time.perf_counter, self._overlap, self._connection, call.known.results
         fetches = staged is not None and sum([nbytes for _, _, nbytes in facts]) >= WORTH_FETCHING
@@ -271,8 +270,8 @@ class ProcessWorker:
                     apart = overlap.may_transfer and not call.timed
                     own = staged.own if staged is not None else ()
                     options = (operands, wanted, handles.start, call.wait, call.timed, apart, own)
-                    if seat is not None:
-                        seat.release()
+                    if staged is not None:
+                        staged.seat.release()
                     outcome = connection.send_program(
                         call.program,
                         lambda key, text: task_messages.Run(key, text, *options),
@@ -319,7 +318,7 @@ class ProcessWorker:
     def _abandon(self, staged: Staged | None, handles: range) -> None:
         """Drop the arguments and results of a call that failed, if it was staged."""
         if staged is not None:
-            self._overlap.drop(staged)
+            self._overlap.drop(staged.own)
             for number in handles:
                 self._connection.drop(number, 0)
 
