@@ -121,7 +121,7 @@ class DeferredSite:
         self.plain_calls += 1
         self.plain = min(self.plain, seconds)
 
-    def ran(self, seconds: float, run: _Run, segments: Segments, *, is_tried: bool) -> str | None:
+    def ran(self, seconds: float, run: DeferredRun, segments: Segments, *, is_tried: bool) -> str | None:
         """A deferred call took so long. Returns why calls go back to plain ones, if they do.
 
         `is_tried` is whether something else may make them faster soon.
@@ -335,7 +335,7 @@ class Deferred(Offloaded[P, R]):
                 whole.ran_on_host(_clock() - begin)
             return value, receipt
         trusts = self._trusts(arguments, keywords)
-        run = _Run(self._segments, self._function, trusts=trusts)
+        run = DeferredRun(self._segments, self._function, trusts=trusts)
         try:
             value = run(arguments, keywords)
         except BaseException as error:
@@ -439,7 +439,7 @@ def name_numpys_class(error: BaseException) -> None:
     )
 
 
-class _Run:
+class DeferredRun:
     """One deferred call."""
 
     def __init__(self, segments: Segments, function: Callable[..., Any], *, trusts: bool) -> None:
