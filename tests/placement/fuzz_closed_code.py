@@ -2,8 +2,8 @@
 
 They write in place, to views and through `out=`, put arrays and views of them into lists and dicts, branch on values,
 raise, call each other and themselves, with defaults and keywords, and use names that mean something else from call to
-call. Each is called with the same array twice, with overlapping ones and with arrays that somebody else has, on NumPy and
-deferred, and everything that can be seen afterwards is compared (see `hostile_functions`).
+call. Each is called with the same array twice, with overlapping ones and with arrays that somebody else has, on NumPy
+and deferred, and everything that can be seen afterwards is compared (see `hostile_functions`).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
         mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on", "ANYGPU_HISTORY": history}),
         mock.patch.object(loading.native, "is_ready", True),
         mock.patch.object(loading.segments, "is_ready", True),
-        mock.patch.object(switching, "pause", lambda seconds: None),
+        mock.patch.object(switching, "pause"),
         mock.patch.multiple(native_site, LEAST_FOR_NATIVE=0.0, BEFORE_NATIVE=0.0, BEFORE_ANOTHER_TRY=0.0),
         mock.patch.multiple(native, WORTH_TRYING=math.inf, OVERHEAD=-math.inf, _trace_seconds=lambda called: math.inf),
         mock.patch.multiple(
@@ -63,7 +63,7 @@ def tried_at_once() -> Iterator[None]:
         ),
         mock.patch.object(loading.native, "is_ready", True),
         mock.patch.object(loading.segments, "is_ready", True),
-        mock.patch.object(switching, "pause", lambda seconds: None),
+        mock.patch.object(switching, "pause"),
     ):
         yield
         settle()

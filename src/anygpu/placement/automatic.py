@@ -1,7 +1,7 @@
 """Functions that cannot be traced are deferred by themselves where their code shows that it is safe.
 
-When a trace has failed and calls have taken long enough, what is needed is loaded and the code of the function is looked
-at, both beside the calls (see `automatic_deferral`). `ANYGPU_DEFER=off` turns that off.
+When a trace has failed and calls have taken long enough, what is needed is loaded and the code of the function is
+looked at, both beside the calls (see `automatic_deferral`). `ANYGPU_DEFER=off` turns that off.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from anygpu.placement.native_loading import begin_segments
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.options import DEVICE
 
-#: Calls that take less are not deferred by themselves: each segment takes some fifty microseconds beside NumPy.
-LEAST_TO_DEFER = 1e-3
+#: Calls that take less are not deferred by themselves: the first deferred call takes some ten milliseconds more, and
+#: each segment of later ones some fifty microseconds beside NumPy.
+LEAST_TO_DEFER = 5e-3
 #: What the calls of a site have taken before its code is looked at.
 BEFORE_LOOKING = 1.0
 

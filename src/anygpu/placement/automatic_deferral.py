@@ -1,8 +1,8 @@
 """Calls that are deferred without the option: what is looked at before the first of them, and before each.
 
-The code of the function is looked at in the background. Where it can come to nothing but its arguments and what it makes
-itself (see `closed_code`), the next calls are deferred, under the rules of `deferred`: they go back where that is no
-gain.
+The code of the function is looked at in the background. Where it can come to nothing but its arguments and what it
+makes itself (see `closed_code`), the next calls are deferred, under the rules of `deferred`: they go back where that is
+no gain.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _record_something() -> None:
 
     segments = Segments("", something, Options(check="always"))
     given = np.linspace(0.0, 1.0, 4096)
-    for _ in range(4):
+    for _ in range(3):
         DeferredRun(segments, something, trusts=True)((given, given + 0.25), {})
 
 

@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.placement import native_calls
+from anygpu.placement import native_calls, switching
 from anygpu.placement.native import again_after_errors, kept_calls, reported, traced_for, try_out
 from anygpu.placement.native_calls import Called, background, inputs_after
 from anygpu.placement.segments import SegmentSite
 from anygpu.placement.switching import at_leisure
 from anygpu.placement.trust import Filters, Sample, Trust, loud, modes_now, sample_of
+
+#: Seconds before the background begins: the call that the segment is of would otherwise wait for Python's lock.
+_FIRST_PAUSE = 0.02
 
 _clock = time.perf_counter
 
@@ -64,12 +67,12 @@ def _copied(arguments: tuple[Any, ...], value: Any) -> tuple[tuple[Any, ...], An
     """Copies that lie in memory as these do; `None` where there are none, or where results share memory."""
     results = value if isinstance(value, tuple) else (value,)
     arrays = [each for each in results if isinstance(each, np.ndarray)]
-    given = [each for each in arguments if isinstance(each, np.ndarray)]
+    inputs = [each for each in arguments if isinstance(each, np.ndarray)]
     for number, each in enumerate(arrays):
-        if not each.flags.writeable or any(np.may_share_memory(each, other) for other in (*given, *arrays[:number])):
+        if not each.flags.writeable or any(np.may_share_memory(each, other) for other in (*inputs, *arrays[:number])):
             return None
     copies: dict[int, Any] = {}
-    for each in (*given, *arrays):
+    for each in (*inputs, *arrays):
         if id(each) not in copies:
             copies[id(each)] = copy = each.copy("K")
             if copy.strides != each.strides:
@@ -88,6 +91,7 @@ def _trace_and_try(
     `modes` and `filters` are those of the call.
     """
     operation = site.least / site.operations
+    switching.pause(_FIRST_PAUSE)
     with reported(site):
         begin = _clock()
         with at_leisure(operation), np.errstate(**modes):

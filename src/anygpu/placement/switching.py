@@ -13,7 +13,7 @@ from collections.abc import Iterator
 #: otherwise wait 5 ms for each of them.
 _SWITCH_SECONDS = 2e-4
 #: What is done at leisure takes such a share of one processor's time; and the longest pause.
-_SHARE, _LONGEST_PAUSE = 0.05, 1.0
+_SHARE, _LONGEST_PAUSE = 0.25, 0.5
 
 
 class _Switching:
