@@ -7,7 +7,6 @@ looked at, both beside the calls (see `automatic_deferral`). `ANYGPU_DEFER=off` 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -46,8 +45,8 @@ class Trial:
         elif not loading.segments.is_ready:
             begin_segments()
         elif not loading.segments.is_under_way():
+            from anygpu.placement.automatic_deferral import look  # it was loaded beside the calls
+
             site.wait()
-            # It was loaded beside the calls.
-            look: Any = sys.modules["anygpu.placement.automatic_deferral"].__dict__["look"]
             background.submit(partial(look, site, function, self._why))
         return on_numpy(site, Called(function, arguments, keywords, begin))

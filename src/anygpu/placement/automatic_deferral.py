@@ -47,7 +47,7 @@ def look(site: NativeSite, function: Callable[..., Any], why: str) -> None:
             why_not = f"{type(error).__name__}: {error}"
     if deferred is None or why_not is not None:
         why_not = str(why_not).rstrip(".")
-        site.stay(f"{why} With offload(deferred=True) it can run as it is; not by itself, because {why_not}.")
+        site.stay(f"{why} With offload(deferred=True) it can run as it is; not automatically, because {why_not}.")
     else:
         deferred.begin(site.key, site.least, MOST_LOST * site.seconds)
         site.use(DeferredCalls(site, function, deferred, found))

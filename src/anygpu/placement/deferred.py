@@ -522,9 +522,10 @@ class DeferredRun:
 
     def reason(self, back: str | None, *, by_itself: bool) -> str:
         segments = len(self._recorder.ended)
-        text = f"deferred: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
+        how = " automatically" if by_itself else ""
+        text = f"deferred{how}: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
         if by_itself:
-            text += "; without being asked to, because its code can reach nothing but its arguments"
+            text += "; it cannot be traced, and its code has no side effects beyond its arguments"
         return f"{text}; the next calls are plain, because {back}." if back else f"{text}."
 
     def how(self) -> str | None:
