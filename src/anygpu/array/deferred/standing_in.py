@@ -177,6 +177,8 @@ class StandIn:
         return calls.call_function(self._recorder, function, arguments, options)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__array_namespace__" and hasattr(np.ndarray, name) and self._may_be_written():
+            return lambda **_: np
         if name.startswith("_") and name not in _POINTERS and name != "__array_wrap__":
             # What an array has not, such as `__cuda_array_interface__`; slots that are not set yet.
             raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}", name=name, obj=self)
@@ -190,6 +192,10 @@ class StandIn:
                 root = root._parent
             root._is_exposed = True
         return found
+
+    def _may_be_written(self) -> bool:
+        """Whether an assignment to its elements raises no error: libraries ask that of arrays which have a namespace."""
+        return self._value is None or (not self._layout.is_number and bool(self._value.flags.writeable))
 
     def __dir__(self) -> list[str]:
         return dir(self._layout.kind)
