@@ -142,7 +142,8 @@ def _installed_in(folder: Path) -> frozenset[str]:
     found: set[str] = set()
     for record in folder.glob("*.dist-info/RECORD") if folder.is_absolute() else ():
         with contextlib.suppress(OSError):
-            found.update(line.partition("/")[0].partition(",")[0] for line in record.open(encoding="utf-8"))
+            lines = record.read_text(encoding="utf-8").splitlines()
+            found.update(line.partition("/")[0].partition(",")[0] for line in lines)
     return frozenset(found)
 
 

@@ -31,7 +31,7 @@ from anygpu.array.deferred.layouts import (
 )
 from anygpu.array.deferred.masks import ASSIGNED, REDUCED, SELECTED, mask_key, selected_by
 from anygpu.array.deferred.modes import Modes, as_recorded, meaning_of, modes_now
-from anygpu.array.deferred.references import COUNTS, NO_OTHERS, ONLY_HERE, references, referred_to
+from anygpu.array.deferred.references import COUNTS, NO_OTHERS, ONLY_HERE, owns_memory, references, referred_to
 from anygpu.array.deferred.script import Place, Script, Structures, Where, called_from
 
 if TYPE_CHECKING:
@@ -378,7 +378,7 @@ class Recorder:
             return self.trusts_arguments
         if root._segment is self.segment:
             return True  # since it was seen to be, nothing was handed out without ending the segment
-        if root._value is None or root._value.base is not None or not COUNTS:
+        if root._value is None or not COUNTS or not owns_memory(root._value):
             return False
         views = 0
         for each in root._views:
