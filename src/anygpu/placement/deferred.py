@@ -194,8 +194,7 @@ class Deferred(Offloaded[P, R]):
         left = self._left
         if left > 0:
             self._left = left - 1
-            bare = self._bare
-            if bare is None or events.calls or executing.asked or _listening():
+            if events.calls or executing.asked or _listening():
                 return super().__call__(*arguments, **keywords)
             short = self._short
             if short is not None:
@@ -203,6 +202,9 @@ class Deferred(Offloaded[P, R]):
                 if _last() is not short:
                     last_receipt.set(short)
                 return value
+            bare = self._bare
+            if bare is None:
+                return super().__call__(*arguments, **keywords)
             begin = _clock()
             value = self._function(*arguments, **keywords)
             last_receipt.set((bare, begin, begin, _clock()))
@@ -234,6 +236,8 @@ class Deferred(Offloaded[P, R]):
             self._bare = site.note
             if site.least < _SHORT:
                 self._short = (site.note, 0.0, 0.0, site.least)
+                if site.is_settled:  # nothing is left to be found out but another kind of arguments
+                    self._left = max(_LOOK_EVERY, int(_LOOK_AFTER / site.least))
 
     # -- the function as a whole
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.deferred.layouts import Layout
+from anygpu.array.deferred.masks import SELECTED
 from anygpu.array.deferred.modes import ignores_warnings
 from anygpu.array.deferred.script import Form, Script, Structures
 from anygpu.base.own_files import blake2b
@@ -181,11 +182,15 @@ def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> F
     """The script as a function of Python: of its arrays, and of the numbers that are no constants."""
     names = {place: f"a{place}" for place in inputs}
     lines = []
+    unused = _unused_selections(script)
     for place, entry in enumerate(script.entries):
         if place in constants:
             names[place] = f"({constants[place]!r})"
         elif type(entry) is tuple:
             fact, operands = entry
+            if place in unused:
+                names[place] = ""
+                continue
             text = fact.op.text.format(*[names[each] for each in operands])
             if fact.op.writes:
                 names[place] = names[operands[0]]
@@ -206,6 +211,21 @@ def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> F
     made: FunctionType = space.pop(name)
     made.__doc__ = source
     return made
+
+
+def _unused_selections(script: Form) -> set[int]:
+    """The elements that a mask has selected which native code needs not: their sum needs the mask, for example."""
+    unused: set[int] = set()
+    used = set(script.outputs)
+    for place, entry in reversed([*enumerate(script.entries)]):
+        if type(entry) is not tuple:
+            continue
+        fact, operands = entry
+        if fact.op is SELECTED and place not in used:
+            unused.add(place)
+        else:
+            used.update(each for number, each in enumerate(operands) if f"{{{number}}}" in fact.op.text)
+    return unused
 
 
 class Segments:
