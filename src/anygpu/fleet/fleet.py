@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from anygpu.errors import AnyGPUError, InvalidOption, MissingExtra
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.device_actor import installed_versions, warnings_of
-from anygpu.fleet.machines import Machines
+from anygpu.fleet.machines import FleetRegistry, Machines
 from anygpu.fleet.messages import ClusterNode
-from anygpu.fleet.registry import FleetRegistry
 from anygpu.fleet.scaling import FleetHealth, Scaler, Scaling, bundle_of
 from anygpu.fleet.security import check_access
 from anygpu.hardware.device import Device, Unavailable, node_of

@@ -19,9 +19,8 @@ import msgspec
 
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.fleet.cluster import Cluster
-from anygpu.fleet.machines import Machines
+from anygpu.fleet.machines import FleetRegistry, Machines
 from anygpu.fleet.messages import Bundle, ClusterNode, MachineRefusal
-from anygpu.fleet.registry import FleetRegistry
 from anygpu.hardware.device import CPU, FLEET, node_of
 from anygpu.runtime.health import Health, LaneHealth
 from anygpu.runtime.lanes import Job

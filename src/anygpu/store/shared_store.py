@@ -44,17 +44,19 @@ from anygpu.errors import InvalidOption, NameTaken, StoreClosed, StoreError, Unk
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.primitives import Spec
 from anygpu.store import segments
-from anygpu.store.private_folder import PrivateFolder, hold, outside_of_locks
 from anygpu.store.segments import (
     EMPTY,
     MOST_BYTES,
     Directory,
+    PrivateFolder,
     ReservedSegment,
     SegmentEntry,
     SegmentKey,
     decode,
     encode,
     fits_anywhere,
+    hold,
+    outside_of_locks,
 )
 
 #: A dict of pairs is no Mapping of tuples of any length, so callers keep their own kind of key.
