@@ -286,7 +286,7 @@ def _not_asked(access: ClusterAccess) -> Iterator[Finding]:
 
 
 def _token(access: ClusterAccess) -> Iterator[Finding]:
-    """This process has no token, or one in a file that others can read."""
+    """This process has no token, one that the cluster does not accept, or Ray's own commands would not send it."""
     if not access.demands_token:
         return
     token = access.token

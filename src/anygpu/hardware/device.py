@@ -25,7 +25,7 @@ from anygpu.hardware.preference import CPU as CPU
 from anygpu.receipts.receipt import require_reasons
 
 if TYPE_CHECKING:
-    from anygpu.hardware.usage.usage import Usage
+    from anygpu.hardware.usage import Usage
 
 
 # -- names

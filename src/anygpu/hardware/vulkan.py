@@ -225,7 +225,7 @@ def _open_loader() -> Any:
 
 
 def _create_instance(library: Any) -> c_void_p:
-    """A Vulkan instance of the highest version that is asked for. Raises `VulkanError`."""
+    """Returns a Vulkan instance of the version that the loader offers, at least 1.1. Raises `VulkanError`."""
     offered = c_uint32()
     # The call itself came with Vulkan 1.1, and a loader without it serves nothing that is asked below.
     if not hasattr(library, "vkEnumerateInstanceVersion"):

@@ -199,7 +199,11 @@ def lanes_of(
 
 
 def _lane(lane: Lane, visits: Sequence[Visit], places: DeviceRegistry, now: float) -> LaneHealth:
-    """The health of one lane: idle, busy, late or lost, its running tasks, and how long the oldest has run."""
+    """Returns the health of one lane: idle, busy or late, its running tasks, and how long the oldest has run.
+
+    A task is late when it takes many times its prediction, and not just a moment. Visits to the device count as its
+    tasks.
+    """
     condition: Condition = "idle"
     running: list[str] = []
     seconds = 0.0

@@ -152,7 +152,10 @@ class Intake:
         self._bell.put("over")
 
     def _watch(self) -> None:
-        """The thread that takes submitted calls in, soon after they came and several at a time."""
+        """The thread that takes submitted calls in, several at a time, and runs deferred callbacks.
+
+        It waits a moment for an event loop that is still submitting, and ends when the intake does.
+        """
         while (ring := self._next_ring()) != "over":
             if not self._items and not self._calls:
                 continue

@@ -107,8 +107,11 @@ class LaneWorker:
     # -- work, on the thread of a lane
 
     def serve(self, lane: Lane, jobs: Sequence[Job]) -> None:
-        """Run jobs that a lane has taken from the queue: planned, alone, or in batches where the device runs
-        several at once.
+        """Runs jobs that a lane has taken from the queue.
+
+        The planning lane only traces them and queues them again. While the device is being opened, they go back to the
+        queue for other lanes, and this thread waits for it. On NumPy they run one by one, elsewhere several of a kind
+        together where that pays.
         """
         if lane.name == PLANNING:
             for job in jobs:

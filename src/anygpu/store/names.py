@@ -252,8 +252,9 @@ class Insertion:
             return self._enter(key, owner, content)
 
     def _put_values(self, key: StoreKey, owner: str, values: HostArray, from_device: int, hashing: bool) -> NamedEntry:
-        """Enter host values under a name: as a reference to equal content if there is some, and as new content
-        otherwise.
+        """Enters host values under a name: a reference to equal content if there is some, and new content otherwise.
+
+        The lock is released while values are uploaded, so equal content is looked for again afterwards.
         """
         spec = Spec(values.shape, dtype_name(values.dtype))
         digest = content_hash(values) if hashing else None

@@ -181,7 +181,11 @@ class _State:
         item.on_device = False
 
     def free_host(self, need: int) -> None:
-        """Move contents from the host to disk until `need` bytes fit. Raises `TierFull` if that cannot be."""
+        """Frees host memory until `need` bytes fit: copies that the device or a file has too are dropped first.
+
+        What is only on the host goes to disk after that, the least recently used first. Raises `TierFull` if that
+        cannot be.
+        """
         budget = self.budgets.host
         if budget is None:
             return

@@ -350,7 +350,7 @@ class SimulatedDriver:
         self._go_on(self._finish, launch)
 
     def _finish(self, launch: SimulatedLaunch) -> SimulatedLaunch | None:
-        """End a launch: record what it took, and resolve its tasks. Returns the device's next launch."""
+        """Ends a launch: records what it took, resolves its tasks, and returns the next launch of its lane's thread."""
         now, name, site = self.clock.now, launch.choice.candidate, launch.jobs[0].call.site
         took = now - launch.began
         each = took / len(launch.jobs)

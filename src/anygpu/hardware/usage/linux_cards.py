@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from anygpu.hardware.device import normal_pci
 from anygpu.hardware.sysfs import folders, pci_folder, read_number, read_text
-from anygpu.hardware.usage.usage import NO_SECOND_LOOK, ProcessUsage, Readings, share
+from anygpu.hardware.usage import NO_SECOND_LOOK, ProcessUsage, Readings, share
 
 # -- whose work the graphics drivers of Linux do: all count it alike, in /proc/PID/fdinfo of whoever has a card open
 #

@@ -16,15 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from anygpu.base import events
 from anygpu.base.this_process import usable_processors
 from anygpu.base.units import readable_seconds
 from anygpu.hardware import host
-from anygpu.hardware import usage as package
 from anygpu.hardware.device import Device
 from anygpu.hardware.nvidia import REFUSALS, NvmlCode, nvml_library
 from anygpu.hardware.sysfs import folders, read_number, read_text
-from anygpu.hardware.usage import WorkerProcesses, linux_cards
-from anygpu.hardware.usage.usage import NO_SECOND_LOOK, ProcessUsage, Readings, Usage, UsageDocument, gone, share
+from anygpu.hardware.usage import NO_SECOND_LOOK, ProcessUsage, Readings, Usage, UsageDocument, gone, linux_cards, share
 
 # -- NVIDIA's cards, through NVML. One reading that a card refuses costs that reading, not the card
 
@@ -286,12 +285,12 @@ class UsageReader:
         self._clients: tuple[float, list[linux_cards.Client]] | None = None
         self._energy: dict[str, linux_cards.Energy] = {}
 
-    def read(self, devices: Sequence[Device], workers: WorkerProcesses | None = None) -> dict[str, Usage]:
+    def read(self, devices: Sequence[Device], workers: events.WorkerProcesses | None = None) -> dict[str, Usage]:
         """Returns the use of each device by its id; devices of one card have the same record.
 
         `workers` tells the processes that have a device open, which is all that is known of devices that are software.
         """
-        workers = package.worker_processes if workers is None else workers
+        workers = events.worker_processes if workers is None else workers
         opened = {device.id: tuple(workers(device.id)) for device in devices if device.software}
         before, after = self._counters, self._read_counters(opened)
         cards: dict[str, Usage] = {}

@@ -315,9 +315,10 @@ class StreamDevices:
             self._offers[device].judged.set()
 
     def _begin(self) -> DeviceChooser:
-        """Choose among the devices that the options allow, by predictions for one chunk.
+        """Makes the chooser of the stream's devices.
 
-        NumPy alone needs no planning.
+        It starts with NumPy alone if that was asked for, or if nothing was: other devices come in when they are
+        prepared. Otherwise every device that the options allow is predicted for a chunk now.
         """
         on = self._options.preference.on
         # Agreement with NumPy is checked by `ChunkCheck`, chunk by chunk.

@@ -195,7 +195,7 @@ class Items:
         self._held += 1
 
     def _streamed(self, value: Any) -> Streamed:
-        """The report of the stream, from its clock and the receipts of its calls."""
+        """Makes the report of the stream from its clock and its calls' receipts, and publishes one receipt for all."""
         clock, receipts = self._clock, self._receipts
         total = clock.total
         phases = [each.phases for each in receipts]

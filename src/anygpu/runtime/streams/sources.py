@@ -107,7 +107,11 @@ class InFile:
                 os.posix_fadvise(self._file.fileno(), file_range.offset, file_range.nbytes, os.POSIX_FADV_SEQUENTIAL)
 
     def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
-        """Read the rows `start` to `stop` along an axis from the file, into `into` if it has that layout."""
+        """Reads the rows `start` to `stop` along an axis from the file, into `into` if that is given.
+
+        An array in Fortran order is read into memory of its own, and returned as a transposed view. Bytes are swapped
+        in place.
+        """
         file_range = self._file_range
         shape = shortened(self.shape, axis, stop - start)
         if file_range.fortran:

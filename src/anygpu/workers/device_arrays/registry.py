@@ -32,7 +32,6 @@ from anygpu.engines.catalogue import (
 )
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, MissingExtra
-from anygpu.hardware import usage
 from anygpu.hardware.device import CPU, Device, Unavailable, names_a_fleet
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
@@ -588,7 +587,7 @@ def _may_have(entry: EngineEntry, wanted: str) -> bool:
 
 #: The registry of this process. Arrays reach it through `anygpu.array.core.device`.
 registry = DeviceRegistry()
-usage.worker_processes = registry.process_ids
+events.worker_processes = registry.process_ids
 set_devices(registry.device_names)
 atexit.register(registry._close_at_exit)
 if hasattr(os, "register_at_fork"):
