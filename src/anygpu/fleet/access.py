@@ -168,6 +168,7 @@ def _ask_head(address: str, environment: Mapping[str, str], timeout: float, toke
 
 
 def _uses_tls(environment: Mapping[str, str]) -> bool:
+    """Whether Ray's variables say that connections are encrypted."""
     return environment.get("RAY_USE_TLS", "").lower() in ("1", "true")
 
 
@@ -205,6 +206,7 @@ def _ask_dashboard(url: str, timeout: float) -> tuple[str | None, str]:
 
 
 def _dashboard_is_exposed(url: str) -> bool:
+    """Whether other machines can reach the dashboard."""
     parts = urlsplit(url)
     return reachable_from_outside(parts.hostname or "", parts.port or 80)
 

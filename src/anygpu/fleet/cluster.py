@@ -292,6 +292,7 @@ class _ActorProcess:
         return 0
 
     def kill(self) -> None:
+        """Ends the actor, once; does not wait."""
         if not self._killed:
             self._killed = True
             self._cluster.kill(self._actor)
@@ -314,6 +315,7 @@ class ActorChild(Child):
         return self._cluster.process_id
 
     def how_it_ended(self) -> str:
+        """Returns why the actor is gone, as the driver says."""
         return self._cluster.why_ended(self._actor)
 
     def close(self) -> None:

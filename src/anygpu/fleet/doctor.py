@@ -222,9 +222,11 @@ class FleetDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> tuple[Finding, ...]:
+        """The findings that keep the cluster from being used, or others from being kept out."""
         return tuple(finding for finding in self.findings if finding.severity == "problem")
 
     def to_json(self) -> bytes:
+        """Returns the documented schema as indented JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
@@ -248,6 +250,7 @@ def examine(
 
 
 def diagnose_fleet(facts: FleetFacts) -> FleetDiagnosis:
+    """Applies all rules to the facts, and sorts the findings by severity. Pure."""
     findings = [*access_findings(facts.access), *(finding for rule in RULES for finding in rule(facts))]
     findings.sort(key=lambda finding: ("problem", "advice", "note").index(finding.severity))
     return FleetDiagnosis(verdict=_verdict(facts, findings), findings=tuple(findings), facts=facts)
@@ -390,7 +393,7 @@ def clocks_differ(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def object_store_too_small(facts: FleetFacts) -> Iterator[Finding]:
-    """Nodes whose object store is larger than their shared memory, so that Ray puts it on disk."""
+    """Nodes whose object store is small, or does not fit into shared memory, so that Ray keeps it on disk."""
     on_disk = [node for node in facts.nodes.nodes if (node.shared_memory or node.object_store) < node.object_store]
     for (store, shared, container), names in _alike(on_disk, lambda n: (n.object_store, n.shared_memory, n.container)):
         wanted = f"{-(-store * 11 // 10 >> 30)}g"

@@ -199,6 +199,7 @@ class LivenessConnections:
         return None
 
     def _failed(self, line: _LivenessConnection, code: int) -> tuple[str, str | None] | None:
+        """A connection failed: it is tried again later. Returns the news if the server was up."""
         self._close(line)
         line.until = time.monotonic() + AGAIN_SECONDS
         return self._down(line, f"its machine does not answer ({os.strerror(code)})")
@@ -212,6 +213,7 @@ class LivenessConnections:
         return (line.name, why) if was_up else None
 
     def _up(self, line: _LivenessConnection) -> tuple[str, str | None] | None:
+        """A connection is there. Returns the news if the server was gone."""
         was_up, line.is_up, line.was_up = line.is_up, True, True
         return None if was_up else (line.name, None)
 
@@ -522,6 +524,7 @@ class RayDriver:
                 self._cluster.request(())
 
     def _tell(self, event: DriverEvent) -> None:
+        """Sends an event to the user's process. Any thread may call it."""
         with self._telling:
             self._link.send(encode(event))
 

@@ -51,6 +51,7 @@ class TasksOn:
     """Tasks of a runtime on the devices of that name; those of a function that names its own go there."""
 
     def __init__(self, runtime: Runtime, on: str) -> None:
+        """Makes a runtime whose tasks go to the devices of that name, over a runtime that it does not own."""
         self._runtime = runtime
         self._options: TaskOptions = {"on": on}
 
@@ -59,6 +60,7 @@ class TasksOn:
         return self._runtime.waiting
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **given: Any) -> Future:
+        """Submits a task with `on=` set, unless the caller sets it."""
         return self._runtime.submit(function, *arguments, **{**self._options, **given})
 
     def health(self) -> Health:

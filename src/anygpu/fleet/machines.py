@@ -130,6 +130,7 @@ class Machines:
             threading.Thread(target=self._arrived, args=(new,), name="anygpu-fleet-probe", daemon=True).start()
 
     def _arrived(self, new: list[ClusterNode]) -> None:
+        """Probes machines that have come, and tells that devices may have changed."""
         self._probe_hosts(new)
         self.when_changed()
 
@@ -257,10 +258,12 @@ class Machines:
         return any(name == ALL or matches_name(device, name) for name in self._wanted)
 
     def devices(self) -> list[Device]:
+        """Returns the devices that are offered now."""
         with self._lock:
             return [each.device for each in self._devices.values()]
 
     def unavailable(self) -> list[Unavailable]:
+        """Returns everything that is not offered, with the reason."""
         with self._lock:
             gone = [_lost(name, why) for name, why in self._gone.items()]
             return self._without_cluster() + self._missing() + gone
@@ -382,6 +385,7 @@ class FleetRegistry(DeviceRegistry):
     # -- which devices there are
 
     def devices(self, *, low_priority: bool = False) -> list[Device]:
+        """Returns the devices of this machine, or NumPy alone, and those of the others."""
         here = self._local.devices(low_priority=low_priority) if self._uses_local else [self._local.find("numpy").facts]
         return [*here, *self._machines.devices()]
 
@@ -414,6 +418,7 @@ class FleetRegistry(DeviceRegistry):
         return self._local.isolation(device_id, wanted) if node_of(device_id) is None else "actor"
 
     def find(self, name: str | None = None, *, isolation: Isolation | None = None) -> DeviceHandle:
+        """Returns the handle for `on=name`; names of this machine's devices are found by its own registry."""
         if name is None or not any(names_a_fleet(each) for each in name.split(",")):
             return self._local.find(name, isolation=isolation)
         return super().find(name, isolation=isolation)
@@ -432,6 +437,7 @@ class FleetRegistry(DeviceRegistry):
     # -- opening them
 
     def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
+        """Returns the open worker of a device, by the registry that opens it."""
         if node_of(device_id) is None:
             return self._local.worker(device_id, isolation=isolation)
         return super().worker(device_id)
@@ -461,6 +467,7 @@ class FleetRegistry(DeviceRegistry):
             self._underway.discard(device.id)
 
     def is_opening(self, device_id: str) -> bool:
+        """Whether an actor of the device is being opened or replaced."""
         return device_id in self._underway or (device_id, "actor") in self._replacing
 
     def actor_ended(self, device_id: str) -> None:

@@ -64,10 +64,12 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> Bundle:
+        """The resources and labels of one unit, as Ray names them."""
         return bundle_of(self.gpu, self.cpu, self.labels)
 
 
 def bundle_of(gpu: float, cpu: float, labels: Mapping[str, str]) -> Bundle:
+    """Returns a bundle of these shares; one that is 0 is left out."""
     resources = {name: float(number) for name, number in (("GPU", gpu), ("CPU", cpu)) if number}
     return Bundle(resources, dict(labels))
 
@@ -225,6 +227,7 @@ def _lacking(bundle: Bundle, nodes: Sequence[ClusterNode]) -> str:
 
 
 def written(bundle: Bundle) -> str:
+    """Returns a bundle as messages show it."""
     what = ", ".join(f"{name}: {number:g}" for name, number in bundle.resources.items())
     labels = ", ".join(f"{name}: {value}" for name, value in bundle.labels.items())
     return f"{{{what}}}" + (f" with {labels}" if labels else "")
@@ -339,6 +342,7 @@ class Scaler:
         return there
 
     def _is_there(self, bundles: Sequence[Bundle]) -> bool:
+        """Whether known machines provide all these bundles."""
         nodes = [node for node in self._cluster.nodes.values() if self._machines.is_known(node.id)]
         return all(provided(bundle, nodes) >= count for bundle, count in _counted(bundles))
 

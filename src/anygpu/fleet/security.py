@@ -327,12 +327,14 @@ def _token(access: ClusterAccess) -> Iterator[Finding]:
 
 
 def _token_file(access: ClusterAccess) -> Iterator[Finding]:
+    """The token is in a file that other users can read."""
     file = access.token.file
     if file is not None and access.token.source == "file":
         yield from private_file(file, code="token_readable", what="token")
 
 
 def _key_file(access: ClusterAccess) -> Iterator[Finding]:
+    """The private key of TLS is in a file that other users can read."""
     if access.key is not None:
         yield from private_file(access.key, code="key_readable", what="private TLS key")
 

@@ -166,6 +166,7 @@ def without_new_driver(evidence: Evidence, engine: str, card: Card) -> tuple[str
 
 
 def newest_driver(evidence: Evidence) -> tuple[str, ...]:
+    """Returns the steps that install NVIDIA's newest driver for this system."""
     line = install(evidence, "nvidia")
     return (line,) if evidence.container is not None else (line, "Restart the machine afterwards.")
 
@@ -193,6 +194,7 @@ def open_container(evidence: Evidence, vendor: str = "NVIDIA") -> str:
 
 
 def unset(evidence: Evidence, variable: str) -> str:
+    """Returns the command that unsets a variable in this system's shell."""
     return f"set {variable}=" if evidence.system == "Windows" else f"unset {variable}"
 
 

@@ -26,6 +26,7 @@ def processor_name(cpuinfo: str = "/proc/cpuinfo") -> str:
 
 
 def memory_total() -> int:
+    """Returns the memory of the machine, or of this process's container if that has less, in bytes."""
     return min(_host_memory()[0], _container_limit())
 
 

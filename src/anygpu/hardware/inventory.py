@@ -39,10 +39,12 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     remembered: dict[str, float] = {}
 
     def to_json(self) -> bytes:
+        """Returns the inventory as indented JSON."""
         return msgspec.json.format(encode_json(self), indent=2)
 
     @property
     def gpus(self) -> tuple[Device, ...]:
+        """The devices that are GPUs, software included."""
         return tuple(device for device in self.devices if device.kind == "gpu")
 
 
@@ -111,6 +113,7 @@ def all_facts(device: Device) -> list[tuple[str, str]]:
 
 
 def explained(item: Unavailable) -> str:
+    """Returns why something cannot be used, and what to do if that is known."""
     return item.reason if item.fix is None else f"{item.reason} {item.fix}"
 
 
@@ -161,6 +164,7 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
     evidence: Evidence
 
     def unavailable(self, engine: str, *causes: str) -> list[Unavailable]:
+        """Returns what an engine lacks for one of these causes."""
         return [item for item in self.inventory.unavailable if item.engine == engine and item.cause in causes]
 
     def cards(self, vendor: str) -> list[Card]:
@@ -192,6 +196,7 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
 
     @property
     def vendors(self) -> list[str]:
+        """The vendors of the GPUs that are here, each once."""
         return list(dict.fromkeys(gpu.vendor for gpu in self.gpus))
 
     @property

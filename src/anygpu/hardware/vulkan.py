@@ -306,6 +306,7 @@ def _new(kind: type[_Chained]) -> Any:
 
 
 def _chain(*links: Any) -> None:
+    """Links structures by their `next` pointers, in order; those that are `None` are left out."""
     for link, following in pairwise(link for link in links if link is not None):
         link.next = ctypes.addressof(following)
 
@@ -341,6 +342,7 @@ def _text(raw: bytes) -> str:
 
 
 def _dotted(version: int) -> str:
+    """Returns a packed version of Vulkan's as text."""
     return f"{version >> 22 & 0x7F}.{version >> 12 & 0x3FF}.{version & 0xFFF}"
 
 

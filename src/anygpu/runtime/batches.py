@@ -229,11 +229,13 @@ class _VariantHistory:
             self.times.compiled(seconds, self._predicted[size].compiling, disturbed=disturbed)
 
     def succeeded(self, size: int, seconds: float, *, disturbed: bool) -> None:
+        """A launch has succeeded: its time is learnt, and failures before it are forgotten."""
         self.failures = 0
         predicted = self._predicted.get(size)
         self.times.measured(size, seconds, predicted.seconds if predicted is not None else 0.0, disturbed=disturbed)
 
     def failed(self) -> None:
+        """A launch has failed: after several, the variant rests for a number of plans that doubles each time."""
         self.failures += 1
         if self.failures >= _FAILURES:
             self.resting = min(1 << (4 + self.failures), _LONGEST_REST)

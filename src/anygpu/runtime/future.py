@@ -45,6 +45,7 @@ class GivingWay:
         self._until = time.monotonic() + STRETCH if wanted else 0.0
 
     def pause(self) -> None:
+        """Sleeps for `PAUSE` seconds if the last pause was more than `STRETCH` seconds ago."""
         if self._wanted and time.monotonic() > self._until:
             time.sleep(PAUSE)
             self._until = time.monotonic() + STRETCH
@@ -214,6 +215,7 @@ class FutureLock(_thread.RLock):  # type: ignore[misc]
         self.snapshots: dict[int, list[str]] = {}
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Takes a snapshot of the state for this thread; never waits."""
         self.snapshots.setdefault(_thread.get_ident(), []).append(self.state)
         return True
 
@@ -298,6 +300,7 @@ class Future(concurrent.futures.Future[Any]):
         return drawn(self)
 
     def done(self) -> bool:
+        """Whether it has a value or an error, or was cancelled."""
         return self._lock.state not in ("PENDING", "RUNNING")
 
     def result(self, timeout: float | None = None) -> Any:
@@ -308,6 +311,7 @@ class Future(concurrent.futures.Future[Any]):
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Returns the task's error, or `None` if it succeeded; raises `TimeoutError` after `timeout` seconds."""
         self._wait(timeout)
         return super().exception(0)
 

@@ -532,6 +532,7 @@ class LaneWorker:
     # -- ends
 
     def deliver(self, job: Job, value: Any, receipt: Any, seconds: float) -> None:
+        """Finishes a job, and resolves its future unless it was abandoned meanwhile."""
         if self.finish(job, value, seconds):
             self.resolve(job, value, receipt)
 
@@ -593,6 +594,7 @@ class LaneWorker:
 
 
 def _stop_if_unwanted(job: Job) -> None:
+    """Raises `JobStopped` between two pieces of a task that was cancelled or has expired."""
     task = job.life.task
     if task.stopping or task.status == "abandoned":
         raise JobStopped

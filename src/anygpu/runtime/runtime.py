@@ -96,6 +96,7 @@ class Stop:
                 each.cancel()
 
     def check(self) -> None:
+        """Raises `CancelledError` if the map was stopped."""
         if self._stopped:
             raise concurrent.futures.CancelledError
 

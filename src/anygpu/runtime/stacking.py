@@ -100,6 +100,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def covers(marks: Marks, needed: Marks) -> bool:
+    """Whether a variant that stacks `marks` can run calls in which the inputs `needed` differ."""
     return all(mark or not must for mark, must in zip(marks, needed, strict=True))
 
 
@@ -116,6 +117,7 @@ def stack(column: Sequence[Any], spec: Spec, size: int) -> HostArray:
 
 
 def as_given(value: Any, spec: Spec) -> HostArray:
+    """Returns an argument as an array of the program's dtype."""
     return np.asarray(np.asarray(value) if isinstance(value, Array) else value, to_numpy_dtype(spec.dtype))
 
 

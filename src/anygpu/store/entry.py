@@ -121,6 +121,7 @@ class DeferredLock:
         self._changed.wait()
 
     def changed(self) -> None:
+        """Wakes threads that wait in `wait`. The caller must hold the lock."""
         self._changed.notify_all()
 
     def unlocked(self) -> _Unlocked:
@@ -205,12 +206,14 @@ class Lease:
 
     @property
     def tensor(self) -> Tensor:
+        """The tensor; raises `NotHeld` after the release."""
         if not self._right:
             raise NotHeld(self.name, self.holder)
         return self._tensor
 
     @property
     def active(self) -> bool:
+        """Whether the lease is not over."""
         return bool(self._right)
 
     def release(self) -> None:
@@ -317,6 +320,7 @@ class NamedEntry:
 
     @property
     def is_held(self) -> bool:
+        """Whether a reference or a lease keeps the name in the store."""
         return bool(self.holders or self.leases)
 
     def __repr__(self) -> str:

@@ -96,6 +96,7 @@ class PrivateFolder:
             raise
 
     def close(self) -> None:
+        """Closes the folder's descriptor; may be called twice."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -216,6 +217,7 @@ class PrivateFolder:
                 self.path.rmdir()
 
     def clear(self) -> None:
+        """Removes every file but the lock. The caller must hold the folder lock."""
         for name in self.names():
             if name != _LOCK:
                 self.remove(name)
@@ -233,6 +235,7 @@ def room_for(nbytes: int, descriptor: int) -> Iterator[None]:
 
 
 def no_room(nbytes: int, descriptor: int) -> OutOfMemory:
+    """Returns the error for shared memory that is full, with the bytes that are left."""
     found = os.fstatvfs(descriptor)
     return OutOfMemory("the host's shared memory", nbytes, found.f_bavail * found.f_frsize)
 
@@ -313,6 +316,7 @@ class Directory(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         return frozenset(entry.segment for entry in self.entries)
 
     def without(self, keys: frozenset[SegmentKey], added: tuple[SegmentEntry, ...] = ()) -> Directory:
+        """Returns the next generation of the directory, without these keys and with the added entries."""
         kept = tuple(entry for entry in self.entries if entry.key not in keys)
         return Directory(FORMAT, self.generation + 1, kept + added)
 

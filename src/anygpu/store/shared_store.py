@@ -515,6 +515,7 @@ def _path(name: str, within: Path | None) -> Path:
 
 
 def _place() -> Path:
+    """Returns where shared stores are: in memory where the system has such a folder, else among temporary files."""
     if _MEMORY_FILES.is_dir() and os.access(_MEMORY_FILES, os.W_OK | os.X_OK):
         return _MEMORY_FILES
     return Path(tempfile.gettempdir())

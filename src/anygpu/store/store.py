@@ -98,14 +98,17 @@ class Store:
 
     @property
     def device(self) -> str:
+        """The device that the tensors are brought to."""
         return self._device_handle.device
 
     @property
     def mode(self) -> StoreMode:
+        """ "speed", "memory" or "balanced": which copies are kept beside those on the device."""
         return self._tiers.mode
 
     @property
     def budget(self) -> int | None:
+        """The most bytes of tensors on the device; `None` for no limit."""
         return self._tiers.budgets.device
 
     # -- tensors by name
@@ -396,6 +399,7 @@ class Store:
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called, after which every use raises `StoreClosed`."""
         return self._names.closed
 
     def __enter__(self) -> Store:
@@ -447,6 +451,7 @@ class Store:
         return entry.last_value
 
     def _prefetch(self, entry: NamedEntry) -> None:
+        """Brings a tensor to the device ahead of its use. Called on the prefetcher's thread."""
         with self._guard:
             self._names.known(entry)
             self._tiers.bring(entry.content, ahead=True)
@@ -571,6 +576,7 @@ def _bytes(name: str, wanted: int | str | None) -> int | None:
 
 
 def _forked() -> None:
+    """Makes locks and prefetchers anew in a forked child, which has none of the other threads."""
     for store in list(_stores):
         store._guard.anew()
         store._prefetcher.forked()

@@ -79,6 +79,7 @@ def _unlink(path: Path) -> None:
 
 
 def _remove(path: Path, process: int) -> None:
+    """Removes a store's folder, unless this process was forked from the one that made it."""
     if os.getpid() == process:  # a process that was forked leaves it to the one that made it
         shutil.rmtree(path, ignore_errors=True)
 
@@ -162,6 +163,7 @@ class Tiers:
         self._guard.changed()
 
     def touch(self, content: Content) -> None:
+        """Marks the content as used now, which is the order of eviction."""
         content.used = next(_ticks)
 
     # -- to the device
@@ -298,6 +300,7 @@ class Tiers:
         ]
 
     def is_fixed(self, content: Content) -> bool:
+        """Whether the content must stay: it is pinned, leased, viewed, moving, or in use by a call."""
         if any(entry.pins or entry.leases or entry.is_viewed for entry in content.tensors):
             return True
         return content.moving or (content.on_device and not content.is_idle())
@@ -434,6 +437,7 @@ class Tiers:
                 self._drop_host(content)
 
     def _leave(self, content: Content) -> None:
+        """Evicts a content from the device. There must be another copy of it."""
         content.remember()
         content.leave_device()
         self._counters.evictions += 1

@@ -454,11 +454,13 @@ class SimulatedDriver:
         self.dispatcher.free_memory(job)
 
     def put_back(self, job: Job, seconds: float = 0.0) -> None:
+        """Queues a task again after a failed attempt, if it is still wanted."""
         if self.dispatcher.returned(job, seconds):
             self.queue.push(job, self.clock.now, again=True)
             self._assign(job)
 
     def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None:
+        """Accounts for a finished task, and forgets its deadline."""
         if self._scenario.deadline is not None and self._deadlines.forget(job.number):
             self._deadlines.sweep()
         self.dispatcher.settle(job, seconds, succeeded=succeeded)

@@ -58,6 +58,7 @@ class Ledger:
 
     @property
     def lost(self) -> int:
+        """Tasks that were submitted and have no end, which must be none when a run is over."""
         return self.submitted - self.delivered - self.refused - sum(self.failed.values())
 
 

@@ -79,6 +79,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_free(self) -> int | None:
+        """Bytes that are not in use; `None` if either number is unknown."""
         if self.memory_used is None or self.memory_total is None:
             return None
         return self.memory_total - self.memory_used
@@ -110,6 +111,7 @@ class UsageDocument(msgspec.Struct, frozen=True, kw_only=True):
     usage: dict[str, Usage]
 
     def to_json(self) -> bytes:
+        """Returns the documented schema as indented JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
@@ -155,6 +157,7 @@ class Readings:
             self.unknown.pop(name, None)
 
     def lack(self, reason: str, *names: str) -> None:
+        """Notes one reason for readings that are not known yet."""
         for name in names:
             self.add(name, None, reason)
 

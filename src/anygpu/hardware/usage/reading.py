@@ -82,6 +82,7 @@ def _refusal(error: Any) -> str:
 
 
 def _reasons(bits: int) -> tuple[str, ...]:
+    """Returns NVML's bits of throttling in words; the general one only if no other says why."""
     if bits & 0xC0:
         bits &= ~0x08  # the others say why the hardware slows it down
     return tuple(dict.fromkeys(words for bit, words in _THROTTLE_REASONS.items() if bits & bit))
@@ -229,6 +230,7 @@ def read_software(
 
 
 def process_name(pid: int, root: Path = Path("/")) -> str | None:
+    """Returns the name of a process; `None` if it has ended, or is hidden from this one."""
     return read_text(root / "proc" / str(pid) / "comm").value
 
 
@@ -243,6 +245,7 @@ def _processor_seconds(file: Path) -> float | None:
 
 
 def _resident(file: Path) -> int | None:
+    """Returns the resident bytes of a process from its statm file; `None` if it has ended."""
     with contextlib.suppress(IndexError, ValueError):
         return int((read_text(file).value or "").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return None

@@ -84,10 +84,12 @@ class TensorFolder:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of all tensors, in the order of the index or of the files."""
         return self._names
 
     @property
     def files(self) -> tuple[Path, ...]:
+        """The files that have tensors, each once."""
         return tuple(self.path / each for each in dict.fromkeys(self._where.values()))
 
     @property
@@ -110,24 +112,30 @@ class TensorFolder:
         return file
 
     def spec(self, name: str) -> Spec:
+        """Returns shape and dtype of a tensor."""
         return self.file(name).spec(name)
 
     def values(self, name: str) -> HostArray:
+        """Returns a view of the tensor in its file, which cannot be written to."""
         return self.file(name).values(name)
 
     def bits(self, name: str) -> HostArray:
+        """Returns the tensor's values as unsigned integers of equal width."""
         return self.file(name).bits(name)
 
     def stretch(self, name: str) -> FileRange:
         return self.file(name).stretch(name)
 
     def hash(self, name: str) -> str | None:
+        """Returns the hash as the file states it, unchecked; `None` if it states none."""
         return self.file(name).hash(name)
 
     def owner(self, name: str) -> str | None:
+        """Returns the owner that was saved with the tensor; `None` if there is none."""
         return self.file(name).owner(name)
 
     def check(self, name: str) -> int | None:
+        """Compares the tensor with its hash; returns the bytes compared, `None` if there is no hash."""
         return self.file(name).check(name)
 
     @property
@@ -239,6 +247,7 @@ class TensorFolder:
         return where
 
     def _require_inside(self, path: Path) -> None:
+        """Raises `InvalidTensorFile` for a link out of the folder, unless that was allowed."""
         if not self._outside_links and not is_inside(path, self.path):
             why = "it is a link to outside of its folder. If that is meant, write open_folder(…, outside_links=True)"
             raise InvalidTensorFile(str(path), why)

@@ -267,6 +267,7 @@ def in_npy(path: Path) -> FileRange:
 
 
 def in_safetensors(path: Path, name: str) -> FileRange:
+    """Returns the range of a tensor in a safetensors file; reads the header only."""
     with path.open("rb", buffering=0) as file:
         return stretch_in(read_header(str(path), file), path, name)
 
@@ -372,6 +373,7 @@ def hash_of_bytes(entry: TensorEntry, data: memoryview) -> str:
 
 
 def users_own(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Returns the metadata without the keys that are anygpu's."""
     return {key: value for key, value in metadata.items() if not key.startswith(OWN)}
 
 

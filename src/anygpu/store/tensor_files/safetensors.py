@@ -187,6 +187,7 @@ class TensorFile:
         return self._header.metadata.get(HASH + name)
 
     def owner(self, name: str) -> str | None:
+        """Returns the owner that was saved with the tensor; `None` if there is none."""
         self._entry(name)
         return self._header.metadata.get(OWNER + name)
 
@@ -233,6 +234,7 @@ class TensorFile:
         return entry_in(self._header, self.path, name)
 
     def _open_pages(self) -> mmap.mmap:
+        """Returns the mapped file; raises `InvalidOption` after `close`."""
         if self._pages is None:
             raise InvalidOption(f"{self.path} was closed. Open it again, or read what you need before.")
         return self._pages
