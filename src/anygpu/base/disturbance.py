@@ -116,6 +116,7 @@ class DisturbanceWatch:
     """
 
     def __init__(self, read: Callable[[], Reading] = read_processors) -> None:
+        """Takes no reading yet: `read` is asked when the first measurement begins."""
         self._read = read
         self._last: Reading | None = None
         self._interval = INTERVAL
@@ -150,6 +151,7 @@ class DisturbanceWatch:
         return self.end(self._last, now) if self._last is not None else False
 
     def _take(self) -> Reading:
+        """Takes a reading, and keeps later ones so far apart that they take a small share of the time."""
         begin = time.perf_counter()
         reading = self._read()
         self._interval = max(INTERVAL, RARELY * (time.perf_counter() - begin))

@@ -124,7 +124,7 @@ class DeferredSite:
         self.plain_calls += 1
         self.plain = min(self.plain, seconds)
 
-    def ran(self, seconds: float, run: _Run, segments: Segments, *, is_tried: bool) -> str | None:
+    def ran(self, seconds: float, run: DeferredRun, segments: Segments, *, is_tried: bool) -> str | None:
         """A deferred call took so long. Returns why calls go back to plain ones, if they do.
 
         `is_tried` is whether something else may make them faster soon.
@@ -342,7 +342,7 @@ class Deferred(Offloaded[P, R]):
                 whole.ran_on_host(_clock() - begin)
             return value, receipt
         trusts = self._trusts(arguments, keywords)
-        run = _Run(self._segments, self._function, trusts=trusts)
+        run = DeferredRun(self._segments, self._function, trusts=trusts)
         try:
             value = run(arguments, keywords)
         except BaseException as error:
@@ -446,7 +446,7 @@ def name_numpys_class(error: BaseException) -> None:
     )
 
 
-class _Run:
+class DeferredRun:
     """One deferred call."""
 
     def __init__(self, segments: Segments, function: Callable[..., Any], *, trusts: bool) -> None:
@@ -529,9 +529,10 @@ class _Run:
 
     def reason(self, back: str | None, *, by_itself: bool) -> str:
         segments = len(self._recorder.ended)
-        text = f"deferred: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
+        how = " automatically" if by_itself else ""
+        text = f"deferred{how}: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
         if by_itself:
-            text += "; without being asked to, because its code can reach nothing but its arguments"
+            text += "; it cannot be traced, and its code has no side effects beyond its arguments"
         return f"{text}; the next calls are plain, because {back}." if back else f"{text}."
 
     def how(self) -> str | None:

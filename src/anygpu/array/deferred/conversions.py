@@ -124,7 +124,8 @@ def _array_of_ours(
         return None
     # A library that wants a copy only if it is needed is about to give the array to C.
     frame = sys._getframe(2)
-    return array if _is_asarray(frame) or (not is_installed(frame.f_code.co_filename) and _is_called_in_python()) else None
+    is_users = not is_installed(frame.f_code.co_filename) and _is_called_in_python()
+    return array if _is_asarray(frame) or is_users else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,8 +1,8 @@
 """Elements that a mask selects, `x[mask]`: calls on them wait as well, though nobody knows yet how many there are.
 
 They can be computed with: with numbers, and with elements that the same mask has selected. They can be assigned to the
-elements of an array that the same mask selects. Their sum and their mean wait too. Whatever else is wanted of them needs
-their values.
+elements of an array that the same mask selects. Their sum and their mean wait too. Whatever else is wanted of them
+needs their values.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ class StandIn:
         return found
 
     def _may_be_written(self) -> bool:
-        """Whether an assignment to its elements raises no error: libraries ask that of arrays which have a namespace."""
+        """Whether its elements can be assigned to: libraries ask that of arrays which have a namespace."""
         return self._value is None or (not self._layout.is_number and bool(self._value.flags.writeable))
 
     def __dir__(self) -> list[str]:

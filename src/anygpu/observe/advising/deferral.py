@@ -17,7 +17,7 @@ import msgspec
 from anygpu.array.deferred.script import Form, Script, Structures
 from anygpu.base.units import readable_seconds
 from anygpu.placement.closed_code import ClosedCode
-from anygpu.placement.deferred import _Run
+from anygpu.placement.deferred import DeferredRun
 from anygpu.placement.segments import written
 from anygpu.placement.undecorated import remembered
 
@@ -64,7 +64,7 @@ def estimated(
     for _ in range(_CALLS):
         given, named = copy.deepcopy((arguments, keywords))
         runs.seen.clear()
-        run = _Run(runs, function, trusts=True)  # type: ignore[arg-type]
+        run = DeferredRun(runs, function, trusts=True)  # type: ignore[arg-type]
         run(given, named)
         beside = min(beside, run.whole - run.computing)
     if run is None or not runs.seen:
