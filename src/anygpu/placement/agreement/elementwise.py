@@ -427,6 +427,7 @@ def _carried_by_two(
             return np.where(jumps, 7.0, np.minimum(turned, 7.0))
         case "floor_divide" | "remainder" | "fmod":
             return _carried_by_division(fn, a, b, bx, by)
+    # A function without a rule: whatever comes agrees, once its operands are not exact.
     return np.full(v.shape, np.inf)
 
 
