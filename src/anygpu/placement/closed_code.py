@@ -28,8 +28,8 @@ _NUMBERS = (bool, int, float, complex)
 _PLAIN = frozenset((*_NUMBERS, str, bytes, type(None), slice, range, type(...)))
 _NUMPY = """
 abs absolute all allclose amax amin angle any append arange argmax argmin argpartition argsort argwhere around array
-array_equal array_equiv array_split asarray ascontiguousarray atleast_1d atleast_2d atleast_3d average bartlett
-bincount blackman block broadcast_arrays broadcast_to clip column_stack compress concatenate convolve copy corrcoef
+array_equal array_equiv array_split asanyarray asarray ascontiguousarray atleast_1d atleast_2d atleast_3d average
+bartlett bincount blackman block broadcast_arrays broadcast_to clip column_stack compress concatenate convolve copy corrcoef
 correlate count_nonzero cov cross cumprod cumsum delete diag diagflat diagonal diff digitize dot dsplit dstack ediff1d
 einsum empty empty_like expand_dims extract eye fix flatnonzero flip fliplr flipud full full_like geomspace gradient
 hamming hanning histogram histogram2d histogram_bin_edges hsplit hstack i0 identity imag indices inner insert interp
@@ -61,7 +61,7 @@ _CONTAINERS = frozenset((list, tuple, dict))
 _ITERATORS = frozenset((enumerate, zip, range, reversed))
 _ERRORS = frozenset((ValueError, TypeError, RuntimeError, ArithmeticError, ZeroDivisionError, IndexError, KeyError))
 #: Attributes of arrays and numbers; and methods of these, of lists and of dicts.
-_ATTRIBUTES = frozenset(("shape", "ndim", "size", "dtype", "T", "real", "imag", "nbytes", "itemsize"))
+_ATTRIBUTES = frozenset(("shape", "ndim", "size", "dtype", "T", "real", "imag", "nbytes", "itemsize", "kind"))
 _NAMES_OF_METHODS = """
 all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot fill flatten
 item max mean min nonzero partition prod ptp put ravel repeat reshape round searchsorted sort squeeze std sum
@@ -247,7 +247,7 @@ class _Tree:
     def _compare(self, node: ast.Compare) -> None:
         values = [node.left, *node.comparators]
         for number, op in enumerate(node.ops):
-            if isinstance(op, ast.In | ast.NotIn):
+            if isinstance(op, ast.In | ast.NotIn) and not _are_constants(values[number + 1]):
                 raise self._refused(node, "it looks for something in something else")
             if isinstance(op, ast.Is | ast.IsNot) and not any(
                 isinstance(each, ast.Constant) and (each.value is None or isinstance(each.value, bool))
@@ -375,6 +375,11 @@ _PLAIN_EXPRESSIONS = (
     ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.IfExp, ast.Subscript,
     ast.Slice, ast.JoinedStr, ast.FormattedValue,
 )  # fmt: skip
+
+
+def _are_constants(node: ast.expr) -> bool:
+    """Whether it is a tuple or list of constants: each of them is compared, as by `==`."""
+    return isinstance(node, ast.Tuple | ast.List) and all(isinstance(each, ast.Constant) for each in node.elts)
 
 
 def _among(found: Any, allowed: frozenset[Any]) -> bool:
