@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.deferred.layouts import Layout
+from anygpu.array.deferred.masks import SELECTED
 from anygpu.array.deferred.modes import ignores_warnings
 from anygpu.array.deferred.script import Form, Script, Structures
-from anygpu.base.digest import blake2b
+from anygpu.base.own_files import blake2b
 from anygpu.placement import loading
 from anygpu.placement.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of, marks_on
 from anygpu.placement.known import PLAN, Known
@@ -130,7 +131,8 @@ class Segment:
         self.count = 0
         # Of elements that a mask has selected, native code knows no number.
         has_shapes = all(type(form.entries[each][0].layout) is Layout for each in form.outputs)
-        self.may_be_native = bool(form.outputs) and has_shapes and self.calls <= _MOST_CALLS and options.allows_native
+        is_whole = has_shapes and not any(_loses_imaginary_part(form, each) for each in form.entries)
+        self.may_be_native = bool(form.outputs) and is_whole and self.calls <= _MOST_CALLS and options.allows_native
 
     @property
     def site(self) -> SegmentSite | None:
@@ -181,11 +183,15 @@ def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> F
     """The script as a function of Python: of its arrays, and of the numbers that are no constants."""
     names = {place: f"a{place}" for place in inputs}
     lines = []
+    unused = _unused_selections(script)
     for place, entry in enumerate(script.entries):
         if place in constants:
             names[place] = f"({constants[place]!r})"
         elif type(entry) is tuple:
             fact, operands = entry
+            if place in unused:
+                names[place] = ""
+                continue
             text = fact.op.text.format(*[names[each] for each in operands])
             if fact.op.writes:
                 names[place] = names[operands[0]]
@@ -206,6 +212,32 @@ def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> F
     made: FunctionType = space.pop(name)
     made.__doc__ = source
     return made
+
+
+def _loses_imaginary_part(form: Form, entry: Any) -> bool:
+    """Whether a call converts complex numbers to others: NumPy warns of that, whatever its modes are."""
+    if type(entry) is not tuple:
+        return False
+    fact, operands = entry
+    if not (fact.op.writes or ".astype(" in fact.op.text) or fact.layout is None or fact.layout.dtype.kind == "c":
+        return False
+    layouts = [each[0].layout if type(each := form.entries[place]) is tuple else each for place in operands]
+    return any(each is complex or getattr(getattr(each, "dtype", None), "kind", "") == "c" for each in layouts)
+
+
+def _unused_selections(script: Form) -> set[int]:
+    """The elements that a mask has selected which native code needs not: their sum needs the mask, for example."""
+    unused: set[int] = set()
+    used = set(script.outputs)
+    for place, entry in reversed([*enumerate(script.entries)]):
+        if type(entry) is not tuple:
+            continue
+        fact, operands = entry
+        if fact.op is SELECTED and place not in used:
+            unused.add(place)
+        else:
+            used.update(each for number, each in enumerate(operands) if f"{{{number}}}" in fact.op.text)
+    return unused
 
 
 class Segments:
