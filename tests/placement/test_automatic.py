@@ -379,6 +379,7 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 0.0)
     monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
     monkeypatch.setattr(deferred, "PLAIN_EVERY", 1000)
+    monkeypatch.setattr(deferred, "PLAIN_AT_FIRST", 1)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         yield

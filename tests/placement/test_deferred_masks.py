@@ -25,6 +25,7 @@ def _usual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
     monkeypatch.setattr(deferred, "TRACES_TOO", False)
     monkeypatch.setattr(deferred, "PLAIN_EVERY", 100_000)
+    monkeypatch.setattr(deferred, "PLAIN_AT_FIRST", 1)
     monkeypatch.setenv("ANYGPU_NATIVE", "off")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -62,8 +62,8 @@ _LOOK_EVERY = 64
 _LOOK_AFTER = 0.02
 #: Calls of which the quickest counts, where they were faster before.
 _RECENT = 24
-#: One call of so many is a plain one, to know what these take.
-PLAIN_EVERY = 24
+#: One call of so many is a plain one, to know what these take; at first more of them: the first meets cold caches.
+PLAIN_EVERY, PLAIN_AT_FIRST = 24, 3
 #: Plain calls that tell what native code for the whole function has to beat: in a row, where they are short.
 _PLAIN_BEFORE_NATIVE, _LONG = 10, 5e-3
 #: Whether functions are traced as well: native code for the whole of one is faster than for its segments.
@@ -96,6 +96,7 @@ class DeferredSite:
         """What a plain call takes, if that is known, and what deferred ones may take more than these together."""
         self.calls = 0
         self.plain_calls, self.plain = (0, math.inf) if plain is None else (1, plain)
+        self._at_first = PLAIN_AT_FIRST if plain is None else 1
         self._most_lost = most_lost
         #: What deferred calls took more than plain ones.
         self.lost = 0.0
@@ -109,7 +110,9 @@ class DeferredSite:
 
     def is_next_plain(self) -> bool:
         """Whether the next call is to be a plain one, to know what it takes."""
-        return self.plain_calls < 1 or self.calls >= PLAIN_EVERY * self.plain_calls
+        if self.plain_calls < self._at_first:
+            return self.calls >= 2 * self.plain_calls
+        return self.calls >= PLAIN_EVERY * (self.plain_calls - self._at_first + 1)
 
     @property
     def is_little_known(self) -> bool:

@@ -131,7 +131,8 @@ class Segment:
         self.count = 0
         # Of elements that a mask has selected, native code knows no number.
         has_shapes = all(type(form.entries[each][0].layout) is Layout for each in form.outputs)
-        self.may_be_native = bool(form.outputs) and has_shapes and self.calls <= _MOST_CALLS and options.allows_native
+        is_whole = has_shapes and not any(_loses_imaginary_part(form, each) for each in form.entries)
+        self.may_be_native = bool(form.outputs) and is_whole and self.calls <= _MOST_CALLS and options.allows_native
 
     @property
     def site(self) -> SegmentSite | None:
@@ -211,6 +212,17 @@ def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> F
     made: FunctionType = space.pop(name)
     made.__doc__ = source
     return made
+
+
+def _loses_imaginary_part(form: Form, entry: Any) -> bool:
+    """Whether a call converts complex numbers to others: NumPy warns of that, whatever its modes are."""
+    if type(entry) is not tuple:
+        return False
+    fact, operands = entry
+    if not (fact.op.writes or ".astype(" in fact.op.text) or fact.layout is None or fact.layout.dtype.kind == "c":
+        return False
+    layouts = [each[0].layout if type(each := form.entries[place]) is tuple else each for place in operands]
+    return any(each is complex or getattr(getattr(each, "dtype", None), "kind", "") == "c" for each in layouts)
 
 
 def _unused_selections(script: Form) -> set[int]:

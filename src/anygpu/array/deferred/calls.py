@@ -7,6 +7,7 @@ value) is called at once with NumPy's own arrays.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections import deque
 from collections.abc import Callable
@@ -54,8 +55,7 @@ UNARY = {
     "invert": Op(operator.invert, "(~{0})", ufunc=np.invert),
 }
 POWER = Op(operator.pow, "({0} ** {1})")
-IN_PLACE_POWER = Op(operator.ipow, "{0} **= {1}", writes=True)
-ELEMENTWISE_TOO.update((POWER, IN_PLACE_POWER, *IN_PLACE.values()))
+ELEMENTWISE_TOO.update((POWER, *IN_PLACE.values()))
 ELEMENTWISE_TOO.update(BINARY[each] for each in ("lt", "le", "gt", "ge", "eq", "ne"))
 TRANSPOSED = Op(operator.attrgetter("T"), "{0}.T", only_view=True)
 MATRIX_TRANSPOSED = Op(operator.attrgetter("mT"), "{0}.mT", only_view=True)
@@ -97,6 +97,21 @@ def power_op(exponent: Any) -> Op | None:
         ufunc = _squared if exponent == 2 else None
         found = _powers[exponent] = Op(operator.pow, text, arranged=lambda x: (x, exponent), ufunc=ufunc)
         ELEMENTWISE_TOO.add(found)
+    return found
+
+
+def in_place_power_op(exponent: Any) -> Op | None:
+    """For a number of Python's, whose value decides what NumPy does; `None` for other exponents."""
+    if type(exponent) is not int and not (type(exponent) is float and math.isfinite(exponent)):
+        return None
+    key = ("ipow", type(exponent), repr(exponent))
+    found = _forms.get(key)
+    if found is None:
+        if len(_forms) > MOST_FORMS:
+            _forms.clear()
+        op = Op(operator.ipow, f"{{0}} **= {exponent!r}", writes=True, arranged=lambda x: (x, exponent))
+        found = _forms[key] = op
+        ELEMENTWISE_TOO.add(op)
     return found
 
 

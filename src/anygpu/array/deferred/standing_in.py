@@ -431,6 +431,9 @@ def _matmul_in_place(self: Any, other: Any) -> Any:
 def _power_in_place(self: Any, exponent: Any) -> Any:
     if self._layout.is_number:
         return self**exponent
+    op = calls.in_place_power_op(exponent) if self._layout.dtype.kind == "f" else None
+    if op is not None:
+        return self._recorder.record(op, (self,))
     value = self._handed_out("it is raised in place")
     self._here(operator.ipow, value, calls.plain(exponent, "it is an exponent"))
     return self
