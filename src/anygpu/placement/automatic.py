@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from anygpu.placement.background import yielding
 from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.deferred import Deferred
 from anygpu.placement.native_calls import Called, background, on_numpy
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.options import DEVICE
-from anygpu.placement.switching import yielding
 
 #: Calls that take less are not deferred by themselves.
 LEAST_TO_DEFER = 100e-6

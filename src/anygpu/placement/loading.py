@@ -49,7 +49,7 @@ class Loading:
 
     def _load(self, first: Callable[[], None] | None, then: tuple[Callable[[], None], ...]) -> None:
         """On the thread: do what is to be done first, import the module, and do the rest."""
-        from anygpu.placement.switching import yielding
+        from anygpu.placement.background import yielding
 
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
         with contextlib.suppress(Exception), yielding(), _with_numpys_own():

@@ -19,9 +19,8 @@ from anygpu.errors import AnyGPUError, DeviceLost
 from anygpu.hardware.device import CPU, Device, Unavailable
 from anygpu.hardware.gpu_presence import probes_by_itself, software_devices_are_automatic
 from anygpu.hardware.selection import matches_name, meant
-from anygpu.placement.background import Background
+from anygpu.placement.background import LOOKING, Background, Pace
 from anygpu.placement.options import Options
-from anygpu.placement.pacing import LOOKING, Pace
 from anygpu.program.graph import Program
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.worker import Worker, default_budget

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from anygpu.base.processors import usable_processors
+from anygpu.placement.background import yielding
 from anygpu.placement.history import hints
 from anygpu.placement.loading import NATIVE, native
-from anygpu.placement.switching import yielding
 
 if TYPE_CHECKING:
     from anygpu.placement.native_site import NativeSite
