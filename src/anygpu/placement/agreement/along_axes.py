@@ -122,7 +122,7 @@ def reduce(op: p.Reduce, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
 
 
 def _sum(values: Floats, axes: tuple[int, ...]) -> Floats:
-    """The sums along axes in float64. Along a short last axis it is a matrix product, which takes a tenth of the time."""
+    """The sums along axes in float64; along a short last axis by a matrix product, which takes a tenth of the time."""
     if axes == (values.ndim - 1,) and values.shape[-1] <= _SHORT:
         return np.asarray(values @ np.ones(values.shape[-1]))
     return np.asarray(values.sum(axis=axes))
@@ -188,7 +188,7 @@ def _summed(
 @BOUNDS.rule(p.Scan)
 @float_errors_ignored
 def scan(op: p.Scan, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
-    """The bound of a cumulative sum, product, maximum or minimum: as for the reduction, over the elements up to each."""
+    """The bound of a cumulative sum, product, maximum or minimum: that of the reduction, over the elements up to each."""
     (x,), (bound,) = xs, bounds
     given = filled(bound, x.shape)
     axis = op.axis

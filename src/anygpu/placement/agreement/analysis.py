@@ -298,7 +298,9 @@ def _analyse(program: Program, inputs: Sequence[HostArray], most_bytes: int, row
 
 
 def flags_of(program: Program, inputs: Sequence[HostArray]) -> frozenset[Flag]:
-    """The floating-point exceptions that NumPy would warn of, without bounds: half of the time of an analysis, or less."""
+    """The floating-point exceptions that NumPy would warn of on these inputs, found by running the program without
+    bounds.
+    """
     program = with_references(program, None)
     values: list[Any] = [None] * len(program.nodes)
     last_use = last_uses(program)

@@ -116,11 +116,9 @@ def judge(
 ) -> Judgement:
     """Compare what the function returned on NumPy with what the device's results make of it.
 
-    `expected` may be anything that the function returns; `inputs` are the program's, as they were before the call.
-    `rebuild` makes the return value of a program's results. `usual` comes from an earlier judgement of the same
-    program: what differs by little more than it did then is not analysed again. Never raises for what a device
-    returned; a program too large to be analysed is "undecided". It may take many times as long as the program, so it
-    runs in the background.
+    `expected` may be anything that the function returns; `inputs` are the program's, as they were before the call;
+    `rebuild` makes the return value of a program's results. What differs by little more than `usual`, from an earlier
+    judgement of the program, is not analysed again. It may take many times as long as the program.
     """
     got = rebuild(results)
     wanted, structure = flatten(expected)
@@ -322,10 +320,7 @@ def _relative(one: Any, other: Any) -> float:
 
 
 def layout(array: HostArray) -> tuple[int, ...]:
-    """The axes in the order of memory, the slowest first, without those of length 1; `()` for C order.
-
-    Equal layouts mean that NumPy's functions treat two arrays alike.
-    """
+    """The axes in the order of memory, the slowest first, without those of length 1; `()` for C order."""
     if array.flags.c_contiguous:
         return ()
     axes = [axis for axis, length in enumerate(array.shape) if length > 1]
@@ -378,7 +373,9 @@ def _near(one: Any, other: Any, relative: Any, usual: float) -> Any:
 
 
 def _same_sign(one: HostArray, other: HostArray) -> Any:
-    """Where the signs agree, of zeros too, which only an operation that moves elements is bound to keep. NaN has none."""
+    """Where the signs agree, of zeros too, which only an operation that moves elements is bound to keep. NaN counts as
+    equal.
+    """
     if one.dtype.kind == "c":
         return _same_sign(one.real, other.real) & _same_sign(one.imag, other.imag)
     return (np.signbit(one) == np.signbit(other)) | np.isnan(one)

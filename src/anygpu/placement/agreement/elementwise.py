@@ -408,11 +408,10 @@ _SPLIT = 134217729.0
 
 
 def _rounds(fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray) -> HostArray:
-    """Where the exact result is not a number of the type, so that engines may round it differently (1), and where it is
-    (0).
+    """Where the exact result is not a number of the type, so that engines may round it differently.
 
-    For types of 32 bits float64 holds the exact result. For float64 the error itself is computed: of a sum by Knuth's
-    two-sum, of a product by Dekker's.
+    For types of 32 bits or fewer float64 holds the exact result. For float64 the error itself is computed: of a sum by
+    the two-sum algorithm, of a product by Dekker's. An overflow there gives NaN, which counts as rounded.
     """
     if fn == "subtract":
         b = -b
@@ -447,7 +446,7 @@ def _halves(a: HostArray) -> tuple[HostArray, HostArray]:
 def _carried_by_two(
     fn: str, a: HostArray, b: HostArray, v: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """How far the result of a function moves when both operands do, by at most `bx` and `by`; infinite without a rule."""
+    """How far the result of a function moves when its operands do, by at most `bx` and `by`; infinity without a rule."""
     if fn in ("add", "subtract", "hypot"):
         return bx + by
     size_a, size_b = np.abs(a), np.abs(b)
@@ -494,7 +493,9 @@ def _carried_by_power(
 def _carried_by_division(
     fn: str, a: HostArray, b: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """How far a floored or truncated quotient, or a remainder, moves: it jumps where the quotient may pass an integer."""
+    """How far a floored or truncated quotient, or a remainder, moves: it jumps where the quotient may pass a whole
+    number.
+    """
     known = np.abs(b) > by
     quotient = a / b
     off = np.where(known, (bx + np.abs(quotient) * by) / (np.abs(b) - by), np.inf)
@@ -574,7 +575,7 @@ def cast(op: p.Cast, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bou
 
 
 def _cast_inexact(dtype: DType, x: HostArray, bound: Bound, v: HostArray) -> Bound:
-    """The bound of a conversion to floats: what is carried, and a rounding where the value is not a number of the type."""
+    """The bound of a conversion to floats: what is carried, and a rounding where the value is no number of the type."""
     source = x.real if x.dtype.kind == "c" and KIND[dtype] != "complex" else x
     rounds = wide(source) != wide(v)
     if not rounds.any():
