@@ -331,10 +331,7 @@ class Candidates:
         self._chooser.consider({name: each.seconds for name, each in facts}, {name: each.once for name, each in facts})
 
     def plan(self, reason: str, chosen: str) -> Plan:
-        """The plan that `explain` shows: every candidate with its time and where that comes from, the fastest first.
-
-        `reason` and `chosen` are those of the chooser. Devices that have failed are among the refused ones.
-        """
+        """The plan that `explain` shows: candidates with their times, the fastest first; refused and failed devices."""
         chooser = self._chooser
         candidates: list[Candidate] = []
         for name, facts in self.predictions.items():

@@ -188,7 +188,7 @@ def _summed(
 @BOUNDS.rule(p.Scan)
 @float_errors_ignored
 def scan(op: p.Scan, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
-    """The bound of a cumulative sum, product, maximum or minimum: that of the reduction, over the elements up to each."""
+    """The bound of a cumulative sum, product, maximum or minimum: the reduction's, over the elements up to each."""
     (x,), (bound,) = xs, bounds
     given = filled(bound, x.shape)
     axis = op.axis

@@ -326,7 +326,7 @@ def _bytes_of(value: Any, bound: Bound) -> int:
 def _flagged(op: p.Primitive, given: Sequence[HostArray], raised: set[str]) -> HostArray:
     """Run a node on NumPy; its value. The kinds of floating-point exceptions that it raised are added to `raised`.
 
-    LAPACK raises flags on its way to right results, so those of linear algebra are not listened to.
+    Linear algebra runs with all exceptions ignored: LAPACK's are not those that NumPy warns of.
     """
 
     def heard(kind: str, flag: int) -> None:
