@@ -243,12 +243,9 @@ class CaptureSearch:
         return position
 
     def _add(self, parent: int, step: str, key: Any, value: Any, name: str, depth: int) -> int:
-        """Decide what kind of thing was found, add its capture with the guard for that kind, and go on from it; its
-        position.
+        """Add the capture of a thing that was found, with the guard for its kind, and go on from it; its position.
 
-        A thing that was met before becomes a capture of the kind "same": the guard is that both are still one object.
-        The order of the tests matters: objects whose class cannot even be asked for come first, plain values before
-        identities, and what no branch knows is "unknown".
+        A thing that was met before becomes a capture of the kind "same", whose guard is that both are one object still.
         """
 
         def new(kind: CaptureKind, test: Callable[[Any, Any], bool], expected: Any) -> int:
@@ -432,7 +429,7 @@ class CaptureSearch:
                     self._record("value", position, "itself", None, thing, lacks, slot, label)
 
     def _look_into_approved(self, position: int, module: types.ModuleType, depth: int) -> None:
-        """Guard what an approved module has under the names in the code: other code may have put something else there."""
+        """Guard what an approved module has under the names in the code: other code may have replaced it."""
         for name in self.names & vars(module).keys():
             if (position, name) in self._looked:
                 continue
@@ -463,7 +460,7 @@ _VALUE_KINDS = frozenset((slice, range, datetime.date, datetime.timedelta, datet
 
 
 def _is_value_kind(kind: type[Any]) -> bool:
-    """Whether objects of that class are compared as a whole. As long as its module is not loaded, there is no fraction."""
+    """Whether objects of that class are compared as a whole; there are no fractions before their module is loaded."""
     fractions = sys.modules.get("fractions")
     return kind in _VALUE_KINDS or (fractions is not None and kind is fractions.Fraction)
 

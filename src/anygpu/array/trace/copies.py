@@ -329,7 +329,7 @@ class Copies:
         return type(value)(self._child(position, "func"))
 
     def is_closed(self, position: int) -> bool:
-        """Whether a thing is the same among the copies: it leads to nothing that is an input, can change or is watched."""
+        """Whether a thing is the same among the copies: it leads to no input, and to nothing that can change."""
         known = self._closed.get(position)
         if known is None:
             seen: set[int] = set()
@@ -379,7 +379,7 @@ def original(kind: type[Any]) -> type[Any]:
 
 
 def _subclass(kind: type[Any]) -> type[Any]:
-    """A subclass that stands in for a class while its instances are traced: same name, same metaclass, no attributes."""
+    """A subclass that stands in for a class while its instances are traced, with its name and metaclass."""
     names = {
         "__slots__": (),
         "_anygpu_original": kind,

@@ -38,7 +38,7 @@ def is_in_order(array: Any) -> bool:
 
 
 def bits(value: Any) -> Any:
-    """A key that tells a value from all others of its type: 0.0 from -0.0 too, while all NaN of one type are the same."""
+    """A key that tells a value from all others of its type: 0.0 from -0.0 too; all NaN of one type are the same."""
     kind = type(value)
     if kind in (int, str, bytes, bool, type(None)):
         return value

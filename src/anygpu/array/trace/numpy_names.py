@@ -108,7 +108,7 @@ def _is_in_c_order(array: Array) -> bool:
 
 
 def _as_array(value: Any) -> Any:
-    """An array of a traced value as `np.array` makes one: a number gets no axes, lists with arrays in them are stacked."""
+    """An array of a traced value as `np.array` makes one: a number gets no axes, lists of arrays are stacked."""
     if isinstance(value, Array):
         return value
     if type(value) is TracedScalar:
@@ -126,7 +126,7 @@ def _are_scalars(parts: list[Any]) -> bool:
 
 
 def _in_dtype(array: Any, dtype: Any, copy: bool | None, order: str) -> Any:
-    """An array with this dtype, copied where NumPy would copy it; raises NumPy's `ValueError` if a copy is forbidden."""
+    """An array with this dtype, copied where NumPy would copy it; raises `ValueError` if a copy is forbidden."""
     wanted = array.dtype if dtype is None else np.dtype(dtype)
     if wanted != array.dtype:
         if copy is False:

@@ -62,7 +62,7 @@ MAX_SCALAR_INPUTS = 32
 
 
 def scalar_inputs(search: CaptureSearch, attempt: TraceAttempt) -> frozenset[int]:
-    """The positions of the numbers that are inputs of the program, at most `MAX_SCALAR_INPUTS`; others are constants."""
+    """The positions of the numbers that are inputs, at most `MAX_SCALAR_INPUTS`; others are constants."""
     found = [
         position
         for position, each in enumerate(search.captures)
@@ -302,7 +302,7 @@ def _kind_of(leaf: Any) -> str:
 
 
 def _order(buffer: Any) -> tuple[int, int]:
-    """The sort key of a program's inputs: arguments, then numbers, arrays from outside, arrays that the function makes."""
+    """The sort key of a program's inputs: arguments, numbers, arrays from outside, arrays that the function makes."""
     if isinstance(buffer, ArrayInput):
         return (0 if buffer.is_argument else 2), buffer.position
     return (1, 0) if isinstance(buffer, ScalarInput) else (3, 0)
@@ -349,7 +349,7 @@ def _difference(first: TraceResult, second: TraceResult) -> str | None:
 
 
 def _unshared(program: Program, leaves: list[ReturnedLeaf | None]) -> list[ReturnedLeaf | None]:
-    """The leaves, with results marked to be copied that the user sees as two arrays, or that are inputs passed through."""
+    """The leaves, marked to be copied where the user sees one result as two arrays, or an input as a result."""
     first: dict[int, int] = {}
     made: list[ReturnedLeaf | None] = []
     for leaf in leaves:

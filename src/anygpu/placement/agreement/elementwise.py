@@ -446,7 +446,7 @@ def _halves(a: HostArray) -> tuple[HostArray, HostArray]:
 def _carried_by_two(
     fn: str, a: HostArray, b: HostArray, v: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """How far the result of a function moves when its operands do, by at most `bx` and `by`; infinite without a rule."""
+    """How far the result of a function moves when its operands do, by at most `bx` and `by`; infinity if unknown."""
     if fn in ("add", "subtract", "hypot"):
         return bx + by
     size_a, size_b = np.abs(a), np.abs(b)
