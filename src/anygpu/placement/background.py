@@ -31,7 +31,7 @@ class Background:
     """Runs jobs one after the other on a thread that is started with the first of them.
 
     One thread and not many, so that trials do not disturb each other's times, and the caller's own work gets most of
-    the machine.
+    the machine. It is a daemon, and `close` is registered with `atexit`. Any thread may call its methods.
     """
 
     def __init__(self, when_idle: Callable[[], None] = lambda: None) -> None:
@@ -40,7 +40,9 @@ class Background:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Without a thread and without jobs: in a child that was forked off, which has neither."""
+        """Begin without a thread and without jobs, with new locks: also for a forked child, which has none of the
+        threads.
+        """
         self._jobs: deque[Job] = deque()
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -51,7 +53,7 @@ class Background:
         self._holding = 0
 
     def submit(self, job: Job) -> None:
-        """A job must not raise: it deals with its own errors."""
+        """Run a job on the thread, after those before it; drop it after `close`. A job deals with its own errors."""
         with self._lock:
             if self._closed:
                 return
@@ -81,7 +83,7 @@ class Background:
 
     @contextlib.contextmanager
     def must_finish(self) -> Iterator[None]:
-        """Around the use of a library of this process: it would crash if Python ended under its feet."""
+        """Around the use of a library of this process: Python does not end meanwhile, as the library would crash."""
         self._holding += 1
         try:
             yield
@@ -89,7 +91,11 @@ class Background:
             self._holding -= 1
 
     def close(self) -> None:
-        """Drop what has not begun. What has is waited for only if it must not be interrupted."""
+        """Drop the jobs that have not begun, and let no more in.
+
+        A job that runs is waited for up to `_PATIENCE` seconds if it is in `must_finish`, and otherwise left to end
+        with Python.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -103,7 +109,7 @@ class Background:
             thread.join(timeout=_PATIENCE if self._holding else 0.0)
 
     def _work(self) -> None:
-        """Run the jobs one after the other, until there are none for a while."""
+        """Run the jobs one after the other until `close`; one that raises is logged, and the next one runs."""
         while (job := self._next()) is not None:
             try:
                 job()
@@ -118,7 +124,7 @@ class Background:
                         self._idle.notify_all()
 
     def _next(self) -> Job | None:
-        """The next job, when there is one; `None` when there are to be no more."""
+        """Wait for the next job; `None` after `close`. After `_IDLE_SECONDS` without one, call `when_idle`."""
 
         def is_there() -> bool:
             return bool(self._jobs) or self._closed
@@ -156,7 +162,10 @@ def looking_at_once() -> float:
 
 
 class Pace:
-    """What exploring may cost, and what it has taken. `clock` is the planner's."""
+    """The seconds that exploring may take, and has taken; a context manager around what is explored.
+
+    `clock` is the planner's. Times are read by all threads, and written by the background thread alone.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -184,7 +193,7 @@ class Pace:
         return max(LOOKING, seconds / LOOK_SHARE - self.earlier)
 
     def __enter__(self) -> None:
-        """Something is being explored from now on, on the one thread that does."""
+        """Begin to count the time of exploring. Only the background thread does, so blocks are not nested."""
         self._began = self._clock()
         self.exploring = True
 
@@ -201,7 +210,7 @@ _SWITCH_SECONDS = 2e-4
 
 
 class _Switching:
-    """Python's switch interval, which is the process's: the first block shortens it, and the last puts it back."""
+    """Python's switch interval, a setting of the process: the first block shortens it, the last one puts it back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -230,7 +239,7 @@ class _Switching:
         return self._blocks > 0
 
     def undo(self) -> None:
-        """Not where somebody else has set it meanwhile."""
+        """Put the interval back, unless other code has set it meanwhile."""
         if sys.getswitchinterval() == self._ours:
             # Python cuts it to whole microseconds, which floats rarely are.
             sys.setswitchinterval(self._usual + 5e-7)
@@ -241,7 +250,10 @@ _switching = _Switching()
 
 @contextlib.contextmanager
 def yielding() -> Iterator[None]:
-    """In a block that runs Python beside the user's calls: the calls get Python's lock soon when they want it."""
+    """Shorten Python's switch interval in a block that runs Python beside the user's calls.
+
+    A call that wants Python's lock then gets it after 0.2 ms instead of 5 ms. Blocks may be nested, and on any threads.
+    """
     switching = _switching
     switching.shorten()
     try:
@@ -251,7 +263,7 @@ def yielding() -> Iterator[None]:
 
 
 def _in_child() -> None:
-    """Blocks on other threads never end in a child."""
+    """After a fork, in the child: put the interval back, as blocks on other threads never end there."""
     global _switching
     if _switching.is_short:
         _switching.undo()

@@ -291,7 +291,9 @@ class Candidates:
         return names
 
     def waiting_times(self, busy: Mapping[str, float]) -> dict[str, float]:
-        """For each candidate, how long its devices are busy. NumPy runs in the caller's own thread, so it never is."""
+        """The seconds until the devices of each candidate are free. NumPy runs in the caller's thread, so it is not
+        among them.
+        """
         return {
             name: max(busy.get(device, 0.0) for device in facts.way.devices if device != "numpy")
             for name, facts in self.predictions.items()

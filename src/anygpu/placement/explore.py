@@ -1,4 +1,8 @@
-"""Finding out whether a call would be faster elsewhere, in the background, while calls go on where they are."""
+"""Finding out whether a call would be faster elsewhere, in the background, while calls go on where they are.
+
+`explore` is called after a call, on the caller's thread, and decides what to start: a trial (`_try_out`), a
+calibration, or nothing for so many calls. Calls pay for it: see `background.Pace`.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +39,10 @@ _CALIBRATION_BYTES = 256 << 20
 
 
 def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None:
-    """After a call: start a trial if there is something to try and it may cost what it costs.
+    """After a call: start a trial or a calibration if there is something to find out and calls have paid for it.
 
-    `value` is what the function returned on NumPy, if it ran there; `checks` the device that it is to be compared with.
+    `value` is what the function returned on NumPy, if it ran there; `checks` names the device that it is to be compared
+    with. It must not be called with the planner's lock.
     """
     planner, site, chooser = call.planner, call.site, call.site.chooser
     if site.names_only_numpy:
@@ -94,7 +99,11 @@ def _foreseen(call: Call) -> bool:
 
 
 def _start_trial(call: Call, name: str, value: Any) -> None:
-    """Try a device in the background, if calls have paid for it; else let calls skip planning until then."""
+    """Start a trial of a candidate in the background if calls have paid for it; else let calls skip planning until
+    then.
+
+    The arguments and the value are copied here, on the caller's time, as the caller may write to them afterwards.
+    """
     planner, site, chooser = call.planner, call.site, call.site.chooser
     traced, facts = site.programs.current, site.candidates.predictions.get(name)
     if traced is None or facts is None:  # another thread has given it up
@@ -125,7 +134,7 @@ def _start_trial(call: Call, name: str, value: Any) -> None:
 
 
 def _skip_planning(call: Call) -> None:
-    """How many calls may go by before recording could be affordable, or devices be known; and why they stay."""
+    """Let calls skip planning until tracing could be affordable or devices may be known; receipts say why they stay."""
     site, chooser, planner = call.site, call.site.chooser, call.planner
     if chooser.baseline != "numpy" or (site.has_anygpu_arrays and site.programs.current is None):
         # Before it is recorded, a function of anygpu's own arrays may write to them.
@@ -202,7 +211,7 @@ def _missing_seconds(planner: Planner, device: Device) -> float:
 
 
 def _calibrate(planner: Planner, site: CallSite) -> None:
-    """Calibrate what may take part, and look at two devices together."""
+    """In the background: calibrate the devices that calls have paid for, and predict anew, also for two at once."""
     try:
         for device in _to_calibrate(planner, site):
             if planner.background.closed:
@@ -333,7 +342,11 @@ def _run_trial(
     facts: Prediction,
     sample: Sample,
 ) -> tuple[float, list[list[Any]]] | None:
-    """The best time of several runs on explorers, and their results; `None` if Python ends meanwhile."""
+    """The best seconds of `_RUNS` runs on explorers, and their results; `None` if Python ends meanwhile.
+
+    The first run compiles and does not count. Results are those of the first and the last run, or one if they are the
+    same bits.
+    """
     chooser, find = site.chooser, planner.explorer
     # A short process is over before sizes of kernels are found.
     has_time = planner.pace.allowance(planner.seconds) > facts.once + 2 * facts.tuning

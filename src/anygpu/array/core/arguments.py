@@ -103,7 +103,7 @@ def counting_dtype(length: int) -> DType:
 
 
 def filled(shape: tuple[int, ...], scalar: Any, dtype: DType) -> Value:
-    """One number in every element. It takes no memory until something is computed from it."""
+    """A number in every element of a shape, by broadcasting: it takes no memory until something is computed from it."""
     return broadcast(recording.constant(scalar, dtype), shape)
 
 
@@ -237,5 +237,5 @@ def in_single(x: Any) -> Any:
 
 
 def in_type_of(result: Any, x: Any) -> Any:
-    """What was computed with `in_single(x)`, in the type of `x`."""
+    """The result of a computation with `in_single(x)`, in the type of `x`."""
     return converted(result, np.float16) if x.dtype == np.float16 and result.dtype == np.float32 else result

@@ -226,7 +226,7 @@ class Array(NumpyMethods, Operators):
 
     @property
     def program(self) -> Program:
-        """What is still to be computed for this array."""
+        """The program that is still to be computed for this array."""
         _ours_only("program")
         return linearise([self._value])[0]
 
@@ -531,7 +531,7 @@ class Array(NumpyMethods, Operators):
         return self._noted(np.ndarray.astype, Array(_fresh(recording.cast(self._value, name))), order)
 
     def _noted(self, method: Any, made: Array, order: str) -> Array:
-        """What a method made, with its order in memory written down while a function is traced."""
+        """The array that a method made, with its memory order noted while a function is traced."""
         if active_tracer.get() is None:
             return made
         noted: Array = note_result.call(method, (self,), {"order": order}, made)

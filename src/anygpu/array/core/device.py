@@ -41,7 +41,7 @@ class ArrayDevice(Protocol):
 
 
 class ArrayWork(NamedTuple):
-    """What a device did for arrays, outside of placed calls."""
+    """An upload, a download or a program on a device, outside of placed calls, as an event."""
 
     kind: Literal["upload", "download", "run"]
     device: str

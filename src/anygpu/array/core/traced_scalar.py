@@ -64,6 +64,7 @@ class TracedScalar:
 
     @__class__.setter
     def __class__(self, kind: object) -> None:
+        """The class of the number that it stands for, so that `isinstance(t, float)` holds."""
         raise TypeError("the class of a number cannot be set.")
 
     def value(self, dtype: DType) -> Value:

@@ -299,7 +299,7 @@ class Traced:
 
     @property
     def results_returned(self) -> list[int | None]:
-        """For each leaf of what the function returns: which result of the program it is; `None` for what is none."""
+        """The number of the program's result that each leaf of the return value is; `None` for a leaf that is none."""
         return [None if leaf is None else leaf.which for leaf in self._leaves]
 
     @property
@@ -314,7 +314,7 @@ class Traced:
 
     @property
     def owns(self) -> list[bool]:
-        """For each leaf of what the function returns: whether it is a result with memory of its own."""
+        """Whether each leaf of the return value is a result with memory of its own: no argument, and no view."""
         return [leaf is None or (leaf.argument is None and not leaf.path) for leaf in self._leaves]
 
     def without_arguments(self, value: Any) -> Any:

@@ -389,7 +389,7 @@ def magnitude_apart(x: HostArray, y: HostArray) -> npt.NDArray[np.float64]:
 def _added(
     fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray, size: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """What the operation itself adds to a result of this size: nothing where it had nothing to round."""
+    """The bound that the operation itself adds to a result of this size; 0 where nothing had to be rounded."""
     arithmetic = tolerance_of("arithmetic", dtype) * size
     match fn:
         case "add" | "subtract" | "multiply" if KIND[dtype] != "complex":
@@ -436,7 +436,7 @@ def _rounds(fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray) -> 
 
 
 def _halves(a: HostArray) -> tuple[HostArray, HostArray]:
-    """Two numbers of half as many digits, whose sum is the number."""
+    """The number as the exact sum of two numbers with half as many digits each (Dekker's splitting)."""
     large = np.asarray(_SPLIT * a)
     high = np.asarray(large - a)
     np.subtract(large, high, out=high)

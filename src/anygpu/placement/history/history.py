@@ -101,7 +101,7 @@ def habit_text(habit: Habit, now: float) -> str:
 
 
 def latest_by_device(timings: Iterable[Timing]) -> tuple[Timing, ...]:
-    """For each device its latest timing, the fastest first. Earlier ones are from another driver or version."""
+    """The latest timing of each device, the fastest first. Earlier ones are from another driver or version."""
     latest: dict[str, Timing] = {}
     for each in timings:
         known = latest.get(each.device)
@@ -111,7 +111,7 @@ def latest_by_device(timings: Iterable[Timing]) -> tuple[Timing, ...]:
 
 
 def by_speed(timing: Timing) -> tuple[float, str, str]:
-    """For sorting: the fastest first, and what was not measured last."""
+    """The sort key of timings: the fastest first, and those without a time last."""
     return (float("inf") if timing.seconds is None else timing.seconds, timing.device, timing.stamp)
 
 

@@ -174,7 +174,7 @@ class TimingRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
     @property
     def when(self) -> float:
-        """When any of this was last measured; or else compared."""
+        """The time of the last measurement, or else of the last comparison, in seconds since 1970."""
         compiled = [self.compile] if self.compile else []
         measured = [each[0] for each in (*self.recent, *self.disturbed, *compiled, *self.peaks)]
         return max(measured, default=max(self.agreed, self.disagreed))
@@ -200,7 +200,7 @@ class HabitRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
     @property
     def when(self) -> float:
-        """When the function was last called, in seconds since 1970."""
+        """The time of the last call, in seconds since 1970."""
         return max((when for _, when, _, _ in self.recent), default=self.name[0])
 
     @property
@@ -344,7 +344,7 @@ def function_hash(function: Callable[..., Any]) -> str | None:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """For people: the module and the name in it."""
+    """The module and the qualified name of a function, for people, on one line; "?" for an object that raises."""
     try:
         inner = function.func if isinstance(function, functools.partial) else function
         name = getattr(inner, "__qualname__", None) or getattr(inner, "__name__", None)

@@ -305,7 +305,7 @@ class HistoryFile:
         return False
 
     def _now(self) -> float:
-        """Seconds since 1970, or 0 for a clock that is out of range."""
+        """The time in seconds since 1970, or 0 for a clock that is out of range."""
         now = self._clock()
         return now if is_moment(now) else 0.0
 
