@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from anygpu.hardware.device import Device
     from anygpu.kernels.kernel import Kernel
     from anygpu.plan.plan import Plan
-    from anygpu.program.batching import vmap
     from anygpu.program.graph import Program
+    from anygpu.program.transforms import vmap
     from anygpu.receipts.receipt import Receipt
     from anygpu.runtime.future import Future
     from anygpu.runtime.runtime import Runtime
@@ -123,7 +123,7 @@ _LATER = {
     "Store": "anygpu.store.store",
     "Tensor": "anygpu.store.tensor",
     "record": "anygpu.array.trace.tracing",
-    "vmap": "anygpu.program.batching",
+    "vmap": "anygpu.program.transforms",
 }
 
 
@@ -152,7 +152,7 @@ def _html_of(value: Any) -> str | None:
 
 
 def _cannot_trace(site: Any, why: str) -> None:
-    if os.environ.get("ANYGPU_DEFER", "off") != "off":
+    if os.environ.get("ANYGPU_DEFER", "on") != "off":
         importlib.import_module("anygpu.placement.automatic").defer_if_closed(site, why)
 
 

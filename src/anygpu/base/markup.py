@@ -1,4 +1,8 @@
-"""HTML that cannot be broken by what it shows: every text is escaped unless it is HTML already."""
+"""HTML that cannot be broken by what it shows: every text is escaped unless it is HTML already.
+
+`tag` and `safe` are all that makes HTML. On them stand paragraphs, tables and bars, for notebooks and for pages that
+are written to a file; `framed` adds our style.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +97,7 @@ def tag(name: str, *content: object, **attributes: str) -> Html:
 
 
 def framed(label: str, *content: object) -> str:
-    """What a cell shows, in our style; `label` is for those who hear it."""
+    """Returns what a notebook's cell shows, in our style; `label` is what a screen reader says."""
     body = tag("div", *content, class_="anygpu-out", role="group", aria_label=label)
     return str(body).replace(">", f">{_STYLE_TAG}", 1)
 
@@ -103,12 +107,12 @@ def paragraph(*content: object, look: str = "") -> Html:
 
 
 def spoken(text: str) -> Html:
-    """For those who hear the page: a name for what the eye understands by itself."""
+    """Returns text for screen readers only: a name for what the eye understands by itself."""
     return tag("span", text, class_="hidden")
 
 
 def details(summary: object, *content: object) -> Html:
-    """What is seen when somebody opens it."""
+    """Returns a summary whose content is shown when the reader opens it."""
     return tag("details", tag("summary", summary), *content)
 
 
@@ -140,6 +144,7 @@ def column_table(columns: Sequence[Column[Item]], items: Iterable[Item], label: 
 
 
 def _content(column: Column[Item], item: Item, formats: Formats) -> object:
+    """Returns a cell's content: HTML as it is, or its text, marked if it is bad."""
     value = column.value(item)
     if isinstance(value, Html):
         return value
@@ -168,6 +173,7 @@ def bar(shares: Sequence[Share], whole: float | None = None) -> Html:
 
 
 def legend(shares: Sequence[Share]) -> Html:
+    """Returns the names, sizes and colours of a bar's parts; nothing for no parts."""
     items = [
         tag("li", tag("span", class_="swatch", style=f"background:{each.colour}"), f"{each.name} {each.shown}")
         for each in shares

@@ -1,4 +1,8 @@
-"""Metrics as values, and as the text that Prometheus reads."""
+"""Metrics as values, and as the text that Prometheus reads.
+
+A `Family` is one metric with its samples. Families are made by those who count, and written by those who serve them:
+`to_text` here, or OpenTelemetry in `anygpu.observe`.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +61,7 @@ def to_text(families: Iterable[Family]) -> str:
 
 
 def _lines(families: Iterable[Family]) -> Iterator[str]:
+    """Yields two lines of description for each family, and one line for each sample."""
     for name, kind, text, samples in families:
         yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
         for value, labels, suffix in samples:

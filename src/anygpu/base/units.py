@@ -1,4 +1,4 @@
-"""Numbers as people read and write them."""
+"""Numbers as people read and write them: bytes and seconds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)
 
 
 def bytes_from(text: str) -> int | None:
-    """From "512MB", "1.5 GiB" or "4096"; `None` for anything else."""
+    """Returns the bytes that "512MB", "1.5 GiB" or "4096" mean; `None` for anything else."""
     found = _BYTES.fullmatch(text)
     return None if found is None else int(float(found[1]) * _UNITS[(found[2] or "").upper()])
 
 
 def readable_bytes(count: int) -> str:
+    """Returns "512 bytes" or "1.5 GiB": one digit after the point, in powers of 1024."""
     if count < 1 << 10:
         return f"{count} bytes"
     for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
@@ -34,6 +35,7 @@ def readable_bytes(count: int) -> str:
 
 
 def readable_seconds(seconds: float) -> str:
+    """Returns "3 µs", "12.3 ms" or "4.56 s": three digits from a millisecond on."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:

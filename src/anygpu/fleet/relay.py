@@ -27,10 +27,8 @@ from anygpu.fleet.messages import (
     Reply,
 )
 from anygpu.receipts.receipt import NetworkUse
-from anygpu.workers import task_messages
-from anygpu.workers.link import Link, LinkClosed
-from anygpu.workers.shared_memory import AttachedSegments, ByteArray
-from anygpu.workers.task_messages import (
+from anygpu.workers import child_messages
+from anygpu.workers.child_messages import (
     Answer,
     ChildTask,
     Envelope,
@@ -39,6 +37,8 @@ from anygpu.workers.task_messages import (
     WireOperand,
     error_to_message,
 )
+from anygpu.workers.link import Link, LinkClosed
+from anygpu.workers.shared_memory import AttachedSegments, ByteArray
 
 #: While a question is open, the actor is pinged so often.
 PING_SECONDS = 2.0
@@ -71,6 +71,7 @@ class Relay:
     """The questions to one actor, one after the other, on the thread that calls `serve`."""
 
     def __init__(self, link: Link, actor: ActorHandle, device: str) -> None:
+        """Joins a worker's link and an actor. Segments of the worker are mapped here, in the driver."""
         self._link = link
         self._actor = actor
         self._device = device
@@ -86,15 +87,15 @@ class Relay:
         self._missed = 0
 
     def serve(self) -> str:
-        """Until the worker lets go, or the actor is lost: why it ended."""
+        """Relays tasks until the worker lets go or the actor is lost, and returns why it ended."""
         try:
             while True:
                 envelope = self._next()
                 if envelope is None:
                     continue
                 outcome = self._answered(envelope)
-                self._link.send(task_messages.encode(Answer(envelope.number, outcome)))
-                if isinstance(envelope.task, task_messages.Close):
+                self._link.send(child_messages.encode(Answer(envelope.number, outcome)))
+                if isinstance(envelope.task, child_messages.Close):
                     return CLOSED
         except LinkClosed:
             return self.lost or CLOSED
@@ -105,17 +106,20 @@ class Relay:
             return str(error)
 
     def kill(self) -> None:
-        """From another thread: end the actor, and whatever is open there."""
+        """Ends the actor, and whatever is open there. Any thread may call it."""
         self.killed = True
         self._actor.kill()
 
     def lose(self, why: str) -> None:
-        """From another thread: the actor is lost, and the worker hears of it at once, whatever waits here for Ray."""
+        """Marks the actor as lost. The worker hears of it at once, though this thread may wait for Ray.
+
+        Any thread may call it.
+        """
         self.lost = why
         self._link.shut_down()
 
     def leave(self) -> None:
-        """From another thread: let the actor end itself, which works without a head."""
+        """Lets the actor end itself, which works without a head. Any thread may call it."""
         self._actor.leave()
 
     def close(self) -> None:
@@ -125,9 +129,9 @@ class Relay:
         self._link.close()
 
     def _next(self) -> Envelope | None:
-        """The next task; without one the actor is told that somebody is still there."""
+        """Returns the next task; `None` if none came for a while, when the actor is pinged so that it stays."""
         try:
-            envelope = task_messages.decode_envelope(self._link.receive(IDLE_SECONDS))
+            envelope = child_messages.decode_envelope(self._link.receive(IDLE_SECONDS))
         except TimeoutError:
             self._pulse(self._actor.ping())
             return None
@@ -140,6 +144,7 @@ class Relay:
         return envelope
 
     def _pulse(self, ping: Any) -> messages.Pulse:
+        """Waits for the answer to a ping; raises `ActorLost` after several silent intervals."""
         for _ in range(MOST_MISSED):
             try:
                 return messages.decode_pulse(self._actor.pong(ping, PONG_SECONDS))
@@ -148,7 +153,7 @@ class Relay:
         raise _silent()
 
     def _tell_dropped(self) -> None:
-        """Memory can be freed there; nobody waits for that."""
+        """Tells the actor which arrays it may free, without waiting for an answer."""
         if self._dropped:
             dropped, self._dropped = tuple(self._dropped), []
             self._actor.ask(messages.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)
@@ -158,7 +163,7 @@ class Relay:
         task = envelope.task
         assert task is not None, "what has no task needs no answer"
         try:
-            if isinstance(task, task_messages.OpenSide):
+            if isinstance(task, child_messages.OpenSide):
                 raise InvalidOption("there is one way to another machine.")
             return self._asked(envelope.number, task)
         except NoRoomForParts:
@@ -188,7 +193,7 @@ class Relay:
         except ValueError as error:
             raise ActorLost(f"it sent an unreadable answer ({error})") from None
         outcome = reply.answer.outcome
-        if isinstance(outcome, task_messages.RunDone):
+        if isinstance(outcome, child_messages.RunDone):
             outcome = msgspec.structs.replace(outcome, network=use)
         return outcome
 
@@ -269,15 +274,15 @@ class Relay:
             return len(places)
 
         match task:
-            case task_messages.Run():
+            case child_messages.Run():
                 return msgspec.structs.replace(
                     task,
                     arguments=tuple([operand(each) for each in task.arguments]),
                     results=None if task.results is None else tuple([place(each) for each in task.results]),
                 )
-            case task_messages.Upload():
+            case child_messages.Upload():
                 return msgspec.structs.replace(task, values=operand(task.values))
-            case task_messages.Download():
+            case child_messages.Download():
                 return msgspec.structs.replace(task, segment=place(task.segment))
             case _:
                 return task

@@ -1,6 +1,7 @@
 """Why is my GPU not used? Causes and fixes, from what the probes found and what the machine says of itself. Pure.
 
-What no cause explains is still passed on in the probe's own words: nothing that was found is left out.
+Each rule is a function of the case that yields findings; `RULES` has their order, and `diagnose` applies them. What no
+rule explains is still passed on in the probe's own words: nothing that was found is left out.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.printable import encode_json
 from anygpu.hardware import fixes
-from anygpu.hardware.cards import Card
-from anygpu.hardware.device import CPU, Unavailable
+from anygpu.hardware.device import CPU, Card, Unavailable
 from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.inventory import DiagnosisContext, Finding, Gpu, Inventory, together
 
@@ -34,6 +34,7 @@ DiagnosisRule = Callable[[DiagnosisContext], Iterator[Finding]]
 
 
 def engines_left_out(case: DiagnosisContext) -> Iterator[Finding]:
+    """The variable ANYGPU_ENGINES leaves engines out of this report."""
     name = "ANYGPU_ENGINES"
     if chosen := case.evidence.variables.get(name):
         yield Finding(
@@ -47,6 +48,7 @@ def engines_left_out(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def hidden_by_variable(case: DiagnosisContext) -> Iterator[Finding]:
+    """A variable hides all cards of a vendor: a problem if one of them is unused, else a note."""
     for name in _hiding_variables(case):
         vendors = _HIDING[name]
         unused = any(not gpu.ways for gpu in case.gpus if gpu.vendor in vendors)
@@ -61,6 +63,7 @@ def hidden_by_variable(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def _hiding_variables(case: DiagnosisContext) -> list[str]:
+    """Returns the variables that hide all cards: those that are set to nothing, or to none."""
     nothing = ("", "-1", "NoDevFiles")
     return [name for name in _HIDING if case.evidence.variables.get(name, "0").strip() in nothing]
 
@@ -80,6 +83,7 @@ def container_without_card(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def _not_given(case: DiagnosisContext) -> list[str]:
+    """Returns the vendors whose cards are on the bus, and of which this container has no device node."""
     if case.evidence.container is None:
         return []
     paths = [node.path for node in case.evidence.nodes]
@@ -199,6 +203,7 @@ def engine_finds_no_card(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def vulkan_loader_missing(case: DiagnosisContext) -> Iterator[Finding]:
+    """WebGPU finds no Vulkan loader; a container without graphics is told of that instead of drivers."""
     for item in case.unavailable("webgpu", "no_loader"):
         # Installing a driver in there would not help a container that was not given one.
         drivers = () if _applies(container_without_graphics, case) else _vulkan_drivers(case, case.vendors)
@@ -307,6 +312,7 @@ def _vulkan_override(case: DiagnosisContext) -> str | None:
 
 
 def _overridden(case: DiagnosisContext, variable: str, effect: str, about: str) -> Finding:
+    """Returns the finding for a variable that makes Vulkan look at other drivers."""
     return Finding(
         code="vulkan_driver_overridden",
         severity=case.severity_of_a_missing_way(),
@@ -322,6 +328,7 @@ def _vulkan_drivers(case: DiagnosisContext, vendors: Iterable[str]) -> tuple[str
 
 
 def no_opencl_driver(case: DiagnosisContext) -> Iterator[Finding]:
+    """OpenCL's loader works, and no driver is registered with it."""
     for item in case.unavailable("opencl", "no_driver"):
         yield Finding(
             code="no_opencl_driver",
@@ -349,6 +356,7 @@ def no_compiler(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def extra_not_installed(case: DiagnosisContext) -> Iterator[Finding]:
+    """Engines whose libraries are not installed, as one note for all."""
     missing = [item for item in case.inventory.unavailable if item.cause == "not_installed" and item.engine != CPU]
     if missing:
         yield Finding(
@@ -386,6 +394,7 @@ def no_gpu_at_all(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def unmatched_cards(case: DiagnosisContext) -> Iterator[Finding]:
+    """Cards that could not be told apart with certainty."""
     for card in case.inventory.cards:
         if card.note is not None:
             yield Finding(
@@ -442,6 +451,7 @@ def _drivers(case: DiagnosisContext, interface: str, vendors: Iterable[str], *, 
 
 
 def _applies(rule: DiagnosisRule, case: DiagnosisContext) -> bool:
+    """Whether a rule finds something."""
     return next(rule(case), None) is not None
 
 
@@ -483,9 +493,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> tuple[Finding, ...]:
+        """The findings that keep a GPU from being used."""
         return tuple(finding for finding in self.findings if finding.severity == "problem")
 
     def to_json(self) -> bytes:
+        """Returns the documented schema as indented JSON, for bug reports."""
         return msgspec.json.format(encode_json(self), indent=2)
 
     def _repr_html_(self) -> str | None:
@@ -493,6 +505,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose(inventory: Inventory, evidence: Evidence) -> Diagnosis:
+    """Applies all rules, adds what probes reported and no rule explains, and sorts by severity. Pure."""
     case = DiagnosisContext(inventory, evidence)
     findings = [finding for rule in RULES for finding in rule(case)]
     explained = {finding.about for finding in findings}
@@ -504,6 +517,7 @@ def diagnose(inventory: Inventory, evidence: Evidence) -> Diagnosis:
 
 
 def _matters(item: Unavailable) -> bool:
+    """Whether something that no rule explains is worth a line of its own."""
     # A CPU-only build or a missing accelerator is a problem only beside a card, and then a rule has said so. But who
     # installed NVIDIA's driver expects a card.
     return item.engine == "nvidia" or item.cause not in ("cpu_only_build", "no_device", "not_installed")

@@ -87,6 +87,7 @@ def suggests_gpu(evidence: GpuEvidence) -> bool:
 
 
 def _computes(function: PciFunction) -> bool:
+    """Whether a PCI function can compute: a display or an accelerator, but not one that only draws a screen."""
     pci_class, vendor, device = function
     if pci_class not in (_DISPLAY, _ACCELERATOR):
         return vendor == _GOOGLE and device not in _GOOGLES_OTHERS
@@ -123,6 +124,7 @@ def probes_by_itself() -> bool:
 
 
 def _pci_functions(folder: str) -> Iterator[PciFunction]:
+    """Yields the displays and accelerators on the bus; Google's TPUs are of no such class."""
     for name in _names(folder):
         pci_class = _number(os.path.join(folder, name, "class"))
         vendor = _number(os.path.join(folder, name, "vendor"))
@@ -133,7 +135,10 @@ def _pci_functions(folder: str) -> Iterator[PciFunction]:
 
 
 def _drm_drivers(root: str) -> Iterator[str]:
-    """Of cards and render nodes; names with a hyphen are sockets for screens. A render node may be there alone."""
+    """Yields the kernel's driver of each card and render node; empty for one without a driver.
+
+    Names with a hyphen are sockets for screens. A container may have a render node and no entry in sysfs.
+    """
     known = os.path.join(root, "sys/class/drm")
     nodes = (name for name in _names(os.path.join(root, "dev/dri")) if name.startswith("renderD"))
     for name in {*_names(known), *nodes}:
@@ -145,6 +150,7 @@ def _drm_drivers(root: str) -> Iterator[str]:
 
 
 def _names(folder: str) -> list[str]:
+    """Lists a folder; empty if there is none."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -152,6 +158,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _number(file: str) -> int | None:
+    """Reads a hexadecimal number from a file of sysfs; `None` if there is none."""
     try:
         with open(file, "rb") as opened:
             return int(opened.read(32), 16)

@@ -1,4 +1,9 @@
-"""The result of probing a machine, and the doctor's case: which GPUs there are, and how they are reached."""
+"""The result of probing a machine, and the doctor's case: which GPUs there are, and how they are reached.
+
+`Inventory` is what probes found, with each device assigned to its card. Functions below it say that in words, the same
+on a terminal and in a notebook. `DiagnosisContext` is what the rules of the doctor look at, and `Finding` what they
+say.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,7 @@ import msgspec
 
 from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_bytes
-from anygpu.hardware.cards import Card, assemble, plain_name
-from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.device import Card, Device, Unavailable, assemble, plain_name
 from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.selection import is_stand_in
 from anygpu.hardware.sysfs import PciDevice
@@ -35,10 +39,12 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     remembered: dict[str, float] = {}
 
     def to_json(self) -> bytes:
+        """Returns the inventory as indented JSON."""
         return msgspec.json.format(encode_json(self), indent=2)
 
     @property
     def gpus(self) -> tuple[Device, ...]:
+        """The devices that are GPUs, software included."""
         return tuple(device for device in self.devices if device.kind == "gpu")
 
 
@@ -64,6 +70,7 @@ def take_inventory(
 
 
 def in_a_few_words(device: Device) -> str:
+    """Returns a device in part of a sentence: its name, its kind, and through which interfaces it is reached."""
     if device.software:
         what = f"{device.name}, software on the CPU"
     elif device.kind == "cpu":
@@ -77,6 +84,7 @@ def in_a_few_words(device: Device) -> str:
 
 
 def more_words(device: Device) -> str:
+    """Returns driver, memory and features of a device, separated by dots."""
     parts = [f"driver {device.driver}"] if device.driver is not None else []
     if device.kind != "cpu" or device.software:
         parts.append(memory_of(device))
@@ -84,6 +92,7 @@ def more_words(device: Device) -> str:
 
 
 def memory_of(facts: Device | Card) -> str:
+    """Returns total and free memory in words, or why it is unknown."""
     if facts.memory_total is None:
         return f"memory unknown ({facts.unknown['memory_total']})"
     total = readable_bytes(facts.memory_total)
@@ -104,6 +113,7 @@ def all_facts(device: Device) -> list[tuple[str, str]]:
 
 
 def explained(item: Unavailable) -> str:
+    """Returns why something cannot be used, and what to do if that is known."""
     return item.reason if item.fix is None else f"{item.reason} {item.fix}"
 
 
@@ -154,6 +164,7 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
     evidence: Evidence
 
     def unavailable(self, engine: str, *causes: str) -> list[Unavailable]:
+        """Returns what an engine lacks for one of these causes."""
         return [item for item in self.inventory.unavailable if item.engine == engine and item.cause in causes]
 
     def cards(self, vendor: str) -> list[Card]:
@@ -185,6 +196,7 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
 
     @property
     def vendors(self) -> list[str]:
+        """The vendors of the GPUs that are here, each once."""
         return list(dict.fromkeys(gpu.vendor for gpu in self.gpus))
 
     @property
@@ -208,11 +220,15 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
 
     @property
     def _cards(self) -> list[Card]:
-        """Without the processor, without TPUs, and without those that are one of the others under another name."""
+        """Returns the cards that are GPUs. The processor, TPUs and second names of other cards are left out."""
         not_gpus = {device.card for device in self.inventory.devices if device.kind != "gpu"}
         return [card for card in self.inventory.cards if card.id not in not_gpus | {"cpu"} and not _is_doubtful(card)]
 
     def _ways_into(self, card: Card) -> Iterator[Device]:
+        """Yields the verified devices of a card.
+
+        Of cards that cannot be told apart, those of the same model or name.
+        """
         doubtful = {each.id for each in self.inventory.cards if _is_doubtful(each)}
         for device in self.inventory.gpus:
             alike = (device.model or card.id) == card.model or plain_name(device.name) == plain_name(card.name)

@@ -1,4 +1,7 @@
-"""Which devices fit a preference, best first, and one sentence for each that does not. Pure."""
+"""Which devices fit a preference, best first, and one sentence for each that does not. Pure.
+
+`select` ranks; `require` raises with all reasons where nothing fits. `matches_name` is what a name in `on=` means.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ import msgspec
 
 from anygpu.base.units import readable_bytes
 from anygpu.errors import DeviceUnavailable
-from anygpu.hardware.cards import plain_name
-from anygpu.hardware.device import CPU, FLEET, Device, Unavailable, node_of, parse_device
+from anygpu.hardware.device import CPU, FLEET, Device, Unavailable, node_of, parse_device, plain_name
 from anygpu.hardware.gpu_presence import software_devices_are_automatic
 from anygpu.hardware.preference import Power, Preference
 
@@ -22,6 +24,8 @@ class DeviceRefusal(msgspec.Struct, frozen=True):
 
 
 class DeviceSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices that fit, best first, and the others with reasons."""
+
     chosen: tuple[Device, ...]
     refused: tuple[DeviceRefusal, ...]
 
@@ -72,6 +76,7 @@ def meant(on: Sequence[str], devices: Iterable[Device]) -> tuple[str, ...]:
 
 
 def _judge(device: Device, preference: Preference) -> tuple[int, str | None]:
+    """Returns the rank of a device by the names that were asked for, and the sentence that refuses it or `None`."""
     rank = 0
     if preference.on:
         matches = [index for index, wanted in enumerate(preference.on) if matches_name(device, wanted)]
@@ -117,6 +122,7 @@ def _nature(device: Device) -> str:
 
 
 def _too_little_memory(device: Device, wanted: int) -> str | None:
+    """Returns why the device's memory does not suffice; `None` if it does. Free memory counts where it is known."""
     if not wanted:
         return None
     have, which = (device.memory_free, "free") if device.memory_free is not None else (device.memory_total, "in all")
@@ -131,6 +137,7 @@ def _too_little_memory(device: Device, wanted: int) -> str | None:
 
 
 def _too_busy(device: Device, most: float) -> str | None:
+    """Returns why the device's load is too high; `None` if it is not. An unknown load is refused."""
     if most >= 1:
         return None
     if device.load is None:
@@ -152,7 +159,10 @@ _FORM_ORDER: dict[Power | None, dict[str, int]] = {
 
 
 def _quality(device: Device, power: Power | None) -> tuple[int, ...]:
-    """Without measurements: real GPUs before the CPU, the CPU itself before an emulation on it, then free memory."""
+    """Returns the sort key of a device without measurements.
+
+    GPUs come before the CPU, real devices before emulations on the CPU, then those with more free memory.
+    """
     kind = _KIND_ORDER[device.kind]
     form = _FORM_ORDER[power].get(device.form, 2)
     emulated = 1 if device.form == "software" else 0

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from anygpu.hardware.cards import normal_uuid
+from anygpu.hardware.device import normal_uuid
 from anygpu.hardware.sysfs import vendor_name
 from anygpu.receipts.receipt import require_reasons
 
@@ -214,6 +214,7 @@ _VERSION_1_2 = (1 << 22) | (2 << 12)
 
 
 def _open_loader() -> Any:
+    """Loads the Vulkan loader; raises OSError with every name that was tried."""
     errors = []
     for name in LIBRARIES:
         try:
@@ -224,7 +225,7 @@ def _open_loader() -> Any:
 
 
 def _create_instance(library: Any) -> c_void_p:
-    """A Vulkan instance of the highest version that is asked for. Raises `VulkanError`."""
+    """Returns a Vulkan instance of the version that the loader offers, at least 1.1. Raises `VulkanError`."""
     offered = c_uint32()
     # The call itself came with Vulkan 1.1, and a loader without it serves nothing that is asked below.
     if not hasattr(library, "vkEnumerateInstanceVersion"):
@@ -305,6 +306,7 @@ def _new(kind: type[_Chained]) -> Any:
 
 
 def _chain(*links: Any) -> None:
+    """Links structures by their `next` pointers, in order; those that are `None` are left out."""
     for link, following in pairwise(link for link in links if link is not None):
         link.next = ctypes.addressof(following)
 
@@ -315,6 +317,10 @@ def _check(call: str, result: int) -> None:
 
 
 def _enumerate(library: Any, call: str, item: type[Any], *leading: Any) -> list[Any]:
+    """Calls a function of Vulkan that lists things, again if there were more by the second call.
+
+    Raises `VulkanError`.
+    """
     function: Callable[..., int] = getattr(library, call)
     while True:
         count = c_uint32()
@@ -336,6 +342,7 @@ def _text(raw: bytes) -> str:
 
 
 def _dotted(version: int) -> str:
+    """Returns a packed version of Vulkan's as text."""
     return f"{version >> 22 & 0x7F}.{version >> 12 & 0x3FF}.{version & 0xFFF}"
 
 

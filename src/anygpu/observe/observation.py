@@ -20,8 +20,8 @@ from anygpu.base.interrupts import TryAcquire
 from anygpu.engines.protocol import Memory
 from anygpu.errors import AnyGPUError
 from anygpu.hardware import host
+from anygpu.hardware.usage import Usage
 from anygpu.hardware.usage.reading import UsageReader
-from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.snapshot import (
     Advice,
     Anomaly,

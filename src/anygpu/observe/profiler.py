@@ -242,7 +242,7 @@ class Operations:
 
 def parts_of(program: Program) -> list[_Part]:
     """The operations of a program that do something, with the part of its work that each is."""
-    from anygpu.program.costs import node_costs
+    from anygpu.program.graph import node_costs
 
     weights: dict[tuple[str, str | None], float] = {}
     for node, cost, line in zip(program.nodes, node_costs(program), program.lines, strict=True):

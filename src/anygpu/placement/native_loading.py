@@ -11,10 +11,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from anygpu.base.processors import usable_processors
-from anygpu.placement.background import yielding
+from anygpu.base.this_process import usable_processors
+from anygpu.placement.background import at_leisure, yielding
 from anygpu.placement.history import hints
-from anygpu.placement.loading import NATIVE, native
+from anygpu.placement.loading import NATIVE, native, segments
 
 if TYPE_CHECKING:
     from anygpu.placement.native_site import NativeSite
@@ -85,14 +85,32 @@ def _make_runtime() -> None:
 
 def _trace_something() -> None:
     """Tracing loads modules when it first meets an operation: not in the time of a caller."""
-    import numpy as np
-
-    from anygpu.array.trace.tracing import trace
+    from anygpu.array.trace.tracing import trace_small
 
     # What compares results with NumPy's likewise.
     importlib.import_module("anygpu.placement.agreement.analysis")
     importlib.import_module("anygpu.placement.agreement.comparison")
-    trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
+    trace_small()
+
+
+#: What tracing loads when it first meets functions of NumPy's.
+_FUNCTIONS = """
+anygpu.array.functions.creation anygpu.array.functions.concatenation anygpu.array.functions.selection
+anygpu.array.functions.products anygpu.array.functions.ranges anygpu.array.functions.sorting
+anygpu.array.functions.differences anygpu.program.wire anygpu.placement.automatic_deferral numpy.ma
+"""
+
+
+def begin_segments() -> None:
+    """Begin to load what tries native code for segments, little by little: the calls that wait for it are plain."""
+    segments.begin(_load_functions)
+
+
+def _load_functions() -> None:
+    """Load all that is needed later, so that neither a call nor a trial beside it has to."""
+    for each in _FUNCTIONS.split():
+        with at_leisure():
+            importlib.import_module(each)
 
 
 # -- marks for the next process

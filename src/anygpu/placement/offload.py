@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, Typ
 import numpy as np
 
 from anygpu.base import events
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.errors import InvalidOption
 from anygpu.placement import executing, loading
 from anygpu.placement.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on

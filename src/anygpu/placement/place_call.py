@@ -28,9 +28,17 @@ from anygpu.placement.trust import (
 )
 from anygpu.placement.values import anygpu_arrays_in
 from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
-from anygpu.receipts.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.receipts.notes import publish, publish_failure
-from anygpu.receipts.receipt import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
+from anygpu.receipts.receipt import (
+    Attempt,
+    NetworkUse,
+    Phases,
+    PhaseTimer,
+    Receipt,
+    numpy_receipt,
+    ran_on_host,
+    warn_fallback,
+)
 from anygpu.workers.worker import Ran
 
 if TYPE_CHECKING:

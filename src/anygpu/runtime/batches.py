@@ -36,8 +36,8 @@ from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.candidate_history import calls_between_samples
 from anygpu.plan.chunking import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.plan.predicting import predict
-from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
+from anygpu.program.transforms import vmap
 from anygpu.receipts.receipt import NetworkUse, Phases
 from anygpu.runtime.stacking import Marks, alike, as_given, covers, differing, rows_of, split, stack
 from anygpu.workers.worker import Ran, Worker
@@ -95,7 +95,7 @@ class Batch:
 
     @property
     def how(self) -> str:
-        """For receipts."""
+        """The launch in words, for receipts."""
         padded = f", padded to {self.size}" if self.size > self.taken else ""
         return f"in one launch of {self.taken} calls{padded}"
 
@@ -117,6 +117,10 @@ class _Variant:
     """The program for several calls with certain inputs stacked."""
 
     def __init__(self, program: Program, marks: Marks) -> None:
+        """Keeps the program of a single call and which of its inputs are stacked.
+
+        Batched programs are made when needed.
+        """
         self.marks = marks
         self.single = program
         self._programs: dict[int, Program] = {}
@@ -126,14 +130,17 @@ class _Variant:
         self.stacked_bytes = sum(spec.nbytes for spec, mark in zip(specs, marks, strict=True) if mark)
 
     def program(self, size: int) -> Program:
+        """Returns the program for `size` calls at once, which is made once."""
         known = self._programs.get(size)
         if known is None:
             known = self._programs[size] = vmap(self.single, self.marks, size)
         return known
 
     def predicted(self, calibration: Calibration, device: Device, size: int) -> _Predicted:
-        """The predicted seconds, compile time and memory of a launch of `size` calls; cached until the device is
-        calibrated.
+        """Returns the predicted seconds, compile time and memory of a launch of `size` calls.
+
+        It is cached until there is another calibration. The compile time is scaled towards what is usual for such a
+        device.
         """
         known = self._predicted.get(size)
         if known is None or known.calibration is not calibration:
@@ -161,6 +168,10 @@ class _VariantHistory:
     """Statistics of one variant on one device."""
 
     def __init__(self, variant: _Variant) -> None:
+        """Starts without any launch. Dictionaries are by size of launch.
+
+        `ready` has the worker's generation that compiled it.
+        """
         self.variant = variant
         self.times = BatchTimes()
         self.missed = Missed()
@@ -211,17 +222,20 @@ class _VariantHistory:
         return self.lacks
 
     def ready_for(self, size: int, generation: int, seconds: float, *, disturbed: bool) -> None:
+        """Notes that a worker has compiled a size in so many seconds, from which later compile times are predicted."""
         self.ready[size] = generation
         self.missed.paid(size)
         if size in self._predicted:
             self.times.compiled(seconds, self._predicted[size].compiling, disturbed=disturbed)
 
     def succeeded(self, size: int, seconds: float, *, disturbed: bool) -> None:
+        """A launch has succeeded: its time is learnt, and failures before it are forgotten."""
         self.failures = 0
         predicted = self._predicted.get(size)
         self.times.measured(size, seconds, predicted.seconds if predicted is not None else 0.0, disturbed=disturbed)
 
     def failed(self) -> None:
+        """A launch has failed: after several, the variant rests for a number of plans that doubles each time."""
         self.failures += 1
         if self.failures >= _FAILURES:
             self.resting = min(1 << (4 + self.failures), _LONGEST_REST)
@@ -243,6 +257,7 @@ class LaunchBatches:
     """
 
     def __init__(self, site: CallSite, watch: DisturbanceWatch | None = None) -> None:
+        """Makes the batches of a call site, which it does not keep alive; `watch` tells disturbed times."""
         # Weak, because a `WeakKeyDictionary` keeps batches by their call site.
         self._state = weakref.ref(site)
         self._watch = watch if watch is not None else DisturbanceWatch()
@@ -251,6 +266,10 @@ class LaunchBatches:
         self._forget(site.programs.current)
 
     def _forget(self, traced: Traced | None) -> None:
+        """Starts anew for a function that was traced again.
+
+        Programs, times and comparisons were those of the old trace.
+        """
         self._traced = traced
         self._variants: list[_Variant] = []
         self._tables: dict[tuple[str, Marks], _VariantHistory] = {}
@@ -352,9 +371,10 @@ class LaunchBatches:
         return self._tables[key]
 
     def _variant(self, program: Program, needed: Marks) -> _Variant:
-        """The stacked program for these differing arguments: an existing one that covers them, or a new one.
+        """Returns the stacked program for these differing arguments: an existing one that covers them, or a new one.
 
-        At most `MOST_VARIANTS` are kept; beyond that, one variant that stacks all arguments replaces the oldest.
+        At most `MOST_VARIANTS` are kept. The last place is for the variant that stacks whatever any other one does, so
+        that new combinations need no more programs; when all places are taken, the newest one is replaced.
         """
         variants = self._variants
         for each in variants:
@@ -580,6 +600,7 @@ class LaunchCheck:
     def __init__(
         self, planner: Planner, site: CallSite, function: Callable[..., Any], batches: LaunchBatches, batch: Batch
     ) -> None:
+        """Copies the arguments of the launch, because their callers may change them before it is compared."""
         self._planner = planner
         self._state = site
         self._function = function
@@ -606,7 +627,10 @@ class LaunchCheck:
             self._planner.background.submit(self._judge)
 
     def _judge(self) -> None:
-        """Run the batch again beside the callers, and compare its rows with the results that single calls had."""
+        """Runs the launch on its device beside the callers, and compares each row with what its call returned on NumPy.
+
+        A row that differs pins the function to NumPy. Whatever goes wrong, calls run one by one for a while.
+        """
         batch, site, planner = self._batch, self._state, self._planner
         with contextlib.suppress(Exception):  # whatever goes wrong here, calls run one by one
             with planner.trying((batch.device,)):

@@ -1,4 +1,9 @@
-"""The work of a lane thread: run tasks alone or in batches, retry failures, and deliver results."""
+"""The work of a lane thread: run tasks alone or in batches, retry failures, and deliver results.
+
+`LaneWorker.serve` takes the jobs that a lane got from the queue: it plans those of an unknown kind, runs a batch where
+that pays, and the rest one by one. After a failure the task's state machine decides what follows. Nothing here holds
+the scheduler's lock while a device works.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +32,8 @@ from anygpu.placement.retry import handle_failure, next_choice, one_line, refusa
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.candidate_history import DeviceChoice
-from anygpu.receipts.fallback_warnings import attribute_to_line
 from anygpu.receipts.notes import made
-from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, queued_receipt
+from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, attribute_to_line, queued_receipt
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane
@@ -103,8 +107,11 @@ class LaneWorker:
     # -- work, on the thread of a lane
 
     def serve(self, lane: Lane, jobs: Sequence[Job]) -> None:
-        """Run jobs that a lane has taken from the queue: planned, alone, or in batches where the device runs
-        several at once.
+        """Runs jobs that a lane has taken from the queue.
+
+        The planning lane only traces them and queues them again. While the device is being opened, they go back to the
+        queue for other lanes, and this thread waits for it. On NumPy they run one by one, elsewhere several of a kind
+        together where that pays.
         """
         if lane.name == PLANNING:
             for job in jobs:
@@ -302,6 +309,11 @@ class LaneWorker:
         self.deliver(job, value, lambda: queued_receipt(made(note), waited), end - begin)
 
     def _limit(self, job: Job) -> None:
+        """Bounds the time of the call by the task's deadline.
+
+        A call in pieces looks between them whether it is still wanted. The worker gets a moment longer than the
+        deadline: the task expires first, and only one that hangs is killed.
+        """
         call = job.call
         if job.until is not None:
             left = max(1e-3, job.until - self._clock()) + _LATER
@@ -520,6 +532,7 @@ class LaneWorker:
     # -- ends
 
     def deliver(self, job: Job, value: Any, receipt: Any, seconds: float) -> None:
+        """Finishes a job, and resolves its future unless it was abandoned meanwhile."""
         if self.finish(job, value, seconds):
             self.resolve(job, value, receipt)
 
@@ -581,6 +594,7 @@ class LaneWorker:
 
 
 def _stop_if_unwanted(job: Job) -> None:
+    """Raises `JobStopped` between two pieces of a task that was cancelled or has expired."""
     task = job.life.task
     if task.stopping or task.status == "abandoned":
         raise JobStopped

@@ -1,4 +1,8 @@
-"""Running opaque tasks on the thread of a lane: each by itself, or the rows of several in one call."""
+"""Running opaque tasks on the thread of a lane: each by itself, or the rows of several in one call.
+
+An opaque task is a function that is called with a library's own arrays instead of being traced. The first launch of
+several is compared with separate calls, whose results are delivered.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,7 @@ from anygpu.errors import AnyGPUError
 from anygpu.placement.opaque import place_opaque
 from anygpu.placement.planner import Planner
 from anygpu.plan.candidate_history import DeviceChoice
-from anygpu.receipts.fallback_warnings import attribute_to_line
-from anygpu.receipts.receipt import Attempt, Phases, Receipt
+from anygpu.receipts.receipt import Attempt, Phases, Receipt, attribute_to_line
 from anygpu.runtime.lanes import Job, Lane
 from anygpu.runtime.routing import Routing
 from anygpu.runtime.stacking import OpaqueBatches, alike_but_for_rows, best_device, cut, same, stacked

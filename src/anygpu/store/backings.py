@@ -1,4 +1,8 @@
-"""Contents of a store that are kept outside of it: in safetensors files, and in the store that processes share."""
+"""Contents of a store that are kept outside of it: in safetensors files, and in the store that processes share.
+
+`open_into` and `save_from` are the files; `SharedNames` keeps track of what a store has published to other processes
+and of what it has taken from them.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +82,7 @@ def open_into(
 
 
 def _opened(store: NamedTensors[T], source: TensorFile | TensorFolder, name: str, owner: str, namespace: Path) -> T:
+    """Enters one tensor of a file; its bytes stay in the file unless its type had to be converted."""
     values = source.values(name)
     # Types that NumPy lacks were converted, and so are not in the file's memory.
     in_file = source.spec(name).nbytes == source.stretch(name).nbytes
@@ -114,6 +119,7 @@ class SharedNames:
     """Tracks which tensors this store has published, and which it has found."""
 
     def __init__(self, name: str) -> None:
+        """Attaches to the shared store of that name, which is made if there is none."""
         self._shared = open_shared(name)
         #: By name, the version that this store has published or found.
         self._versions: dict[SegmentKey, int] = {}

@@ -73,7 +73,10 @@ def resident_value(array: Array, device: DeviceHandle) -> tuple[Value, int]:
 
 
 def copied_on_device(array: Array) -> Array:
-    """The same values in memory of their own. The condition is an input, so that the copy is not optimised away."""
+    """Returns the same values in memory of their own, on the device.
+
+    The condition of the `where` is an input of the program, so that the copy is not optimised away.
+    """
     yes = as_array(np.ones(1, np.bool_), array._device)
     copied: Array = np.where(yes, array.reshape(-1), np.zeros((), array.dtype)).reshape(array.shape)  # type: ignore[assignment]
     return copied
@@ -104,6 +107,7 @@ class HostBytes:
         kind: Literal["memory", "disk", "file", "shared"] = "memory",
         close: Callable[[], None] | None = None,
     ) -> None:
+        """Keeps values that nothing writes to; `close` gives back what the store owns of them, and is called once."""
         self.values = values
         #: memory: the store's own. disk: a file of the store's own, deleted with this object. file, shared: owned
         #: elsewhere, free of cost for the store, and not written to while they are here.
@@ -139,6 +143,7 @@ class Content:
     )
 
     def __init__(self, device: DeviceHandle, spec: Spec) -> None:
+        """Makes a content without bytes, which is filled by `bring` or gets a buffer."""
         self.key = next(_numbers)
         self.device_handle = device
         self.spec = spec
@@ -174,6 +179,7 @@ class Content:
 
     @property
     def tier(self) -> Tier:
+        """Returns the nearest tier that has it."""
         if self.on_device:
             return "device"
         if self.host is not None or self._recovery is not None:
@@ -300,6 +306,7 @@ class Content:
             tracked.lineage.forget(why)
 
     def drop_host(self) -> None:
+        """Drops the host's copy, and lets the array on the device be restored from what is left."""
         host, self.host = self.host, None
         self.remember()
         if host is not None:
@@ -329,6 +336,7 @@ def shares_host(device: DeviceHandle) -> bool:
 
 
 def is_on_device(value: Value) -> bool:
+    """Whether a value has a buffer, on a worker that is alive."""
     buffer = value.buffer
     if not isinstance(buffer, TrackedBuffer):
         return buffer is not None

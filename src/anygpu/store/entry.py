@@ -1,4 +1,8 @@
-"""The entries of a store: keys, holders and leases; and its lock, with deferred calls of finalizers."""
+"""The entries of a store: keys, holders and leases; and its lock, with deferred calls of finalizers.
+
+Finalizers run on any thread, in the middle of anything, so they never wait for the lock: `DeferredLock` makes their
+calls when it is released. `NamedEntry` is one name of a store; `Lease` keeps its tensor on the device for a while.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ class DeferredLock:
         self.anew()
 
     def anew(self) -> None:
-        """Also called in a forked child, where no thread is left to release the lock."""
+        """Makes a new lock: at the beginning, and in a forked child, where no thread is left to release the old one."""
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
 
@@ -73,6 +77,7 @@ class DeferredLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Makes the deferred calls, releases the lock, and looks for calls that came in between."""
         try:
             self._settle()
         finally:
@@ -96,6 +101,7 @@ class DeferredLock:
         return partial(self._watched.discard, gone)
 
     def _ring(self, _: object = None) -> None:
+        """A call was deferred: it is made at once if the lock is free, and by another thread otherwise."""
         if not may_be_interrupted():
             self._look_again()
         if self._notes:
@@ -115,6 +121,7 @@ class DeferredLock:
         self._changed.wait()
 
     def changed(self) -> None:
+        """Wakes threads that wait in `wait`. The caller must hold the lock."""
         self._changed.notify_all()
 
     def unlocked(self) -> _Unlocked:
@@ -122,6 +129,7 @@ class DeferredLock:
         return _Unlocked(self.lock)
 
     def _settle(self) -> None:
+        """Makes the deferred calls. The lock is held."""
         while self._notes:
             note = self._notes.popleft()
             if isinstance(note, _Gone):
@@ -130,6 +138,7 @@ class DeferredLock:
             note()
 
     def _look_again(self) -> None:
+        """Makes deferred calls as long as there are some and the lock is free: its holder may have missed them."""
         # A call may have been deferred between the last look and the release.
         while self._notes and self.lock.acquire(blocking=False):
             try:
@@ -197,12 +206,14 @@ class Lease:
 
     @property
     def tensor(self) -> Tensor:
+        """The tensor; raises `NotHeld` after the release."""
         if not self._right:
             raise NotHeld(self.name, self.holder)
         return self._tensor
 
     @property
     def active(self) -> bool:
+        """Whether the lease is not over."""
         return bool(self._right)
 
     def release(self) -> None:
@@ -276,6 +287,7 @@ class NamedEntry:
     def __init__(
         self, store: EntryStore, key: StoreKey, owner: str, content: Content, tensor: Callable[[NamedEntry], Array]
     ) -> None:
+        """Makes an entry that its owner holds; `tensor` makes the one array that stands for it."""
         self.store = store
         #: The namespace, and the name last.
         self.key = key
@@ -308,6 +320,7 @@ class NamedEntry:
 
     @property
     def is_held(self) -> bool:
+        """Whether a reference or a lease keeps the name in the store."""
         return bool(self.holders or self.leases)
 
     def __repr__(self) -> str:

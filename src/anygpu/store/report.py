@@ -1,4 +1,8 @@
-"""Reports of a store: its statistics, and the effect of `optimise()`."""
+"""Reports of a store: its statistics, and the effect of `optimise()`.
+
+All of them are frozen records, made with the store's lock held. `StoreCounters` is what the store counts while it
+works.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.units import readable_bytes
 
 if TYPE_CHECKING:
@@ -72,6 +76,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     by_owner: dict[str, Owned]
 
     def __str__(self) -> str:
+        """Returns one line: tensors, contents, and bytes by tier."""
         tiers = ", ".join(
             f"{readable_bytes(count)} {where}"
             for count, where in (
@@ -149,6 +154,7 @@ class StoreCounters:
     """Running counters. The caller must hold the store's lock."""
 
     def __init__(self) -> None:
+        """Starts all counters at 0; `copies` has how often, and how many bytes, for each kind."""
         self.copies: dict[CopyKind, list[int]] = {kind: [0, 0] for kind in KINDS}
         self.evictions = 0
         self.returns = 0
@@ -203,6 +209,7 @@ def statistics_of(name: str, entries: Sequence[NamedEntry], tiers: Tiers, counte
 
 
 def _by_owner(entries: Sequence[NamedEntry]) -> dict[str, Owned]:
+    """Counts tensors and bytes of each owner; content that owners share counts for each."""
     found: dict[str, Owned] = {}
     for entry in entries:
         before = found.get(entry.owner, Owned())

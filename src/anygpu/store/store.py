@@ -1,4 +1,9 @@
-"""`Store`: named tensors, shared by their holders, on the device as long as there is room."""
+"""`Store`: named tensors, shared by their holders, on the device as long as there is room.
+
+The class joins the parts of a store and holds their one lock: names and holders (`names`), contents and their copies
+(`tiers`), what moves when (`policy`), equal contents (`deduplication`), files and shared memory (`backings`). A method
+that changes something runs to its end also when Ctrl-C comes.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +65,11 @@ class Store:
         hash: bool = True,
         shared: bool = False,
     ) -> None:
+        """Makes an empty store on one device, which is opened when the first tensor needs it.
+
+        Budgets are bytes, or texts such as "512MiB"; `None` is no limit. Raises `InvalidOption`, and `StoreError` if a
+        shared store of that name cannot be used.
+        """
         if shared and name is None:
             raise InvalidOption('a shared store needs a name: Store("models", shared=True).')
         if mode not in get_args(StoreMode):
@@ -88,14 +98,17 @@ class Store:
 
     @property
     def device(self) -> str:
+        """The device that the tensors are brought to."""
         return self._device_handle.device
 
     @property
     def mode(self) -> StoreMode:
+        """ "speed", "memory" or "balanced": which copies are kept beside those on the device."""
         return self._tiers.mode
 
     @property
     def budget(self) -> int | None:
+        """The most bytes of tensors on the device; `None` for no limit."""
         return self._tiers.budgets.device
 
     # -- tensors by name
@@ -120,6 +133,7 @@ class Store:
 
     @whole
     def _put(self, name: str, array: Any, owner: str, namespace: Path, hashing: bool) -> Tensor:
+        """Enters an array under a name, and publishes it in a shared store; if that fails, nothing is kept."""
         key = self._key(namespace, name)
         if isinstance(array, Tensor) and array._entry.store is self:
             entry = self._insertion.put_again(key, array._entry, owner)
@@ -191,7 +205,7 @@ class Store:
             return tensor_of(self._names.find(key))
 
     def namespace(self, namespace: Path) -> Namespace:
-        """The same store with a namespace of its own."""
+        """Returns the same store under a namespace: names there are its own, and tensors are shared."""
         return Namespace(self, namespace)
 
     def names(self, namespace: Path | None = None) -> list[str]:
@@ -288,6 +302,7 @@ class Store:
 
     @whole
     def unpin(self, name: str, *, namespace: Path = "") -> None:
+        """Takes back one pin; raises `NotHeld` if there is none."""
         with self._guard:
             entry = self._names.find(key_of(namespace, name))
             if not entry.pins:
@@ -384,6 +399,7 @@ class Store:
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called, after which every use raises `StoreClosed`."""
         return self._names.closed
 
     def __enter__(self) -> Store:
@@ -402,6 +418,7 @@ class Store:
     # -- for tensors, views and leases
 
     def _value_of(self, entry: NamedEntry) -> Value:
+        """Returns the value of an entry on the device. The usual way takes the lock once, and copies nothing."""
         with self._reading():
             there = None if entry.released or self._names.closed else self._tiers.value_there(entry.content)
         if there is not None:
@@ -434,12 +451,14 @@ class Store:
         return entry.last_value
 
     def _prefetch(self, entry: NamedEntry) -> None:
+        """Brings a tensor to the device ahead of its use. Called on the prefetcher's thread."""
         with self._guard:
             self._names.known(entry)
             self._tiers.bring(entry.content, ahead=True)
 
     @whole
     def _on_host(self, entry: NamedEntry) -> HostArray:
+        """Returns the values on the host as a read-only view."""
         with self._guard:
             content = self._settled_content(entry)
             self._tiers.touch(content)
@@ -512,6 +531,10 @@ class Store:
         return key
 
     def _news(self, key: StoreKey) -> Found | None:
+        """Returns a tensor that another process has published under the key since it was last taken.
+
+        `None` if there is none.
+        """
         if self._shared_names is None:
             return None
         with self._reading():
@@ -520,6 +543,7 @@ class Store:
         return self._shared_names.news(key, here=here)
 
     def _take_news(self, key: StoreKey) -> None:
+        """Enters what another process has published under the key, if there is something new."""
         found = self._news(key)
         if found is not None and self._shared_names is not None:
             self._shared_names.seen(key, found)
@@ -544,6 +568,7 @@ class Store:
 
 
 def _bytes(name: str, wanted: int | str | None) -> int | None:
+    """Returns a budget in bytes; raises `InvalidOption` for what is neither a number nor a size."""
     found = bytes_from(wanted) if isinstance(wanted, str) else wanted
     if (found is None and wanted is not None) or (found is not None and (isinstance(found, bool) or found < 0)):
         raise InvalidOption(f'{name}= is a number of bytes such as "512MiB" or 2**29; got {wanted!r}.')
@@ -551,6 +576,7 @@ def _bytes(name: str, wanted: int | str | None) -> int | None:
 
 
 def _forked() -> None:
+    """Makes locks and prefetchers anew in a forked child, which has none of the other threads."""
     for store in list(_stores):
         store._guard.anew()
         store._prefetcher.forked()

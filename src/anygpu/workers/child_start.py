@@ -1,4 +1,8 @@
-"""How a child is started, that it ends with its parent, and its priority."""
+"""How a child is started, that it ends with its parent, and its priority.
+
+Hardly anything beyond the standard library is loaded: frozen applications import it at their start, to see whether they
+were started as a child.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from anygpu.base.interpreter import interpreter
+from anygpu.base.this_process import interpreter
 
 # -- how a child is started: the command line that runs `anygpu.workers.child.main` in a process of its own
 #
@@ -64,7 +68,7 @@ def child_command(arguments: Sequence[str], module: str = _CHILD) -> list[str]:
 
 
 def serve_if_worker() -> None:
-    """In a frozen application: if this process was started as a child, be one and never return. Else do nothing."""
+    """Makes this process a child that never returns, if a frozen application was started as one; else does nothing."""
     if not is_frozen():
         return
     # Nuitka's sys.executable names an interpreter that is not there.
@@ -156,6 +160,7 @@ def thread_seconds_without_processor(thread: int) -> float:
 
 
 def _seconds_waited(process: int | str, thread: int | str) -> float:
+    """Returns the seconds that a thread has waited in the run queue, from Linux's schedstat; 0 where there is none."""
     path = f"/proc/{process}/task/{thread}/schedstat"
     with contextlib.suppress(OSError, ValueError, IndexError), open(path) as file:
         # It may have ended since, or the system does not tell.

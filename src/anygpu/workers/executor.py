@@ -1,4 +1,8 @@
-"""Executes programs on a device of this process, and measures that: for workers in threads and in children alike."""
+"""Executes programs on a device of this process, and measures that: for workers in threads and in children alike.
+
+`Executor` uploads, compiles, runs and reads back, and translates the library's errors. Operations that the device lacks
+are run on the host one by one, between parts of the program that stay on the device.
+"""
 
 from __future__ import annotations
 
@@ -124,6 +128,7 @@ def _constants_of(program: Program, part: Sequence[int], lacking: Collection[int
 
 
 def _hosted(program: Program, position: int, reason: str, moved: int) -> Hosted:
+    """Describes a node that ran on the host, with the user's line and the bytes that were copied for it."""
     operation = HostOperation(
         operation=program.nodes[position].op.name,
         reason=reason,
@@ -213,6 +218,10 @@ class Executor:
     """
 
     def __init__(self, engine: ProgramEngine, device: Device) -> None:
+        """Makes the executor of a device that the engine has open.
+
+        Each optional ability of the engine is looked up once.
+        """
         self.engine = engine
         self.device = device
         self.translating = Translating(engine, device)
@@ -249,10 +258,11 @@ class Executor:
         lend: bool = False,
         apart: bool = False,
     ) -> Executed:
-        """With `lend`, an engine that works in the host's memory may read arguments where they are.
+        """Runs a program on arrays of the host and of the device, and returns its results with what they took.
 
-        With `apart` another thread may transfer meanwhile; the results are there on return.
-        `targets` are arrays that results are wanted in; a result without one is delivered.
+        With `lend`, an engine that works in the host's memory may read arguments where they are. With `apart` another
+        thread may transfer meanwhile; the results are there on return. `targets` are arrays that results are wanted in;
+        a result without one is delivered.
         """
         with self.translating:
             give = self._lent if lend and not keep and self._in_host_memory else self._uploaded
@@ -381,14 +391,14 @@ class Executor:
         return self._overlaps is not None
 
     def upload_apart(self, values: HostArray) -> Resident:
-        """On a second thread, while a program runs."""
+        """Uploads on a second thread while a program runs, where the engine can."""
         if self._overlaps is None:
             return self.upload(values)
         with self.translating:
             return Resident(self._overlaps.upload_apart(values, self.device), spec_of(values))
 
     def download_apart(self, resident: Resident, target: HostArray) -> None:
-        """On a second thread, while a program runs that does not compute these values."""
+        """Reads an array on a second thread, while a program runs that does not compute it."""
         if self._overlaps is None:
             self.download_into(resident, target)
             return
@@ -396,6 +406,7 @@ class Executor:
             self._overlaps.download_apart(resident.buffer, target)
 
     def _read_into(self, buffer: Buffer, target: HostArray) -> None:
+        """Copies a buffer into the target, without a copy in between where the engine can."""
         if self._reads_into is not None:
             self._reads_into.download_into(buffer, target)
         else:
@@ -415,7 +426,7 @@ class Executor:
 
 
 class Translating:
-    """Around every use of an engine: its library's errors become ours, and what is not the library's stays as it is."""
+    """The block around every use of an engine: its library's errors become ours, and others pass unchanged."""
 
     def __init__(self, engine: ProgramEngine, device: Device) -> None:
         self._engine = engine
@@ -446,7 +457,10 @@ class _Writable:
 
 
 def exportable(values: HostArray) -> HostArray:
-    """The same memory as every library takes it. Engines only read their arguments, and results are copied from it."""
+    """Returns the same memory as an array that every library takes.
+
+    Engines only read arguments, so it is never written to.
+    """
     if values.flags.writeable or not values.dtype.isbuiltin:
         return values
     return np.asarray(_Writable(values))
@@ -484,6 +498,7 @@ def _does_not_fit(position: int, wanted: Spec, given: Spec) -> InvalidOption:
 
 
 def _difference(before: Counters, after: Counters) -> DriverWork:
+    """Returns the driver's calls between two readings of its counters."""
     return DriverWork(
         allocations=after.allocations - before.allocations,
         compilations=after.compilations - before.compilations,

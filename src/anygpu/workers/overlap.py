@@ -29,11 +29,11 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.memory.resource import Block
 from anygpu.errors import AllocationError, DeviceHung
 from anygpu.program.primitives import Spec
-from anygpu.workers import task_messages
+from anygpu.workers import child_messages
 from anygpu.workers.child_connection import ChildConnection
+from anygpu.workers.child_messages import Attached, ChildTask, Envelope, InSegment, WireOperand, error_from_message
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
 from anygpu.workers.shared_memory import SegmentKind, SharedMemory, SharedSegment
-from anygpu.workers.task_messages import Attached, ChildTask, Envelope, InSegment, WireOperand, error_from_message
 from anygpu.workers.worker import Argument, Handle
 
 # -- A second way to a child, for uploads and downloads while the first one is busy with a run
@@ -47,6 +47,7 @@ class SideChannel:
     """The worker's end. One thread talks at a time; copies into and out of shared memory are made beside that."""
 
     def __init__(self, sock: socket.socket, device: str, memory_kind: SegmentKind | None) -> None:
+        """Takes over one end of a second link to the child, with a pool of shared memory of its own."""
         self._link = Link(sock)
         self._device = device
         self._lock = threading.RLock()
@@ -61,7 +62,7 @@ class SideChannel:
             segment: SharedSegment = block.handle
             np.copyto(segment.array(spec), values)
             self._request(
-                task_messages.Upload(InSegment(segment.number, spec.nbytes), spec.shape, spec.dtype, handle), until
+                child_messages.Upload(InSegment(segment.number, spec.nbytes), spec.shape, spec.dtype, handle), until
             )
         finally:
             self.shared.release(block)
@@ -70,14 +71,14 @@ class SideChannel:
         """The values of an array of the child, which lets go of it. Raises as `upload` does."""
         block = self._place(spec, until)
         try:
-            self._request(task_messages.Download(handle, block.handle.number, last_use=True), until)
+            self._request(child_messages.Download(handle, block.handle.number, last_use=True), until)
         except BaseException:
             self.shared.release(block)
             raise
         return self.shared.result(block, spec)
 
     def close(self) -> None:
-        """For good. A thread that waits for an answer gets `LinkClosed`; segments that are in use go when they can."""
+        """Closes the side for good. A waiting thread gets `LinkClosed`; segments that are in use go when they can."""
         self.closed = True
         self._link.shut_down()
         self.shared.close()
@@ -87,7 +88,7 @@ class SideChannel:
             self._lock.release()
 
     def forked(self) -> None:
-        """In a process that was forked from ours."""
+        """Closes our end in a process that was forked from ours."""
         self.closed = True
         self._link.close()
 
@@ -106,14 +107,14 @@ class SideChannel:
             self._number += 1
             try:
                 self._send(task)
-                answer = task_messages.decode_answer(self._link.receive(seconds_left(until)))
+                answer = child_messages.decode_answer(self._link.receive(seconds_left(until)))
             except BaseException as error:
                 # Its answer may still come, and the child may still use the segment: neither is looked at again.
                 self.close()
                 if isinstance(error, msgspec.DecodeError):
                     raise LinkClosed("it sent an unreadable response") from None
                 raise
-        if isinstance(answer.outcome, task_messages.TaskFailed):
+        if isinstance(answer.outcome, child_messages.TaskFailed):
             raise error_from_message(answer.outcome, self._device)
 
     def _send(self, task: ChildTask) -> None:
@@ -129,13 +130,15 @@ class SideChannel:
         self._post(Envelope(self._number, task, forgotten=forgotten), list(fresh))
 
     def _post(self, envelope: Envelope, fresh: list[SharedSegment]) -> None:
+        """Sends a message with the descriptors of new segments, which need not be sent again."""
         attached = tuple([Attached(each.number, each.nbytes, each.name) for each in fresh])
         descriptors = [each.descriptor for each in fresh if each.descriptor >= 0]
-        self._link.send(task_messages.encode(msgspec.structs.replace(envelope, attached=attached)), descriptors)
+        self._link.send(child_messages.encode(msgspec.structs.replace(envelope, attached=attached)), descriptors)
         for each in fresh:
             each.sent()
 
     def _require(self, acquired: bool) -> None:
+        """Raises `LinkClosed` if the side was closed, and `TimeoutError` if the lock was not acquired in time."""
         if self.closed:
             raise LinkClosed("the side was closed")
         if not acquired:
@@ -199,6 +202,10 @@ class Overlap:
     """The side of one worker, and what is on the device now."""
 
     def __init__(self, connection: ChildConnection, device: str, memory_kind: SegmentKind | None) -> None:
+        """Starts without a side, which is opened when a call has had to wait for another one.
+
+        Handles of staged arguments have negative numbers, so that they never meet those of the worker.
+        """
         self._connection = connection
         self._device = device
         self._memory_kind = memory_kind
@@ -246,12 +253,12 @@ class Overlap:
         ours, theirs = socket.socketpair()
         with theirs:
             answer = self._connection.request(
-                task_messages.OpenSide(),
+                child_messages.OpenSide(),
                 timeout=_OPEN_SECONDS,
                 doing="it opened a side",
                 descriptors=(theirs.fileno(),),
             )
-        if not isinstance(answer, task_messages.SideOpened) or not answer.overlaps:
+        if not isinstance(answer, child_messages.SideOpened) or not answer.overlaps:
             self.possible = False
             ours.close()
             return None
@@ -262,7 +269,7 @@ class Overlap:
     # -- without it
 
     def enter(self, nbytes: int, *, first: bool) -> Entered:
-        """Around a large call; `first` if its program is new to the child."""
+        """Returns the block around a large call; `first` if its program is new to the child."""
         return Entered(self, nbytes, first)
 
     def stage(

@@ -20,9 +20,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.protocol import probe as probe_here
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Cause, Device, State, Unavailable
-from anygpu.workers.child_process import Child
-from anygpu.workers.child_start import seconds_without_processor, thread_seconds_without_processor
-from anygpu.workers.start_messages import (
+from anygpu.workers.child_messages import (
     Discovered,
     Message,
     ProbeFinished,
@@ -33,6 +31,8 @@ from anygpu.workers.start_messages import (
     Settled,
     decode_line,
 )
+from anygpu.workers.child_process import Child
+from anygpu.workers.child_start import seconds_without_processor, thread_seconds_without_processor
 
 # -- the course of one engine's probe, as a pure state machine: what happened goes in, what to do comes out
 #
@@ -76,6 +76,10 @@ class EngineProbe:
     """One engine (or the card readers) being probed. Holds no process, file or clock."""
 
     def __init__(self, name: str, *, deadlines: ProbeDeadlines, now: float) -> None:
+        """Starts the clock of one probe. Times are those of the caller's clock, in seconds.
+
+        Time in which the child or its reader waited for a processor is not counted: it is slow then, and does not hang.
+        """
         self.name = name
         self.done = False
         self._deadlines = deadlines
@@ -169,6 +173,7 @@ class EngineProbe:
         return self._blame("failed", "could not be probed: no child process could be started", why, now, fix=fix)
 
     def _settle(self, name: str, *items: ProbeItem) -> None:
+        """Notes that a device is dealt with, and what was found of it: a later child leaves it out."""
         self._items += items
         self._settled.append(name)
         self._pending = [pending for pending in self._pending if pending != name]
@@ -177,7 +182,10 @@ class EngineProbe:
     def _blame(
         self, cause: Cause, what: str, detail: str | None, now: float, *, fix: str | None = None
     ) -> list[ProbeAction]:
-        """Report the device or engine at which a probe failed as unavailable, and go on with those after it."""
+        """Reports the device or engine at which a probe failed as unavailable.
+
+        If others are still to be verified and there is time, another child is started that leaves out what is settled.
+        """
         state: State = "hung" if cause == "hung" else "absent" if cause == "import_failed" else "present"
         culprit = self._current
         if cause in ("hung", "crashed", "garbage"):
@@ -222,6 +230,7 @@ _FIXES: dict[Cause, str] = {
 
 
 def _how_it_died(code: int) -> str:
+    """Returns part of a sentence on how the child ended: by a signal, or with an exit code."""
     if code < 0:
         try:
             name = signal.Signals(-code).name
@@ -297,6 +306,7 @@ class _Children:
         adopt: dict[str, Child | None] | None,
         low_priority: bool,
     ) -> None:
+        """Starts no child yet. `adopt` is filled with children that verified a device and wait to become its worker."""
         self._targets = targets
         self._low_priority = low_priority
         self._adopt = adopt
@@ -311,6 +321,7 @@ class _Children:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        """Ends the children that are left: those that can become workers are given away, the others are killed."""
         for name, child in self._running.items():
             probe = self.probes[name]
             verified = any(isinstance(item, Device) and item.verified for item in probe.results())
@@ -320,8 +331,9 @@ class _Children:
                 child.kill()
 
     def run(self, when_done: Callable[[str, list[ProbeItem]], None]) -> None:
-        """Start a child for each engine, feed their messages to the probes, and call `when_done` with each one's
-        results.
+        """Runs all probes to their end: starts their children, and feeds messages and deadlines to them.
+
+        `when_done` is called with each engine's results as soon as its probe is over, on this thread.
         """
         for name in self._targets:
             # Its time begins now: on a busy machine it takes a while to start the others.
@@ -409,6 +421,7 @@ class _Child:
         *,
         stays: bool,
     ) -> None:
+        """Starts the process, and a daemon thread that puts each of its lines into `events`, and `None` at its end."""
         self.child = Child(request, serves=stays)
 
         def read() -> None:
@@ -426,6 +439,7 @@ class _Child:
         return thread_seconds_without_processor(self._reader.native_id or 0)
 
     def kill(self) -> None:
+        """Kills the process; its files are closed only if the thread that reads them has ended."""
         self.child.kill()
         self._reader.join(timeout=0.3)
         # While it is read, closing the channel would wait for the reader.

@@ -1,4 +1,9 @@
-"""Children that are kept beside the workers: spares for those that are lost, and the explorer."""
+"""Children that are kept beside the workers: spares for those that are lost, and the explorer.
+
+`Spares` has one spare for each engine, from its first loss on and for a while after the last one. `Explorers` has the
+one child in which devices are tried out in the background, at low priority. Both load the code of children only when
+they need one, as most processes never do.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,8 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.hardware.device import Device
 
 if TYPE_CHECKING:
-    from anygpu.workers.child_process import Child
+    from anygpu.workers.child_process import Child, Spare
     from anygpu.workers.process import ProcessWorker
-    from anygpu.workers.spare_process import Spare
 
 
 # -- spares for workers that are lost: one for each engine, from its first loss on, and for a while after the last one
@@ -27,6 +31,10 @@ class Spares:
     """The spares of one process."""
 
     def __init__(self, seconds: float = KEEP_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        """Starts no spare: the first one is started by the first loss.
+
+        Each is kept for `seconds` after the last one.
+        """
         self._seconds = seconds
         self._clock = clock
         self._closed = False
@@ -47,7 +55,7 @@ class Spares:
         finds it ready.
         """
         # Most processes lose nothing.
-        from anygpu.workers.spare_process import Spare, can_copy
+        from anygpu.workers.child_process import Spare, can_copy
 
         name = entry.name
         with self._lock:
@@ -76,7 +84,7 @@ class Spares:
 
     def replenish(self, entry: EngineEntry) -> None:
         """After a loss: where a spare is used up by each, the next one is started in the background."""
-        from anygpu.workers.spare_process import Spare, can_copy
+        from anygpu.workers.child_process import Spare, can_copy
 
         name = entry.name
 
@@ -126,12 +134,17 @@ class Spares:
         return wanted
 
     def _expect_expiry(self, name: str, seconds: float) -> None:
+        """Starts the daemon timer that gives up the spare of an engine after so many seconds. The lock is held."""
         timer = threading.Timer(seconds, self._expire, [name])
         timer.daemon, timer.name = True, "anygpu-spare-expiry"
         self._timers[name] = timer
         timer.start()
 
     def _expire(self, name: str) -> None:
+        """Gives up a spare whose time is over, or waits for the rest if a loss has prolonged it.
+
+        Runs on the timer's thread.
+        """
         with self._lock:
             if self._timers.get(name) is not threading.current_thread():
                 return
@@ -142,7 +155,7 @@ class Spares:
                 self._give_up(name)
 
     def _give_up(self, name: str, only: Spare | None = None) -> None:
-        """With the lock held. `only` if it is that one."""
+        """Ends the spare of an engine, if it is `only` that one. The lock is held."""
         spare = self._spares.get(name)
         if spare is not None and only in (None, spare):
             del self._spares[name]
@@ -183,6 +196,7 @@ class Explorers:
     """The explorer that this process has, if it has one."""
 
     def __init__(self) -> None:
+        """Starts without an explorer; generations count the workers that it was opened for."""
         self._lock = threading.Lock()
         self._worker: ProcessWorker | None = None
         #: Its child, also while it opens its device.
@@ -196,9 +210,9 @@ class Explorers:
         started.
         """
         # Most processes explore nothing.
+        from anygpu.workers.child_messages import ServeRequest
         from anygpu.workers.child_process import Child
         from anygpu.workers.process import ProcessWorker
-        from anygpu.workers.start_messages import ServeRequest
 
         known = self._worker
         if known is not None and known.alive and known.device.id == device.id:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from anygpu.base.typing import HostArray
 from anygpu.base.units import bytes_from
+from anygpu.engines import ISOLATIONS_HERE, Isolation
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
@@ -151,7 +151,10 @@ class Worker(Protocol):
         """
 
     def kill(self) -> None:
-        """From another thread, while it is busy: end its process, if it has one. A waiting caller gets `DeviceLost`."""
+        """Ends its process, if it has one, while it is busy. A waiting caller gets `DeviceLost`.
+
+        Any thread may call it.
+        """
 
     def close(self) -> None:
         """Let go of the device. May be called twice."""
@@ -165,7 +168,7 @@ MEMORY = "ANYGPU_MEMORY"
 
 
 def isolation_of(entry: EngineEntry, isolation: Isolation | None = None) -> Isolation:
-    """Where a worker of that engine lives: as asked, as the variable says, or as suits the engine."""
+    """Returns where a worker of that engine lives: as asked, as the variable says, or as suits the engine."""
     wanted = isolation or os.environ.get(ISOLATION) or entry.traits.isolation
     for known in ISOLATIONS_HERE:
         if wanted == known:

@@ -7,7 +7,7 @@ from typing import Any
 
 from anygpu.base.tables import LONG, Column, Formats, Item, Tone, cells, counted, pick, rounded_age
 from anygpu.base.units import readable_bytes
-from anygpu.hardware.usage.usage import Usage
+from anygpu.hardware.usage import Usage
 from anygpu.observe import tables
 from anygpu.observe.dashboard.history import DashboardHistory, ProcessHistory
 from anygpu.observe.dashboard.panels import Columns, HistoryView, colour, process_colour, rate, shown

@@ -80,7 +80,7 @@ def mark_of_code(code: CodeType, key: Iterable[Hashable] = ()) -> bytes:
     Of the parts of `key` only shapes, names and the names of types count: numbers in it, such as tokens of classes, are
     different in every process.
     """
-    from anygpu.base.digest import blake2b  # late, as all that few processes need
+    from anygpu.base.own_files import blake2b  # late, as all that few processes need
 
     parts = [part if isinstance(part, tuple | str) else getattr(part, "__name__", type(part).__name__) for part in key]
     content = b"\0".join((code.co_qualname.encode(), code.co_code, repr((code.co_names, parts)).encode()))

@@ -38,7 +38,7 @@ from anygpu.plan.predicting import predict
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Spec
-from anygpu.receipts.fallback_warnings import warn_fallback
+from anygpu.receipts.receipt import warn_fallback
 from anygpu.runtime.streams.sources import span_of
 
 # -- traces a function of whole arrays into a program that can be split along one axis, without the arrays' values
@@ -75,7 +75,7 @@ class Stream(NamedTuple):
 
     @property
     def axes(self) -> tuple[int | None, ...]:
-        """For each result, the axis that is split; `None` if it is the same in every chunk."""
+        """The axis of each result that is split; `None` if the result is the same in every chunk."""
         return self.way.outputs if self.way is not None else (None,) * len(self.program.outputs)
 
     def piece(self, start: int, stop: int) -> Program:
@@ -148,7 +148,7 @@ def recorded(
 
 
 def returned_by(traced: Traced) -> list[int | None]:
-    """For each leaf of the return value, its index among the program's results; `None` if it is not a result."""
+    """Returns for each leaf of the return value its index among the program's results; `None` if it is not a result."""
     return traced.results_returned
 
 
@@ -159,6 +159,7 @@ class ChunkCheck:
     """Tracks which devices agreed with NumPy, by length of chunk."""
 
     def __init__(self, planner: Planner, function: Callable[..., Any], task: str, options: Options) -> None:
+        """Makes the checks of one stream; nothing has agreed yet, unless the planner knows of a mismatch."""
         self._planner = planner
         self._function = function
         self._task = task
@@ -244,6 +245,11 @@ class StreamDevices:
     """The devices of one stream. All methods but `_prepare` run on the thread that computes."""
 
     def __init__(self, stream: Stream, planner: Planner, check: ChunkCheck, may_open: Callable[[], bool]) -> None:
+        """Makes the choice of one stream's devices, which begins on NumPy.
+
+        `may_open` tells whether there is memory for another device. `_cold` has the rate of a device's first chunk,
+        which counts only until there is another: it includes what a first run takes.
+        """
         self._stream = stream
         self._planner = planner
         self._check = check
@@ -309,9 +315,10 @@ class StreamDevices:
             self._offers[device].judged.set()
 
     def _begin(self) -> DeviceChooser:
-        """Choose among the devices that the options allow, by predictions for one chunk.
+        """Makes the chooser of the stream's devices.
 
-        NumPy alone needs no planning.
+        It starts with NumPy alone if that was asked for, or if nothing was: other devices come in when they are
+        prepared. Otherwise every device that the options allow is predicted for a chunk now.
         """
         on = self._options.preference.on
         # Agreement with NumPy is checked by `ChunkCheck`, chunk by chunk.
@@ -346,7 +353,11 @@ class StreamDevices:
     # -- preparing
 
     def _prepare(self, length: int) -> None:
-        """In the background: open devices that are promising, and compile for them, while chunks go on elsewhere."""
+        """Opens devices that are promising, and compiles for them, while chunks go on elsewhere.
+
+        Runs in the background. Each is judged by its first chunk before the next one is opened, as that decides whether
+        another one is worth it.
+        """
         planner, piece = self._planner, self._stream.piece(0, min(length, self._stream.length))
         with contextlib.suppress(AnyGPUError):
             for offer in sorted(self._predicted(length), key=lambda offer: offer.predicted):
@@ -413,6 +424,7 @@ class StreamDevices:
             self._offers[device].judged.set()
 
     def _fall_back(self, device: str, following: str, failure: AnyGPUError) -> None:
+        """Warns that a device is left for another one, or raises the failure, as the options say."""
         if self._options.fallback == "raise":
             raise failure
         if self._options.fallback == "warn":

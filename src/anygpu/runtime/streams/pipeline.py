@@ -1,4 +1,8 @@
-"""A pipeline of three stages, which read, compute and write at once, and the report of its stream."""
+"""A pipeline of three stages, which read, compute and write at once, and the report of its stream.
+
+`overlap` runs the stages: reading and writing on threads of their own, computing on the caller's. `Channel` bounds what
+is between two stages, and `StageState` ends all of them with the first error. `Streamed` and `Clock` are the report.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.interrupts import completed
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.receipts.receipt import Receipt
@@ -100,6 +104,7 @@ class Clock:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
+        """Adds the time of the block to that of the reading stage."""
         begin = time.perf_counter()
         try:
             yield
@@ -108,6 +113,7 @@ class Clock:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
+        """Adds the time of the block to that of the writing stage."""
         begin = time.perf_counter()
         try:
             yield
@@ -146,6 +152,7 @@ class StageState:
     """
 
     def __init__(self) -> None:
+        """Starts with all stages going on; `queues` are those that a stage may be waiting at."""
         self.over = False
         self._errors: list[BaseException] = []
         #: Signals that a queue has changed.
@@ -156,6 +163,10 @@ class StageState:
         return self._errors[0] if self._errors else None
 
     def stop(self, error: BaseException | None = None) -> None:
+        """Ends all stages; the first error is kept, and those that follow from it are dropped.
+
+        Any thread may call it.
+        """
         if error is not None and not self.over:
             self._errors.append(error)
         self.over = True
@@ -171,6 +182,10 @@ class Channel(Generic[Element]):
     """A bounded queue from one stage to another."""
 
     def __init__(self, stages: StageState, most: int, first: Iterable[Element] = ()) -> None:
+        """Makes a channel for `most` items, which has the items of `first` already.
+
+        A token in `_room` is a free place.
+        """
         self._stages = stages
         self._items: SimpleQueue[Any] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()
@@ -214,6 +229,10 @@ class Channel(Generic[Element]):
         self._items.put(_END)
 
     def _next(self, queue: SimpleQueue[Any]) -> Any:
+        """Returns the next of a queue, waiting for it.
+
+        It raises `StageStopped` if the stages are over, also while it waits.
+        """
         if self._stages.over:
             raise StageStopped
         found = queue.get()
@@ -265,21 +284,7 @@ def overlap(
 
     try:
         completed(start)
-        following: Piece | None = None
-        while True:
-            try:
-                piece = following if following is not None else pieces.take()
-            except StageStopped:
-                break
-            following = None
-            if ahead is not None:
-                ahead.begin(piece, pieces.nudge)
-                following = pieces.take_unless(partial(ahead.is_ready, piece))
-                if following is not None:
-                    ahead.begin(following, pieces.nudge)
-            for done in compute(piece):
-                results.put(done)
-            del piece
+        _compute_all(pieces, compute, results, ahead)
         results.close()
         threads[1].join()
     except StageStopped:
@@ -295,7 +300,36 @@ def overlap(
         raise stages.error
 
 
+def _compute_all(
+    pieces: Channel[Piece],
+    compute: Callable[[Piece], Iterable[Done]],
+    results: Channel[Done],
+    ahead: Ahead[Piece] | None,
+) -> None:
+    """Computes the pieces on the caller's thread, until there are no more.
+
+    With `ahead`, both the piece and the one that follows begin before the first is waited for, if it has come by then.
+    """
+    following: Piece | None = None
+    while True:
+        try:
+            piece = following if following is not None else pieces.take()
+        except StageStopped:
+            return
+        following = None
+        if ahead is not None:
+            ahead.begin(piece, pieces.nudge)
+            following = pieces.take_unless(partial(ahead.is_ready, piece))
+            if following is not None:
+                ahead.begin(following, pieces.nudge)
+        for done in compute(piece):
+            results.put(done)
+        del piece
+
+
 def _started(stages: StageState, name: str, stage: Callable[[], None]) -> threading.Thread:
+    """Starts a stage on a thread with the caller's context variables; whatever it raises stops the others."""
+
     def run() -> None:
         try:
             stage()

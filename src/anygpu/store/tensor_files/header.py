@@ -67,7 +67,7 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def numpy_dtype(self) -> np.dtype[Any] | None:
-        """In the byte order of the file; `None` where NumPy has no such type."""
+        """NumPy's type in the byte order of the file; `None` where NumPy has no such type."""
         return _NUMPY.get(self.dtype)
 
     def __str__(self) -> str:
@@ -78,6 +78,8 @@ _NUMPY = {kind: np.dtype(dtype).newbyteorder("<") for kind, dtype in KINDS.items
 
 
 class Header(NamedTuple):
+    """The tensors of a file by name, its metadata, and where the data begins."""
+
     entries: dict[str, TensorEntry]
     metadata: dict[str, str]
     #: The offset of the data in the file.
@@ -154,6 +156,7 @@ def shown(name: str) -> str:
 
 
 def _metadata(path: str, raw: msgspec.Raw) -> dict[str, str]:
+    """Decodes the metadata; raises `InvalidTensorFile` if it is no table of strings."""
     try:
         return _METADATA.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -198,6 +201,7 @@ def _without_gaps(path: str, entries: Mapping[str, TensorEntry]) -> int:
 
 
 def _read(path: str, file: io.FileIO, length: int) -> bytes:
+    """Reads exactly so many bytes; raises `InvalidTensorFile` if the file ends before."""
     found = b""
     while len(found) < length:
         more = file.read(length - len(found))
@@ -208,6 +212,7 @@ def _read(path: str, file: io.FileIO, length: int) -> bytes:
 
 
 def _no_header(first: bytes, size: int) -> str:
+    """Returns why the first bytes are no header: a pickle, a zip file, too short, or a length that cannot be."""
     if first[:4] == b"PK\x03\x04" or (first[:1] == b"\x80" and first[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
         return (
             "despite its name it is not a safetensors file, but a zip file or a pickle, as torch.save writes them. "
@@ -239,7 +244,10 @@ class FileRange(NamedTuple):
 
 
 def in_npy(path: Path) -> FileRange:
-    """Where the numbers of a .npy file are: their dtype, shape, order and offset. Raises `InvalidTensorFile`."""
+    """Returns the range of a .npy file's numbers: their dtype, shape, order and offset.
+
+    Raises `InvalidOption` for what is no .npy file, has Python objects in it, or is shorter than its header says.
+    """
     with path.open("rb") as file:
         try:
             version = np.lib.format.read_magic(file)
@@ -259,6 +267,7 @@ def in_npy(path: Path) -> FileRange:
 
 
 def in_safetensors(path: Path, name: str) -> FileRange:
+    """Returns the range of a tensor in a safetensors file; reads the header only."""
     with path.open("rb", buffering=0) as file:
         return stretch_in(read_header(str(path), file), path, name)
 
@@ -274,6 +283,7 @@ def stretch_in(header: Header, path: Path, name: str) -> FileRange:
 
 
 def entry_in(header: Header, path: Path, name: str) -> TensorEntry:
+    """Returns the entry of a tensor; raises `InvalidOption` with the names that there are."""
     entry = header.entries.get(name)
     if entry is None:
         listed = ", ".join(each[:40] for each in sorted(header.entries)[:10]) or "none"
@@ -290,6 +300,7 @@ def safetensors_header(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def _inside(found: FileRange) -> FileRange:
+    """Returns the range if the file is long enough for it; raises `InvalidOption`."""
     size = found.path.stat().st_size
     if found.offset + found.nbytes > size:
         raise InvalidOption(
@@ -362,6 +373,7 @@ def hash_of_bytes(entry: TensorEntry, data: memoryview) -> str:
 
 
 def users_own(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Returns the metadata without the keys that are anygpu's."""
     return {key: value for key, value in metadata.items() if not key.startswith(OWN)}
 
 

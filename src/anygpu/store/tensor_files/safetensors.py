@@ -72,6 +72,7 @@ _WHY_NO_PICKLES = "a pickle runs whatever it says when it is read, so anygpu rea
 
 
 def _converting(name: str) -> str:
+    """Returns the sentence on how to turn a pickle into a safetensors file."""
     return (
         "If you trust where it comes from, turn it into safetensors once: "
         f'safetensors.torch.save_file(torch.load({name!r}, weights_only=True), "model.safetensors").'
@@ -92,6 +93,7 @@ def open_file(path: str | os.PathLike[str]) -> TensorFile:
 
 
 def opened(path: Path) -> io.FileIO:
+    """Opens an ordinary file. Anything else is refused before it is opened, as a pipe would wait for its writer."""
     kind = path.stat().st_mode  # before it is opened: opening a pipe would wait for a writer
     if stat.S_ISDIR(kind):
         raise InvalidOption(f"{path} is a folder. Open it with open_folder.")
@@ -121,7 +123,7 @@ class TensorFile:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In the order of the header."""
+        """The names of all tensors, in the order of the header."""
         return self._names
 
     @property
@@ -165,7 +167,10 @@ class TensorFile:
         return found
 
     def bits(self, name: str) -> HostArray:
-        """The same as unsigned integers of equal width: a view for every type of whole bytes, including bfloat16."""
+        """Returns the tensor's values as unsigned integers of equal width, as a view.
+
+        It raises for types of less than a byte.
+        """
         entry = self._entry(name)
         if BITS[entry.dtype] % 8:
             raise self._unknown(name, entry)
@@ -182,6 +187,7 @@ class TensorFile:
         return self._header.metadata.get(HASH + name)
 
     def owner(self, name: str) -> str | None:
+        """Returns the owner that was saved with the tensor; `None` if there is none."""
         self._entry(name)
         return self._header.metadata.get(OWNER + name)
 
@@ -228,6 +234,7 @@ class TensorFile:
         return entry_in(self._header, self.path, name)
 
     def _open_pages(self) -> mmap.mmap:
+        """Returns the mapped file; raises `InvalidOption` after `close`."""
         if self._pages is None:
             raise InvalidOption(f"{self.path} was closed. Open it again, or read what you need before.")
         return self._pages
@@ -236,6 +243,7 @@ class TensorFile:
         return np.ndarray(entry.shape, dtype, self._open_pages(), self._header.begin + entry.data_offsets[0])
 
     def _widened(self, entry: TensorEntry) -> HostArray:
+        """Returns bfloat16 as float32, which is exact; the copy is counted in `copied_bytes`."""
         bits = self._view(entry, np.dtype("<u2"))
         wide = np.empty(entry.shape, np.uint32)
         np.left_shift(bits, 16, out=wide, dtype=np.uint32)
@@ -255,6 +263,7 @@ class TensorFile:
             self._sound.add(name)
 
     def _unknown(self, name: str, entry: TensorEntry) -> InvalidOption:
+        """Returns the error for a type that NumPy does not have."""
         return InvalidOption(
             f"the tensor {shown(name)} of {self.path} is of {entry.dtype}, which neither NumPy nor anygpu has. Save it "
             "as float32 or float16 with the library that made it"
@@ -263,6 +272,7 @@ class TensorFile:
 
 
 def _mapped(path: Path, file: io.FileIO) -> mmap.mmap:
+    """Maps the file for reading, without keeping a descriptor where Python can."""
     options: dict[str, Any] = {"access": mmap.ACCESS_READ}
     if sys.version_info >= (3, 13):
         options["trackfd"] = False  # a model of hundreds of files would use up the descriptors of the process

@@ -29,7 +29,7 @@ class Unfinished:
     """A file that is being written. `token` is in its name, and in those of other files that belong to it."""
 
     def __init__(self, folder: Path, *, like: os.stat_result | None) -> None:
-        """For a new file in the folder, with the permissions of the file that it replaces."""
+        """Names a new file in the folder, which `begin` creates with the permissions of the file that it replaces."""
         self._folder = folder
         self._like = like
         self._name()
@@ -81,6 +81,7 @@ def new_file(path: Path, like: os.stat_result | None) -> io.FileIO:
 
 
 def _new_file(path: Path, like: os.stat_result | None) -> io.FileIO:
+    """Creates the file, which must not exist, with owner and permissions of `like` as far as the system lets it."""
     mode = 0o666 if like is None else 0o600
     file = open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
     if like is not None and sys.platform != "win32":
@@ -108,21 +109,25 @@ def part_name(token: str, number: int, count: int) -> str:
 
 
 def is_part_of_a_save(name: str) -> bool:
+    """Whether the name is that of one file of a sharded save."""
     return _PART.fullmatch(name) is not None
 
 
 def token_of_part(name: str) -> str | None:
+    """Returns the token of the save that a file belongs to; `None` for another file."""
     match = _PART.fullmatch(name)
     return None if match is None else match[1]
 
 
 def write_all(file: io.FileIO, piece: memoryview) -> None:
+    """Writes all bytes, however few the system takes at a time."""
     done = 0
     while done < len(piece):
         done += file.write(piece[done:])
 
 
 def sync_file(file: io.FileIO) -> None:
+    """Flushes the file to the disk itself."""
     if sys.platform == "darwin":
         # There fsync gives the bytes to the disk, which may keep them to itself for a while.
         with contextlib.suppress(OSError):
@@ -153,6 +158,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _removed_as_dead(path: Path) -> bool:
+    """Removes the file of a process that is gone; returns `False` if it is locked, so that its process lives."""
     try:
         with contextlib.ExitStack() as stack:
             if sys.platform != "win32":

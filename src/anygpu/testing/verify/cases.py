@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anygpu.base.typing import HostArray
+from anygpu.engines import Isolation
 from anygpu.engines.catalogue import entry_of
-from anygpu.engines.isolation import Isolation
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AllocationError, Unsupported
 from anygpu.hardware.device import Device

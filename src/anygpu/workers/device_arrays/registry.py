@@ -1,4 +1,9 @@
-"""The devices of this process, each with a handle for arrays and the worker that has it open."""
+"""The devices of this process, each with a handle for arrays and the worker that has it open.
+
+`DeviceRegistry` finds devices by name, opens their workers when they are used, replaces those that die, and closes all
+at exit. Engines that may crash are probed and opened in child processes, the others are loaded here. `registry` is the
+one of this process.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from anygpu.array.functions.types import set_devices
 from anygpu.base import events
+from anygpu.engines import Isolation
 from anygpu.engines.catalogue import (
     EngineEntry,
     catalogue,
@@ -24,10 +30,8 @@ from anygpu.engines.catalogue import (
     why_cpu_is_numpy,
     why_only_when_named,
 )
-from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, MissingExtra
-from anygpu.hardware import usage
 from anygpu.hardware.device import CPU, Device, Unavailable, names_a_fleet
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
@@ -79,6 +83,11 @@ class DeviceRegistry:
     """The known devices, their handles and their open workers."""
 
     def __init__(self) -> None:
+        """Starts without any device: engines are listed or probed when a name is first looked up.
+
+        Handles and workers are by device and isolation. Each device has a lock around its opening, beside the
+        registry's own.
+        """
         self._locks()
         self._by_name: dict[tuple[str, Isolation | None], DeviceHandle] = {}
         self._handles: dict[tuple[str, Isolation], DeviceHandle] = {}
@@ -140,6 +149,11 @@ class DeviceRegistry:
         raise DeviceUnavailable(f'on="{", ".join(names)}"', list(dict.fromkeys(refusals)))
 
     def _find(self, wanted: str, isolation: Isolation | None) -> DeviceHandle:
+        """Returns the handle of the best device that a name means; raises `MissingExtra` or `DeviceUnavailable`.
+
+        Engines that are isolated are probed in children, the others are loaded and listed here. No engine is touched
+        whose devices the name cannot mean.
+        """
         if names_a_fleet(wanted):
             return self._find_in_fleets(wanted)
         if wanted.lower() == CPU and why_cpu_is_numpy() is not None:
@@ -161,6 +175,7 @@ class DeviceRegistry:
         return self._handle_for(best, isolation)
 
     def _find_in_fleets(self, wanted: str) -> DeviceHandle:
+        """Returns the handle of a device of another machine, from the first fleet that has it."""
         refusals: list[str] = []
         for fleet in list(self._fleets):
             try:
@@ -180,6 +195,7 @@ class DeviceRegistry:
             self._fleets.remove(fleet)
 
     def _handle_for(self, device: Device, isolation: Isolation | None) -> DeviceHandle:
+        """Returns the handle of a device, which is made once; arrays of a worker in a process survive it."""
         where = self.isolation(device.id, isolation)
         with self._lock:
             key = (device.id, where)
@@ -274,6 +290,11 @@ class DeviceRegistry:
         return tuple(dict.fromkeys(getattr(worker, "process_id", os.getpid()) for worker in workers))
 
     def _open(self, device: Device, where: Isolation) -> Worker:
+        """Returns the live worker of a device, and opens one if there is none. Other devices can be opened meanwhile.
+
+        Arrays of a dead worker are accounted for before it is replaced. A child that has verified the device becomes
+        the worker, unless it has a low priority, which it could not shed.
+        """
         key = (device.id, where)
         with self._lock:
             opening = self._opening[key]
@@ -331,7 +352,7 @@ class DeviceRegistry:
         isolation: Isolation | None = None,
         meanwhile: Callable[[float], AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        """Open a device again whose worker has died, in the background: who needs it waits, and nobody else does.
+        """Opens a device again whose worker has died, in the background: only those who need it wait.
 
         `meanwhile` is held as long; it is told the seconds that this is expected to take. Where it cannot be opened,
         the next who needs it is told why. A worker in this process is opened at once.
@@ -426,7 +447,7 @@ class DeviceRegistry:
         return self._probe([entry for entry in catalogue() if entry.name in names], low_priority=low_priority)
 
     def remembered(self, names: Collection[str]) -> set[str]:
-        """Those of these engines for which no child has to be started: a probe of the last day still holds."""
+        """Returns those of these engines for which no child has to be started: a probe of the last day still holds."""
         from anygpu.workers.discovery import remembered
 
         return remembered([entry for entry in catalogue() if entry.name in names])
@@ -448,6 +469,10 @@ class DeviceRegistry:
         return [item for entry in entries for item in self._probed[entry.name]]
 
     def _probe_new(self, entries: Sequence[EngineEntry], *, low_priority: bool) -> None:
+        """Probes engines in children, and keeps those children for a while that could become workers.
+
+        With `low_priority` the children of engines without a device for automatic use are ended at once.
+        """
         from anygpu.workers.discovery import discover
 
         # Explorers are children whatever the engine; torch and jax take seconds to load.
@@ -488,6 +513,7 @@ class DeviceRegistry:
                 child.close()
 
     def _list(self, entry: EngineEntry) -> list[Device | Unavailable]:
+        """Loads an engine into this process and lists its devices, once."""
         with self._lock:
             if entry.name not in self._listed:
                 engine = load(entry)
@@ -561,7 +587,7 @@ def _may_have(entry: EngineEntry, wanted: str) -> bool:
 
 #: The registry of this process. Arrays reach it through `anygpu.array.core.device`.
 registry = DeviceRegistry()
-usage.worker_processes = registry.process_ids
+events.worker_processes = registry.process_ids
 set_devices(registry.device_names)
 atexit.register(registry._close_at_exit)
 if hasattr(os, "register_at_fork"):
