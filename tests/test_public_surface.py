@@ -36,7 +36,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "IPython": "notebook/magics.py",
     "textual": "cli/top/",
     "bokeh": "observe/dashboard/",
-    "scalene": "observe/profile_records.py",
+    "scalene": "observe/profile.py",
     "starlette": "nobody",
     "prometheus_client": "observe/metrics.py",
     # The types of its providers are named where it is asked for.

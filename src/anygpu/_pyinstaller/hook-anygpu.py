@@ -19,7 +19,7 @@ _NOT_COLLECTED = (
     "anygpu.__main__",
     "anygpu.notebook",
     "anygpu.observe.dashboard",
-    "anygpu.observe.profile_records",
+    "anygpu.observe.profile",
     "anygpu.testing",
     "anygpu.verify",
     "anygpu._pyinstaller",

@@ -13,11 +13,10 @@ from anygpu import api
 from anygpu.cli.demo import demo
 from anygpu.cli.devices import ProbeSeconds, calibrate, devices
 from anygpu.cli.explain import explain
-from anygpu.cli.fleet import fleet
+from anygpu.cli.fleet import fleet, serve
 from anygpu.cli.history import history
 from anygpu.cli.output import Json, print_json, show_diagnosis, show_findings, waiting
 from anygpu.cli.scripts import advise, profile
-from anygpu.cli.serve import serve
 from anygpu.cli.top import dashboard, run, top
 from anygpu.cli.verify import report, verify
 

@@ -26,8 +26,18 @@ from anygpu.base.units import readable_seconds
 from anygpu.cli.output import PLAIN, check_output, numbered, show_table, write_new, write_output
 from anygpu.observe.advising import watching
 from anygpu.observe.advising.judging import AdviceReport, FunctionAdvice
-from anygpu.observe.profile_html import FUNCTIONS, OPERATIONS, line_columns, summary, to_html
-from anygpu.observe.profile_records import Profile, by_device, joined, run_scalene, version
+from anygpu.observe.profile import (
+    FUNCTIONS,
+    OPERATIONS,
+    Profile,
+    by_device,
+    joined,
+    line_columns,
+    run_scalene,
+    summary,
+    to_html,
+    version,
+)
 from anygpu.observe.script import decorated
 from anygpu.observe.snapshot import Advice
 

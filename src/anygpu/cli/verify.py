@@ -24,11 +24,10 @@ from anygpu.hardware.device import Device, parse_device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.placement.mismatches import Mismatch, kept
-from anygpu.testing.verify.cases import VerifyCheck
-from anygpu.testing.verify.document import CallTiming, CheckRecord, VerifyRecord, WrongCase
+from anygpu.testing.verify import CallTiming, CheckRecord, VerifyCheck, VerifyRecord, WrongCase
 
 if TYPE_CHECKING:
-    from anygpu.testing.verify.document import VerifyRecord
+    from anygpu.testing.verify import VerifyRecord
 
 
 #: Why not every case was tried.

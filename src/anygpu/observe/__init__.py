@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from anygpu.base import events
 from anygpu.base.metric_families import Family, to_text
 from anygpu.errors import AnyGPUError, InvalidOption
-from anygpu.observe.answering import Answering
 from anygpu.observe.observation import Describing, Observation, Sampler
+from anygpu.observe.servers import Answering
 from anygpu.observe.snapshot import Advice, Anomaly
 from anygpu.observe.statistics import Summary
 from anygpu.receipts.fallback_warnings import host_operations as host_operations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from anygpu.observe.advising.advisor import Advisor
-    from anygpu.observe.local_http import MetricsServer
     from anygpu.observe.metrics import ObservedCollector, ObservedMetrics
     from anygpu.observe.open_telemetry import Telemetry
     from anygpu.observe.recording import Recording
+    from anygpu.observe.servers import MetricsServer
 
 
 _current: Observation | None = None
@@ -110,8 +110,8 @@ def serve_metrics(port: int) -> MetricsServer:
 
     The process is observed from now on. 0 is any port that is free; the server's `port` says which.
     """
-    from anygpu.observe.local_http import MetricsServer
     from anygpu.observe.metrics import ObservedMetrics, default_health, own_families
+    from anygpu.observe.servers import MetricsServer
 
     metrics = ObservedMetrics(_find, health=default_health)
     server = MetricsServer(lambda: to_text([*metrics.families(), *own_families()]), port)

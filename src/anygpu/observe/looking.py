@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from anygpu.base.own_files import read_file
 from anygpu.errors import AnyGPUError
-from anygpu.observe.answering import LoopbackListener, listener_of
+from anygpu.observe.servers import LoopbackListener, listener_of
 from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.sockets import (
     HEAD,

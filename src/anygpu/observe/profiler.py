@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from anygpu.base import events
-from anygpu.observe.profile_records import FunctionProfile, LineProfile, OperationProfile, Profile
+from anygpu.observe.profile import FunctionProfile, LineProfile, OperationProfile, Profile
 from anygpu.observe.snapshot import ended
 from anygpu.observe.statistics import CallTally
 from anygpu.receipts.notes import Failure, Origin, Seen

@@ -32,11 +32,11 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 from anygpu.errors import AnyGPUError
-from anygpu.observe.dashboard import panels, tables
+from anygpu.observe.dashboard import panels
 from anygpu.observe.dashboard.history import DashboardHistory
 from anygpu.observe.dashboard.panels import GREY, WINDOWS, HistoryView
-from anygpu.observe.local_http import HOST, HttpAnswer, HttpRefused, HttpRequest, LocalServer
 from anygpu.observe.looking import NoAnswer, ObservedProcess, observed_processes
+from anygpu.observe.servers import HOST, HttpAnswer, HttpRefused, HttpRequest, LocalServer
 from anygpu.observe.snapshot import Snapshot
 
 # -- the figures of the page, without data: the same for every browser, so Bokeh makes and writes them once
@@ -211,15 +211,15 @@ Panel = Callable[[DashboardHistory, HistoryView], Any]
 
 #: The columns of each tab; those of "page" are sent with every tab.
 TABS: dict[str, dict[str, Panel]] = {
-    "page": {"tiles": tables.tiles, "notes": tables.notes, "processes": tables.processes, "problems": tables.problems},
+    "page": {"tiles": panels.tiles, "notes": panels.notes, "processes": panels.processes, "problems": panels.problems},
     "overview": {
-        "functions": tables.functions,
+        "functions": panels.functions,
         "timeline": panels.calls,
         "rate": lambda history, view: panels.process_lines(history, view, panels.rate),
         "load": lambda history, view: panels.device_lines(history, view, lambda one: one.load),
     },
     "devices": {
-        "devices": tables.devices,
+        "devices": panels.devices,
         "utilisation": lambda history, view: panels.device_lines(history, view, lambda one: one.load),
         "memory": lambda history, view: panels.device_lines(history, view, lambda one: one.memory),
         "temperature": lambda history, view: panels.device_lines(history, view, lambda one: one.temperature),
@@ -227,13 +227,13 @@ TABS: dict[str, dict[str, Panel]] = {
         "owners": panels.owners,
     },
     "queue": {
-        "lanes": tables.lanes,
-        "tenants": tables.tenants,
+        "lanes": panels.lanes,
+        "tenants": panels.tenants,
         "waiting": lambda history, view: panels.process_lines(history, view, panels.waiting),
         "batches": lambda history, view: panels.process_lines(history, view, panels.tasks_per_launch),
     },
-    "predictions": {"fits": tables.fits, "steps": tables.steps, "predictions": panels.predictions},
-    "problems": {"advice": tables.advice},
+    "predictions": {"fits": panels.fits, "steps": panels.steps, "predictions": panels.predictions},
+    "problems": {"advice": panels.advice},
 }
 
 

@@ -20,8 +20,16 @@ from anygpu.errors import AllocationError, InvalidOption
 from anygpu.hardware.host import resident_bytes
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Gather, Input, Iota, Primitive, Scatter
-from anygpu.testing.verify.cases import ActCase, Subject, Tried, VerifyCase, VerifyCheck, judged, skipped_for_memory
-from anygpu.testing.verify.document import CallTiming
+from anygpu.testing.verify import (
+    ActCase,
+    CallTiming,
+    Subject,
+    Tried,
+    VerifyCase,
+    VerifyCheck,
+    judged,
+    skipped_for_memory,
+)
 from anygpu.testing.verify.values import CONFORMANCE, DTYPES, PROGRAMS, SIZES, SPECIAL_VALUES, programs
 
 # -- memory is given back: arrays come and go, and no more is in use afterwards than before

@@ -19,29 +19,27 @@ from anygpu.engines.catalogue import entry_of
 from anygpu.errors import AllocationError, DeviceHung, DeviceLost, DevicePoisoned, DeviceUnavailable, PoisonTask
 from anygpu.hardware import host
 from anygpu.hardware.device import Device
-from anygpu.testing.verify.cases import (
+from anygpu.testing.verify import (
     CASE_SECONDS,
-    ProgramCase,
-    Subject,
-    Suspect,
-    Tried,
-    VerifyCase,
-    VerifyCheck,
-    differing,
-    operations,
-    reduced,
-    skipped_for_memory,
-)
-from anygpu.testing.verify.document import (
     CallTiming,
     CheckEnd,
     CheckRecord,
     FindingKind,
     Owner,
+    ProgramCase,
+    Subject,
+    Suspect,
+    Tried,
     VerifiedDevice,
     VerifiedMachine,
+    VerifyCase,
+    VerifyCheck,
     VerifyRecord,
     WrongCase,
+    differing,
+    operations,
+    reduced,
+    skipped_for_memory,
     this_owner,
     without_personal_data,
 )

@@ -18,10 +18,9 @@ from anygpu.testing.cases import REFERENCE_DTYPES, ConformanceProgram, conforman
 from anygpu.testing.conformance import conformance_difference
 from anygpu.testing.random_programs import random_inputs, random_program
 from anygpu.testing.random_programs.error_bounds import disagreement
-from anygpu.testing.special_values import Tally, cases
+from anygpu.testing.special_values import Tally, cases, count
 from anygpu.testing.special_values.programs import TableCase as Table
-from anygpu.testing.special_values.tables import count
-from anygpu.testing.verify.cases import (
+from anygpu.testing.verify import (
     ActCase,
     Comparison,
     ProgramCase,
