@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from anygpu.cli import app
+from anygpu.cli.commands import app
 from anygpu.testing.verify import Subject, VerifyRecord, checks, from_json
 from anygpu.testing.verify.checks import FAULTS, NAMES, all_checks
 from anygpu.workers.device_arrays.registry import registry

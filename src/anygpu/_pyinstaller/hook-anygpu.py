@@ -17,7 +17,6 @@ from PyInstaller.utils.hooks import (  # type: ignore[import-untyped]
 _NOT_COLLECTED = (
     "anygpu.cli",
     "anygpu.__main__",
-    "anygpu.notebook",
     "anygpu.observe.dashboard",
     "anygpu.observe.profile",
     "anygpu.testing",

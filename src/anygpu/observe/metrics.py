@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from anygpu import _version
+from anygpu.base import version
 from anygpu.base.metric_families import Family, MetricKind, Sample, histogram_samples, single, visible
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.hardware.host import resident_bytes
@@ -197,9 +197,7 @@ class ObservedMetrics:
         else:
             summary, histograms = observation.summary_and_histograms(self._buckets)
         found = [
-            Family(
-                "anygpu_build_info", "gauge", "1, with the version.", [Sample(1, {"version": _version.__version__})]
-            ),
+            Family("anygpu_build_info", "gauge", "1, with the version.", [Sample(1, {"version": version.__version__})]),
             Family("anygpu_observed", "gauge", "1 while calls are counted.", [Sample(observation is not None)]),
             *call_families(summary, histograms, self._buckets),
             *usage_families(self._usage()),

@@ -15,8 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from anygpu._version import __version__
 from anygpu.base.interrupts import TryAcquire
+from anygpu.base.version import __version__
 from anygpu.engines.protocol import Memory
 from anygpu.errors import AnyGPUError
 from anygpu.hardware import host

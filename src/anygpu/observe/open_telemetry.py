@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from anygpu import _version
-from anygpu.base import events
+from anygpu.base import events, version
 from anygpu.base.metric_families import visible
 from anygpu.errors import MissingExtra
 from anygpu.observe.metrics import BUCKETS, CounterValues, counter
@@ -58,14 +57,14 @@ class Telemetry:
         phases: bool = True,
         longer_than: float = 0.0,
     ) -> None:
-        version = _version.__version__
-        self._tracer = trace.get_tracer("anygpu", version, tracer_provider)
+        release = version.__version__
+        self._tracer = trace.get_tracer("anygpu", release, tracer_provider)
         self._phases = phases
         self._longer_than = longer_than
         self._functions: set[str] = set()
         self._has_failed = False
         self._closed = False
-        meter = metrics.get_meter("anygpu", version, meter_provider)
+        meter = metrics.get_meter("anygpu", release, meter_provider)
         self._duration = meter.create_histogram(
             "anygpu.call.duration",
             unit="s",

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from anygpu import _version
-from anygpu.base import events
+from anygpu.base import events, version
 from anygpu.base.metric_families import Family, Sample, histogram_samples, single, to_text
 from anygpu.base.printable import encode_json
 from anygpu.runtime.health import Health, runtime_families
@@ -304,7 +303,7 @@ class Application:
     def _described(self, method: str, parts: list[str], access: TokenAccess) -> tuple[int, bytes]:
         match parts:
             case ["v2"]:
-                found: Any = {"name": "anygpu", "version": _version.__version__, "extensions": ["binary_tensor_data"]}
+                found: Any = {"name": "anygpu", "version": version.__version__, "extensions": ["binary_tensor_data"]}
             case ["v2", "models"]:
                 found = {"models": access.allowed(self._models)}
             case ["v2", "models", name, *rest]:

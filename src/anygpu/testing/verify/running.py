@@ -13,8 +13,8 @@ from importlib import metadata
 from itertools import islice
 from typing import Protocol
 
-from anygpu._version import __version__
 from anygpu.base.disturbance import conditions, read_processors
+from anygpu.base.version import __version__
 from anygpu.engines.catalogue import entry_of
 from anygpu.errors import AllocationError, DeviceHung, DeviceLost, DevicePoisoned, DeviceUnavailable, PoisonTask
 from anygpu.hardware import host

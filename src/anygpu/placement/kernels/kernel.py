@@ -22,11 +22,11 @@ from anygpu.array.core.recording import apply
 from anygpu.engines.catalogue import traits_of
 from anygpu.engines.codegen.custom.lowering import reflect
 from anygpu.errors import DeviceUnavailable, InvalidOption, Unsupported
-from anygpu.kernels.arguments import Given, Grid, Number, Results, call_like, call_text, given_to
-from anygpu.kernels.first_use import FirstUse, device_for, engines_for
-from anygpu.kernels.launching import Launcher, Tolerance, result_of
-from anygpu.kernels.sandbox import trials
 from anygpu.placement.executing import ask, is_executing
+from anygpu.placement.kernels.arguments import Given, Grid, Number, Results, call_like, call_text, given_to
+from anygpu.placement.kernels.first_use import FirstUse, device_for, engines_for
+from anygpu.placement.kernels.launching import Launcher, Tolerance, result_of
+from anygpu.placement.kernels.sandbox import trials
 from anygpu.program.ops.custom import SPOKEN, Language, Parameter, Three
 from anygpu.receipts.fallback_warnings import warn_fallback
 

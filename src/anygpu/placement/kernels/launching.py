@@ -19,7 +19,7 @@ from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.custom.lowering import Length, Reflected
 from anygpu.errors import InvalidOption
-from anygpu.kernels.arguments import (
+from anygpu.placement.kernels.arguments import (
     Given,
     Grid,
     Number,

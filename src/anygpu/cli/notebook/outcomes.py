@@ -32,10 +32,10 @@ from anygpu.base.markup import (
     tag,
 )
 from anygpu.base.units import readable_bytes, readable_seconds
+from anygpu.cli.notebook.receipts import receipt_body
 from anygpu.hardware.device import Device, State
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.inventory import Finding, all_facts, explained, in_a_few_words, memory_of, more_words
-from anygpu.notebook.receipts import receipt_body
 from anygpu.program.graph import Program
 from anygpu.program.picture import to_svg
 from anygpu.program.text import to_text

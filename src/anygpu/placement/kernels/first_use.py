@@ -29,8 +29,8 @@ from anygpu.errors import (
     WrongKernel,
 )
 from anygpu.hardware.device import Device
-from anygpu.kernels.arguments import Given, call_like
-from anygpu.kernels.launching import (
+from anygpu.placement.kernels.arguments import Given, call_like
+from anygpu.placement.kernels.launching import (
     LaunchCall,
     Launcher,
     Tolerance,
@@ -39,7 +39,7 @@ from anygpu.kernels.launching import (
     of_another_number,
     of_another_type,
 )
-from anygpu.kernels.sandbox import Sandboxes
+from anygpu.placement.kernels.sandbox import Sandboxes
 from anygpu.program.ops.custom import SPOKEN, Custom, Language, Parameter
 from anygpu.program.primitives import Spec
 

@@ -11,19 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.base.display import Listed
+from anygpu.cli.notebook.outcomes import text_of
+from anygpu.cli.notebook.receipts import MOST_ROWS, Keeping, LastCalls, Notice, Said
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.evidence import gather
 from anygpu.hardware.inventory import Finding, Inventory
-from anygpu.notebook.outcomes import text_of
-from anygpu.notebook.receipts import MOST_ROWS, Keeping, LastCalls, Notice, Said
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
 from anygpu.plan.plan import Candidate, Plan, Refused
 from anygpu.receipts.notes import Failure, HostNote
 from anygpu.receipts.receipt import Attempt, DriverWork, HostOperation, Phases, Receipt, numpy_receipt
 from anygpu.store.report import Copied, Owned, Statistics
 from anygpu.testing import fake_device
-from tests.notebook.pages import check, html, missing_figures, words
+from tests.cli.notebook.pages import check, html, missing_figures, words
 
 EVIL = '<script>alert("x")</script>\x00'
 

@@ -14,9 +14,9 @@ from IPython.display import display
 
 from anygpu import api
 from anygpu.base import events
+from anygpu.cli.notebook.outcomes import WRITTEN, write
+from anygpu.cli.notebook.receipts import MOST_KEPT, Keeping, Notice, Said
 from anygpu.errors import AnyGPUError, InvalidOption
-from anygpu.notebook.outcomes import WRITTEN, write
-from anygpu.notebook.receipts import MOST_KEPT, Keeping, Notice, Said
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import CallOptions
 

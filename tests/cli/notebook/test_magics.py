@@ -19,9 +19,9 @@ from traitlets.config import Config
 
 import anygpu as ag
 from anygpu.base import events
+from anygpu.cli.notebook.magics import call_in, offload_options, receipt_count
+from anygpu.cli.notebook.receipts import LastCalls
 from anygpu.errors import InvalidOption
-from anygpu.notebook.magics import call_in, offload_options, receipt_count
-from anygpu.notebook.receipts import LastCalls
 from anygpu.placement.offload import Offloaded
 from anygpu.plan.plan import Plan
 
@@ -200,7 +200,7 @@ def test_lines_become_options() -> None:
 def test_ipython_is_not_loaded_by_pages() -> None:
     script = (
         "import sys, numpy, anygpu as ag\n"
-        "assert 'anygpu.notebook' not in sys.modules\n"
+        "assert 'anygpu.cli.notebook' not in sys.modules\n"
         "assert ag.run(numpy.tanh, numpy.zeros(3)).receipt._repr_html_()\n"
         "loaded = {'IPython', 'torch', 'jax', 'matplotlib', 'rich'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"

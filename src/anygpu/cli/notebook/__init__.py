@@ -47,7 +47,7 @@ def html_of(value: Any) -> str | None:
     if drawn_by is None:
         return None
     module, function = drawn_by
-    draw: Callable[[Any], str] = getattr(importlib.import_module(f"anygpu.notebook.{module}"), function)
+    draw: Callable[[Any], str] = getattr(importlib.import_module(f"anygpu.cli.notebook.{module}"), function)
     return draw(value)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import anygpu as ag
 from anygpu.errors import InvalidOption, WrongKernel
-from anygpu.kernels.arguments import Given
-from anygpu.kernels.first_use import arguments_for, compare, has_values
+from anygpu.placement.kernels.arguments import Given
+from anygpu.placement.kernels.first_use import arguments_for, compare, has_values
 from anygpu.program.ops.custom import Parameter
 from anygpu.program.primitives import Spec
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anygpu.errors import InvalidOption
-from anygpu.kernels.arguments import (
+from anygpu.placement.kernels.arguments import (
     automatic_grid,
     call_like,
     group_for,
@@ -17,7 +17,7 @@ from anygpu.kernels.arguments import (
     numbers_for,
     result_shapes,
 )
-from anygpu.kernels.first_use import samples
+from anygpu.placement.kernels.first_use import samples
 from anygpu.program.ops.custom import Parameter
 from anygpu.program.primitives import Spec
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.kernels.launching import default_tolerance, first_difference
+from anygpu.placement.kernels.launching import default_tolerance, first_difference
 
 
 def test_equal_arrays_do_not_differ() -> None:

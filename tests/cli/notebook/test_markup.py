@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anygpu.base import markup
 from anygpu.base.markup import Html, Share, bar, details, framed, legend, pairs, paragraph, safe, table, tag
-from tests.notebook.pages import check, parsed, words
+from tests.cli.notebook.pages import check, parsed, words
 
 HOSTILE = st.one_of(
     st.text(),

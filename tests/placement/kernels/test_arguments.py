@@ -9,7 +9,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.errors import InvalidOption
-from anygpu.kernels.arguments import Given, Number, call_text, given_to
+from anygpu.placement.kernels.arguments import Given, Number, call_text, given_to
 from anygpu.program.ops.custom import Parameter
 
 READ = (Parameter("a", "float32", "input"), Parameter("x", "int32", "update"))

@@ -13,11 +13,11 @@ import anygpu as ag
 from anygpu.array.core.device import ArrayWork
 from anygpu.base import events
 from anygpu.base.display import Listed
-from anygpu.notebook.outcomes import MOST_DRAWN, MOST_LINES, step_html
+from anygpu.cli.notebook.outcomes import MOST_DRAWN, MOST_LINES, step_html
 from anygpu.receipts.receipt import Phases, numpy_receipt
 from anygpu.runtime.runtime import Outcome
 from anygpu.runtime.streams.pipeline import StageSeconds, Streamed
-from tests.notebook.pages import check, html, words
+from tests.cli.notebook.pages import check, html, words
 
 RECEIPT = numpy_receipt("f", "it is new.", Phases(run=0.5), None)
 EVIL = "<script>alert(1)</script>"
