@@ -136,16 +136,7 @@ def compare(
     # A result that is kept takes memory that the next call would use again, so neither function's are kept.
     del wanted, value
     before = read()
-    theirs: list[float] = []
-    ours: list[float] = []
-    end = clock() + MEASURED_SECONDS
-    while not ours or (len(ours) < CALLS and clock() < end):
-        if len(ours) % 2:
-            theirs.append(timed(program.function)[0])
-            ours.append(called()[0])
-        else:
-            ours.append(called()[0])
-            theirs.append(timed(program.function)[0])
+    theirs, ours = _in_turn(lambda: timed(program.function)[0], lambda: called()[0], clock)
     found = conditions(before, read())
     device = Counter(each.device for each in receipts[searched:]).most_common(1)[0][0]
     return DemoTimes(
@@ -162,6 +153,26 @@ def compare(
         lost=None if found.waiting is None else found.lost,
         disturbed=found.disturbed,
     )
+
+
+def _in_turn(
+    theirs: Callable[[], float], ours: Callable[[], float], clock: Callable[[], float]
+) -> tuple[list[float], list[float]]:
+    """The seconds of both functions, called in turn: `CALLS` times each, or for `MEASURED_SECONDS` and at least once.
+
+    The order changes from pair to pair, so that neither always runs on a cache or a clock that the other has warmed.
+    """
+    of_theirs: list[float] = []
+    of_ours: list[float] = []
+    end = clock() + MEASURED_SECONDS
+    while not of_ours or (len(of_ours) < CALLS and clock() < end):
+        if len(of_ours) % 2:
+            of_theirs.append(theirs())
+            of_ours.append(ours())
+        else:
+            of_ours.append(ours())
+            of_theirs.append(theirs())
+    return of_theirs, of_ours
 
 
 def demo(

@@ -258,11 +258,8 @@ def verify(
             raise InvalidOption(
                 "--all verifies every device, each into a file of its own: leave out DEVICE and --json."
             )
-        folder = Path() if json is None else json.parent
-        if not no_file and not os.access(folder, os.W_OK):
-            raise InvalidOption(
-                f"{folder.absolute()} cannot be written to. Name another file with --json, or --no-file."
-            )
+        if not no_file:
+            _check_folder(Path() if json is None else json.parent)
         records = _verified(
             _devices(device, every), names, seconds, seed, programs, None if no_file else json or Path()
         )
@@ -270,6 +267,12 @@ def verify(
         sys.stderr.write(f"anygpu: {error}\n")
         raise typer.Exit(2) from None
     raise typer.Exit(0 if all(record.is_clean for record in records) else 1)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raises `InvalidOption` if no file can be made in the folder: better now than after five minutes of checks."""
+    if not os.access(folder, os.W_OK):
+        raise InvalidOption(f"{folder.absolute()} cannot be written to. Name another file with --json, or --no-file.")
 
 
 def _devices(wanted: str | None, every: bool) -> Sequence[Device]:

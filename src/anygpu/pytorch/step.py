@@ -197,10 +197,7 @@ class Step:
                     self._undo(before)
                 if failure is None:
                     continue
-                release(self._device)
-                spent = Phases(run=time.perf_counter() - attempted)
-                message = f"there was not enough memory ({_how(plan, rows)}; torch raised {failure})"
-                attempts.append(self._attempt(spent, OutOfMemory.__name__, message))
+                attempts.append(self._out_of_memory(plan, rows, time.perf_counter() - attempted, failure))
                 with timer.phase("plan"):
                     plan = self._smaller(plan, form, batch, rows, failure)
         except BaseException:
@@ -221,6 +218,15 @@ class Step:
         receipt = self._receipt(plan, form, rows, timer, attempts, parts, peak, self._meter.why, sent, applied.note)
         publish(receipt)
         return StepResult(loss, receipt, applied.stepped, applied.grad_norm)
+
+    def _out_of_memory(self, plan: StepPlan, rows: int, seconds: float, failure: str) -> Attempt:
+        """Empties torch's cache of device memory, and returns the receipt's record of an attempt that filled it.
+
+        `failure` is the first line of torch's error. The error itself must be gone: its frames keep tensors alive.
+        """
+        release(self._device)
+        message = f"there was not enough memory ({_how(plan, rows)}; torch raised {failure})"
+        return self._attempt(Phases(run=seconds), OutOfMemory.__name__, message)
 
     def _compute(self, passes: Passes, plan: StepPlan, form: BatchForm, batch: Any, rows: int) -> torch.Tensor:
         """The loss of the whole batch; its gradients are in the parameters then."""
