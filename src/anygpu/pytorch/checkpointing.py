@@ -14,7 +14,6 @@ import contextlib
 import functools
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -364,37 +363,3 @@ def _restore(current: dict[str, Any], before: dict[str, Any]) -> None:
 
 def _plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN)}
-
-
-# -- what they take
-
-
-@contextlib.contextmanager
-def layer_seconds(
-    model: torch.nn.Module, names: Sequence[str], *, clock: Callable[[], float] = time.perf_counter
-) -> Iterator[dict[str, float]]:
-    """Within the block, forward passes of the named submodules are timed; the seconds of each are added up.
-
-    On a card the device is waited for before and after each of them (never run on a card).
-    """
-    seconds: dict[str, float] = {}
-    began: dict[str, list[float]] = {}
-
-    def now(module: torch.nn.Module) -> float:
-        device = next((one.device for one in module.parameters()), None)
-        if device is not None and device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return clock()
-
-    def before(name: str, module: torch.nn.Module, *_: Any) -> None:
-        began.setdefault(name, []).append(now(module))
-
-    def after(name: str, module: torch.nn.Module, *_: Any) -> None:
-        seconds[name] = seconds.get(name, 0.0) + now(module) - began[name].pop()
-
-    layers = [(name, layer_of(model, name)) for name in names]
-    with contextlib.ExitStack() as undo:
-        for name, layer in layers:
-            undo.callback(layer.modules[0].register_forward_pre_hook(functools.partial(before, name)).remove)
-            undo.callback(layer.modules[-1].register_forward_hook(functools.partial(after, name)).remove)
-        yield seconds
