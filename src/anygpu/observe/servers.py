@@ -1,7 +1,12 @@
-"""Servers that give every connection one answer; and the one that tells this user what the process is doing.
+"""Servers of an observed process: a socket for `anygpu top`, and HTTP on the loopback address.
 
-Nothing can be changed from outside: there is one question, and the answer is a `Snapshot`. A client that sends anything
-else, too much or too slowly is cut off, without an effect on others. The thread sleeps until a question comes.
+`AnswerServer` gives every connection one answer and closes it; `ServerThread` runs one in a thread that sleeps until a
+client comes. `Answering` is the one for `anygpu top`: there is one question, and the answer is a `Snapshot`. A client
+that sends anything else, too much or too slowly is cut off, without an effect on others.
+
+`LocalServer` speaks HTTP for metrics and the dashboard: it answers GET and nothing else, and a request has to be whole
+within seconds and a few kilobytes. Pages of other sites, which a browser could be made to ask for us, are refused by
+the headers `Host` and `Origin` before anything is looked up. Nothing can be changed from outside by any of them.
 """
 
 from __future__ import annotations
@@ -58,7 +63,9 @@ _open: weakref.WeakSet[AnswerServer] = weakref.WeakSet()
 class AnswerServer:
     """Gives each connection of a listener the bytes that `answer` returns, and closes it.
 
-    `answer` may raise `Refused`, and has to give up itself on requests that do not arrive.
+    `answer` may raise `NoMessage`, and has to give up itself on requests that do not arrive. `most_bytes` bounds what
+    is buffered of a request; a connection beyond `most_connections` ends the oldest; a client that does not read its
+    answer within `answer_seconds` is cut off. All of it runs on the event loop of the caller of `serving`.
     """
 
     def __init__(
@@ -81,7 +88,7 @@ class AnswerServer:
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Answer within the block."""
+        """Accepts connections within the block, on the running event loop; at its end all of them are aborted."""
         server = await asyncio.start_server(self._connected, sock=self.listener, limit=self._most_bytes)
         try:
             yield
@@ -98,6 +105,7 @@ class AnswerServer:
             server.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers one connection. Errors of the client end it silently; ours are logged, and the server goes on."""
         try:
             if len(self.connections) >= self._most_connections:
                 oldest = next(iter(self.connections))
@@ -120,7 +128,10 @@ class AnswerServer:
 
 
 class ServerThread:
-    """Runs a server in a thread of its own until it is closed."""
+    """Runs a server in a daemon thread of its own until it is closed.
+
+    Raises `RuntimeError` where the system has no more threads; the event loop is closed then.
+    """
 
     def __init__(self, server: AnswerServer, name: str) -> None:
         self._server = server
@@ -134,7 +145,10 @@ class ServerThread:
             raise
 
     def close(self, seconds: float | None = None) -> None:
-        """Answer no more, and wait for the end of the thread. May be called twice."""
+        """Answer no more, and wait for the end of the thread, `seconds` at most. May be called twice.
+
+        It may also be called on the server's own thread, which then only is told to end.
+        """
         with contextlib.suppress(RuntimeError):  # it is closed
             self._loop.call_soon_threadsafe(self._over.set)
         if threading.current_thread() is not self.thread:
@@ -170,7 +184,12 @@ class LoopbackListener(msgspec.Struct, frozen=True):
 
 
 class Answering:
-    """Answers until it is closed. Raises `SocketFolderRefused` or OSError where it cannot listen."""
+    """Answers `anygpu top` and the dashboard, in a thread, until it is closed.
+
+    It listens on a Unix socket in the private folder of this user; where there are none, on a port of the loopback
+    address whose number and tokens are in a file there. Raises `SocketFolderRefused` or `OSError` where it cannot
+    listen.
+    """
 
     def __init__(
         self,
@@ -180,7 +199,11 @@ class Answering:
         deadline: float = DEADLINE,
         most_clients: int = MOST_CLIENTS,
     ) -> None:
-        """`take` makes the snapshot with the calls after a number."""
+        """`take` makes the snapshot with the calls after a number, and is called on the server's thread.
+
+        `deadline` is in seconds, for a question to arrive and for its answer to be read. On an error nothing is left in
+        the folder.
+        """
         self._take = take
         self._deadline = deadline
         self._unix = unix
@@ -200,7 +223,10 @@ class Answering:
             opened.pop_all()
 
     def close(self) -> None:
-        """May be called twice, and in a forked child, where it only lets go of what is the parent's."""
+        """Removes the file and ends the thread, waiting `deadline` seconds at most.
+
+        May be called twice, and in a forked child, where it only closes the child's copy of the socket.
+        """
         if self._process != os.getpid():
             self.server.listener.close()
             return
@@ -208,6 +234,10 @@ class Answering:
         self._running.close(self._deadline)
 
     def _listen(self, opened: contextlib.ExitStack, backlog: int) -> tuple[Path, socket.socket]:
+        """Opens the listener, and returns its file in the folder with its socket; `opened` undoes both.
+
+        The file gets its final name by a rename once the listener accepts, and has mode 600.
+        """
         place = listening_folder()
         remove_leftovers(place)
         temporary = place / (NEW + new_name(""))
@@ -232,6 +262,7 @@ class Answering:
         return path, listener
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """Reads one question from a connection, and returns the framed answer. Raises `NoMessage` to other users."""
         if self._unix and not peer_is_this_user(writer.get_extra_info("socket")):
             raise NoMessage("another user")
         async with asyncio.timeout(self._deadline):
@@ -240,13 +271,14 @@ class Answering:
         return self._answer_to(question)
 
     def _answer_to(self, question: Question) -> bytes:
+        """The framed snapshot for a question. Raises `NoMessage` if its token is not the one in the file."""
         if not hmac.compare_digest(question.token.encode(), self._secrets.question_token.encode()):
             raise NoMessage("wrong token")
         return framed(SnapshotAnswer(snapshot=self._take(question.since), token=self._secrets.answer_token))
 
 
 def listener_of(content: bytes) -> LoopbackListener | None:
-    """Parse a file of the folder; `None` if it is anything else."""
+    """Parses the file of a listener on the loopback address; `None` if it is anything else."""
     fields: Any = None
     with contextlib.suppress(msgspec.MsgspecError, ValueError):
         fields = msgspec.json.decode(content, type=LoopbackListener)
@@ -263,7 +295,7 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HttpRequest(NamedTuple):
-    """A GET request."""
+    """A GET request: its path, its query, and the values of all its `Host` and `Origin` headers."""
 
     path: str
     query: dict[str, str]
@@ -272,13 +304,15 @@ class HttpRequest(NamedTuple):
 
 
 class HttpAnswer(NamedTuple):
+    """The body, content type and status of an answer."""
+
     body: bytes
     type: str = TEXT
     status: int = 200
 
 
 class HttpRefused(Exception):
-    """A request that gets a status and a sentence instead of a page."""
+    """A request that gets a status and a sentence instead of a page; `answer` is ready to be sent."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -286,10 +320,10 @@ class HttpRefused(Exception):
 
 
 class LocalServer(AnswerServer):
-    """Answers requests with what `respond` returns, or the `Refused` that it raises.
+    """An HTTP/1.1 server on 127.0.0.1: `respond` returns the answer to a GET request, or raises `HttpRefused`.
 
-    `check` raises `Refused` for requests that must not learn anything, not even which pages there are. `headers` are
-    those of every answer.
+    `check` comes before it, and raises `HttpRefused` for requests that must not learn anything, not even which pages
+    there are. `headers` are added to every answer. Every connection is closed after one answer.
     """
 
     def __init__(
@@ -302,7 +336,7 @@ class LocalServer(AnswerServer):
         request_seconds: float = REQUEST_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """Raises `OSError` or `ValueError` if the port cannot be had."""
+        """Binds the port; 0 is any that is free. Raises `OSError` or `ValueError` if it cannot be had."""
         self._respond, self._check = respond, check
         self._headers = {"Connection": "close", "X-Content-Type-Options": "nosniff", **(headers or {})}
         self._request_seconds = request_seconds
@@ -329,7 +363,10 @@ class LocalServer(AnswerServer):
         return self._written(answer)
 
     def _answer_to(self, head: bytes) -> HttpAnswer:
-        """The answer to the head of a request; errors become a status and a sentence."""
+        """The answer to the head of a request; errors become a status and a sentence.
+
+        An unexpected exception is logged with its traceback, and the client gets 500 without it.
+        """
         path = ""
         try:
             method, request = parse(head)
@@ -345,6 +382,7 @@ class LocalServer(AnswerServer):
             return HttpRefused(500, f"{path} could not be answered; the log has the reason.").answer
 
     def _written(self, answer: HttpAnswer) -> bytes:
+        """The answer in the bytes of HTTP/1.1, with its length and the headers of every answer."""
         headers = {"Content-Type": answer.type, "Content-Length": len(answer.body), **self._headers}
         if answer.status == 405:
             headers["Allow"] = "GET"
@@ -354,7 +392,10 @@ class LocalServer(AnswerServer):
 
 
 def parse(head: bytes) -> tuple[str, HttpRequest]:
-    """The method and the request. Raises `Refused` for what is no HTTP."""
+    """The method and the request, from the bytes up to the empty line. Raises `HttpRefused` (400) for what is no HTTP.
+
+    A body is never read: no method that has one is allowed.
+    """
     try:
         first, *lines = head.decode("ascii").removesuffix("\r\n\r\n").split("\r\n")
         method, target, version = first.split(" ")
@@ -369,7 +410,10 @@ def parse(head: bytes) -> tuple[str, HttpRequest]:
 
 
 class MetricsServer:
-    """Answers `GET /metrics` with the text, to programs of this machine, in a thread of its own until it is closed."""
+    """Answers `GET /metrics` with the text, to programs of this machine, in a thread of its own until it is closed.
+
+    It is a context manager. Raises `InvalidOption` if the port cannot be had; with port 0, `port` says which it became.
+    """
 
     def __init__(
         self,
@@ -412,12 +456,14 @@ class MetricsServer:
         return f"<MetricsServer at {self.url}>"
 
     def _page(self, request: HttpRequest) -> HttpAnswer:
+        """The text of the metrics, made anew for each request; 404 for every other path."""
         if request.path != "/metrics":
             raise HttpRefused(404, "there is only /metrics.")
         return HttpAnswer(self._text().encode())
 
 
 def _check_program(request: HttpRequest) -> None:
+    """Refuses requests whose `Host` is not this machine, or that come from a page of another site."""
     reason = refusal_of_page(request.hosts, request.origins)
     if reason is not None:
         raise HttpRefused(403, reason)
