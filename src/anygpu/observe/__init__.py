@@ -207,7 +207,11 @@ def _begin() -> Observation:
 
 
 def _answer(describing: Describing) -> None:
-    """Nothing that is wrong with the folder where processes meet keeps a process from its work."""
+    """Opens the socket for `anygpu top`.
+
+    A failure becomes a `RuntimeWarning`, and the process is observed without it: nothing that is wrong with the folder
+    keeps a process from its work.
+    """
     global _answering
     try:
         _answering = Answering(describing.take)

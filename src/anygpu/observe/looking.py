@@ -246,7 +246,12 @@ class Following:
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="anygpu-looking")
 
     def look(self) -> list[Look]:
-        """All that are there, and for a while those that have ended."""
+        """Asks all processes, and returns their looks by process number.
+
+        Those that have ended stay for `FAREWELL` seconds. Takes as long as the slowest answer, and `deadline` at most
+        for each round of eight processes. A process that does not answer keeps its last snapshot, with the trouble
+        beside it.
+        """
         now = self._clock()
         known = self._looks
         alive = [each for each in self._find() if each not in known or known[each].ended is None]

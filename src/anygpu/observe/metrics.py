@@ -220,6 +220,10 @@ class ObservedMetrics:
         return found if health is None else [*found, *runtime_families(health)]
 
     def _usage(self) -> dict[str, Usage]:
+        """The use of open devices by their ids.
+
+        One thread reads at a time, because loads are differences of two readings.
+        """
         with self._reading:
             return self._reader.read([worker.device for worker in registry.open_workers()])
 

@@ -1,4 +1,9 @@
-"""The records of a profile."""
+"""A profile of a script: its records, Scalene's figures beside ours, and its tables as text and as an HTML page.
+
+The records are the document that `anygpu profile --json` writes (`docs/reference/profile.schema.json`). The tables are
+described once as columns; the terminal and the page render them. The page has no scripts and loads nothing from another
+host. `profiler` makes the records.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +41,7 @@ class ScaleneLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def percent(self) -> float:
+        """The share of the script's time, in all kinds of code."""
         return self.python_percent + self.native_percent + self.system_percent
 
 
@@ -119,9 +125,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recompilations(self) -> int:
+        """Compilations after the first of each function on each device."""
         return sum(each.recompilations for each in self.functions)
 
     def to_json(self) -> bytes:
+        """The document as indented JSON, in UTF-8."""
         return msgspec.json.format(encode_json(self), indent=2)
 
 
@@ -138,7 +146,10 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def by_device(profile: Profile) -> list[DeviceProfile]:
-    """The longest first."""
+    """The calls of a profile added up by device, the longest first.
+
+    Moving is writing to and reading from the device; seconds of calls inside of others are counted once.
+    """
     found: dict[str, list[FunctionProfile]] = {}
     for each in profile.functions:
         found.setdefault(each.device, []).append(each)
@@ -204,7 +215,11 @@ def version() -> str:
 
 
 def run_scalene(script: str, arguments: Sequence[str]) -> dict[tuple[str, int], tuple[ScaleneLine, str]]:
-    """Scalene's figures of each line that took time or memory, and the line."""
+    """Runs the script under Scalene, and returns its figures by file and line, with the line's text.
+
+    Blocks until the script has ended; its output is dropped and its standard input is empty. Only lines that took time
+    or memory are there. Raises `ScaleneFailed` if no profile was written.
+    """
     with tempfile.TemporaryDirectory(prefix="anygpu-scalene-") as folder:
         out = Path(folder) / "profile.json"
         options = ["--no-stacks", "--no-async", "--memory", "--cpu-percent-threshold", "0.1", "-o", str(out)]
@@ -242,7 +257,11 @@ def read_scalene(data: bytes) -> dict[tuple[str, int], tuple[ScaleneLine, str]]:
 
 
 def joined(profile: Profile, lines: dict[tuple[str, int], tuple[ScaleneLine, str]], name: str) -> Profile:
-    """The profile with what Scalene says of its lines, and the lines that only Scalene has seen."""
+    """The profile with Scalene's figures beside its lines, and the lines that only Scalene has seen.
+
+    Files are compared by their resolved paths. The lines that are added have 0 seconds of ours. `name` is Scalene's
+    name with its version.
+    """
     left = {(_resolved(file), number): each for (file, number), each in lines.items()}
     both = []
     for each in profile.lines:
@@ -271,7 +290,7 @@ PAGE = HTML._replace(unknown="")
 
 
 def _phases(count: int) -> Callable[[FunctionProfile], str]:
-    """The longest phases of a function."""
+    """A function that names the longest `count` phases of a row, with their times."""
 
     def longest(each: FunctionProfile) -> str:
         found = sorted(each.phases.items(), key=lambda item: -item[1])[:count]
@@ -281,12 +300,16 @@ def _phases(count: int) -> Callable[[FunctionProfile], str]:
 
 
 def _remarks(each: FunctionProfile) -> str:
+    """The counts of errors, fallbacks and repeats of a function that are not 0, in words."""
     counts = (each.errors, "raised"), (each.fallbacks, "fallbacks"), (each.repeats, "repeated")
     return ", ".join(f"{count:,} {what}" for count, what in counts if count)
 
 
 def line_columns(profile: Profile) -> dict[str, Column[LineProfile]]:
-    """The columns of lines; percentages are those of the profile's seconds."""
+    """The columns of lines by title; percentages are those of the profile's seconds.
+
+    Those of Scalene are left out if it did not run.
+    """
 
     def percent(line: LineProfile) -> str:
         return f"{100 * line.seconds / profile.seconds:.1f}" if profile.seconds else ""
@@ -308,6 +331,7 @@ def line_columns(profile: Profile) -> dict[str, Column[LineProfile]]:
 
 
 def _scalene_peak(line: LineProfile) -> str | None:
+    """The peak memory that Scalene has seen on a line, from a megabyte on."""
     if line.scalene is None or line.scalene.peak_megabytes < 1:
         return None
     return f"{line.scalene.peak_megabytes:.0f} MB"
@@ -396,7 +420,10 @@ svg.bar { display: block; width: 100%; height: 22px; border-radius: 4px; margin:
 
 
 def to_html(profile: Profile) -> str:
-    """The whole page. Everything that comes from the script is escaped."""
+    """The whole page as one HTML document.
+
+    Everything that comes from the script is escaped, and the page's content security policy allows styles only.
+    """
     parts = [_head(profile), _all_phases(profile), *_steps(profile), _lines(profile), _functions(profile)]
     parts += [_devices(profile), _operations(profile), *_sources(profile)]
     policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -411,6 +438,7 @@ def to_html(profile: Profile) -> str:
 
 
 def _section(title: str, about: str, *content: Html) -> Html:
+    """A heading, a paragraph about it unless it is empty, and the content."""
     return join((tag("h2", title), paragraph(about) if about else "", *content))
 
 
@@ -421,17 +449,22 @@ def _share(seconds: float, whole: float) -> Html:
 
 
 def _seconds(whole: float) -> Column[Any]:
+    """The column of seconds with bars that show each as a share of `whole`."""
     return Column("seconds", lambda each: _share(each.seconds, whole), "seconds")
 
 
 def _head(profile: Profile) -> Html:
+    """The command, the summary of the profile, and the exit status if it is not 0."""
     command = " ".join((profile.script, *profile.arguments))
     status = "" if profile.exit_status == 0 else f" It ended with status {profile.exit_status}."
     return join((tag("h1", command), paragraph(summary(profile) + status)))
 
 
 def _lines(profile: Profile) -> Html:
-    """The table of lines, longest first, with code, calls and devices."""
+    """The table of lines, longest first, with code, calls and devices.
+
+    Lines below a thousandth of the time are left out unless calls were made there or Scalene saw something.
+    """
     shown = [
         line
         for line in profile.lines[:_MOST_LINES]
@@ -452,6 +485,7 @@ def _lines(profile: Profile) -> Html:
 
 
 def _scalene_cell(line: LineProfile) -> Html | None:
+    """Scalene's share of a line, with its parts (Python, native, system) as a tooltip."""
     if line.scalene is None:
         return None
     seen = line.scalene
@@ -468,7 +502,10 @@ def _all_phases(profile: Profile) -> Html:
 
 
 def _bar(named: Iterable[tuple[str, float]], calls: int = 1) -> Html:
-    """Seconds by name beside each other, and below what each of so many calls took of them."""
+    """Seconds by name as a bar, and below it the seconds of each for one of `calls` calls.
+
+    Parts below a thousandth of the whole are left out.
+    """
     named = list(named)
     whole = sum(seconds for _, seconds in named)
     shares = [
@@ -480,7 +517,7 @@ def _bar(named: Iterable[tuple[str, float]], calls: int = 1) -> Html:
 
 
 def _steps(profile: Profile) -> list[Html]:
-    """Calls that have parts, such as those of a training step."""
+    """A section for each function whose calls have parts, such as a training step; ten at most."""
     return [
         _section(
             f"Steps of {each.function} on {each.device}",
@@ -493,6 +530,7 @@ def _steps(profile: Profile) -> list[Html]:
 
 
 def _about_steps(each: FunctionProfile) -> str:
+    """The number, average time, memory and failures of a function's steps, in sentences."""
     said = (
         f"{_times(each.calls, 'step')} of {readable_seconds(each.seconds / each.calls)} on average, divided as below."
     )
@@ -505,6 +543,7 @@ def _about_steps(each: FunctionProfile) -> str:
 
 
 def _functions(profile: Profile) -> Html:
+    """The table of offloaded functions by device; empty HTML if none was called."""
     if not profile.functions:
         return Html("")
     titles = ("calls", "each", "to device", "to host", "recompiled", "function", "device", "most of it in", "remarks")
@@ -526,6 +565,7 @@ def _devices(profile: Profile) -> Html:
 
 
 def _operations(profile: Profile) -> Html:
+    """The table of operations; their seconds are shares of their program's by estimated work."""
     if not profile.operations:
         return Html("")
     seconds = _seconds(sum(each.seconds for each in profile.operations))
@@ -537,6 +577,7 @@ def _operations(profile: Profile) -> Html:
 
 
 def _sources(profile: Profile) -> list[Html]:
+    """The sources of the files that took most time, ten at most."""
     files: dict[str, dict[int, LineProfile]] = {}
     for each in profile.lines:
         files.setdefault(each.file, {})[each.line] = each
@@ -545,7 +586,10 @@ def _sources(profile: Profile) -> list[Html]:
 
 
 def _source(file: str, lines: Mapping[int, LineProfile], whole: float) -> Html:
-    """The lines of a file around those of the profile, each with its share of the time."""
+    """The lines of a file around those of the profile, each with its share of the time.
+
+    Empty HTML if the file is gone or cannot be decoded.
+    """
     try:
         texts = source_lines(decode_source(Path(file).read_bytes())[0])
     except (OSError, ValueError, SyntaxError):  # it is gone or no source, or its name is no name of a file

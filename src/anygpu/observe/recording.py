@@ -1,8 +1,11 @@
 """A recording of the calls of a process as a trace, for Perfetto and chrome://tracing.
 
 Every call leaves a note in a buffer; whoever fills it writes all of it to the file, so memory does not grow. Callers
-have a track each and devices have a track each. A track gets another row where calls overlap: of a device that
-several threads use at once.
+have a track each and devices have a track each. A track gets another row where calls overlap: of a device that several
+threads use at once.
+
+`Recording` is the `with` block: it hears calls and the events of workers, and samples memory. `CallWriter` draws calls:
+on the track of their caller, on that of their device, and the arrow between both. `trace_file` has the format.
 """
 
 from __future__ import annotations
@@ -59,7 +62,11 @@ class TraceIncomplete(UserWarning):
 
 
 class Recording:
-    """Writes the calls of this process to a file, inside of a `with` block."""
+    """Writes the calls of this process to a file, inside of a `with` block.
+
+    Calls are taken in on their own threads without a lock; one thread at a time writes. `InvalidOption` is raised for a
+    limit below a megabyte. In a forked child nothing is recorded: the file is the parent's.
+    """
 
     def __init__(self, path: str | os.PathLike[str], limit: int | str = LIMIT) -> None:
         self.path = Path(path)
@@ -108,7 +115,11 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop recording, write what is left, and complete the file."""
+        """Stop recording, write what is left, and complete the file.
+
+        Raises the first `OSError` of writing unless the block raised, and warns with `TraceIncomplete` if calls were
+        dropped.
+        """
         if self in events.calls:
             events.calls.remove(self)
         if self._hear in events.workers:
@@ -154,6 +165,10 @@ class Recording:
     # -- what is heard
 
     def __call__(self, seen: Seen, origin: Origin | None) -> None:
+        """Takes in a call that has ended, and writes the buffer if it is full.
+
+        It waits for the file only if another thread writes and `_MOST` calls are pending.
+        """
         now = _clock()
         try:
             thread: int = self._local.number
@@ -166,6 +181,7 @@ class Recording:
             self._write(wait=len(pending) > _MOST and self._writer_thread != threading.get_ident())
 
     def _hear(self, event: WorkerEvent) -> None:
+        """Takes in the start, loss or end of a worker."""
         self._events.append((event, _clock()))
 
     def _write(self, *, wait: bool) -> None:
@@ -192,11 +208,13 @@ class Recording:
                 self._writer_thread = None
 
     def _fail(self, error: OSError) -> None:
+        """Remembers the first error of the file, and writes no more events."""
         self._error = self._error or error
         if self._file is not None:
             self._file.full = True
 
     def _write_event(self, event: WorkerEvent, time: float) -> None:
+        """Draws an event of a worker as a mark on the track of its device."""
         assert self._calls is not None
         assert self._file is not None
         track = self._calls.device_track(event.device, 0)
@@ -210,7 +228,7 @@ class Recording:
     # -- memory
 
     def _sample(self) -> None:
-        """The memory of this process and of open devices, written where it has changed."""
+        """The sampler's thread: the memory of this process and of open devices, written where it has changed."""
         known: dict[str, int] = {}
         while True:
             now = {"memory of this process": host.resident_bytes()} | _memory_of_devices()
@@ -272,13 +290,18 @@ class _Launch:
 
 
 class _Task(NamedTuple):
+    """One task of a launch: the thread that submitted it, when, and its time in the queue, in nanoseconds."""
+
     thread: int
     submitted: int
     queue: int
 
 
 class Threads:
-    """The threads that were seen, numbered: the system gives the number of a thread that has ended to another one."""
+    """The threads that were seen, numbered: the system gives the number of a thread that has ended to another one.
+
+    `names` has the name of each by its number. May be used by several threads.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -286,6 +309,7 @@ class Threads:
         self._adding = threading.Lock()
 
     def add(self, thread: threading.Thread) -> int:
+        """A new number for a thread that calls for the first time."""
         return self._add(thread.ident or 0, thread.name)
 
     def find(self, identifier: int) -> int:
@@ -304,7 +328,11 @@ class Threads:
 
 
 class CallWriter:
-    """Draws calls into a file, as far as there is room. One thread at a time uses it."""
+    """Draws calls into a file, as far as there is room. One thread at a time uses it.
+
+    Times are nanoseconds of `time.perf_counter`. The calls of one launch are drawn as one slice, so they wait until a
+    thread tells of another call. `drawn` and `dropped` count calls, with their seconds.
+    """
 
     def __init__(self, file: TraceFile, threads: Threads) -> None:
         self.drawn = self.dropped = 0
@@ -366,6 +394,7 @@ class CallWriter:
         self._put(events, 1, seconds)
 
     def _draw_failure(self, failure: Failure, thread: int, origin: Origin | None) -> None:
+        """Draws a call that raised: a slice with a mark at its end, or time in the queue for a submitted task."""
         seconds = failure.end - failure.begin
         begin, end = round(failure.begin * 1e9), max(round(failure.end * 1e9), round(failure.begin * 1e9) + 1)
         text = self._file.text
@@ -387,6 +416,7 @@ class CallWriter:
         self._put(events, 1, seconds)
 
     def _add_task(self, receipt: Receipt, end: int, thread: int, origin: Origin) -> None:
+        """Adds a submitted task to the launch that its thread tells of; another launch is drawn first."""
         phases = receipt.phases
         # The calls of one launch have an equal share of it, to the last digit.
         key = (
@@ -409,6 +439,7 @@ class CallWriter:
         launch.tasks.append(_Task(self._threads.find(origin.thread), submitted, round(phases.queue * 1e9)))
 
     def _flush(self, thread: int) -> None:
+        """Draws the launch that waits on a thread, without the time that its tasks were queued."""
         launch = self._launches.pop(thread, None)
         if launch is None:
             return
@@ -419,6 +450,10 @@ class CallWriter:
     # -- drawing
 
     def _draw(self, receipt: Receipt, end: int, thread: int, calls: int, tasks: list[_Task]) -> None:
+        """Draws a receipt of `calls` calls that ended together: its phases, parts, failures, tasks and device.
+
+        Nothing of it is drawn, and all calls count as dropped, if its thread has too many rows or the file is full.
+        """
         text, phases = self._file.text, receipt.phases
         parts = _parts(phases, calls)
         begin = end - sum(length for _, length in parts)
@@ -507,6 +542,7 @@ class CallWriter:
         return events
 
     def _arguments(self, receipt: Receipt, calls: int) -> str:
+        """The facts of a receipt as the fields of a JSON object without braces; sums are those of all calls."""
         text = self._file.text
         said = [f'"device":{text(receipt.device)}', f'"reason":{text(receipt.reason)}']
         for name in ("bytes_to_device", "bytes_to_host", "bytes_skipped"):
@@ -546,6 +582,7 @@ class CallWriter:
         return None if track is None else (track, fit.begin, fit.inner)
 
     def _track(self, process: int, of: str | int, row: int) -> int | None:
+        """The number of a track of callers or devices, named in the file when it is first used; `None` without room."""
         key = (process, of, row)
         if key not in self._tracks:
             number = self._next_track[process]
@@ -561,6 +598,7 @@ class CallWriter:
     # -- what there was room for
 
     def _put(self, events: list[str], calls: int, seconds: float) -> None:
+        """Writes the events of some calls, and counts the calls as drawn, or as dropped if there was no room."""
         if self._file.write(events):
             self.drawn += calls
             self.drawn_seconds += seconds
@@ -573,5 +611,6 @@ class CallWriter:
 
 
 def _parts(phases: Phases, calls: int) -> list[tuple[str, int]]:
+    """The phases that took time, in the order they are drawn, in nanoseconds of all calls together."""
     named = [(name, round(getattr(phases, name) * calls * 1e9)) for name in ORDER]
     return [(name, length) for name, length in named if length > 0]

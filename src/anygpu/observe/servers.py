@@ -353,6 +353,10 @@ class LocalServer(AnswerServer):
         )
 
     async def _answer_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """Reads the head of a request, and returns the whole answer as bytes.
+
+        A head that is late gets 408, one that is too long 431.
+        """
         try:
             async with asyncio.timeout(self._request_seconds):
                 answer = self._answer_to(await reader.readuntil(b"\r\n\r\n"))

@@ -143,7 +143,10 @@ def fallback_of(receipt: Receipt, end: float) -> FallbackRecord | None:
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity and use of a process."""
+    """Identity and use of a process.
+
+    Its number, command and version, and the processor time and memory that it has taken without its workers.
+    """
 
     pid: int
     #: As it was started, shortened to 200 characters.

@@ -284,7 +284,10 @@ _LOCAL_PEERCRED, _SOL_LOCAL = 1, 0
 
 
 def peer_is_this_user(connection: socket.socket) -> bool:
-    """Whether it is this user's. Unknown is no."""
+    """Whether the process at the other end of a Unix socket runs as this user.
+
+    `False` where the system does not say.
+    """
     user = _peer(connection)
     return user is not None and user == os.geteuid()
 
@@ -305,5 +308,9 @@ def _by_linux(connection: socket.socket) -> int:
 
 
 def _by_bsd(connection: socket.socket) -> int | None:
+    """The user id of the peer by `LOCAL_PEERCRED` of macOS and the BSDs.
+
+    `None` for another version of its structure.
+    """
     version, user = struct.unpack_from("II", connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 256))
     return int(user) if version == 0 else None
