@@ -387,6 +387,10 @@ class Passes:
         return found
 
     def cut(self, batch: Any, rows: int, size: int, combining: Combining, precision: str) -> torch.Tensor:
+        """Runs the batch in parts of `size` rows.
+
+        `weighted` if the loss combines and no target forbids it, else `twice`.
+        """
         if combining.kind == "unknown" or (combining.unless and has_any(self.targets(batch), combining.unless)):
             return self.twice(batch, rows, size)
         return self.weighted(batch, rows, size, combining, precision)

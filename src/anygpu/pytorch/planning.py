@@ -274,6 +274,10 @@ class FormPlanner:
         return self._least(precision)
 
     def _at(self, size: int, precision: StepPrecision) -> PlanFit | None:
+        """The fit for so many rows at once; `None` if nothing fits.
+
+        With the user's checkpoints, or with as few as it takes.
+        """
         if self._checkpoint is not None:
             way = StepWay(precision, size, self._checkpoint)
             return PlanFit(way, self._fitting.peak(way))
@@ -309,7 +313,11 @@ class FormPlanner:
         return self.next(rows)
 
     def _correct(self, way: StepWay, peak_bytes: int) -> bool:
-        """Compare a prediction with what was measured. Whether the step was over the budget and has to change."""
+        """Compares a prediction with the measured peak, and returns whether the step was over the budget.
+
+        The correction is the highest ratio of the last steps, within bounds. The first step and steps of a few rows say
+        little, and count only if they are over the budget.
+        """
         found = self._fitting.footprint(way)
         through = found.peak_bytes - found.fixed_bytes
         if through <= 0:
