@@ -1,4 +1,8 @@
-"""`anygpu serve`: functions and saved programs over HTTP."""
+"""`anygpu serve` and `anygpu fleet`: functions over HTTP; and clusters, examined, deployed and simulated.
+
+`serve` is first, with the names and files that it takes. Then `simulate` and its report, then the `fleet` group with
+`doctor` and `template`.
+"""
 
 from __future__ import annotations
 
@@ -87,6 +91,10 @@ def serve(
 
 
 def _named(text: str) -> tuple[str, Any]:
+    """The name and the function, or the file, of one argument of `serve`. Raises `typer.BadParameter`.
+
+    Without `NAME=` a function has its own name, and a program that of its file.
+    """
     named = _NAMED.fullmatch(text)
     name, target = (named["name"], named["target"]) if named is not None else (None, text)
     if ":" not in target:
@@ -106,6 +114,7 @@ def _as_typed(message: str) -> str:
 
 
 def _option(text: str, **options: Any) -> Any:
+    """An option of `simulate`, whose name comes from its parameter."""
     return typer.Option(help=text, **options)
 
 
@@ -188,6 +197,7 @@ def _scenario(options: dict[str, Any]) -> Scenario:
 
 
 def _pattern(name: str) -> ArrivalPattern:
+    """The pattern of arrivals of that name. Raises `typer.BadParameter`."""
     from anygpu.fleet.simulation.scenario import PATTERNS
 
     for pattern in PATTERNS:
@@ -233,6 +243,7 @@ def _show(console: Console, report: SimulationReport) -> None:
 
 
 def _quantiles(found: TimeQuantiles) -> str:
+    """Three quantiles of a time on one line."""
     return ", ".join(
         f"p{share} {readable_seconds(seconds)}"
         for share, seconds in ((50, found.p50), (95, found.p95), (99, found.p99))

@@ -1,4 +1,7 @@
-"""`anygpu verify`: tries a device against NumPy, and writes a record; or a report of a mismatch."""
+"""`anygpu verify`: tries a device against NumPy, and writes a record; or a report of a mismatch.
+
+`Screen` shows the progress and the outcome, the commands follow, and `anygpu.testing.verify` does the work.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ _ENDED = {
 
 
 class Screen:
-    """Tells how far it is on standard error: with bars on a terminal, and a line for each check elsewhere."""
+    """Tells how far it is on standard error: with bars on a terminal, and a line for each check elsewhere.
+
+    It is the watcher of a verification: `begun`, `advanced`, `found` and `ended` are called by it.
+    """
 
     def __init__(self, console: Console, aside: Console, device: Device, seconds: float) -> None:
         self._console = console
@@ -74,6 +80,7 @@ class Screen:
             self._bars.stop()
 
     def begun(self, check: VerifyCheck, cases: int) -> None:
+        """A check begins, with so many cases."""
         if self._aside.is_terminal:
             self._tasks[check.name] = self._bars.add_task(check.name, total=cases, note="")
 
@@ -82,10 +89,12 @@ class Screen:
             self._bars.update(self._tasks[check.name], completed=tried)
 
     def found(self, finding: WrongCase) -> None:
+        """Marks the check that has found a wrong case."""
         if finding.check in self._tasks:
             self._bars.update(self._tasks[finding.check], note="[red]✗[/red]")
 
     def ended(self, record: CheckRecord) -> None:
+        """Stops the bar of a check, or prints its line where there are no bars."""
         if record.name in self._tasks:
             task = self._tasks[record.name]
             note = f"[red]✗ {record.wrong} wrong[/red]" if record.wrong else ""
@@ -123,6 +132,7 @@ class Screen:
             )
 
     def _show_finding(self, finding: WrongCase) -> None:
+        """Prints a wrong case: what differs, the reduced program, the driver, and the command that repeats it."""
         what = f"{finding.check}, {finding.case}: it {finding.kind}"
         if finding.operations:
             what += f", in {', '.join(finding.operations)}"
@@ -158,6 +168,7 @@ def _table(record: VerifyRecord) -> Table:
 
 
 def _times(record: VerifyRecord) -> Table:
+    """The table of times per call beside NumPy's, a row for each workload and a column for each size."""
     sizes = sorted({timing.elements for timing in record.timings})
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("time per call, vs. NumPy", no_wrap=True)
@@ -172,6 +183,7 @@ def _times(record: VerifyRecord) -> Table:
 
 
 def _time(timing: CallTiming | None) -> Any:
+    """A time and how many times as fast or slow as NumPy it is; a dash if it was not measured."""
     if timing is None:
         return Text("–", style="dim")
     factor = timing.speedup
@@ -300,7 +312,10 @@ def _verified(
     programs: int,
     file: Path | None,
 ) -> list[VerifyRecord]:
-    """Verify them, and write a record each to `file`, which may be the folder for names of our own."""
+    """Verifies the devices one after the other, shows each outcome, and returns the records.
+
+    `file` is where the record goes, a folder for names of our own, or `None`. An interrupted verification is the last.
+    """
     from anygpu.testing.verify.checks import all_checks, chosen
     from anygpu.testing.verify.running import verify_device
 
@@ -364,5 +379,6 @@ def _report(number: str | None, output: Path | None) -> None:
 
 
 def _show(found: Mismatch, path: Path) -> None:
+    """Prints the mismatch in a sentence, and where its report was written."""
     print(f"{found.when}: {found.device} disagreed with NumPy on {found.task}: {found.sentence}.")
     print(f"Wrote {path}. Please attach it to an issue on anygpu's tracker.")

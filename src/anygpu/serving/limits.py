@@ -64,7 +64,10 @@ def too_large(message: str) -> RequestRefused:
 
 
 def try_again(status: int, message: str, seconds: float) -> RequestRefused:
-    """Nothing of it was run: the caller may come again after so many seconds."""
+    """A refusal with the header `Retry-After`.
+
+    Nothing of the request was run: the caller may come again after so many seconds, rounded up and at least one.
+    """
     return RequestRefused(status, message, [(b"retry-after", str(max(1, math.ceil(seconds))).encode())])
 
 
