@@ -109,7 +109,10 @@ class Screen:
             )
 
     def show(self, record: VerifyRecord, path: Path | None) -> None:
-        """The whole outcome, on standard output."""
+        """Prints the whole outcome on standard output.
+
+        The tables of checks and times, each finding, the verdict, and where the record is.
+        """
         device = record.device
         self._console.print()
         self._console.print(
@@ -338,6 +341,10 @@ def _verified(
 
 
 def _written(record: VerifyRecord, file: Path) -> Path:
+    """Writes the record, and returns the path.
+
+    In a folder it gets a name with the device and the date that is still free.
+    """
     if file.is_dir():
         name = f"anygpu-verify-{record.device.id.replace(':', '-')}-{record.date}.json"
         return write_new(numbered(file / name), record.to_json() + b"\n")

@@ -1,7 +1,8 @@
 """Notebook output: receipts, plans, devices and programs as HTML, and the magics of `%load_ext anygpu`.
 
 Nothing here runs or computes what it draws. The HTML has no scripts, asks for nothing from anywhere, and takes its
-colours from the notebook's theme.
+colours from the notebook's theme. `html_of` finds the function for a value by the name of its class, so that only the
+module which draws it is loaded.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ _LISTS_DRAWN_BY = {
 
 
 def html_of(value: Any) -> str | None:
-    """The value as HTML; `None` for what we do not draw."""
+    """The value as HTML; `None` for what we do not draw.
+
+    A subclass is drawn as its base class is; a `Listed` only if all its items have one class.
+    """
     if isinstance(value, Listed):
         kinds = {type(each) for each in value}
         drawn_by = _LISTS_DRAWN_BY.get(_name(kinds.pop())) if len(kinds) == 1 else None
@@ -52,4 +56,5 @@ def html_of(value: Any) -> str | None:
 
 
 def _name(kind: type[Any]) -> str:
+    """The full name of a class, as the tables have it."""
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,4 +1,7 @@
-"""`%load_ext anygpu`: the magics `%anygpu` and `%%offload`. The only module that imports IPython."""
+"""`%load_ext anygpu`: the magics `%anygpu` and `%%offload`. The only module that imports IPython.
+
+First what is typed after a magic becomes options and calls, then the magics, then how they are loaded and unloaded.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ OPTIONS = tuple(CallOptions.__annotations__)
 
 
 def offload_options(line: str) -> CallOptions:
-    """From `on=gpu fallback=raise`: Python's literals and bare words; several words with commas are a list."""
+    """From `on=gpu fallback=raise`: Python's literals and bare words; several words with commas are a list.
+
+    Raises `InvalidOption` for anything that is not `name=value` with a name of `OPTIONS`.
+    """
     try:
         words = shlex.split(line, comments=True)
     except ValueError:
@@ -42,6 +48,7 @@ def offload_options(line: str) -> CallOptions:
 
 
 def _value(text: str) -> Any:
+    """A literal of Python, or else the text; a list of words if it has commas."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -50,7 +57,7 @@ def _value(text: str) -> Any:
 
 
 def call_in(text: str) -> ast.Call:
-    """The call of `explain score(x, w)`."""
+    """The call in `explain score(x, w)`, parsed and not run. Raises `InvalidOption` if it is no call."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
@@ -61,7 +68,7 @@ def call_in(text: str) -> ast.Call:
 
 
 def receipt_count(text: str, most: int) -> int:
-    """The number of receipts to show: ten by default."""
+    """The number of receipts to show: ten by default. Raises `InvalidOption` unless it is from 1 to `most`."""
     wanted = text.strip() or "10"
     if not wanted.isdecimal() or not 1 <= int(wanted) <= most:
         raise InvalidOption(f"%anygpu receipts takes a number from 1 to {most}; got {wanted!r}.")
@@ -113,7 +120,7 @@ class PlainText(str):
 
 @magics_class
 class AnyGPUMagics(Magics):
-    """The magics, and the last calls."""
+    """The magics, and the last calls. Errors of ours become IPython's usage errors, in one line."""
 
     def __init__(self, shell: Any, keeping: Keeping) -> None:
         super().__init__(shell)
@@ -175,12 +182,16 @@ class AnyGPUMagics(Magics):
         return value
 
     def _explain(self, text: str) -> Any:
+        """The plan of a call whose function and arguments are evaluated in the notebook; the function is not called."""
         call = call_in(text)
         function, arguments, keywords = self._evaluated(call)
         return api.explain(functools.partial(function, **keywords) if keywords else function, *arguments)
 
     def _evaluated(self, call: ast.Call) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """The function and what it would be called with, by the names of the notebook."""
+        """The function and what it would be called with, by the names of the notebook.
+
+        Raises `InvalidOption` with the error of whatever cannot be evaluated.
+        """
         shell: Any = self.shell
         names = {**shell.user_ns, _ARGUMENTS: lambda *given, **named: (given, named)}
         collecting = ast.Call(ast.Name(_ARGUMENTS, ast.Load()), call.args, call.keywords)
@@ -215,7 +226,7 @@ class _CellDecorator:
 
 
 def load(shell: Any) -> None:
-    """A second time changes nothing."""
+    """Registers the magics, the formatters for text and the completions. A second time changes nothing."""
     if _loaded(shell) is None:
         keeping = Keeping()
         shell.register_magics(AnyGPUMagics(shell, keeping))
@@ -227,6 +238,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
+    """Takes back what `load` has registered, except IPython's completion hooks, which cannot be removed."""
     magics = _loaded(shell)
     if magics is not None:
         if magics.keeping in events.calls:
@@ -243,11 +255,13 @@ def _text_formatter(shell: Any) -> Any:
 
 
 def _loaded(shell: Any) -> AnyGPUMagics | None:
+    """The magics that are registered in this shell; `None` before `load`."""
     found: AnyGPUMagics | None = shell.magics_manager.registry.get(AnyGPUMagics.__name__)
     return found
 
 
 def _completed(_: Any, event: Any) -> list[str]:
+    """The subcommands, while the first word after `%anygpu` is typed."""
     return list(SUBCOMMANDS) if event.line.lstrip().count(" ") <= 1 else []
 
 
@@ -256,6 +270,7 @@ def _completed_option(_: Any, event: Any) -> list[str]:
 
 
 def _without_arguments(name: str, text: str) -> Any:
+    """The value of a subcommand that takes nothing. Raises `InvalidOption` if there is something."""
     if text.strip():
         raise InvalidOption(f"%anygpu {name} takes no arguments; got {text.strip()!r}.")
     if name == "help":
@@ -269,6 +284,7 @@ def _without_arguments(name: str, text: str) -> Any:
 
 
 def _compiled(expression: ast.expr, where: ast.expr) -> Any:
+    """The code of an expression, with the place of another for its errors."""
     whole = ast.fix_missing_locations(ast.Expression(ast.copy_location(expression, where)))
     return compile(whole, "<%anygpu explain>", "eval", dont_inherit=True)
 
@@ -277,5 +293,5 @@ def _nothing() -> None: ...
 
 
 def _refuse(message: str) -> NoReturn:
-    """IPython shows it in one line, without a traceback."""
+    """Raises an error that IPython shows in one line, without a traceback."""
     raise UsageError(" ".join(message.split()))

@@ -1,4 +1,8 @@
-"""Values as HTML: results of calls, tasks, streams and training steps, arrays and programs. Nothing is waited for."""
+"""Values as HTML: results of calls, tasks, streams and training steps, arrays and programs. Nothing is waited for.
+
+Each function `*_html` returns a whole frame for one kind of value; those that end in `_body` have none, and are put
+inside of others. Devices and diagnoses come first, with their texts for IPython in a terminal.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +67,7 @@ _SEVERITIES = {"problem": ("Problem", "✗"), "advice": ("Advice", "→"), "note
 
 
 def device_html(device: Device) -> str:
+    """A device: its state, what it is, memory, driver and features, and all its figures folded."""
     rows: list[tuple[str, object]] = [
         ("state", join((_mark(device.state), " ", device.state))),
         ("what", in_a_few_words(device)),
@@ -76,6 +81,7 @@ def device_html(device: Device) -> str:
 
 
 def devices_html(devices: Sequence[Device]) -> str:
+    """A table of devices, best first, with the figures of each folded."""
     rows = [(_mark(each.state), tag("b", each.id), in_a_few_words(each), more_words(each)) for each in devices]
     return framed(
         "Devices",
@@ -103,6 +109,7 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
 
 
 def _finding(finding: Finding) -> Html:
+    """A finding: its severity and title, its cause, and the steps that fix it."""
     word, sign = _SEVERITIES[finding.severity]
     heading = tag("span", f"{sign} {word}:", class_="bad" if finding.severity == "problem" else "k")
     steps = [tag("li", "→ ", tag("code", step)) for step in finding.fix]
@@ -123,6 +130,7 @@ def _facts(device: Device) -> Html:
 
 
 def _mark(state: State) -> Html:
+    """The sign for a device's state, coloured, with its name for screen readers."""
     sign, colour = _MARKS[state]
     return tag("span", sign, role="img", aria_label=state, title=state, style=f"color:{colour};font-weight:700")
 
@@ -139,11 +147,12 @@ WRITTEN = (
 
 
 def write(value: Any, printer: Any, cycle: bool) -> None:
-    """For IPython's printer."""
+    """Writes a value to IPython's printer in a terminal."""
     printer.text(text_of(value))
 
 
 def text_of(value: Any) -> str:
+    """The text of a value in a terminal: lines for lists and diagnoses, `str` for all others."""
     if isinstance(value, Diagnosis):
         return _diagnosis(value)
     if isinstance(value, Listed):
@@ -154,11 +163,13 @@ def text_of(value: Any) -> str:
 
 
 def _devices(devices: list[Device] | tuple[Device, ...]) -> str:
+    """A line for each device, with the ids in one column."""
     width = max((len(each.id) for each in devices), default=0)
     return "\n".join(f"{each.id:<{width}}  {in_a_few_words(each)}" for each in devices)
 
 
 def _diagnosis(diagnosis: Diagnosis) -> str:
+    """The verdict, the devices and the findings, line by line."""
     lines = [diagnosis.verdict, _devices(diagnosis.inventory.devices)]
     for each in diagnosis.findings:
         lines += [f"{each.severity}: {each.title}", f"  {each.cause}", *(f"  → {step}" for step in each.fix)]
@@ -173,10 +184,12 @@ _LONGEST_VALUE = 400
 
 
 def result_html(result: Result) -> str:
+    """The value of a call with its receipt below."""
     return framed(f"Result of {result.receipt.task}", _value(result.value), receipt_body(result.receipt))
 
 
 def outcome_html(outcome: Outcome) -> str:
+    """The value and receipt of a task, or its error."""
     if outcome.error is not None:
         return framed("Outcome: an error", paragraph(_error(outcome.error)))
     receipt = "" if outcome.receipt is None else receipt_body(outcome.receipt)
@@ -245,6 +258,7 @@ def streamed_html(streamed: Streamed) -> str:
 
 
 def step_html(step: StepResult) -> str:
+    """The loss, the norm of the gradients and the receipt of a training step. Reads the loss from its device."""
     facts: list[tuple[str, object]] = [("loss", f"{float(step.loss):.6g}")]
     if step.grad_norm is not None:
         facts.append(("norm of the gradients", f"{float(step.grad_norm):.6g}"))
@@ -261,6 +275,7 @@ def _value(value: Any) -> Html:
 
 
 def _in_short(value: Any) -> str:
+    """A value on one line: a small array in full, larger ones by type and shape, others cut."""
     if type(value) is np.ndarray:
         if value.size > 6:
             return f"{value.dtype}{list(value.shape)}"
@@ -271,6 +286,7 @@ def _in_short(value: Any) -> str:
 
 
 def _error(error: BaseException) -> Html:
+    """The class of an error, marked, and its message."""
     return join((tag("span", type(error).__name__, class_="bad"), f": {error}"))
 
 
@@ -323,6 +339,7 @@ def tensor_html(tensor: Tensor) -> str:
 
 
 def values_html(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Html:
+    """The values of a NumPy array as text; of more than `MOST_ELEMENTS` only the edges."""
     text = np.array2string(values, threshold=MOST_ELEMENTS, edgeitems=3, separator=", ", max_line_width=96)
     return tag("pre", text, tabindex="0")
 
@@ -346,6 +363,7 @@ def program_body(program: Program, name: str | None = None) -> Html:
 
 
 def _summary(program: Program) -> Html:
+    """A table of the operations of a program that is too large to draw, by kind."""
     operations = program.nodes[program.input_count :]
     counts = Counter((node.op.operation_class, node.op.label) for node in operations)
     kinds: dict[str, list[str]] = {}
@@ -361,6 +379,7 @@ def _summary(program: Program) -> Html:
 
 
 def _text(program: Program, name: str | None) -> Html:
+    """The text of a program, folded, `MOST_LINES` lines at most."""
     lines = to_text(program, name or "program").splitlines()
     shown = lines[:MOST_LINES]
     if len(lines) > MOST_LINES:

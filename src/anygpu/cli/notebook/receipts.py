@@ -1,4 +1,8 @@
-"""Receipts, plans and statistics as HTML: the words and figures of their texts, with times as bars."""
+"""Receipts, plans and statistics as HTML: the words and figures of their texts, with times as bars.
+
+Receipts come first, then plans, statistics and stores. At the end is what the magics show: the last calls (`Keeping`)
+and the outcome of `%%offload` (`Notice`).
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,10 @@ def receipt_html(receipt: Receipt) -> str:
 
 
 def receipt_body(receipt: Receipt) -> Html:
-    """Without the frame, for what contains a receipt."""
+    """A receipt without the frame, for what contains one.
+
+    A sentence, the phases as a bar, parts of its run, failed attempts, operations on the host, and all figures folded.
+    """
     head = [tag("b", receipt.task), " ran on ", tag("b", receipt.device), f" in {readable_seconds(receipt.seconds)}"]
     if receipt.predicted_seconds is not None:
         head.append(f" (predicted {readable_seconds(receipt.predicted_seconds)})")
@@ -93,7 +100,7 @@ def receipts_html(receipts: Sequence[Receipt]) -> str:
 
 
 def receipts_table(calls: Sequence[Receipt | Failure]) -> Html:
-    """A row for each call, and a sentence above."""
+    """A row for each call with its phases as a bar, the last `MOST_ROWS` of them, and a sentence above."""
     shown = list(calls)[-MOST_ROWS:]
     longest = max(map(_seconds, shown), default=0.0)
     rows = [
@@ -118,7 +125,7 @@ def _seconds(call: Receipt | Failure) -> float:
 
 
 def shares_of(phases: Phases) -> list[Share]:
-    """The phases that the text names."""
+    """The phases of at least half a microsecond, as shares of a bar in their colours."""
     seconds: dict[str, float] = msgspec.structs.asdict(phases)
     return [
         Share(name, value, readable_seconds(value), _COLOURS[name]) for name, value in seconds.items() if value >= 5e-7
@@ -126,6 +133,7 @@ def shares_of(phases: Phases) -> list[Share]:
 
 
 def _counted(calls: Sequence[Receipt | Failure]) -> str:
+    """The number of calls, their time and their devices, in a sentence."""
     by_device = Counter(each.device for each in calls).most_common()
     where = ", ".join(f"{count:,} on {device}" for device, count in by_device)
     raised = sum(isinstance(each, Failure) for each in calls)
@@ -135,6 +143,7 @@ def _counted(calls: Sequence[Receipt | Failure]) -> str:
 
 
 def _why(call: Receipt | Failure) -> str:
+    """The reason of a call with its failed attempts, or the error that it raised."""
     if isinstance(call, Failure):
         return tag("span", f"It raised {call.error}.", class_="bad")
     tried = "".join(f"; first tried {each.device}: {each.error}" for each in call.failures)
@@ -142,6 +151,7 @@ def _why(call: Receipt | Failure) -> str:
 
 
 def _parts(parts: dict[str, float]) -> Html:
+    """The named parts of a run as a bar."""
     shares = [
         Share(name, seconds, readable_seconds(seconds), _OF_PARTS[place % len(_OF_PARTS)])
         for place, (name, seconds) in enumerate(parts.items())
@@ -222,6 +232,7 @@ def _candidate(candidate: Candidate, longest: float, *, chosen: bool) -> tuple[o
 
 
 def _shares(candidate: Candidate) -> list[Share]:
+    """The shares of a candidate's bar: its predicted phases, or the whole call if it was measured."""
     if candidate.phases is not None and candidate.basis != "measured":
         return shares_of(candidate.phases)
     return [Share("whole call", candidate.seconds, readable_seconds(candidate.seconds), GREY)]
@@ -257,6 +268,7 @@ def summary_html(summary: Summary) -> str:
 
 
 def store_html(statistics: Statistics) -> str:
+    """The statistics of a store: its bytes by tier, budgets, copies and owners."""
     limits = ((statistics.budget, "on the device"), (statistics.host_budget, "on the host"))
     budgets = ", ".join(f"{readable_bytes(limit)} {where}" for limit, where in limits if limit is not None)
     facts: list[tuple[str, object]] = [
@@ -291,7 +303,10 @@ MOST_KEPT = 200
 
 
 class Keeping:
-    """Observes calls, and keeps the last ones as they left them: making a receipt takes longer than a small call."""
+    """Observes calls, and keeps the last ones as they left them: making a receipt takes longer than a small call.
+
+    It is called on the thread of each call; a deque of fixed length needs no lock.
+    """
 
     def __init__(self) -> None:
         self._seen: deque[Seen] = deque(maxlen=MOST_KEPT)
@@ -300,11 +315,12 @@ class Keeping:
         self._seen.append(seen)
 
     def last(self, count: int) -> LastCalls:
+        """The last `count` calls, whose receipts are made here."""
         return LastCalls([each if isinstance(each, Failure) else made(each) for each in list(self._seen)[-count:]])
 
 
 class LastCalls(list[Receipt | Failure]):
-    """Calls in the order in which they ended."""
+    """Calls in the order in which they ended, shown as lines in a terminal and as a table in a notebook."""
 
     def __repr__(self) -> str:
         if not self:
