@@ -1,4 +1,8 @@
-"""Checks that every engine must pass, written once. A failure is an AssertionError that says what is wrong."""
+"""Checks that every engine and every worker must pass, written once.
+
+A failure is an `AssertionError` that says what is wrong. The checks of engines come first: probing, transport of
+arrays, programs, errors. Then `check_worker`, which tries a worker wherever it lives.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,10 @@ from anygpu.workers.worker import Argument, Handle, Worker
 
 
 def check_engine_probe(engine: Engine, *, deep: bool = False) -> list[Device]:
-    """Discover, verify, ask and close one engine in this process; returns the devices that are verified."""
+    """Discovers, verifies, asks and closes one engine in this process; returns the devices that are verified.
+
+    The engine is closed twice, which it has to allow.
+    """
     _expect(isinstance(engine, Engine), f"{type(engine).__name__} does not have all methods of Engine")
     found = engine.discover()
     _expect(len(found) > 0, "discover() must say what there is, or why there is nothing")
@@ -92,6 +99,7 @@ def _check_transport(engine: ProgramEngine, device: Device, array: HostArray) ->
 
 
 def _same_bits(one: HostArray, other: HostArray) -> bool:
+    """Whether two arrays have the same shape, dtype and bytes, so that NaN and -0.0 count."""
     same = one.shape == other.shape and one.dtype == other.dtype
     return same and np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
 
@@ -99,6 +107,7 @@ def _same_bits(one: HostArray, other: HostArray) -> bool:
 def _run(
     engine: ProgramEngine, device: Device, program: Program, buffers: Sequence[Buffer]
 ) -> tuple[list[Buffer], set[str]]:
+    """Runs a program, the nodes that the engine lacks on the host; the results, and the reasons for the latter."""
     lacks = engine.supports(program, device)
     for lack in lacks:
         name = program.nodes[lack.node].op.name
@@ -110,6 +119,10 @@ def _run(
 
 
 def _check_suite(engine: ProgramEngine, device: Device, suite: ConformanceProgram) -> set[str]:
+    """Runs one program of the suite, compares each result with NumPy's, and checks that inputs were left alone.
+
+    Returns the reasons why nodes ran on the host.
+    """
     program = suite.program
     wanted = lowering.run(program, suite.inputs)
     buffers = [engine.upload(each, device) for each in suite.inputs]
@@ -125,7 +138,10 @@ def _check_suite(engine: ProgramEngine, device: Device, suite: ConformanceProgra
 
 @float_errors_ignored
 def conformance_difference(wanted: HostArray, got: HostArray, result: ConformanceResult) -> str | None:
-    """`None` when a result is as near as it must be, or the end of a sentence about its first wrong value."""
+    """`None` when a result is as near as it must be, or the end of a sentence about its first wrong value.
+
+    The tolerance is the published one for the kind of result, times the number of terms that were added up.
+    """
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
         return f"is {got.dtype}{list(got.shape)}, not {wanted.dtype}{list(wanted.shape)}"
     allowed = np.zeros(wanted.shape)
@@ -154,6 +170,7 @@ def _scale(wanted: HostArray, result: ConformanceResult) -> HostArray:
 
 
 def _program(op: Primitive, *inputs: HostArray) -> Program:
+    """A program of one primitive on these inputs."""
     nodes = [Node(Input(each.shape, each.dtype.name)) for each in inputs]  # type: ignore[arg-type]
     return Program([*nodes, Node(op, tuple(range(len(inputs))))], [len(inputs)])
 
@@ -182,6 +199,7 @@ def _check_errors(engine: ProgramEngine, device: Device) -> None:
 
 
 def _error_of(engine: ProgramEngine, device: Device, program: Program, arrays: Sequence[HostArray]) -> Exception | None:
+    """The error that running the program or reading its results raises; `None` if there is none."""
     try:
         results, _ = _run(engine, device, program, [engine.upload(each, device) for each in arrays])
         for buffer in results:
@@ -215,6 +233,7 @@ def _check_bfloat16(engine: ProgramEngine, device: Device) -> None:
 
 
 def _check_item(engine: Engine, item: Device | Unavailable, *, deep: bool) -> Device | Unavailable:
+    """Checks one entry of `discover`, verifies it if it is a device, and returns the outcome."""
     _expect(item.engine == engine.name, f"{item.id} says it belongs to {item.engine}, not to {engine.name}")
     own = item.id == engine.name or item.id.startswith(f"{engine.name}:")
     _expect(own, f'the id {item.id} must be "{engine.name}" or start with "{engine.name}:"')
@@ -235,6 +254,7 @@ def _check_item(engine: Engine, item: Device | Unavailable, *, deep: bool) -> De
 
 
 def _check_device(device: Device) -> None:
+    """The facts of a device are plausible: known features, a share for its load, no more free memory than there is."""
     strangers = set(device.features) - set(FEATURES)
     _expect(not strangers, f"{device.id} has features under names of its own: {sorted(strangers)}")
     if device.software:
@@ -247,11 +267,13 @@ def _check_device(device: Device) -> None:
 
 
 def _check_unavailable(item: Unavailable) -> None:
+    """What is not available has a state that says so, and a sentence as its reason."""
     _expect(item.state in ("absent", "present", "hung"), f"{item.id} cannot be unavailable and {item.state}")
     _expect(item.reason.strip().endswith("."), f"the reason of {item.id} must be a sentence: {item.reason!r}")
 
 
 def _check_memory(engine: Engine, device: Device) -> None:
+    """Each figure of the memory is a positive number, or unknown with a reason."""
     memory = engine.memory(device)
     for name in ("total", "free"):
         value = getattr(memory, name)
@@ -261,6 +283,7 @@ def _check_memory(engine: Engine, device: Device) -> None:
 
 
 def _check_classify(engine: Engine, device: Device) -> None:
+    """Errors of the user's are nobody's fault but theirs; an engine translates its own into errors of anygpu."""
     _expect(
         engine.classify(ValueError("the user's own mistake"), device) is None,
         "classify() must return None for an error that is the user's own",
@@ -270,11 +293,13 @@ def _check_classify(engine: Engine, device: Device) -> None:
 
 
 def _check_round_trip(item: Device | Unavailable) -> None:
+    """What an engine reports survives JSON unchanged, as it has to on its way from a child process."""
     again = msgspec.json.decode(msgspec.json.encode(item), type=type(item))
     _expect(again == item, f"{item.id} does not survive JSON: it must hold plain values only")
 
 
 def _expect(condition: bool, sentence: str) -> None:
+    """Raises `AssertionError` with the sentence unless the condition holds."""
     if not condition:
         raise AssertionError(sentence)
 
@@ -284,7 +309,10 @@ _SIZES = (0, 1, 1021, 100_003)
 
 
 def check_worker(worker: Worker) -> None:
-    """Runs programs of all sizes, keeps arrays, asks for what is wrong, and closes the worker in the end."""
+    """Runs programs of all sizes, keeps arrays, asks for what is wrong, and closes the worker in the end.
+
+    The worker has to be new and its device to add float32. Raises `AssertionError` on the first thing that is wrong.
+    """
     _check_facts(worker)
     for size in _SIZES:
         _check_run(worker, size)
@@ -304,10 +332,12 @@ def _sums(size: int) -> Program:
 
 
 def _pair(size: int) -> tuple[HostArray, HostArray]:
+    """Two arrays of float32 whose sums are exact."""
     return np.arange(size, dtype=np.float32), np.full(size, 0.5, np.float32)
 
 
 def _check_facts(worker: Worker) -> None:
+    """A new worker is alive, has a generation and an isolation, and tells its memory or why it does not."""
     _expect(worker.alive, "a worker that was just opened is alive")
     _expect(worker.ended is None, "a worker that is alive has not ended")
     _expect(worker.generation >= 1, "generations begin with 1")
@@ -319,6 +349,7 @@ def _check_facts(worker: Worker) -> None:
 
 
 def _check_run(worker: Worker, size: int) -> None:
+    """The results of a run are NumPy's, and its record accounts for bytes, phases and kernels."""
     program, (x, y) = _sums(size), _pair(size)
     _expect(worker.supports(program) == [], f"{worker.device.id} adds float32")
     _expect(worker.prepare(program) >= 0, "prepare() returns seconds")
@@ -337,6 +368,7 @@ def _check_run(worker: Worker, size: int) -> None:
 
 
 def _check_values(result: Any, wanted: HostArray) -> None:
+    """A result is an ordinary, contiguous and writable array with exactly these values."""
     _expect(type(result) is np.ndarray, f"a result is an ordinary array, not a {type(result).__name__}")
     _expect(result.dtype == wanted.dtype and result.shape == wanted.shape, f"{result.dtype} {result.shape} came")
     _expect(np.array_equal(result, wanted), "the values are NumPy's")
@@ -379,6 +411,7 @@ def _check_results_are_the_callers(worker: Worker) -> None:
 
 
 def _check_handles(worker: Worker) -> None:
+    """Arrays that stay on the device keep their values, also when handles to others are given up before a run ends."""
     for size in _SIZES[1:]:
         program, (x, y) = _sums(size), _pair(size)
         handle: Handle = worker.upload(x)
@@ -401,6 +434,7 @@ def _check_handles(worker: Worker) -> None:
 
 
 def _check_reclaiming(worker: Worker) -> None:
+    """Memory is given back once, and none of an array that is still held."""
     program, (x, y) = _sums(_SIZES[-1]), _pair(_SIZES[-1])
     handle = worker.upload(x)
     worker.run(program, [x, y])
@@ -412,6 +446,7 @@ def _check_reclaiming(worker: Worker) -> None:
 
 
 def _check_worker_errors(worker: Worker) -> None:
+    """Wrong arguments are refused, an error in values is NumPy's, and the worker goes on after both."""
     program = _sums(4)
     x = np.ones(4, np.float32)
     wrongs: list[list[Argument]] = [[x], [x, np.ones(5, np.float32)], [x, np.ones(4)], [worker.upload(np.ones(4)), x]]
@@ -434,6 +469,7 @@ def _check_worker_errors(worker: Worker) -> None:
 
 
 def _check_closing(worker: Worker) -> None:
+    """A closed worker raises `DeviceLost` for every use, and results that it returned before stay valid."""
     x = np.ones(100_003, np.float32)
     (first, _) = worker.run(_sums(x.size), [x, x]).results
     handle = worker.upload(x)

@@ -1,7 +1,10 @@
-"""An engine without a library behind it: devices as you script them, and faults that are real.
+"""Fakes for tests: an engine, a clock and processors that do as a test says.
 
-Programs run in NumPy, whatever the device claims to be. A `hang` really blocks, an `abort` really kills the process.
-Run faulty devices through `FakeEngine.entry()`, which makes the probe happen in a child, as it does for real engines.
+`FakeEngine` has no library behind it: its devices are scripted, and its faults are real. Programs run in NumPy,
+whatever the device claims to be. A `hang` really blocks, an `abort` really kills the process. Run faulty devices
+through `FakeEngine.entry()`, which makes the probe happen in a child, as it does for real engines.
+
+`ManualClock` only moves when it is told to, and `FakeProcessors` are as busy as a test says.
 """
 
 from __future__ import annotations
@@ -34,13 +37,13 @@ Fault = Literal["hang", "abort", "segfault", "exit", "print", "garbage", "wrong_
 
 
 class FakeDeviceLost(Exception):
-    """What the fake's "library" raises when its device is gone."""
+    """The error that the fake's "library" raises when its device is gone."""
 
 
 def fake_device(
     device_id: str = "fake:0", *, kind: DeviceKind = "gpu", memory: int = 8 << 30, **facts: object
 ) -> Device:
-    """A plausible device; any field of `Device` can be given."""
+    """A plausible device; any field of `Device` can be given. Fields that are left out and unknown have a reason."""
     unknown = unknown_facts("it is a fake", "driver", "compute_capability", "load", "uuid", "pci")
     usual = {
         "id": device_id,
@@ -172,6 +175,7 @@ def scripted(script: str) -> FakeEngine:
 
 
 def _suffer(fault: Fault | None) -> None:
+    """Does what the fault says, in this process."""
     match fault:
         case "hang":
             # Waits in C without giving up the interpreter's lock, as a wedged driver call does.
@@ -212,6 +216,7 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> float:
+        """Moves the clock, and returns the new time. Raises `ValueError` for a negative number of seconds."""
         if seconds < 0:
             raise ValueError(f"time does not run backwards: {seconds}")
         self._now += seconds
@@ -222,7 +227,10 @@ class ManualClock:
 
 
 class FakeProcessors:
-    """Stands in for `base.disturbance.read_processors`: our threads wait for the share `busy` of the clock's time."""
+    """Stands in for `base.disturbance.read_processors`: our threads wait for the share `busy` of the clock's time.
+
+    Setting `busy` counts from that moment of the clock on.
+    """
 
     def __init__(self, clock: Callable[[], float], busy: float = 0.0) -> None:
         self._clock = clock

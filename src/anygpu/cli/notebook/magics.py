@@ -238,7 +238,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Takes back what `load` has registered, except IPython's completion hooks, which cannot be removed."""
+    """Takes back what `load` has registered; the hooks for completion stay."""
     magics = _loaded(shell)
     if magics is not None:
         if magics.keeping in events.calls:

@@ -355,7 +355,10 @@ def program_html(program: Program) -> str:
 
 
 def program_body(program: Program, name: str | None = None) -> Html:
-    """Without the frame, for what contains a program."""
+    """A program without the frame, for what contains one.
+
+    Its picture, or a table of its operations if it is too large to draw, and its text folded.
+    """
     if len(program) <= MOST_DRAWN:
         picture = Html(to_svg(program, name or f"program {program.key[:8]}", inside=True))
         return join((tag("div", picture, class_="wide"), _text(program, name)))

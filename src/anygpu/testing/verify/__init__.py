@@ -1,7 +1,10 @@
 """`anygpu verify`: a device of the user's own machine is tried, and the outcome is a record that can be sent to us.
 
-`checks` lists what is tried, `running` does it within a time, `reducing` makes small what differs, and `document` is
-the record. What users get is what is tried: programs run in the worker that calls use, and functions are called as
+This module has the record (`VerifyRecord`, without personal data), the reduction of wrong programs (`reduced`), the
+device that is tried (`Subject`) and the cases that a check consists of. `values` and `checks` list what is tried, and
+`running` does it within a time.
+
+What users get is what is tried: programs run in the worker that calls use, and functions are called as
 `anygpu.run(function, …, on=device, fallback="raise")` calls them.
 """
 
@@ -47,7 +50,7 @@ _IDENTITIES = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12
 
 
 class Owner(NamedTuple):
-    """Who must not be recognised."""
+    """The folders and names by which a user or a machine could be recognised."""
 
     #: Folders that tell who it is, the longest first.
     folders: tuple[str, ...]
@@ -56,6 +59,10 @@ class Owner(NamedTuple):
 
 
 def this_owner() -> Owner:
+    """The owner of this process: its home and temporary folders, and the names of its user and machine.
+
+    Names of one or two letters are left out: they are parts of too many words.
+    """
     folders = {path for path in (tempfile.gettempdir(), _home()) if path.strip("/")}
     host = socket.gethostname()
     names = [_user(), host, host.partition(".")[0]]
@@ -122,7 +129,7 @@ class WrongCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one check."""
+    """The outcome of one check: how many cases were tried, wrong, on the host or skipped, and how it ended."""
 
     name: str
     proves: str
@@ -142,7 +149,7 @@ class CheckRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call took, on the device and on NumPy: the median of several, transfers included."""
+    """The time of one call on the device and on NumPy, in seconds: the median of several, transfers included."""
 
     workload: str
     elements: int
@@ -151,6 +158,7 @@ class CallTiming(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def speedup(self) -> float:
+        """How many times as fast as NumPy the device is."""
         return self.numpy_seconds / self.seconds if self.seconds > 0 else math.inf
 
 
@@ -179,6 +187,8 @@ class VerifiedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifiedMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine without anything that tells whose it is: system, processor, memory, and versions."""
+
     system: str
     processor: str
     cores: int | None
@@ -208,6 +218,7 @@ class VerifyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_clean(self) -> bool:
+        """Whether no case was wrong."""
         return not any(check.wrong for check in self.checks)
 
     @property
@@ -218,14 +229,16 @@ class VerifyRecord(msgspec.Struct, frozen=True, kw_only=True):
         return math.exp(sum(math.log(max(each.speedup, 1e-9)) for each in self.timings) / len(self.timings))
 
     def check(self, name: str) -> CheckRecord | None:
+        """The record of the check of that name; `None` if it was not among them."""
         return next((check for check in self.checks if check.name == name), None)
 
     def to_json(self) -> bytes:
+        """The document as indented JSON, in UTF-8."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
 def from_json(data: bytes) -> VerifyRecord:
-    """Raises `msgspec.ValidationError` for what is no such document."""
+    """The record in a document. Raises `msgspec.ValidationError` for what is no such document."""
     record = msgspec.json.decode(data, type=VerifyRecord)
     if record.schema != SCHEMA:
         raise msgspec.ValidationError(f"the schema is {record.schema!r}, not {SCHEMA!r}")
@@ -247,7 +260,11 @@ IsWrong = Callable[[Suspect], bool]
 
 
 def reduced(suspect: Suspect, is_wrong: IsWrong, *, has_time: Callable[[], bool]) -> Suspect:
-    """The smallest program that was found before the time was over; the same one if no smaller one is wrong."""
+    """The smallest program that was found before the time was over; the same one if no smaller one is wrong.
+
+    First a single wrong node is looked for, then nodes become inputs with NumPy's values. `is_wrong` runs each
+    candidate on the device.
+    """
     for smaller in _with_one_output(suspect):
         if not has_time():
             return suspect
@@ -258,7 +275,7 @@ def reduced(suspect: Suspect, is_wrong: IsWrong, *, has_time: Callable[[], bool]
 
 
 def part(suspect: Suspect, output: int, given: Mapping[int, HostArray]) -> Suspect:
-    """What computes one node, with the values of the `given` nodes as inputs."""
+    """The program that computes one node, with the values of the `given` nodes as inputs."""
     program = suspect.program
     values = {**{position: suspect.inputs[position] for position in range(program.input_count)}, **given}
     needed = {output}
@@ -276,7 +293,7 @@ def part(suspect: Suspect, output: int, given: Mapping[int, HostArray]) -> Suspe
 
 
 def operations(program: Program) -> tuple[str, ...]:
-    """What is computed, each operation once, without what only makes values."""
+    """The names of a program's operations, each once, without those that only make values."""
     names = dict.fromkeys(node.op.name for node in program.nodes if not isinstance(node.op, Input))
     return tuple(name for name in names if name not in ("constant", "iota")) or tuple(names)
 
@@ -333,7 +350,10 @@ class _PlannerOfOne(Planner):
 
 
 class Subject:
-    """One device. Its worker is a process of its own, whatever the engine, so that a crash is a finding."""
+    """One device. Its worker is a process of its own, whatever the engine, so that a crash is a finding.
+
+    Programs and calls end after `timeout` seconds with an error that counts as a hang.
+    """
 
     def __init__(self, device: Device, *, places: DeviceRegistry = registry, timeout: float = CASE_SECONDS) -> None:
         self.device = device
@@ -372,7 +392,7 @@ class Subject:
 
 
 class Tried(NamedTuple):
-    """What came of one case."""
+    """The outcome of one case: wrong, skipped, or right if both sentences are empty."""
 
     #: A sentence about the first thing that is wrong; empty if nothing is.
     wrong: str = ""
@@ -386,7 +406,7 @@ class Tried(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What results are compared with."""
+    """The outcome of comparing results: wrong, without a decision, or right if both sentences are empty."""
 
     wrong: str = ""
     skipped: str = ""
@@ -408,13 +428,14 @@ class ProgramCase(NamedTuple):
     compare: Compare
 
     def attempt(self, subject: Subject) -> Tried:
+        """Runs the program on the device and compares its results. Errors of the device are raised."""
         lacking = {lack.node for lack in subject.worker.supports(self.program)}
         results = subject.run(self.program, self.inputs).results
         found = self.compare(self.program, self.inputs, results, lacking)
         return Tried(found.wrong, bool(lacking), found.skipped, suspect=self.suspect(found) if found.wrong else None)
 
     def suspect(self, found: Comparison) -> Suspect:
-        """What computes the wrong output, and the whole program where that is not known."""
+        """The part that computes the wrong output, and the whole program where that is not known."""
         whole = Suspect(self.program, self.inputs)
         return whole if found.output is None else part(whole, self.program.outputs[found.output], {})
 
@@ -427,6 +448,7 @@ class ActCase(NamedTuple):
     act: Callable[[Subject], Tried]
 
     def attempt(self, subject: Subject) -> Tried:
+        """Does it. What the device does not support counts as done by the host."""
         try:
             return self.act(subject)
         except Unsupported:
@@ -453,7 +475,7 @@ class VerifyCheck(NamedTuple):
 def judged(
     program: Program, inputs: Sequence[HostArray], results: Sequence[HostArray], lacking: set[int]
 ) -> Comparison:
-    """By the tolerances that real calls are compared with."""
+    """Compares results with NumPy's, by the tolerances that real calls are compared with."""
     expected = lowering.run(program, list(inputs))
     judgement = judge(program, inputs, expected, list(results), list)
     if judgement.verdict == "undecided":
@@ -469,6 +491,7 @@ def differing(suspect: Suspect, results: Sequence[HostArray]) -> bool:
 
 
 def skipped_for_memory(error: AllocationError) -> Tried:
+    """The outcome of a case for which the device had too little memory."""
     return Tried(skipped=f"it has too little memory ({type(error).__name__})")
 
 
