@@ -53,7 +53,8 @@ def _round(subject: Subject, number: int) -> str:
     program = record(_function, x)
     results = handle.run(program, [handle.upload(x)])
     total = float(handle.download(results[1]))
-    return "" if total == number * float(ROUND_ELEMENTS) else f"a sum of {ROUND_ELEMENTS:,} times {number} came as {total}."
+    is_right = total == number * float(ROUND_ELEMENTS)
+    return "" if is_right else f"a sum of {ROUND_ELEMENTS:,} times {number} came as {total}."
 
 
 def _comes_and_goes(subject: Subject) -> Tried:
