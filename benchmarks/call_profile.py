@@ -54,10 +54,10 @@ STEPS: dict[str, tuple[str, ...]] = {
     "lay out the commands": ("anygpu.engines.compiling_session:Session.run",),
     "memory": ("anygpu.engines.memory.adaptors:Stats.allocate", "anygpu.engines.memory.adaptors:Stats.release"),
     "encode and submit": (
-        "anygpu.engines.opencl.driver:OpenCLDriver.submit",
-        "anygpu.engines.webgpu.driver:WebGPUDriver.submit",
-        "anygpu.engines.opencl.driver:OpenCLDriver.submit_prepared",
-        "anygpu.engines.webgpu.driver:WebGPUDriver.submit_prepared",
+        "anygpu.engines.opencl.engine:OpenCLDriver.submit",
+        "anygpu.engines.webgpu.engine:WebGPUDriver.submit",
+        "anygpu.engines.opencl.engine:OpenCLDriver.submit_prepared",
+        "anygpu.engines.webgpu.engine:WebGPUDriver.submit_prepared",
     ),
     "synchronize": ("anygpu.engines.compiling_session:Session.synchronize",),
 }

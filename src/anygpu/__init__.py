@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from anygpu.hardware.device import Device
     from anygpu.placement.kernels.kernel import Kernel
     from anygpu.plan.plan import Plan
-    from anygpu.program.batching import vmap
     from anygpu.program.graph import Program
+    from anygpu.program.transforms import vmap
     from anygpu.receipts.receipt import Receipt
     from anygpu.runtime.future import Future
     from anygpu.runtime.runtime import Runtime
@@ -123,7 +123,7 @@ _LATER = {
     "Store": "anygpu.store.store",
     "Tensor": "anygpu.store.tensor",
     "record": "anygpu.array.trace.tracing",
-    "vmap": "anygpu.program.batching",
+    "vmap": "anygpu.program.transforms",
 }
 
 

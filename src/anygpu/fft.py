@@ -1,43 +1,6 @@
-"""`anygpu.fft`: Fourier transforms, as in the Array API standard and in `numpy.fft`."""
+"""`anygpu.fft`: the transforms of `numpy.fft` and of the Array API's extension of that name."""
 
-from anygpu.array.functions.fourier import (
-    fft,
-    fft2,
-    fftfreq,
-    fftn,
-    fftshift,
-    hfft,
-    ifft,
-    ifft2,
-    ifftn,
-    ifftshift,
-    ihfft,
-    irfft,
-    irfft2,
-    irfftn,
-    rfft,
-    rfft2,
-    rfftfreq,
-    rfftn,
-)
+# ruff: noqa: F403 - what is exported stands with the functions
 
-__all__ = [
-    "fft",
-    "fft2",
-    "fftfreq",
-    "fftn",
-    "fftshift",
-    "hfft",
-    "ifft",
-    "ifft2",
-    "ifftn",
-    "ifftshift",
-    "ihfft",
-    "irfft",
-    "irfft2",
-    "irfftn",
-    "rfft",
-    "rfft2",
-    "rfftfreq",
-    "rfftn",
-]
+from anygpu.array.functions.fourier import *
+from anygpu.array.functions.fourier import __all__ as __all__

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from anygpu import errors
 
 if TYPE_CHECKING:
-    from anygpu.hardware.cards import Card as Card
+    from anygpu.hardware.device import Card as Card
     from anygpu.hardware.device import Unavailable as Unavailable
     from anygpu.hardware.diagnosis import Diagnosis as Diagnosis
     from anygpu.hardware.inventory import Finding as Finding
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Attempt": "anygpu.receipts.receipt",
     "Candidate": "anygpu.plan.plan",
-    "Card": "anygpu.hardware.cards",
+    "Card": "anygpu.hardware.device",
     "Diagnosis": "anygpu.hardware.diagnosis",
     "Finding": "anygpu.hardware.inventory",
     "Health": "anygpu.runtime.health",

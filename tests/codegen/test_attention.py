@@ -15,7 +15,7 @@ from anygpu.engines.codegen.templates import attention
 from anygpu.engines.codegen.templates.attention import AttentionSizes
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.ops.contract import Attend
+from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import Broadcast, Gather, Spec, Unary
 from tests.codegen.planning import CARD, LEAST, PROCESSOR, TARGETS, check_schedule, with_limits
 

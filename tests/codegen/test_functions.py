@@ -10,8 +10,7 @@ import pytest
 
 from anygpu.engines.codegen.functions import library
 from anygpu.engines.codegen.functions.library import CANDIDATES, call, definitions, vector_call
-from anygpu.engines.codegen.functions.source import Definition, defined, definition
-from anygpu.engines.codegen.functions.wgsl import in_wgsl
+from anygpu.engines.codegen.functions.source import Definition, defined, definition, in_wgsl
 from anygpu.engines.codegen.target import ComputeType, Dialect, Target
 from anygpu.errors import InvalidProgram
 from anygpu.program.functions import BINARY, UNARY

@@ -9,7 +9,7 @@ import pytest
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.target import ComputeType, Dialect, Target
-from anygpu.engines.codegen.templates import scan
+from anygpu.engines.codegen.templates.sort import scan_stages
 from anygpu.engines.codegen.templates.stages import GroupSizes, fitting
 from tests.codegen.running import TARGETS, load, run, store
 
@@ -31,7 +31,7 @@ def scanned(dialect: Dialect, fn: str, x: HostArray, sizes: GroupSizes | None = 
     parts = [x.real, x.imag] if np.iscomplexobj(x) else [x]
     loads = [load(f"load_{k}", part) for k, part in enumerate(parts)]
     kinds = tuple(each.kind for each in loads)
-    described = scan.stages(TARGETS[dialect], len(x), x.shape[1], fn, kinds, sizes=sizes)
+    described = scan_stages(TARGETS[dialect], len(x), x.shape[1], fn, kinds, sizes=sizes)
     results = run(
         dialect, described, [*loads, *(store(f"store_{k}", kind, len(x), x.shape[1]) for k, kind in enumerate(kinds))]
     )
@@ -78,7 +78,7 @@ def test_segments_begin_where_their_flag_is_set(dialect: Dialect, rows: int, len
     flags = rng.random((rows, length)) < 0.02
     x = rng.integers(-5, 6, (rows, length)).astype(np.int32)
     kinds: tuple[ComputeType, ...] = ("bool", "i32")
-    described = scan.stages(TARGETS[dialect], rows, length, "sum", kinds, segmented=True)
+    described = scan_stages(TARGETS[dialect], rows, length, "sum", kinds, segmented=True)
     accessors = [load("load_0", flags), load("load_1", x), store("store_1", "i32", rows, length)]
     totals = np.cumsum(x, axis=1)
     starts = np.maximum.accumulate(np.where(flags, np.arange(length), 0), axis=1)
@@ -88,14 +88,14 @@ def test_segments_begin_where_their_flag_is_set(dialect: Dialect, rows: int, len
 
 def test_a_row_that_fits_takes_one_kernel_and_few_invocations() -> None:
     target = Target(dialect="wgsl")
-    temporaries, stages = scan.stages(target, 1, 20, "sum", ("f32",))
+    temporaries, stages = scan_stages(target, 1, 20, "sum", ("f32",))
     assert temporaries == []
     assert [(stage.groups, stage.group_size) for stage in stages] == [(1, 4)]
 
 
 def test_totals_are_scanned_in_turn_when_there_are_many() -> None:
     target = Target(dialect="wgsl")
-    _, stages = scan.stages(target, 1, 50_000_000, "sum", ("f32",))
+    _, stages = scan_stages(target, 1, 50_000_000, "sum", ("f32",))
     assert [stage.name for stage in stages] == [
         "scan_totals",
         "scan_of_totals_totals",

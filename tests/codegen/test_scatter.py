@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.codegen.target import ComputeType, Dialect
+from anygpu.engines.codegen.target import Dialect
 from anygpu.engines.codegen.templates import scatter
 from anygpu.engines.codegen.templates.scatter import ScatterLayout
 from tests.codegen.running import COMPUTE, TARGETS, Accessor, load, run, status, store
@@ -155,11 +155,3 @@ def test_many_updates(dialect: Dialect, axis: int, positions: int) -> None:
     found, _ = scattered(dialect, "add", x, indices, updates)
     exact = np.bincount(indices[0], updates.astype(np.float64).ravel(), axis)
     np.testing.assert_allclose(found.ravel(), exact, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("kind", ["i32", "u64"])
-def test_the_text_of_a_checked_index(dialect: Dialect, kind: ComputeType) -> None:
-    text = scatter.checked_index_text(TARGETS[dialect], "inside", kind, 12)
-    assert ("index < 0" in text) == (kind == "i32")
-    assert "report(${pass}index)" in text

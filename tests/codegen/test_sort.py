@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.target import Dialect, Target
-from anygpu.engines.codegen.templates import sort
+from anygpu.engines.codegen.templates.sort import sort_stages
 from anygpu.engines.codegen.templates.stages import GroupSizes
 from tests.codegen.running import COMPUTE, TARGETS, load, run, store
 
@@ -32,7 +32,7 @@ def sorted_rows(
     loads = [load(f"load_{k}", part) for k, part in enumerate(parts)]
     kinds = tuple(each.kind for each in loads)
     stores = [store(f"store_{k}", kind, len(x), x.shape[1]) for k, kind in enumerate(("i32",) if positions else kinds)]
-    described = sort.stages(TARGETS[dialect], len(x), x.shape[1], kinds, positions=positions, sizes=sizes)
+    described = sort_stages(TARGETS[dialect], len(x), x.shape[1], kinds, positions=positions, sizes=sizes)
     results = run(dialect, described, [*loads, *stores])
     if len(results) == 1:
         return results[0]
@@ -96,5 +96,5 @@ def test_any_floats(x: HostArray) -> None:
 
 def test_merges_are_few() -> None:
     target = Target(dialect="wgsl")
-    _, stages = sort.stages(target, 1, 1 << 20, ("f32",))
+    _, stages = sort_stages(target, 1, 1 << 20, ("f32",))
     assert len(stages) == 10

@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from anygpu.engines.codegen.kernel import Binding, Kernel
 from anygpu.engines.driver import Bytes, Extent
-from anygpu.engines.opencl.driver import OpenCLDriver
-from anygpu.engines.opencl.engine import OpenCLEngine
+from anygpu.engines.opencl.engine import OpenCLDriver, OpenCLEngine
 from anygpu.hardware.device import Device
 
 GROUP = 64

@@ -15,7 +15,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.schedule import schedule
 from anygpu.engines.compiling_session import CompiledProgram
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.ops.contract import Attend
+from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import Broadcast, Spec
 from tests.engines.compiled import NAMES, Running, running, spec_of
 

@@ -16,7 +16,7 @@ import pytest
 from anygpu.engines.driver import Clear, Dispatch, Extent, GridCut, Move
 from anygpu.engines.opencl.builder import OpenCLKernel
 from anygpu.engines.opencl.device import HostSharing
-from anygpu.engines.opencl.driver import OpenCLDriver
+from anygpu.engines.opencl.engine import OpenCLDriver
 from anygpu.engines.opencl.memory import host_memory
 from anygpu.errors import DeviceLost, InvalidProgram, TooBig
 from tests.engines.opencl_kernels import affine, as_bytes, open_first, room, whole

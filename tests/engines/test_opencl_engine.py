@@ -10,8 +10,7 @@ import pytest
 from anygpu.engines.driver import Dispatch, Extent
 from anygpu.engines.opencl import device
 from anygpu.engines.opencl.device import VARIABLE, Partition, read_partition
-from anygpu.engines.opencl.driver import OpenCLDriver
-from anygpu.engines.opencl.engine import OpenCLEngine
+from anygpu.engines.opencl.engine import OpenCLDriver, OpenCLEngine
 from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, InvalidProgram, OutOfMemory, TooBig
 from anygpu.hardware.device import Device, Unavailable
 from tests.engines.opencl_kernels import affine, open_first, room, whole

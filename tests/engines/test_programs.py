@@ -567,7 +567,7 @@ def test_bfloat16_inside_a_program(name: str) -> None:
 def test_what_a_device_cannot_hold_is_said_with_a_reason() -> None:
     import torch
 
-    from anygpu.engines.jax import lowering as jax_lowering
+    from anygpu.engines.jax import engine as jax_lowering
     from anygpu.engines.torch import lowering as torch_lowering
 
     x = np.ones(3)

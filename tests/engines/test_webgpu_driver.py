@@ -12,8 +12,7 @@ import pytest
 from anygpu.engines.codegen.kernel import Kernel
 from anygpu.engines.driver import Clear, Command, Dispatch, Driver, Extent, Move
 from anygpu.engines.webgpu import encoder, pipelines
-from anygpu.engines.webgpu.driver import WebGPUDriver
-from anygpu.engines.webgpu.engine import WebGPUEngine
+from anygpu.engines.webgpu.engine import WebGPUDriver, WebGPUEngine
 from anygpu.errors import DeviceLost, InvalidProgram, TooBig, Unsupported
 from tests.engines.webgpu_kernels import (
     ODD_SIZES,

@@ -10,7 +10,7 @@ import pytest
 import wgpu
 
 from anygpu.engines.driver import Clear, Dispatch
-from anygpu.engines.webgpu.driver import LiveObjects, WebGPUDriver
+from anygpu.engines.webgpu.engine import LiveObjects, WebGPUDriver
 from tests.engines.webgpu_kernels import add_kernel, adding, count_kernel, get, opened, put, room, words
 
 #: What the library calls the things that could be left.

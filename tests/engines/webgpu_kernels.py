@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from anygpu.engines.codegen.kernel import Binding, Kernel
 from anygpu.engines.driver import Bytes, Dispatch, DriverBlock, Extent
-from anygpu.engines.webgpu.driver import WebGPUDriver
-from anygpu.engines.webgpu.engine import WebGPUEngine
+from anygpu.engines.webgpu.engine import WebGPUDriver, WebGPUEngine
 from anygpu.hardware.device import Device
 
 Words = npt.NDArray[np.uint32]

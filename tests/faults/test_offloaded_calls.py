@@ -14,15 +14,15 @@ import psutil
 import pytest
 
 import anygpu as ag
+from anygpu.engines import Isolation
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.engines.isolation import Isolation
 from anygpu.errors import DeviceHung, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import Fallback, options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.receipts import fallback_warnings
+from anygpu.receipts import receipt
 from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Ran, Worker
@@ -38,7 +38,7 @@ X = np.linspace(-1, 1, 100_000).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def nothing_said() -> None:
-    fallback_warnings.forget_what_was_said()
+    receipt.forget_what_was_said()
 
 
 class Failing:

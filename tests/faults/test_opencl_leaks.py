@@ -12,7 +12,7 @@ import pytest
 from anygpu.engines.driver import Dispatch, Extent
 from anygpu.engines.opencl.builder import KEPT_TEXTS
 from anygpu.engines.opencl.device import HostSharing
-from anygpu.engines.opencl.driver import OpenCLDriver
+from anygpu.engines.opencl.engine import OpenCLDriver
 from anygpu.engines.opencl.memory import host_memory
 from tests.engines.opencl_kernels import affine, open_first, room, whole
 

@@ -16,8 +16,7 @@ import psutil
 from wgpu.backends.wgpu_native import _api, lib
 
 from anygpu.engines.driver import Clear, Dispatch, DriverBlock, Move
-from anygpu.engines.webgpu.driver import WebGPUDriver
-from anygpu.engines.webgpu.engine import WebGPUEngine
+from anygpu.engines.webgpu.engine import WebGPUDriver, WebGPUEngine
 from anygpu.errors import OutOfMemory
 from tests.engines.webgpu_kernels import (
     add_kernel,

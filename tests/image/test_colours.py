@@ -11,8 +11,8 @@ import anygpu as ag
 from anygpu import image
 from anygpu.array.trace.tracing import record
 from anygpu.engines.numpy import lowering
-from anygpu.program.batching import vmap
 from anygpu.program.primitives import Spec
+from anygpu.program.transforms import vmap
 from tests.image.test_resample import picture
 from tests.nn.on_engines import ENGINES, agree, close, np
 

@@ -15,8 +15,8 @@ import anygpu as ag
 from anygpu import nn
 from anygpu.array.trace.tracing import record
 from anygpu.engines.numpy import lowering
-from anygpu.program.batching import vmap
 from anygpu.program.primitives import Spec
+from anygpu.program.transforms import vmap
 from tests.nn.on_engines import ENGINES, agree, close, np, numbers, on
 
 ELEMENTWISE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {

@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from anygpu.base.typing import HostArray
-from anygpu.engines import tuner
+from anygpu.engines import Isolation, tuner
 from anygpu.engines.catalogue import catalogue
-from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import Lack, Memory, tuning_limited_to
 from anygpu.errors import DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device
@@ -24,8 +23,7 @@ from anygpu.plan.calibration import Calibration, Curve, Transfer, amount_of, ass
 from anygpu.plan.fusion import structure_of
 from anygpu.plan.microbenchmarks import trials
 from anygpu.plan.predicting import predict
-from anygpu.program.costs import node_cost
-from anygpu.program.graph import Program
+from anygpu.program.graph import Program, node_cost
 from anygpu.program.primitives import Spec
 from anygpu.receipts.receipt import Phases
 from anygpu.testing import FakeProcessors, ManualClock

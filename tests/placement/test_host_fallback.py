@@ -10,7 +10,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.array import Array, as_array
-from anygpu.engines.numpy.engine import NumpyEngine
+from anygpu.engines.numpy.lowering import NumpyEngine
 from anygpu.engines.protocol import Lack
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program

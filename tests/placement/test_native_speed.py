@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from anygpu.engines.cpu.engine import CpuEngine
-from anygpu.engines.numpy.engine import NumpyEngine
+from anygpu.engines.numpy.lowering import NumpyEngine
 from anygpu.errors import MissingExtra
 from anygpu.hardware.device import Device
 from anygpu.placement import native_speed

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anygpu.plan.calibration import Calibration, Curve, Transfer, amount_of, assumed
-from anygpu.program.costs import Cost
+from anygpu.program.graph import Cost
 from tests.plan.sampling import ALL, CLASSES, GPU, NUMPY, OPENCL, curves, device
 
 AMOUNTS = st.floats(0.0, 1e15)

@@ -17,8 +17,7 @@ from anygpu.engines.codegen.target import Target
 from anygpu.plan.calibration import Calibration
 from anygpu.plan.fusion import structure_of
 from anygpu.plan.predicting import predict
-from anygpu.program.costs import program_cost
-from anygpu.program.graph import Program
+from anygpu.program.graph import Program, program_cost
 from anygpu.program.primitives import Constant, Input, Linear, Primitive, Reshape
 from anygpu.testing.random_programs import WEIGHTS
 from tests.plan.sampling import ALL, GPU, NUMPY, OPENCL, calibrations, recorded

@@ -14,12 +14,10 @@ import msgspec
 import psutil
 
 from anygpu.errors import InvalidProgram
-from anygpu.program.costs import program_cost
 from anygpu.program.dtypes import DTYPES
 from anygpu.program.functions import BinaryFunction, LinearFunction, ReduceFunction, UnaryFunction
-from anygpu.program.graph import Program
+from anygpu.program.graph import Program, program_cost, to_text
 from anygpu.program.primitives import PRIMITIVES
-from anygpu.program.text import to_text
 from anygpu.program.wire import from_bytes, to_bytes
 from tests.program.sampling import random_program
 

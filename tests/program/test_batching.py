@@ -10,10 +10,10 @@ import pytest
 from anygpu.engines.numpy.lowering import run
 from anygpu.errors import InvalidOption
 from anygpu.program import primitives as p
-from anygpu.program.batching import vmap
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Primitive, Spec
+from anygpu.program.transforms import vmap
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
 from tests.support.laws import broken_by_vmap
 

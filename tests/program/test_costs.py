@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.program.costs import (
+from anygpu.program.graph import (
     Cost,
     OperationClass,
+    Program,
+    Recorder,
     last_uses,
     lifetimes,
     node_cost,
     program_cost,
 )
-from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import (
     PRIMITIVES,
     Argsort,

@@ -7,14 +7,11 @@ import pytest
 
 from anygpu.engines.numpy.lowering import run
 from anygpu.errors import InvalidProgram, Unsupported
-from anygpu.program.batching import vmap
-from anygpu.program.costs import node_costs, program_cost
-from anygpu.program.graph import Program, Recorder
+from anygpu.program.graph import Program, Recorder, node_costs, program_cost, to_text
 from anygpu.program.independence import independent_cuts
 from anygpu.program.ops.custom import Custom, Language, Parameter, Role, Scalar, with_references
 from anygpu.program.primitives import Binary, Spec, Unary
-from anygpu.program.text import to_text
-from anygpu.program.transforms import in_single_precision
+from anygpu.program.transforms import in_single_precision, vmap
 from anygpu.program.wire import from_bytes, to_bytes
 
 VECTOR = Spec((3,), "float32")

@@ -16,8 +16,8 @@ import anygpu as ag
 from anygpu.array.core.recording import _MET
 from anygpu.program.dtypes import DTYPES, ITEMSIZE, DType
 from anygpu.program.graph import Node, Program, Recorder
-from anygpu.program.ops.contract import Attend
 from anygpu.program.ops.custom import Custom, Parameter, Scalar
+from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import Binary, Constant, Input, Spec
 from anygpu.program.transforms import with_common_subexpressions_merged, without_identities
 from anygpu.program.wire import from_bytes, to_bytes

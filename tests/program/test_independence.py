@@ -13,11 +13,11 @@ from anygpu.engines.numpy.lowering import run
 from anygpu.errors import InvalidOption
 from anygpu.program import independence
 from anygpu.program import primitives as p
-from anygpu.program.batching import vmap
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Primitive, Shape, Spec
+from anygpu.program.transforms import vmap
 from anygpu.testing.random_programs import WEIGHTS, random_program
 from tests.support.laws import broken_by_cutting
 

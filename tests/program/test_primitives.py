@@ -29,8 +29,8 @@ from anygpu.program.functions import (
     unary_dtype,
 )
 from anygpu.program.graph import Recorder
-from anygpu.program.ops.contract import Attend
 from anygpu.program.ops.custom import Custom, Parameter, Role
+from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import (
     MAX_ELEMENTS,
     PRIMITIVES,

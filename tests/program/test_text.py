@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.program.dtypes import DType
-from anygpu.program.graph import Program, Recorder
+from anygpu.program.graph import Program, Recorder, constant_text, to_text
 from anygpu.program.primitives import (
     Argsort,
     Binary,
@@ -39,7 +39,6 @@ from anygpu.program.primitives import (
     Update,
     Windows,
 )
-from anygpu.program.text import constant_text, to_text
 from tests.program.sampling import random_program
 
 

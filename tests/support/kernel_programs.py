@@ -25,8 +25,8 @@ from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.value_analysis import IndexFacts
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
-from anygpu.program.ops.contract import Attend
 from anygpu.program.ops.custom import with_references
+from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import Gather, Primitive, Scatter, Spec
 from anygpu.program.transforms import simplified
 from anygpu.testing.cases import conformance_programs

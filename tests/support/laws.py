@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
-from anygpu.program.transforms import Evaluate, simplified
+from anygpu.program.transforms import Evaluate, simplified, vmap
 from anygpu.testing.random_programs import random_inputs
 from anygpu.testing.random_programs.error_bounds import disagreement
 

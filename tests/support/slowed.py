@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from anygpu.engines.isolation import Isolation
+from anygpu.engines import Isolation
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program
 from anygpu.receipts.receipt import Phases

@@ -11,7 +11,7 @@ import pyopencl as cl
 from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.engines.opencl.device import classify, describe, open_device
-from anygpu.engines.opencl.driver import OpenCLDriver
+from anygpu.engines.opencl.engine import OpenCLDriver
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable, VerifiedType

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.isolation import Isolation
+from anygpu.engines import Isolation
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec

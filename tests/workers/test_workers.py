@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
+from anygpu.engines import Isolation
 from anygpu.engines.catalogue import EngineEntry, catalogue
-from anygpu.engines.isolation import Isolation
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program

@@ -1,6 +1,6 @@
 """The array namespace: every name of the Python Array API standard 2024.12. `anygpu` passes them on as its own."""
 
-# ruff: noqa: F401, F811 - these imports are the exports, and some share the names of the standard's arguments
+# ruff: noqa: F401, F403, F811 - these imports are the exports, and some share the names of the standard's arguments
 
 from typing import Any
 
@@ -43,75 +43,7 @@ from anygpu.array.functions.creation import (
     zeros,
     zeros_like,
 )
-from anygpu.array.functions.differences import diff
-from anygpu.array.functions.elementwise import (
-    abs,
-    acos,
-    acosh,
-    add,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    bitwise_and,
-    bitwise_invert,
-    bitwise_left_shift,
-    bitwise_or,
-    bitwise_right_shift,
-    bitwise_xor,
-    ceil,
-    conj,
-    copysign,
-    cos,
-    cosh,
-    divide,
-    equal,
-    exp,
-    expm1,
-    floor,
-    floor_divide,
-    greater,
-    greater_equal,
-    hypot,
-    imag,
-    isfinite,
-    isinf,
-    isnan,
-    less,
-    less_equal,
-    log,
-    log1p,
-    log2,
-    log10,
-    logaddexp,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    nextafter,
-    not_equal,
-    positive,
-    pow,
-    real,
-    reciprocal,
-    remainder,
-    round,
-    sign,
-    signbit,
-    sin,
-    sinh,
-    sqrt,
-    square,
-    subtract,
-    tan,
-    tanh,
-    trunc,
-)
+from anygpu.array.functions.elementwise import *
 from anygpu.array.functions.manipulation import (
     broadcast_to,
     expand_dims,
@@ -126,6 +58,7 @@ from anygpu.array.functions.manipulation import (
     tile,
     unstack,
 )
+from anygpu.array.functions.numeric import diff
 from anygpu.array.functions.products import (
     matmul,
     tensordot,

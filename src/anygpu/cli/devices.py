@@ -26,7 +26,7 @@ from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.placement import calibrate as calibration
 from anygpu.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
-from anygpu.program.costs import OperationClass
+from anygpu.program.graph import OperationClass
 from anygpu.workers.discovery import discover
 
 ProbeSeconds = Annotated[

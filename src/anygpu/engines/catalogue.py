@@ -75,7 +75,7 @@ _NATIVE_GPU_RATES: dict[DeviceForm, AssumedRates] = {
 BUILT_IN: tuple[EngineEntry, ...] = (
     EngineEntry(
         name="numpy",
-        target="anygpu.engines.numpy.engine:NumpyEngine",
+        target="anygpu.engines.numpy.lowering:NumpyEngine",
         versions=("numpy",),
         probe_in="here",
         traits=EngineTraits(isolation="thread", views="strided", fuses=False, rates={"host": _NUMPY_RATES}),

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from anygpu.base.cache_folder import bytes_on_disk, decoded, sealed, sweep, unsealed, write_file
-from anygpu.base.digest import blake2b
-from anygpu.base.own_files import read_file
+from anygpu.base.own_files import blake2b, read_file
 from anygpu.base.version import __version__
 from anygpu.errors import InvalidOption
 

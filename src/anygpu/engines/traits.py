@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.engines.isolation import Isolation
+from anygpu.engines import Isolation
 from anygpu.hardware.device import DeviceForm
 from anygpu.program.ops.custom import Language
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from anygpu.engines import Isolation
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.engines.isolation import Isolation
 from anygpu.errors import AnyGPUError, DeviceUnavailable
 from anygpu.fleet.cluster import ActorChild, Cluster
 from anygpu.fleet.machines import Machines

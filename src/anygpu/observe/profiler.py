@@ -270,7 +270,7 @@ def parts_of(program: Program) -> list[_Part]:
 
     Work is the bytes that an operation reads and writes, and its arithmetic at `_FLOPS_OF_A_BYTE`.
     """
-    from anygpu.program.costs import node_costs
+    from anygpu.program.graph import node_costs
 
     weights: dict[tuple[str, str | None], float] = {}
     for node, cost, line in zip(program.nodes, node_costs(program), program.lines, strict=True):

@@ -17,7 +17,6 @@ from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.deferred import Deferred
 from anygpu.placement.native_calls import Called, background, on_numpy
 from anygpu.placement.native_site import NativeSite
-from anygpu.placement.offload import default_planner
 from anygpu.placement.options import DEVICE
 from anygpu.placement.switching import yielding
 
@@ -65,7 +64,7 @@ class Trial:
                 found = ClosedCode(function)
                 why_not = found.why_not
                 if why_not is None:
-                    deferred = Deferred(function, site.known.options, default_planner, found)
+                    deferred = Deferred(function, site.known.options, closed=found)
                     why_not = deferred.why_plain
                     if found.seconds > MOST_TO_LOOK * site.least:
                         why_not = "it depends on too many names, which are looked at before each call"

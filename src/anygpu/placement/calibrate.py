@@ -11,10 +11,10 @@ import msgspec
 
 from anygpu.base.cache_folder import cache_folder
 from anygpu.base.disturbance import Reading, conditions, read_processors
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
+from anygpu.engines import Isolation
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.engines.disk_cache import DiskCache, stamp_of
-from anygpu.engines.isolation import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import CPU, Device
 from anygpu.plan.calibration import Calibration, assumed

@@ -166,7 +166,7 @@ class Deferred(Offloaded[P, R]):
         self,
         function: Callable[P, R],
         options: Options,
-        planner: Callable[[], Planner],
+        planner: Callable[[], Planner] | None = None,
         closed: ClosedCode | None = None,
     ) -> None:
         super().__init__(function, options, planner)

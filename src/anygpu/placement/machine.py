@@ -7,12 +7,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 import msgspec
-import numpy as np
 
 from anygpu.engines.catalogue import catalogue, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost
@@ -23,11 +22,11 @@ from anygpu.placement.background import Background
 from anygpu.placement.options import Options
 from anygpu.placement.pacing import LOOKING, Pace
 from anygpu.program.graph import Program
-from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.worker import Worker, default_budget
 
 if TYPE_CHECKING:
     from anygpu.placement.candidates import Candidates
+    from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 #: Of a device's free memory: the rest is for what others do there, and for what allocators round up.
 _USABLE = 0.8
@@ -54,8 +53,8 @@ def machine_of(devices: Iterable[Device], unavailable: Iterable[Unavailable]) ->
 class MachineLook(ABC):
     """What is known of the machine's devices, and when more of them are looked for."""
 
-    def __init__(self, known: DeviceRegistry, clock: Callable[[], float], background: Background) -> None:
-        self.places = known
+    def __init__(self, known: DeviceRegistry | None, clock: Callable[[], float], background: Background) -> None:
+        self._known = known
         self.clock = clock
         self.background = background
         #: Held around every change of choosers and tables; never while a program runs.
@@ -83,6 +82,15 @@ class MachineLook(ABC):
     @abstractmethod
     def _prepare_history(self, devices: Sequence[Device]) -> None:
         """In the background: have ready what earlier processes have learnt of these devices."""
+
+    @cached_property
+    def places(self) -> DeviceRegistry:
+        """The devices and their workers. They are loaded with the first look: many processes never take one."""
+        if self._known is not None:
+            return self._known
+        from anygpu.workers.device_arrays.registry import registry
+
+        return registry
 
     @property
     def awake(self) -> bool:
@@ -207,11 +215,11 @@ class MachineLook(ABC):
     def _look(self, *, pays: bool = False) -> None:
         """In the background: load what traces and predicts, and probe for devices."""
         from anygpu.array.trace.traced import Traced
-        from anygpu.array.trace.tracing import trace
+        from anygpu.array.trace.tracing import trace_small
         from anygpu.plan.fusion import structure_of
 
         # Recording loads modules when it first meets an operation: not in the time of a caller.
-        traced = trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
+        traced = trace_small()
         if isinstance(traced, Traced):
             # The same for predicting.
             structure_of(traced.program, fuses=True)
@@ -307,7 +315,7 @@ def usable_bytes(device: Device) -> int | None:
 @cache
 def numpy_device() -> Device:
     """NumPy's device, which is asked for the processor's memory: not before somebody wants to know."""
-    from anygpu.engines.numpy.engine import NumpyEngine
+    from anygpu.engines.numpy.lowering import NumpyEngine
 
     (device,) = NumpyEngine().discover()
     assert isinstance(device, Device)

@@ -11,7 +11,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 from anygpu.placement.history import hints
 from anygpu.placement.loading import NATIVE, native
 from anygpu.placement.switching import yielding
@@ -85,14 +85,12 @@ def _make_runtime() -> None:
 
 def _trace_something() -> None:
     """Tracing loads modules when it first meets an operation: not in the time of a caller."""
-    import numpy as np
-
-    from anygpu.array.trace.tracing import trace
+    from anygpu.array.trace.tracing import trace_small
 
     # What compares results with NumPy's likewise.
     importlib.import_module("anygpu.placement.agreement.analysis")
     importlib.import_module("anygpu.placement.agreement.comparison")
-    trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
+    trace_small()
 
 
 # -- marks for the next process

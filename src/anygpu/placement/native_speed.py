@@ -13,7 +13,7 @@ from anygpu.engines.codegen.nests.inspection import work_of
 from anygpu.engines.codegen.nests.schedule import nests
 from anygpu.engines.codegen.nests.steps import Nest
 from anygpu.engines.cpu.engine import CpuEngine, executable
-from anygpu.engines.numpy.engine import NumpyEngine
+from anygpu.engines.numpy.lowering import NumpyEngine
 from anygpu.errors import CannotCompile, DeviceFallback, MissingExtra
 from anygpu.hardware.device import Device
 from anygpu.plan.calibration import Calibration, NativeSpeed, assumed, assumed_speed

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
 from anygpu.base.units import bytes_from
-from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
+from anygpu.engines import ISOLATIONS_HERE, Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.preference import CPU, Power, Preference, prefer
 

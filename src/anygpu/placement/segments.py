@@ -21,7 +21,7 @@ import numpy as np
 from anygpu.array.deferred.layouts import Layout
 from anygpu.array.deferred.modes import ignores_warnings
 from anygpu.array.deferred.script import Form, Script, Structures
-from anygpu.base.digest import blake2b
+from anygpu.base.own_files import blake2b
 from anygpu.placement.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of, marks_on
 from anygpu.placement.known import PLAN, Known
 from anygpu.placement.native_site import NativeSite

@@ -17,11 +17,11 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 from anygpu.engines.catalogue import traits_of
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import CPU, Device
-from anygpu.program.costs import Cost, OperationClass
+from anygpu.program.graph import Cost, OperationClass
 
 #: Classes whose time goes with the operations that they do. That of all others goes with the bytes that they move.
 ARITHMETIC: frozenset[OperationClass] = frozenset({"transcendental", "contraction", "sort", "fourier", "linear"})

@@ -17,8 +17,7 @@ from anygpu.engines.codegen.templates.fourier import factors_of, smooth_length
 from anygpu.plan.calibration import amount_of
 from anygpu.plan.fusion import Kernel, is_wide, weight_of
 from anygpu.program import primitives as p
-from anygpu.program.costs import Cost, OperationClass, node_costs
-from anygpu.program.graph import Program
+from anygpu.program.graph import Cost, OperationClass, Program, node_costs
 
 
 def convolution_factor(op: p.Primitive) -> float:

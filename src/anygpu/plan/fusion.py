@@ -8,20 +8,15 @@ from typing import NamedTuple
 
 from anygpu.plan.calibration import amount_of
 from anygpu.program import primitives as p
-from anygpu.program.costs import OperationClass, node_costs
 from anygpu.program.dtypes import ITEMSIZE, KIND
-from anygpu.program.functions import FUNCTIONS
-from anygpu.program.graph import Program
+from anygpu.program.graph import OperationClass, Program, node_costs
 from anygpu.program.primitives import Primitive
 
 # -- the work of one kernel, as predictions count it
 
 
-_MOST_OF_INTEGERS = 3.0
 #: Choosing one of two values by itself, element by element, is hard to foresee for a processor.
 WEIGHT_OF_A_SELECTION = 4.0
-#: Transforms whose length has a large prime factor are convolutions of more than twice that length.
-_LARGE_PRIME, _WEIGHT_OF_A_PRIME = 50, 4.0
 
 
 class Kernel(NamedTuple):
@@ -46,20 +41,8 @@ class Kernel(NamedTuple):
 
 
 def weight_of(op: Primitive, spec: p.Spec, of_a_selection: float = 1.0) -> float:
-    if isinstance(op, p.Unary | p.Binary):
-        weight = FUNCTIONS[op.fn].weight
-        return weight if KIND[spec.dtype] in ("float", "complex") else min(weight, _MOST_OF_INTEGERS)
-    if isinstance(op, p.Fourier):
-        return _WEIGHT_OF_A_PRIME if _largest_prime(op.length) > _LARGE_PRIME else 1.0
-    return of_a_selection if isinstance(op, p.Select) else 1.0
-
-
-def _largest_prime(number: int) -> int:
-    """The largest prime factor."""
-    factor = 2
-    while factor * factor <= number:
-        number, factor = (number // factor, factor) if number % factor == 0 else (number, factor + 1)
-    return number
+    """How many times as long an operation takes as most of its class do; a selection as long as is given."""
+    return of_a_selection if isinstance(op, p.Select) else op.weight(spec.dtype)
 
 
 def is_wide(program: Program, position: int) -> bool:

@@ -17,9 +17,8 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.hardware.device import Device
 from anygpu.plan.calibration import ARITHMETIC, Calibration, Curve, Transfer, amount_of, assumed
-from anygpu.program.costs import OperationClass, node_cost
 from anygpu.program.dtypes import DType
-from anygpu.program.graph import Program, Recorder
+from anygpu.program.graph import OperationClass, Program, Recorder, node_cost
 from anygpu.program.primitives import (
     Binary,
     Broadcast,

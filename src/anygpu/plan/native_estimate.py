@@ -7,11 +7,10 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
-from anygpu.engines.codegen.nests.costs import PART
 from anygpu.engines.codegen.nests.inspection import work_of
 from anygpu.engines.codegen.nests.schedule import nests
-from anygpu.engines.codegen.nests.steps import HostStep, Nest, NestProgram
-from anygpu.engines.cpu.host_steps import threads_for
+from anygpu.engines.codegen.nests.steps import PART, HostStep, Nest, NestProgram
+from anygpu.engines.cpu.runtime import threads_for
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.plan.calibration import Calibration, NativeSpeed
 from anygpu.plan.fusion import Kernel, most_at_once, structure_of

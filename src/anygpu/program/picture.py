@@ -9,10 +9,9 @@ from html import escape
 from typing import NamedTuple
 
 from anygpu.base.printable import printable
-from anygpu.program.graph import Program
+from anygpu.program.graph import Program, constant_text, line_of, value_names
 from anygpu.program.layering import Arrangement, DrawnCurve, Item, Place, arrange
 from anygpu.program.primitives import Broadcast, Constant, Input, OperationClass
-from anygpu.program.text import constant_text, line_of, value_names
 
 #: A drawing of more nodes cannot be read, and the text can.
 MOST_NODES = 300

@@ -15,8 +15,8 @@ from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 
 if TYPE_CHECKING:
-    from anygpu.program.batching import Batched, Stack
     from anygpu.program.graph import Recorder
+    from anygpu.program.transforms import Batched, Stack
 
 __all__ = [
     "MAX_DIMENSIONS",
@@ -192,6 +192,10 @@ class Primitive(msgspec.Struct, frozen=True, array_like=True, tag=str.lower, for
     def most_read(self, result: int, inputs: Sequence[int]) -> int:
         """The most bytes that are read, when result and inputs have so many."""
         return sum(inputs)
+
+    def weight(self, dtype: DType) -> float:
+        """How many times as long an operation takes as most of its class do, when the result is of this type."""
+        return 1.0
 
     def in_single_precision(self) -> Primitive:
         """The same on 32-bit numbers: a type that is an attribute is narrowed."""

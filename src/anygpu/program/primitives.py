@@ -7,19 +7,17 @@ A primitive is defined, with all of its rules, by its family in `anygpu.program.
 
 from __future__ import annotations
 
-from anygpu.program.ops import contract, custom, elementwise, linear, movement, reduce, sort, source
-from anygpu.program.ops.contract import *
+from anygpu.program.ops import along_axis, custom, elementwise, linear, movement, source
+from anygpu.program.ops.along_axis import *
 from anygpu.program.ops.custom import *
 from anygpu.program.ops.elementwise import *
 from anygpu.program.ops.linear import *
 from anygpu.program.ops.movement import *
-from anygpu.program.ops.reduce import *
-from anygpu.program.ops.sort import *
 from anygpu.program.ops.source import *
 from anygpu.program.primitive import *
 from anygpu.program.primitive import Primitive as Primitive
 
-_FAMILIES = (source, elementwise, movement, reduce, contract, sort, linear, custom)
+_FAMILIES = (source, elementwise, movement, along_axis, linear, custom)
 
 PRIMITIVES: tuple[type[Primitive], ...] = tuple(
     each

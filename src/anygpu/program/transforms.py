@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from anygpu.errors import InvalidOption
+from anygpu.program import primitives as p
 from anygpu.program.dtypes import NARROWER, DType
-from anygpu.program.graph import Node, Program, Recorder
+from anygpu.program.functions import BinaryFunction, UnaryFunction
+from anygpu.program.graph import Line, Node, Program, Recorder
 from anygpu.program.ops.custom import Custom, with_references
 from anygpu.program.ops.elementwise import Cast
 from anygpu.program.ops.movement import Broadcast
 from anygpu.program.ops.source import Constant, Input, Iota, converted
-from anygpu.program.primitive import Made, Primitive, Spec
+from anygpu.program.primitive import Made, Primitive, Shape, Spec
 
 #: Computes one primitive on constants given as spec and bytes; `None` when it cannot, and then the node stays.
 Evaluate = Callable[[Primitive, list[tuple[Spec, bytes]]], bytes | None]
@@ -173,3 +177,92 @@ def _in_double_precision(op: Primitive) -> Primitive:
     if isinstance(op, Iota):
         return Iota(op.length, wide)
     return Cast(wide) if isinstance(op, Cast) else op
+
+
+# -- many calls of one program as one: the program with a new leading axis, for its inputs and its results
+#
+# Each primitive has one rule, `Primitive.batched`. A rule sees which inputs carry the new axis, always in front, and
+# gives a result that has it in front; what does not depend on the new axis stays as it is until something needs it.
+
+
+def vmap(program: Program, batched: Sequence[bool], size: int) -> Program:
+    """The program for `size` calls at once.
+
+    Inputs marked True have a new leading axis of length `size`, the others are the same for all calls. Every result
+    has the new axis, also one that is the same for all.
+    """
+    if len(batched) != program.input_count:
+        raise InvalidOption(f"vmap: {len(batched)} marks for a program of {program.input_count} inputs.")
+    if size < 0:
+        raise InvalidOption(f"vmap: {size} is not a number of calls.")
+    # What a user's kernel does with one more axis is known only of its reference.
+    program = with_references(program, None)
+    stack = Stack(size)
+    values: list[Batched] = []
+    for position, (op, inputs) in enumerate(program.nodes):
+        if isinstance(op, p.Input):
+            shape = (size, *op.shape) if batched[position] else op.shape
+            values.append(Batched(stack.recorder.input(Spec(shape, op.dtype)), bool(batched[position])))
+            continue
+        stack.line = program.lines[position]
+        given = [values[each] for each in inputs]
+        if any(each.stacked for each in given):
+            values.append(Batched(op.batched(stack, *given), True))
+        else:
+            values.append(Batched(stack.add(op, *(each.position for each in given)), False))
+    return stack.recorder.program([stack.lifted(values[output]) for output in program.outputs])
+
+
+class Batched(NamedTuple):
+    """A value of the new program."""
+
+    position: int
+    #: Whether it has the new axis.
+    stacked: bool
+
+
+class Stack:
+    """Records the new program, with what rules need again and again."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.recorder = Recorder()
+        self.line: Line | None = None
+
+    def add(self, op: Primitive, *inputs: int) -> int:
+        return self.recorder.add(op, *inputs, line=self.line)
+
+    def same_for_all(self, op: Primitive) -> Batched:
+        """A value without inputs, which no call changes."""
+        return Batched(self.add(op), False)
+
+    def shape(self, value: Batched) -> Shape:
+        """The shape without the new axis."""
+        shape = self.recorder.spec(value.position).shape
+        return shape[1:] if value.stacked else shape
+
+    def dtype(self, value: Batched) -> DType:
+        return self.recorder.spec(value.position).dtype
+
+    def lifted(self, value: Batched) -> int:
+        """With the new axis, repeated along it if need be."""
+        if value.stacked:
+            return value.position
+        return self.add(p.Broadcast((self.size, *self.shape(value))), value.position)
+
+    def unary(self, fn: UnaryFunction, x: int) -> int:
+        return self.add(p.Unary(fn), x)
+
+    def binary(self, fn: BinaryFunction, x: int, y: int) -> int:
+        return self.add(p.Binary(fn), x, y)
+
+    def full(self, shape: Shape, dtype: DType, data: bytes) -> int:
+        """One number, repeated to a shape."""
+        number = self.add(p.Constant((), dtype, data))
+        return self.add(p.Broadcast(shape), number) if shape else number
+
+    def to_front(self, position: int, axis: int) -> int:
+        if axis == 0:
+            return position
+        others = [each for each in range(len(self.recorder.spec(position).shape)) if each != axis]
+        return self.add(p.Permute((axis, *others)), position)

@@ -25,7 +25,7 @@ from anygpu.program.functions import (
     ScatterFunction,
 )
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.ops.contract import Attend
+from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import (
     LINEAR_PARTS,
     Argsort,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from anygpu.base.typing import HostArray
 from anygpu.base.units import bytes_from
+from anygpu.engines import ISOLATIONS_HERE, Isolation
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device

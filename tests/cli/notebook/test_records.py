@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.base.display import Listed
+from anygpu.base.events import Listed
 from anygpu.cli.notebook.outcomes import text_of
 from anygpu.cli.notebook.receipts import MOST_ROWS, Keeping, LastCalls, Notice, Said
 from anygpu.hardware.device import Device, Unavailable

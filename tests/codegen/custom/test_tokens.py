@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anygpu.engines.codegen.custom.expressions import evaluate
 from anygpu.engines.codegen.custom.preprocessing import preprocessed, with_defines
+from anygpu.engines.codegen.custom.reflected import evaluate
 from anygpu.engines.codegen.custom.tokens import Edit, Unreadable, edited, partners, tokens_of
 
 

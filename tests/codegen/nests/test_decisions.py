@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from anygpu.engines.codegen.index import Index
-from anygpu.engines.codegen.nests.costs import LoopEstimate, grain_of, lanes_of
 from anygpu.engines.codegen.nests.flat import subtrees
 from anygpu.engines.codegen.nests.roots import axis_variable, merged, pieces
 from anygpu.engines.codegen.nests.schedule import last_square
+from anygpu.engines.codegen.nests.steps import LoopEstimate, grain_of, lanes_of
 
 
 def test_axes_are_one_loop_where_all_positions_step_alike() -> None:

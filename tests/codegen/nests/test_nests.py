@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.engines.codegen.nests import costs
+from anygpu.engines.codegen.nests import steps
 from anygpu.engines.codegen.nests.inspection import to_text
 from anygpu.engines.codegen.nests.schedule import nests
 from anygpu.engines.codegen.nests.steps import HostStep, Nest, NestProgram
@@ -99,7 +99,7 @@ def test_a_large_sum_is_cut_into_subtrees() -> None:
 
 
 def test_a_reduction_over_rows_has_totals_of_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "PART", 500.0)
+    monkeypatch.setattr(steps, "PART", 500.0)
     found = scheduled(lambda x: (x.sum(axis=0), x.max(axis=0)), values(400, 40))
     first, combined = found.steps
     assert isinstance(first, Nest)

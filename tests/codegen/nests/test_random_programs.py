@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from anygpu.engines.codegen.nests import costs
+from anygpu.engines.codegen.nests import steps
 from anygpu.engines.codegen.nests.schedule import nests
 from anygpu.engines.numpy.lowering import run
 from anygpu.testing.random_programs import random_inputs, random_program
@@ -16,7 +16,7 @@ from tests.support.nest_interpreter import interpreted
 
 @pytest.mark.parametrize("first", range(0, 240, 20))
 def test_nests_compute_what_numpy_computes(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "PART", 60.0 if first % 40 else 1e5)
+    monkeypatch.setattr(steps, "PART", 60.0 if first % 40 else 1e5)
     for seed in range(first, first + 20):
         program = random_program(seed, max_elements=400)
         inputs = random_inputs(program, random.Random(seed))
@@ -34,7 +34,7 @@ def test_nests_compute_what_numpy_computes(first: int, monkeypatch: pytest.Monke
     ],
 )
 def test_programs_that_were_once_computed_wrongly(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "PART", 1060.0)
+    monkeypatch.setattr(steps, "PART", 1060.0)
     program = random_program(seed, max_elements=3400)
     inputs = random_inputs(program, random.Random(seed))
     got = interpreted(nests(program), program, inputs)

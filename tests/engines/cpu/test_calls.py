@@ -23,10 +23,9 @@ from anygpu.engines.codegen.nests import steps
 from anygpu.engines.cpu import compiler, runtime
 from anygpu.engines.cpu import engine as executable_module
 from anygpu.engines.cpu.engine import CpuExecutable
-from anygpu.engines.cpu.host_steps import HostSteps, first_positions, first_that_is_read
 from anygpu.engines.cpu.pool import HAS_NATIVE_THREADS, wanted_threads
 from anygpu.engines.cpu.run_plan import layout_of
-from anygpu.engines.cpu.runtime import native_runtime
+from anygpu.engines.cpu.runtime import HostSteps, first_positions, first_that_is_read, native_runtime
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.errors import CannotCompile, InvalidOption, InvalidProgram
 from anygpu.program.graph import Node

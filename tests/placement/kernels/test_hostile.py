@@ -12,7 +12,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.errors import AnyGPUError
-from anygpu.placement.kernels.sandbox import trials
+from anygpu.placement.kernels.first_use import trials
 from benchmarks.hostile_kernels import (
     ENGINES,
     TRAPS,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.placement.kernels.sandbox import trials
+from anygpu.placement.kernels.first_use import trials
 from anygpu.program.ops.custom import Custom, Language
 
 ENGINE: dict[Language, str] = {"wgsl": "webgpu", "opencl": "opencl"}

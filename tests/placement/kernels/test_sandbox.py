@@ -11,7 +11,7 @@ import pytest
 from anygpu.array.trace.tracing import record
 from anygpu.errors import DeviceHung, DeviceUnavailable
 from anygpu.hardware.device import Device
-from anygpu.placement.kernels.sandbox import Sandboxes, trials_of_its_own
+from anygpu.placement.kernels.first_use import Sandboxes, trials_of_its_own
 from anygpu.program.primitives import Spec
 from anygpu.workers.device_arrays.registry import registry
 

@@ -17,6 +17,12 @@ from anygpu.program.dtypes import COMPLEX_OF, KIND, DType
 from anygpu.program.functions import FourierFunction
 from anygpu.program.primitives import Concatenate, Fourier, Iota, Pad, Slice, Spec
 
+#: Exported by `anygpu.fft`.
+__all__ = [
+    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "irfft",
+    "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
+]  # fmt: skip
+
 Norm = Literal["backward", "ortho", "forward"] | None
 
 #: A Hermitian transform is a real one in the other direction, and so is its scale.

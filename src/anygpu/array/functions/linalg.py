@@ -19,10 +19,18 @@ from anygpu.array.core.expression import Value, active_tracer, compute
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
 from anygpu.array.functions import matrices, products
-from anygpu.array.functions.contraction import diagonal_path, follow
+from anygpu.array.functions.matrices import diagonal_path, follow
 from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, promote
 from anygpu.program.functions import LinearFunction
 from anygpu.program.primitives import Linear, Permute, Reduce, Slice, product
+
+#: Exported by `anygpu.linalg`.
+__all__ = [
+    "EigResult", "EighResult", "LinAlgError", "QRResult", "SVDResult", "SlogdetResult", "cholesky", "cond", "cross",
+    "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "matmul", "matrix_norm", "matrix_power",
+    "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve", "svd",
+    "svdvals", "tensordot", "tensorinv", "tensorsolve", "trace", "vecdot", "vector_norm",
+]  # fmt: skip
 
 LinAlgError = np.linalg.LinAlgError
 

@@ -14,7 +14,7 @@ from anygpu.array.core.call_notes import without_axes
 from anygpu.array.core.expression import Value, is_ordered
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
-from anygpu.array.functions.contraction import (
+from anygpu.array.functions.matrices import (
     Labelled,
     Labels,
     diagonal_path,

@@ -390,6 +390,11 @@ def record(
     return in_single_precision(program) if precision == "float32" else program
 
 
+def trace_small() -> Traced | NotTraceable:
+    """Trace a small function, which loads the modules that tracing loads when it first meets an operation."""
+    return trace(lambda x: (np.exp(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
+
+
 def trace(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anygpu.array.core.array import Array
-from anygpu.base.display import Listed
+from anygpu.base.events import Listed
 from anygpu.base.markup import (
     BLUE,
     GREY,
@@ -40,9 +40,8 @@ from anygpu.cli.notebook.receipts import receipt_body
 from anygpu.hardware.device import Device, State
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.inventory import Finding, all_facts, explained, in_a_few_words, memory_of, more_words
-from anygpu.program.graph import Program
+from anygpu.program.graph import Program, to_text
 from anygpu.program.picture import to_svg
-from anygpu.program.text import to_text
 from anygpu.store.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ WRITTEN = (
     ("anygpu.observe.statistics", "Summary"),
     ("anygpu.hardware.device", "Device"),
     ("anygpu.hardware.diagnosis", "Diagnosis"),
-    ("anygpu.base.display", "Listed"),
+    ("anygpu.base.events", "Listed"),
 )
 
 

@@ -7,13 +7,20 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from anygpu.engines.codegen.accessors import TemplateKernel, VectorAccessor, load_function, store_function
 from anygpu.engines.codegen.dialects.printer import Printer
 from anygpu.engines.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.engines.codegen.elementwise import narrowed
 from anygpu.engines.codegen.index import ZERO, Index, flat, unflat
 from anygpu.engines.codegen.kernel import Kernel
-from anygpu.engines.codegen.kernel_builder import KernelBuilder, printer, store
+from anygpu.engines.codegen.kernel_builder import (
+    KernelBuilder,
+    TemplateKernel,
+    VectorAccessor,
+    load_function,
+    printer,
+    store,
+    store_function,
+)
 from anygpu.engines.codegen.kernel_ir import Function
 from anygpu.engines.codegen.lower import Lowering, Value
 from anygpu.engines.codegen.target import Target, compute_type
@@ -22,7 +29,7 @@ from anygpu.engines.codegen.templates.attention import AttentionSizes, Attention
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.ops.contract import Attend
+from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import (
     Binary,
     Broadcast,

@@ -12,16 +12,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.engines.codegen.accessors import TemplateKernel, VectorAccessor, load_function, store_function
 from anygpu.engines.codegen.dialects.printer import Printer
-from anygpu.engines.codegen.dialects.vector_syntax import EXACT
-from anygpu.engines.codegen.dialects.vector_text import replaced
+from anygpu.engines.codegen.dialects.vector_text import EXACT, replaced
 from anygpu.engines.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.engines.codegen.grouping import Group
 from anygpu.engines.codegen.index import ZERO, Index, flat, strides, unflat, variable
 from anygpu.engines.codegen.index import IndexVariable as Counter
 from anygpu.engines.codegen.kernel import Kernel
-from anygpu.engines.codegen.kernel_builder import KernelBuilder, printer
+from anygpu.engines.codegen.kernel_builder import (
+    KernelBuilder,
+    TemplateKernel,
+    VectorAccessor,
+    load_function,
+    printer,
+    store_function,
+)
 from anygpu.engines.codegen.kernel_ir import Buffer, Function, Let, Load, Name
 from anygpu.engines.codegen.lower import Lowering, Positions, Value, contract_positions
 from anygpu.engines.codegen.materialise import is_row_reduction, is_short

@@ -37,7 +37,7 @@ from anygpu.engines.codegen.kernel_ir import (
 from anygpu.engines.codegen.target import COMPUTE, ComputeType, components, compute_type, part_of
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, number_from
 from anygpu.program.functions import ReduceFunction
-from anygpu.program.graph import Program
+from anygpu.program.graph import Program, value_names
 from anygpu.program.primitives import (
     Binary,
     Broadcast,
@@ -64,7 +64,6 @@ from anygpu.program.primitives import (
     free_axes,
     product,
 )
-from anygpu.program.text import value_names
 
 Value = tuple[Expr, ...]
 Positions = tuple[Index, ...]

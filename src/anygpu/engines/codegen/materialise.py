@@ -10,8 +10,8 @@ from anygpu.engines.codegen.lower import single_value
 from anygpu.engines.codegen.target import Target, components, is_narrow
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
-from anygpu.program.ops.contract import Attend
 from anygpu.program.ops.custom import Custom
+from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import (
     Concatenate,
     Constant,

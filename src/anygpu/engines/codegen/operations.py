@@ -6,12 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from anygpu.engines.codegen.accessors import buffers_of, load_function, store_function, texts_of
 from anygpu.engines.codegen.dialects.printer import Filled
 from anygpu.engines.codegen.elementwise import converted, narrowed
 from anygpu.engines.codegen.index import Index, flat, unflat
 from anygpu.engines.codegen.kernel import Kernel
-from anygpu.engines.codegen.kernel_builder import KernelBuilder, body_of, printer
+from anygpu.engines.codegen.kernel_builder import (
+    KernelBuilder,
+    body_of,
+    buffers_of,
+    load_function,
+    printer,
+    store_function,
+    texts_of,
+)
 from anygpu.engines.codegen.kernel_ir import (
     Apply,
     Buffer,
@@ -26,7 +33,7 @@ from anygpu.engines.codegen.kernel_ir import (
 )
 from anygpu.engines.codegen.lower import Lowering, Value
 from anygpu.engines.codegen.target import NARROWED, STORED, ComputeType, components, compute_type
-from anygpu.engines.codegen.templates import fourier, scan, scatter, sort
+from anygpu.engines.codegen.templates import fourier, scatter, sort
 from anygpu.engines.codegen.templates.stages import Stage, Stages, Temporary, fill
 from anygpu.program.dtypes import ITEMSIZE, DType
 from anygpu.program.primitives import Argsort, Fourier, Scan, Scatter, Search, Sort, product
@@ -138,7 +145,7 @@ def _scan(builder: KernelBuilder, node: int, op: Scan) -> tuple[Stages, Ends]:
     rows, length = spec.size // spec.shape[op.axis], spec.shape[op.axis]
     # A partial result that overflows a narrow type stays infinite, as in NumPy.
     narrow = NARROWED.get(spec.dtype) if spec.dtype in ("float16", "bfloat16") else None
-    described = scan.stages(builder.target, rows, length, op.fn, types, name=f"scan_{node}", narrowed=narrow)
+    described = sort.scan_stages(builder.target, rows, length, op.fn, types, name=f"scan_{node}", narrowed=narrow)
     return described, _row_ends(builder, node, source, op.axis, types, types)
 
 
@@ -148,7 +155,7 @@ def _sort(builder: KernelBuilder, node: int, op: Sort | Argsort) -> tuple[Stages
     types = carried(spec.dtype)
     rows, length = spec.size // spec.shape[op.axis], spec.shape[op.axis]
     positions = isinstance(op, Argsort)
-    described = sort.stages(builder.target, rows, length, types, positions=positions, name=f"sort_{node}")
+    described = sort.sort_stages(builder.target, rows, length, types, positions=positions, name=f"sort_{node}")
     result: Sequence[ComputeType] = ("i32",) if positions else types
     return described, _row_ends(builder, node, source, op.axis, types, result)
 

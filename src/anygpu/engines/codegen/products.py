@@ -6,14 +6,23 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
-from anygpu.engines.codegen.accessors import Put, TemplateKernel, VectorAccessor, load_function, store_function
 from anygpu.engines.codegen.dialects.printer import Printer
 from anygpu.engines.codegen.dialects.wgsl import WGSLPrinter, WGSLVectors
 from anygpu.engines.codegen.elementwise import narrowed
 from anygpu.engines.codegen.grouping import Group, from_order
 from anygpu.engines.codegen.index import Index, flat, unflat, variable
 from anygpu.engines.codegen.kernel import Kernel
-from anygpu.engines.codegen.kernel_builder import KernelBuilder, leave_beyond, printer, store
+from anygpu.engines.codegen.kernel_builder import (
+    KernelBuilder,
+    Put,
+    TemplateKernel,
+    VectorAccessor,
+    leave_beyond,
+    load_function,
+    printer,
+    store,
+    store_function,
+)
 from anygpu.engines.codegen.kernel_ir import (
     Apply,
     Assign,

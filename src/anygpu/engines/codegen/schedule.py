@@ -27,8 +27,8 @@ from anygpu.engines.codegen.templates.convolution import ConvolutionTiling as Di
 from anygpu.engines.codegen.templates.matmul import Tiling
 from anygpu.program.dtypes import ITEMSIZE, KIND
 from anygpu.program.graph import Node, Program
-from anygpu.program.ops.contract import Attend
 from anygpu.program.ops.custom import Custom
+from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import (
     Binary,
     Broadcast,

@@ -13,10 +13,9 @@ import numpy as np
 from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.kernel import RESULT
 from anygpu.engines.cpu.compiler import compiled_program
-from anygpu.engines.cpu.host_steps import first_that_is_read
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program, loaded
 from anygpu.engines.cpu.run_plan import HostRun, NativeProgram, RunPlan, can_call, exports_of, layout_of, segments_of
-from anygpu.engines.cpu.runtime import native_runtime, python_function
+from anygpu.engines.cpu.runtime import first_that_is_read, native_runtime, python_function
 from anygpu.engines.disk_cache import version_of
 from anygpu.engines.host_arrays import HostArrays, ProgramCache, numpy_dtype, raise_broken
 from anygpu.engines.numpy import lowering

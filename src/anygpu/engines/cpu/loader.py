@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from anygpu.base.cache_location import cache_location
-from anygpu.base.digest import blake2b
+from anygpu.base.own_files import blake2b
 from anygpu.base.version import __version__
 from anygpu.engines.cpu import compile_child
 from anygpu.engines.cpu.compiler import compiled, described_host

@@ -12,7 +12,7 @@ from jax import Array, lax
 from anygpu.engines.jax.elementwise import LOWER, JaxSite, complex_ordering, hidden
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import KIND
-from anygpu.program.ops.contract import Attend
+from anygpu.program.ops.linear import Attend
 
 #: Up to so many neighbours, windows are slices side by side, which XLA fuses; beyond, they are gathered.
 _SLICED_WINDOWS = 32

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
+from anygpu.engines.host_arrays import HostArrays
+from anygpu.engines.protocol import verified
 from anygpu.errors import Unsupported
+from anygpu.hardware.device import Device, Unavailable, VerifiedType
 from anygpu.program import primitives as p
-from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import KIND, REAL_PART
 from anygpu.program.functions import FUNCTIONS
-from anygpu.program.graph import Program
-from anygpu.program.ops.contract import Attend
+from anygpu.program.graph import Program, last_uses
 from anygpu.program.ops.custom import Custom, reference_of, with_references
+from anygpu.program.ops.linear import Attend
 
 # -- attention
 
@@ -366,3 +368,28 @@ def evaluate_constant(op: p.Primitive, constants: Sequence[tuple[p.Spec, bytes]]
         return run_node(op, inputs).tobytes()
     except (ValueError, IndexError, ArithmeticError):
         return None
+
+
+# -- numPy: the reference and the floor. It is always there
+
+
+class NumpyEngine(HostArrays):
+    name: ClassVar[str] = "numpy"
+
+    def discover(self) -> list[Device | Unavailable]:
+        return [self._processor("NumPy " + np.__version__)]
+
+    def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
+            return np.asarray(values * values + np.asarray(3, dtype) * values)
+
+        return verified(device, compute, deep=deep)
+
+    def compile(self, program: Program, device: Device) -> Program:
+        return program
+
+    def execute(self, executable: Program, buffers: Sequence[HostArray]) -> list[HostArray]:
+        return run(executable, buffers)
+
+    def close(self) -> None:
+        pass

@@ -11,7 +11,7 @@ import torch
 from anygpu.engines.torch.site import HELD, LOWER, STAND_IN, TORCH, Site, Step, has_stand_in, ordered, widened
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import KIND, DType
-from anygpu.program.ops.contract import Attend
+from anygpu.program.ops.linear import Attend
 
 
 @LOWER.rule(p.Iota)

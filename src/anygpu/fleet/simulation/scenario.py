@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from anygpu.engines.isolation import Isolation
+from anygpu.engines import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.machine import Machine, machine_of

@@ -11,16 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import LOWER, run_node
 from anygpu.placement.agreement import along_axes as along_axes  # which adds to BOUNDS
 from anygpu.placement.agreement.elementwise import BOUNDS, Bound, filled, or_none
 from anygpu.program import primitives as p
-from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import FUNCTIONS
-from anygpu.program.graph import Program
+from anygpu.program.graph import Program, last_uses
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.ops.custom import Custom, with_references
 

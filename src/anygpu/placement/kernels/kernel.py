@@ -24,11 +24,10 @@ from anygpu.engines.codegen.custom.lowering import reflect
 from anygpu.errors import DeviceUnavailable, InvalidOption, Unsupported
 from anygpu.placement.executing import ask, is_executing
 from anygpu.placement.kernels.arguments import Given, Grid, Number, Results, call_like, call_text, given_to
-from anygpu.placement.kernels.first_use import FirstUse, device_for, engines_for
+from anygpu.placement.kernels.first_use import FirstUse, device_for, engines_for, trials
 from anygpu.placement.kernels.launching import Launcher, Tolerance, result_of
-from anygpu.placement.kernels.sandbox import trials
 from anygpu.program.ops.custom import SPOKEN, Language, Parameter, Three
-from anygpu.receipts.fallback_warnings import warn_fallback
+from anygpu.receipts.receipt import warn_fallback
 
 if TYPE_CHECKING:
     from anygpu.hardware.device import Device

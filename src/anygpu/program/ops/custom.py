@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from anygpu.base.digest import blake2b
+from anygpu.base.own_files import blake2b
 from anygpu.base.printable import printable
 from anygpu.errors import InvalidProgram
-from anygpu.program.costs import program_cost
 from anygpu.program.dtypes import DType
-from anygpu.program.graph import Program, Recorder
+from anygpu.program.graph import Program, Recorder, program_cost
 from anygpu.program.ops.source import Input
 from anygpu.program.primitive import (
     PassedAxes,
@@ -32,7 +31,7 @@ from anygpu.program.primitive import (
 )
 
 if TYPE_CHECKING:
-    from anygpu.program.batching import Batched, Stack
+    from anygpu.program.transforms import Batched, Stack
 
 __all__ = ["Custom"]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import KIND, NARROWER, DType, holds_every_value
 from anygpu.program.functions import (
+    FUNCTIONS,
     SILENT,
     TRANSCENDENTAL,
     BinaryFunction,
@@ -34,10 +35,13 @@ from anygpu.program.primitive import (
 )
 
 if TYPE_CHECKING:
-    from anygpu.program.batching import Batched, Stack
     from anygpu.program.graph import Recorder
+    from anygpu.program.transforms import Batched, Stack
 
 __all__ = ["Binary", "Cast", "Select", "Unary"]
+
+#: The most that a function of integers weighs.
+_MOST_OF_INTEGERS = 3.0
 
 
 class Elementwise(Primitive, frozen=True):
@@ -62,15 +66,10 @@ class Elementwise(Primitive, frozen=True):
         return self, on_lines(inputs)
 
 
-class Unary(Elementwise, frozen=True):
-    """A function of one value, element by element."""
+class _Function(Elementwise, frozen=True):
+    """The rules that follow from the row of a function in `FUNCTIONS`."""
 
-    fn: UnaryFunction
-
-    def infer(self, *inputs: Spec) -> Spec:
-        require_inputs(self, inputs, 1)
-        (x,) = inputs
-        return Spec(x.shape, unary_dtype(self.fn, x.dtype))
+    fn: UnaryFunction | BinaryFunction
 
     @property
     def operation_class(self) -> OperationClass:
@@ -79,6 +78,21 @@ class Unary(Elementwise, frozen=True):
     @property
     def may_raise_flags(self) -> bool:
         return self.fn not in SILENT
+
+    def weight(self, dtype: DType) -> float:
+        weight = FUNCTIONS[self.fn].weight
+        return weight if KIND[dtype] in ("float", "complex") else min(weight, _MOST_OF_INTEGERS)
+
+
+class Unary(_Function, frozen=True):
+    """A function of one value, element by element."""
+
+    fn: UnaryFunction
+
+    def infer(self, *inputs: Spec) -> Spec:
+        require_inputs(self, inputs, 1)
+        (x,) = inputs
+        return Spec(x.shape, unary_dtype(self.fn, x.dtype))
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
         """Functions that undo themselves; changing the sign twice rounds nothing."""
@@ -90,7 +104,7 @@ class Unary(Elementwise, frozen=True):
         return None
 
 
-class Binary(Elementwise, frozen=True):
+class Binary(_Function, frozen=True):
     """A function of two values of one shape and type, element by element."""
 
     fn: BinaryFunction
@@ -101,14 +115,6 @@ class Binary(Elementwise, frozen=True):
         if x.shape != y.shape:
             raise InvalidProgram(f"{self.fn}: the shapes {x.shape} and {y.shape} differ; broadcast one of them first.")
         return Spec(x.shape, binary_dtype(self.fn, x.dtype, y.dtype))
-
-    @property
-    def operation_class(self) -> OperationClass:
-        return "transcendental" if self.fn in TRANSCENDENTAL else "elementwise"
-
-    @property
-    def may_raise_flags(self) -> bool:
-        return self.fn not in SILENT
 
 
 class Select(Elementwise, frozen=True):

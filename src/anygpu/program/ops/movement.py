@@ -32,8 +32,8 @@ from anygpu.program.primitive import (
 )
 
 if TYPE_CHECKING:
-    from anygpu.program.batching import Batched, Stack
     from anygpu.program.graph import Recorder
+    from anygpu.program.transforms import Batched, Stack
 
 __all__ = ["Broadcast", "Concatenate", "Flip", "Pad", "Permute", "Reshape", "Slice", "Update", "Windows"]
 

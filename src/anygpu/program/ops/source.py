@@ -22,8 +22,8 @@ from anygpu.program.primitive import (
 )
 
 if TYPE_CHECKING:
-    from anygpu.program.batching import Batched, Stack
     from anygpu.program.graph import Recorder
+    from anygpu.program.transforms import Batched, Stack
 
 __all__ = ["Constant", "Input", "Iota"]
 

@@ -17,7 +17,7 @@ from anygpu.program import primitives as p
 from anygpu.program.dtypes import DTYPES, KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.functions import BINARY, COMPARISONS, UNARY, binary_dtype, unary_dtype
 from anygpu.program.graph import Program
-from anygpu.program.ops.contract import Attend
+from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import Primitive, Shape, Spec, product
 from anygpu.testing.random_programs.intervals import (
     POWER,

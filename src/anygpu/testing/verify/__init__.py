@@ -22,8 +22,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from anygpu.base.typing import HostArray
+from anygpu.engines import Isolation
 from anygpu.engines.catalogue import entry_of
-from anygpu.engines.isolation import Isolation
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AllocationError, Unsupported
 from anygpu.hardware.device import Device

@@ -7,10 +7,16 @@ from functools import lru_cache
 
 import msgspec
 
-from anygpu.engines.codegen.custom.expressions import ConstantNumber
 from anygpu.engines.codegen.custom.opencl_guarding import prepared_opencl
 from anygpu.engines.codegen.custom.opencl_reflection import reflected_opencl
-from anygpu.engines.codegen.custom.reflected import Length, Prepared, Reflected, ScalarParameter, number_words
+from anygpu.engines.codegen.custom.reflected import (
+    ConstantNumber,
+    Length,
+    Prepared,
+    Reflected,
+    ScalarParameter,
+    number_words,
+)
 from anygpu.engines.codegen.custom.tokens import Unreadable, first_tokens
 from anygpu.engines.codegen.custom.wgsl_kernels import prepared_wgsl, reflected_wgsl
 from anygpu.engines.codegen.kernel import Binding, Check, Kernel, Own, Start

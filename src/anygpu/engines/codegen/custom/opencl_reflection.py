@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from anygpu.engines.codegen.custom import opencl_text
-from anygpu.engines.codegen.custom.expressions import ConstantNumber, evaluate_exactly
 from anygpu.engines.codegen.custom.opencl_text import TYPES, OpenCLFunction, Text
 from anygpu.engines.codegen.custom.preprocessing import with_defines
-from anygpu.engines.codegen.custom.reflected import Length, Reflected, ScalarParameter
+from anygpu.engines.codegen.custom.reflected import ConstantNumber, Length, Reflected, ScalarParameter, evaluate_exactly
 from anygpu.engines.codegen.custom.tokens import Unreadable, words_in
 from anygpu.program.dtypes import ITEMSIZE, DType
 from anygpu.program.functions import BINARY, FUNCTIONS, TESTS, UNARY

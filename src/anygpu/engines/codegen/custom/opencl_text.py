@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from anygpu.engines.codegen.custom.expressions import ConstantNumber, evaluate_exactly
 from anygpu.engines.codegen.custom.preprocessing import preprocessed
+from anygpu.engines.codegen.custom.reflected import ConstantNumber, evaluate_exactly
 from anygpu.engines.codegen.custom.tokens import KernelToken, Unreadable, partners, separated, words_in
 from anygpu.program.dtypes import ITEMSIZE, DType
 

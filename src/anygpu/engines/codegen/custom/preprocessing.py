@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anygpu.engines.codegen.custom.expressions import CONDITIONS, ConstantNumber, evaluate, evaluate_exactly
+from anygpu.engines.codegen.custom.reflected import CONDITIONS, ConstantNumber, evaluate, evaluate_exactly
 from anygpu.engines.codegen.custom.tokens import MOST_TOKENS, Edit, KernelToken, Unreadable, edited, tokens_of
 
 _DEEPEST = 100

@@ -4,14 +4,325 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
-from anygpu.engines.codegen.custom.expressions import ConstantNumber
+from anygpu.engines.codegen.custom.tokens import KernelToken, Unreadable
 from anygpu.program.ops.custom import Language, Parameter, Scalar, Three
+
+# -- constant expressions of kernels, worked out: sizes of groups and arrays, and what the preprocessor compares
+
+
+ConstantNumber = int | float | bool
+
+_LEVELS: tuple[tuple[str, ...], ...] = (
+    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"),
+    ("*", "/", "%"),
+)  # fmt: skip
+_JOINED = {("<", "<"): "<<", (">", ">"): ">>", ("<", "="): "<=", (">", "="): ">="}
+_WHOLE = ("i32", "u32", "i64", "u64", "int", "uint", "long", "ulong", "size_t", "short", "ushort", "char", "uchar")
+_REAL = ("f32", "f16", "f64", "float", "double", "half")
+_LARGEST = 1 << 64
+_DEEPEST = 100
+
+#: Whole numbers that every language of kernels computes with alike, whatever their types: where each number, each
+#: constant and each intermediate result is among them, nothing wraps, no sign is lost and no comparison turns round.
+PLAIN = range(1 << 31)
+#: Whole numbers of the preprocessor, which has one signed and one unsigned type.
+CONDITIONS = range(-(1 << 63), 1 << 63)
+_WHOLE_NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:[uU]?[lL]{0,2}|[lL]{1,2}[uU]|[iI])")
+
+
+def evaluate(tokens: Sequence[KernelToken], known: Mapping[str, ConstantNumber]) -> ConstantNumber:
+    """The value. Names that are not known, and everything that is no plain arithmetic, are `Unreadable`."""
+    return _Evaluation(tokens, known, None).value()
+
+
+def evaluate_exactly(tokens: Sequence[KernelToken], known: Mapping[str, ConstantNumber], within: range = PLAIN) -> int:
+    """The value that a compiler finds, too: what depends on the types of a language is `Unreadable`."""
+    return int(_Evaluation(tokens, known, within).value())
+
+
+def number_of(token: KernelToken) -> ConstantNumber:
+    """The value of a literal, with the suffixes of its language."""
+    text = token.text.lower().replace("'", "")
+    try:
+        if text.startswith("0x"):
+            if "p" in text or "." in text:
+                return float.fromhex(text.rstrip("fhl"))
+            return int(text.rstrip("uil"), 16)
+        plain = text.rstrip("uilfhn")
+        if any(each in plain for each in ".e") or text[-1] in "fh":
+            return float(plain)
+        # A C compiler reads a leading zero as octal.
+        return int(plain, 8) if len(plain) > 1 and plain.startswith("0") else int(plain)
+    except (ValueError, OverflowError):
+        raise Unreadable(f"{token.text} is not a number that a constant can have.", token) from None
+
+
+class _Evaluation:
+    """Evaluates one constant expression by recursive descent over its tokens."""
+
+    def __init__(
+        self, tokens: Sequence[KernelToken], known: Mapping[str, ConstantNumber], within: range | None
+    ) -> None:
+        self.tokens = _joined(tokens)
+        self.known = known
+        self.within = within
+        self.at = 0
+        self.depth = 0
+        #: A number without a sign, and whether one is below 0: a compiler turns the second into the first.
+        self.unsigned: KernelToken | None = None
+        self.is_negative = False
+
+    def value(self) -> ConstantNumber:
+        if not self.tokens:
+            raise Unreadable("a value is missing here.")
+        result = self._choice()
+        if self.at < len(self.tokens):
+            raise Unreadable("this is not a constant expression.", self.tokens[self.at])
+        if self.unsigned is not None and self.is_negative:
+            raise _by_type(self.unsigned)
+        return result
+
+    def _kept(self, value: ConstantNumber, at: KernelToken) -> ConstantNumber:
+        """The value, if it is one that a compiler finds, too."""
+        if self.within is None:
+            return value
+        if isinstance(value, float) or int(value) not in self.within:
+            raise _by_type(at)
+        self.is_negative |= value < 0
+        return value
+
+    def _text(self) -> str:
+        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
+
+    def _here(self) -> KernelToken:
+        return self.tokens[min(self.at, len(self.tokens) - 1)]
+
+    def _choice(self) -> ConstantNumber:
+        condition = self._level(0)
+        if self._text() != "?":
+            return condition
+        self.at += 1
+        yes = self._choice()
+        self._expect(":")
+        no = self._choice()
+        return yes if condition else no
+
+    def _level(self, level: int) -> ConstantNumber:
+        """Evaluates binary operators of this precedence, which associate to the left."""
+        if level == len(_LEVELS):
+            return self._unary()
+        left = self._level(level + 1)
+        while self._text() in _LEVELS[level]:
+            operator = self._here()
+            self.at += 1
+            right = self._level(level + 1)
+            if self.within is not None and operator.text in ("<<", ">>"):
+                most = self.within.stop.bit_length() - 1
+                if left < 0 or not 0 <= right < most:
+                    raise _by_type(operator)
+            left = self._kept(_applied(operator, left, right), operator)
+        return left
+
+    def _unary(self) -> ConstantNumber:
+        """Evaluates a value with its sign, `!` or `~` before it; nesting is bounded."""
+        operator = self._here()
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise Unreadable("this expression is nested too deeply.", operator)
+        try:
+            if self._text() not in ("-", "+", "!", "~"):
+                return self._single()
+            self.at += 1
+            operand = self._unary()
+        finally:
+            self.depth -= 1
+        match operator.text:
+            case "-":
+                return self._kept(-operand, operator)
+            case "+":
+                return operand
+            case "!":
+                return not operand
+        if isinstance(operand, float):
+            raise Unreadable("~ takes a whole number.", operator)
+        return self._kept(~int(operand), operator)
+
+    def _single(self) -> ConstantNumber:
+        """Evaluates a number, a named constant, a call or an expression in parentheses."""
+        if self.at >= len(self.tokens):
+            raise Unreadable("a value is missing here.", self._here())
+        token = self._here()
+        self.at += 1
+        if token.kind == "number":
+            if self.within is not None and _WHOLE_NUMBER.fullmatch(token.text) is None:
+                raise _by_type(token)
+            if token.text[-1] in "uU" or token.text.lower().endswith(("ul", "ull")):
+                self.unsigned = token
+            return self._kept(number_of(token), token)
+        if token.text == "(":
+            if self._text() in (*_WHOLE, *_REAL) and self._after() == ")":
+                if self.within is not None:
+                    raise _by_type(token)
+                cast = self._text()
+                self.at += 2
+                return _cast(cast, self._unary(), token)
+            value = self._choice()
+            self._expect(")")
+            return value
+        if token.kind == "name":
+            if token.text in ("true", "false"):
+                return token.text == "true"
+            if token.text in self.known:
+                return self._kept(self.known[token.text], token)
+            if token.text in (*_WHOLE, *_REAL, "bool", "min", "max") and self._text() == "(":
+                return self._call(token)
+        raise Unreadable(f"{token.text} is not a constant that is known here.", token)
+
+    def _after(self) -> str:
+        return self.tokens[self.at + 1].text if self.at + 1 < len(self.tokens) else ""
+
+    def _call(self, function: KernelToken) -> ConstantNumber:
+        """Evaluates a built-in function of constants, such as `min`, or a conversion to a type."""
+        self._expect("(")
+        values = [self._choice()]
+        while self._text() == ",":
+            self.at += 1
+            if self._text() == ")":
+                break
+            values.append(self._choice())
+        self._expect(")")
+        if function.text in ("min", "max"):
+            return min(values) if function.text == "min" else max(values)
+        if len(values) != 1:
+            raise Unreadable(f"{function.text} takes one value here.", function)
+        return self._kept(_cast(function.text, values[0], function), function)
+
+    def _expect(self, text: str) -> None:
+        if self._text() != text:
+            raise Unreadable(f"{text} is missing here.", self._here())
+        self.at += 1
+
+
+def _by_type(at: KernelToken) -> Unreadable:
+    return Unreadable(
+        f"the value of this depends on the types of the language, at {at.text!r}. Write the number itself.", at
+    )
+
+
+def _joined(tokens: Sequence[KernelToken]) -> list[KernelToken]:
+    """Joins the halves of shifts and comparisons, which are single tokens in WGSL."""
+    result: list[KernelToken] = []
+    for token in tokens:
+        if result:
+            last = result[-1]
+            both = _JOINED.get((last.text, token.text))
+            if both is not None and last.stop == token.start:
+                result[-1] = last._replace(text=both)
+                continue
+        result.append(token)
+    return result
+
+
+def _cast(type: str, value: ConstantNumber, at: KernelToken) -> ConstantNumber:
+    if type == "bool":
+        return bool(value)
+    if type in _REAL:
+        return float(value)
+    try:
+        return int(value)
+    except (ValueError, OverflowError):
+        raise Unreadable(f"{value} is not a whole number.", at) from None
+
+
+def _applied(operator: KernelToken, left: ConstantNumber, right: ConstantNumber) -> ConstantNumber:
+    """The result of a binary operator; raises `Unreadable` at the operator for a division by zero or an overflow."""
+    fractional = isinstance(left, float) or isinstance(right, float)
+    try:
+        result = (
+            _fractional(operator, float(left), float(right)) if fractional else _whole(operator, int(left), int(right))
+        )
+    except (ZeroDivisionError, OverflowError, ValueError):
+        raise Unreadable("this has no value that a kernel could use.", operator) from None
+    if isinstance(result, int) and not -_LARGEST < result < _LARGEST:
+        raise Unreadable("this is larger than any number that a kernel has.", operator)
+    return result
+
+
+def _compared(text: str, left: float, right: float) -> bool | None:
+    """The result of a comparison, or None if the operator is none."""
+    match text:
+        case "==":
+            return left == right
+        case "!=":
+            return left != right
+        case "<":
+            return left < right
+        case ">":
+            return left > right
+        case "<=":
+            return left <= right
+        case ">=":
+            return left >= right
+        case "&&":
+            return bool(left) and bool(right)
+        case "||":
+            return bool(left) or bool(right)
+    return None
+
+
+def _fractional(operator: KernelToken, left: float, right: float) -> ConstantNumber:
+    """The result of a binary operator of floats."""
+    compared = _compared(operator.text, left, right)
+    if compared is not None:
+        return compared
+    match operator.text:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case "/":
+            return left / right
+    raise Unreadable(f"{operator.text} takes whole numbers.", operator)
+
+
+def _whole(operator: KernelToken, left: int, right: int) -> ConstantNumber:
+    """The result of a binary operator of integers, divided and shifted as C does."""
+    compared = _compared(operator.text, left, right)
+    if compared is not None:
+        return compared
+    if operator.text in ("<<", ">>") and not 0 <= right < 64:
+        raise Unreadable("a shift is by 0 to 63 places.", operator)
+    match operator.text:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case "/":
+            return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        case "%":
+            return abs(left) % abs(right) * (-1 if left < 0 else 1)
+        case "<<":
+            return left << right
+        case ">>":
+            return left >> right
+        case "&":
+            return left & right
+        case "|":
+            return left | right
+        case "^":
+            return left ^ right
+    raise Unreadable(f"{operator.text} is not understood here.", operator)
+
 
 ScalarType = Literal["int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from anygpu.engines.codegen.custom.expressions import ConstantNumber, evaluate, evaluate_exactly
 from anygpu.engines.codegen.custom.reflected import (
+    ConstantNumber,
     Length,
     Prepared,
     Reflected,
@@ -15,6 +15,8 @@ from anygpu.engines.codegen.custom.reflected import (
     ScalarType,
     Taken,
     Word,
+    evaluate,
+    evaluate_exactly,
 )
 from anygpu.engines.codegen.custom.tokens import Edit, Unreadable, edited
 from anygpu.engines.codegen.custom.wgsl_text import (

@@ -6,7 +6,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from anygpu.engines.codegen.custom.expressions import ConstantNumber, evaluate, evaluate_exactly
+from anygpu.engines.codegen.custom.reflected import ConstantNumber, evaluate, evaluate_exactly
 from anygpu.engines.codegen.custom.tokens import KernelToken, Unreadable, partners, separated, tokens_of
 from anygpu.program.dtypes import DType
 

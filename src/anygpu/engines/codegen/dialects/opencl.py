@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from anygpu.engines.codegen.dialects.vector_syntax import EXACT, VectorSyntax, is_multiple
+from anygpu.engines.codegen.dialects.vector_text import EXACT, VectorSyntax, is_multiple
 from anygpu.engines.codegen.dialects.vectors import VectorPrinter, types_along
 from anygpu.engines.codegen.functions import library
 from anygpu.engines.codegen.index import ZERO, Atom, Index

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from anygpu.engines.codegen.dialects.printer import Printer
-from anygpu.engines.codegen.dialects.vector_syntax import VectorSyntax
-from anygpu.engines.codegen.dialects.vector_text import NotVectorisable, VectorText, replaced
+from anygpu.engines.codegen.dialects.vector_text import NotVectorisable, VectorSyntax, VectorText, replaced
 from anygpu.engines.codegen.index import Index, constant, variable
 from anygpu.engines.codegen.index import IndexVariable as Counter
 from anygpu.engines.codegen.kernel_ir import (

@@ -7,16 +7,17 @@ no vectors are called for each component. What cannot be done in vectors raises 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anygpu.engines.codegen.dialects.printer import Printer
-from anygpu.engines.codegen.dialects.vector_syntax import VectorSyntax
 from anygpu.engines.codegen.index import Clamped, Index, Quotient, Remainder, constant
 from anygpu.engines.codegen.index import IndexVariable as Counter
 from anygpu.engines.codegen.kernel_ir import (
     Apply,
     Assign,
+    Buffer,
     Choose,
     Expr,
     Let,
@@ -29,14 +30,103 @@ from anygpu.engines.codegen.kernel_ir import (
     Store,
     StoreWord,
 )
-from anygpu.engines.codegen.target import COMPARISONS, INDENT, LOGIC, OPERATORS, ComputeType, indented
+from anygpu.engines.codegen.target import COMPARISONS, INDENT, LOGIC, OPERATORS, ComputeType, Syntax, indented
+from anygpu.program.dtypes import DType
+
+# -- vectors in one dialect: their spelling, and how they are loaded and stored
+#
+# The rules of working in vectors are in `anygpu.engines.codegen.dialects.vectors`.
+
+
+#: Buffers whose elements are exactly of a compute type.
+EXACT: dict[DType, ComputeType] = {
+    "float32": "f32", "float64": "f64", "int32": "i32", "uint32": "u32", "int64": "i64", "uint64": "u64",
+}  # fmt: skip
+
+
+def is_multiple(index: Index, of: int) -> bool:
+    """Whether a position surely is a multiple, whatever its variables are."""
+    return index.constant % of == 0 and all(factor % of == 0 for _, factor in index.terms)
+
+
+class VectorSyntax(ABC):
+    """Vectors of `width` components in one dialect. Truth values of a vector are a vector, too."""
+
+    syntax: Syntax
+    width: int
+    #: The number of vectors that one sum is kept in: each addition to a single one would wait for the last.
+    chains: int = 1
+    #: Whether an array of vectors is kept in registers when its positions are known.
+    has_arrays: bool = False
+    #: Whether it is worth while to do single components where there is no other way.
+    patient: bool = True
+    #: The number of loads and stores of whole vectors that have been printed.
+    together: int = 0
+
+    def type_name(self, type: ComputeType) -> str:
+        return self.syntax.vector(type, self.width)
+
+    def broadcast(self, type: ComputeType, text: str) -> str:
+        return self.joined(type, [text])
+
+    def joined(self, type: ComputeType, parts: Sequence[str]) -> str:
+        """A vector of single values."""
+        return self.syntax.construct(self.type_name(type), parts)
+
+    def let(self, name: str, type: ComputeType, value: str) -> str:
+        return self.syntax.let(name, self.type_name(type), value)
+
+    def variable(self, name: str, type: ComputeType, value: str) -> str:
+        return self.syntax.variable(name, self.type_name(type), value)
+
+    @abstractmethod
+    def load(self, buffer: Buffer, index: Index) -> str | None:
+        """Neighbours in a buffer from a position on; `None` where they cannot be had together."""
+
+    @abstractmethod
+    def store(self, buffer: Buffer, index: Index, value: str) -> list[str] | None: ...
+
+    @abstractmethod
+    def word(self, buffer: Buffer, value: str) -> str | None:
+        """Elements that fill a word, as that word."""
+
+    @abstractmethod
+    def select(self, type: ComputeType, no: str, yes: str, mask: str) -> str: ...
+
+    @abstractmethod
+    def compare(self, fn: str, of: ComputeType, one: str, other: str) -> str: ...
+
+    @abstractmethod
+    def logic(self, pattern: str, texts: Sequence[str]) -> str: ...
+
+    @abstractmethod
+    def cast(self, of: ComputeType, to: ComputeType, text: str) -> str | None: ...
+
+    @abstractmethod
+    def call(self, fn: str, of: ComputeType, result: ComputeType, texts: Sequence[str]) -> str | None:
+        """A function that takes vectors; `None` when it is for single values only."""
+
+    def opaque(self, type: ComputeType, text: str) -> str:
+        """The same values, hidden from the compiler's algebra."""
+        return text
+
+    def component(self, text: str, number: int) -> str:
+        return self.syntax.component(text, number)
+
+    def spread(self, buffer: Buffer, index: Index, offsets: Sequence[int]) -> str | None:
+        """Elements at fixed distances from a position, as where several numbers share a byte; `None` if one by one."""
+        return None
+
+    def halved(self) -> VectorSyntax | None:
+        """The same for vectors of half the size, where a vector has halves called `lo` and `hi`."""
+        return None
 
 
 class NotVectorisable(Exception):
     """This cannot be done in vectors."""
 
 
-class Text(NamedTuple):
+class VectorOperand(NamedTuple):
     text: str
     #: Whether it is a vector.
     wide: bool
@@ -78,12 +168,12 @@ class VectorText:
 
     # -- expressions
 
-    def expression(self, expr: Expr) -> Text:
+    def expression(self, expr: Expr) -> VectorOperand:
         match expr:
             case Literal():
-                return Text(self._printer.literal(expr), False)
+                return VectorOperand(self._printer.literal(expr), False)
             case Name():
-                return Text(self.spelled.get(expr.name, expr.name), expr.name in self.wide)
+                return VectorOperand(self.spelled.get(expr.name, expr.name), expr.name in self.wide)
             case Load():
                 return self._load(expr)
             case Position():
@@ -98,7 +188,7 @@ class VectorText:
         """The expression as a vector, also where all its components are the same."""
         return self._widened(self.expression(expr), expr.type)
 
-    def _widened(self, value: Text, type: ComputeType) -> str:
+    def _widened(self, value: VectorOperand, type: ComputeType) -> str:
         return value.text if value.wide else self._syntax.broadcast(type, value.text)
 
     def _varies(self, index: Index) -> bool:
@@ -124,9 +214,9 @@ class VectorText:
                 by[name] = Index(0, [(Counter(text, *_range_of(index, name)), 1)])
         return replaced(index, by)
 
-    def _load(self, expr: Load) -> Text:
+    def _load(self, expr: Load) -> VectorOperand:
         if not self._varies(expr.index):
-            return Text(self._printer.expression(Load(expr.buffer, self._known(expr.index), expr.type)), False)
+            return VectorOperand(self._printer.expression(Load(expr.buffer, self._known(expr.index), expr.type)), False)
         buffer = self._printer.buffers.get(expr.buffer)
         if buffer is None:
             raise NotVectorisable
@@ -135,16 +225,18 @@ class VectorText:
             text = self._syntax.load(buffer, self._beginning(expr.index))
             if text is not None:
                 self._syntax.together += 1
-                return Text(text, True)
+                return VectorOperand(text, True)
         spread = self.spread(expr) if step is None else None
         if spread is not None:
             return spread
         if not self._syntax.patient and (step is None or step == 1):
             raise NotVectorisable
         indices = [self._printer.position(self._component(expr.index, each)) for each in range(self._syntax.width)]
-        return Text(self._syntax.joined(expr.type, [self._printer.load(buffer, each) for each in indices]), True)
+        return VectorOperand(
+            self._syntax.joined(expr.type, [self._printer.load(buffer, each) for each in indices]), True
+        )
 
-    def spread(self, expr: Load) -> Text | None:
+    def spread(self, expr: Load) -> VectorOperand | None:
         """Elements whose distances are known, though they are not the same: half of a position, or the rest of it."""
         buffer = self._printer.buffers.get(expr.buffer)
         distances = self._distances(expr.index)
@@ -154,7 +246,7 @@ class VectorText:
         if text is None:
             return None
         self._syntax.together += 1
-        return Text(text, True)
+        return VectorOperand(text, True)
 
     def _distances(self, index: Index) -> list[int] | None:
         """The distance of each neighbour from the first; `None` where it is not known."""
@@ -164,22 +256,22 @@ class VectorText:
         distances = [self._component(index, number) - first for number in range(self._syntax.width)]
         return [each.constant for each in distances] if all(each.is_constant for each in distances) else None
 
-    def _position(self, expr: Position) -> Text:
+    def _position(self, expr: Position) -> VectorOperand:
         if not self._varies(expr.index):
-            return Text(self._printer.position(self._known(expr.index)), False)
+            return VectorOperand(self._printer.position(self._known(expr.index)), False)
         step = self._step(expr.index)
         width = self._syntax.width
         distances = self._distances(expr.index) if step is None else None
         if distances is not None:
             first = self._printer.position(self._component(expr.index, 0))
-            return Text(f"({first} + {self._syntax.joined('i32', [str(each) for each in distances])})", True)
+            return VectorOperand(f"({first} + {self._syntax.joined('i32', [str(each) for each in distances])})", True)
         if step is None:
             if not self._syntax.patient:
                 raise NotVectorisable
             parts = [self._printer.position(self._component(expr.index, each)) for each in range(width)]
-            return Text(self._syntax.joined("i32", parts), True)
+            return VectorOperand(self._syntax.joined("i32", parts), True)
         steps = self._syntax.joined("i32", [str(each * step) for each in range(width)])
-        return Text(f"({self._printer.position(self._beginning(expr.index))} + {steps})", True)
+        return VectorOperand(f"({self._printer.position(self._beginning(expr.index))} + {steps})", True)
 
     def _settled(self, expr: Expr) -> Expr:
         """The same with what is known of variables, and with names as they are spelled inside."""
@@ -196,51 +288,51 @@ class VectorText:
                 return Apply(expr.fn, tuple(self._settled(each) for each in expr.args), expr.type)
         return expr
 
-    def _choose(self, expr: Choose) -> Text:
+    def _choose(self, expr: Choose) -> VectorOperand:
         condition, yes, no = (self.expression(each) for each in (expr.condition, expr.yes, expr.no))
         if not (condition.wide or yes.wide or no.wide):
-            return Text(self._printer.syntax.choose(condition.text, yes.text, no.text), False)
+            return VectorOperand(self._printer.syntax.choose(condition.text, yes.text, no.text), False)
         type = expr.yes.type
         others = self._widened(no, type), self._widened(yes, type)
         if condition.wide:
-            return Text(self._syntax.select(type, *others, condition.text), True)
-        return Text(f"({self._printer.syntax.choose(condition.text, others[1], others[0])})", True)
+            return VectorOperand(self._syntax.select(type, *others, condition.text), True)
+        return VectorOperand(f"({self._printer.syntax.choose(condition.text, others[1], others[0])})", True)
 
-    def _apply(self, expr: Apply) -> Text:
+    def _apply(self, expr: Apply) -> VectorOperand:
         values = [self.expression(each) for each in expr.args]
         if not any(value.wide for value in values):
-            return Text(self._printer.expression(self._settled(expr)), False)
+            return VectorOperand(self._printer.expression(self._settled(expr)), False)
         fn, of, syntax = expr.fn, expr.args[0].type, self._syntax
         texts = [value._replace(text=_operand(value.text)) for value in values]
         vectors = [self._widened(text, arg.type) for text, arg in zip(texts, expr.args, strict=True)]
         if of == "bool" and (fn in LOGIC or fn == "invert"):
-            return Text(syntax.logic(LOGIC.get(fn, "~{0}"), vectors), True)
+            return VectorOperand(syntax.logic(LOGIC.get(fn, "~{0}"), vectors), True)
         if fn in COMPARISONS:
-            return Text(syntax.compare(fn, of, *vectors), True)
+            return VectorOperand(syntax.compare(fn, of, *vectors), True)
         if fn == "opaque":
-            return Text(syntax.opaque(of, vectors[0]), True)
+            return VectorOperand(syntax.opaque(of, vectors[0]), True)
         if fn == "negative":
             zero = syntax.broadcast(of, self._printer.literal(Literal(0, of)))
             wrapped = self._printer.wrapped("subtract", of, zero, vectors[0], syntax.width)
             if wrapped is None:
                 wrapped = f"(-{texts[0].text})" if of not in ("u32", "u64") else f"(0 - {vectors[0]})"
-            return Text(wrapped, True)
+            return VectorOperand(wrapped, True)
         if fn in OPERATORS:
             wrapped = self._printer.wrapped(fn, of, vectors[0], vectors[1], syntax.width)
             if wrapped is not None:
-                return Text(wrapped, True)
+                return VectorOperand(wrapped, True)
         if fn in OPERATORS and (fn not in ("bitwise_and", "bitwise_or", "bitwise_xor") or of not in ("f32", "f64")):
             # Numbers beside vectors stay single where all dialects take that.
             plain = [text.text for text in texts] if fn in ("add", "subtract", "multiply", "divide") else vectors
-            return Text(f"({plain[0]} {OPERATORS[fn]} {plain[1]})", True)
+            return VectorOperand(f"({plain[0]} {OPERATORS[fn]} {plain[1]})", True)
         if fn == "invert":
-            return Text(f"(~{vectors[0]})", True)
+            return VectorOperand(f"(~{vectors[0]})", True)
         text = syntax.cast(of, _cast_type(fn), vectors[0]) if fn.startswith("cast_") else None
         if text is None and not fn.startswith("cast_"):
             text = syntax.call(fn, of, expr.type, vectors)
-        return Text(text if text is not None else self._for_each(expr, values), True)
+        return VectorOperand(text if text is not None else self._for_each(expr, values), True)
 
-    def _for_each(self, expr: Apply, values: Sequence[Text]) -> str:
+    def _for_each(self, expr: Apply, values: Sequence[VectorOperand]) -> str:
         """A function for single values, for each component."""
         held = [self._named(value, arg.type) for value, arg in zip(values, expr.args, strict=True)]
         parts = []
@@ -255,14 +347,14 @@ class VectorText:
             text if type != "bool" else f"({text} != 0)" if self._printer.target.dialect == "opencl" else text, type
         )
 
-    def _named(self, value: Text, type: ComputeType) -> Text:
+    def _named(self, value: VectorOperand, type: ComputeType) -> VectorOperand:
         """The value under a name, because several components are taken of it."""
         if not value.wide or value.text.replace("[", "").replace("]", "").isidentifier():
             return value
         self._held += 1
         name = f"{self._variable}_value{self.turn}_{self._held}"
         self._before.append(self._syntax.let(name, type, value.text))
-        return Text(name, True)
+        return VectorOperand(name, True)
 
     # -- statements
 
@@ -312,14 +404,14 @@ class VectorText:
         value = self.vector(statement.value)
         type = statement.value.type
         if step == 1:
-            held = value if value.isidentifier() else self._named(Text(value, True), type).text
+            held = value if value.isidentifier() else self._named(VectorOperand(value, True), type).text
             lines = self._syntax.store(buffer, self._beginning(statement.index), held)
             if lines is not None:
                 self._syntax.together += 1
                 return lines
         if not self._syntax.patient and (step is None or step == 1):
             raise NotVectorisable
-        held = self._named(Text(value, True), type).text
+        held = self._named(VectorOperand(value, True), type).text
         result = []
         for number in range(self._syntax.width):
             index = self._printer.position(self._component(statement.index, number))
@@ -334,8 +426,8 @@ class VectorText:
             return [f"if ({condition.text}) {{", INDENT + inner, "}"]
         if not self._syntax.patient:
             raise NotVectorisable
-        mask = self._named(Text(self._widened(condition, "bool"), True), "bool").text
-        held = self._named(Text(self._widened(value, "i32"), True), "i32").text
+        mask = self._named(VectorOperand(self._widened(condition, "bool"), True), "bool").text
+        held = self._named(VectorOperand(self._widened(value, "i32"), True), "i32").text
         lines = []
         for number in range(self._syntax.width):
             single = self._printer.report(statement.number, self._syntax.component(held, number))

@@ -22,8 +22,13 @@ from anygpu.engines.codegen.dialects.vector_rows import (
     strips_of,
     types_of_sums,
 )
-from anygpu.engines.codegen.dialects.vector_syntax import VectorSyntax
-from anygpu.engines.codegen.dialects.vector_text import NotVectorisable, Text, VectorText, replaced
+from anygpu.engines.codegen.dialects.vector_text import (
+    NotVectorisable,
+    VectorOperand,
+    VectorSyntax,
+    VectorText,
+    replaced,
+)
 from anygpu.engines.codegen.index import Index, constant
 from anygpu.engines.codegen.index import IndexVariable as Counter
 from anygpu.engines.codegen.kernel_ir import (
@@ -273,14 +278,14 @@ class TurnedText(VectorText):
         self._turn = turn
         self._lines_known = known
 
-    def _load(self, expr: Load) -> Text:
+    def _load(self, expr: Load) -> VectorOperand:
         if self._step(expr.index) in (0, 1, None) or expr.index.steps_with(self._outer) != 1:
             return super()._load(expr)
         key = expr.buffer, expr.index
         if key not in self._lines_known:
             self._lines_known[key] = self._loaded_lines(expr)
         parts = [self._syntax.component(line, self._turn) for line in self._lines_known[key]]
-        return Text(self._syntax.joined(expr.type, parts), True)
+        return VectorOperand(self._syntax.joined(expr.type, parts), True)
 
     def _loaded_lines(self, expr: Load) -> list[str]:
         buffer = self._printer.buffers.get(expr.buffer)

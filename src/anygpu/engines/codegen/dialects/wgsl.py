@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from anygpu.engines.codegen.dialects.vector_syntax import EXACT, VectorSyntax, is_multiple
+from anygpu.engines.codegen.dialects.vector_text import EXACT, VectorSyntax, is_multiple
 from anygpu.engines.codegen.dialects.vectors import VectorPrinter
 from anygpu.engines.codegen.functions.source import defined
 from anygpu.engines.codegen.index import Index

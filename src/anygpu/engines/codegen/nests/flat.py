@@ -12,20 +12,21 @@ from anygpu.engines.codegen.index import Index, unflat
 from anygpu.engines.codegen.index import IndexVariable as Counter
 from anygpu.engines.codegen.kernel_ir import Apply, Expr, Let, Literal, Load, Name, Store
 from anygpu.engines.codegen.lower import Stored, Value
-from anygpu.engines.codegen.nests.costs import (
+from anygpu.engines.codegen.nests.layout import NestStorage
+from anygpu.engines.codegen.nests.lowering import Local, NestLowering
+from anygpu.engines.codegen.nests.plan import NestGroup
+from anygpu.engines.codegen.nests.roots import FEW_ROWS, MOST_CHANNELS, Domain, Root, merged, pieces, shifted
+from anygpu.engines.codegen.nests.steps import (
     MOST_PARTS,
     LoopEstimate,
+    Nest,
+    Scratch,
     combined,
     cost_of,
     grain_of,
     lanes_of,
     least_part,
 )
-from anygpu.engines.codegen.nests.lowering import Local, NestLowering
-from anygpu.engines.codegen.nests.plan import NestGroup
-from anygpu.engines.codegen.nests.roots import FEW_ROWS, MOST_CHANNELS, Domain, Root, merged, pieces, shifted
-from anygpu.engines.codegen.nests.steps import Nest, Scratch
-from anygpu.engines.codegen.nests.storage import NestStorage
 from anygpu.engines.codegen.target import COMPUTE, STORED, ComputeType, components, compute_type, part_of
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.primitives import product

@@ -24,8 +24,7 @@ from anygpu.engines.codegen.kernel_ir import (
     Store,
 )
 from anygpu.engines.codegen.kernel_ir import Variable as Changing
-from anygpu.engines.codegen.nests.costs import weight_of
-from anygpu.engines.codegen.nests.steps import HostStep, Nest, NestProgram
+from anygpu.engines.codegen.nests.steps import HostStep, Nest, NestProgram, weight_of
 
 # -- text
 

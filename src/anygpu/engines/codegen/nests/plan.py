@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from anygpu.engines.codegen.lower import Positions
-from anygpu.engines.codegen.nests.costs import own_weight
 from anygpu.engines.codegen.nests.layout import (
     MOST_HALO,
     MOST_WRITTEN_OUT,
@@ -34,7 +33,7 @@ from anygpu.engines.codegen.nests.roots import (
     replace,
     root_of,
 )
-from anygpu.engines.codegen.nests.steps import TooMany, Written
+from anygpu.engines.codegen.nests.steps import TooMany, Written, own_weight
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Concatenate, Constant, Flip, Input, Pad, Scan, Slice, Update, Windows, product
 

@@ -12,7 +12,6 @@ from anygpu.engines.codegen import reductions
 from anygpu.engines.codegen.index import Atom, Index, unflat
 from anygpu.engines.codegen.index import IndexVariable as Counter
 from anygpu.engines.codegen.lower import Positions, Scope, Stored, is_general_power, single_value
-from anygpu.engines.codegen.nests.costs import LoopEstimate, estimated
 from anygpu.engines.codegen.nests.lowering import (
     SHORT,
     LoopCandidate,
@@ -22,7 +21,7 @@ from anygpu.engines.codegen.nests.lowering import (
     ranged,
     written_out,
 )
-from anygpu.engines.codegen.nests.steps import Written
+from anygpu.engines.codegen.nests.steps import LoopEstimate, Written, estimated
 from anygpu.engines.codegen.target import part_of
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.functions import ReduceFunction

@@ -13,14 +13,20 @@ from anygpu.engines.codegen.index import Index, constant, unflat
 from anygpu.engines.codegen.index import IndexVariable as Counter
 from anygpu.engines.codegen.kernel_ir import Apply, Expr, Literal, Name, Position
 from anygpu.engines.codegen.lower import Positions, Stored, Value
-from anygpu.engines.codegen.nests.costs import combined, cost_of, grain_of, lanes_of
 from anygpu.engines.codegen.nests.flat import BEGIN, END, Total, combining_nest, has_lanes, times
-from anygpu.engines.codegen.nests.layout import JAM, is_numpy_sum, jam_of, rows_at_once
+from anygpu.engines.codegen.nests.layout import (
+    JAM,
+    NestStorage,
+    is_numpy_sum,
+    jam_of,
+    rows_at_once,
+    turning_nest,
+    worth_turning,
+)
 from anygpu.engines.codegen.nests.lowering import Local, NestLowering, Spread
 from anygpu.engines.codegen.nests.plan import Member, NestGroup
 from anygpu.engines.codegen.nests.roots import Domain, Root, merged, pieces, replace, shifted
-from anygpu.engines.codegen.nests.steps import Nest, Scratch
-from anygpu.engines.codegen.nests.storage import NestStorage, turning_nest, worth_turning
+from anygpu.engines.codegen.nests.steps import Nest, Scratch, combined, cost_of, grain_of, lanes_of
 from anygpu.engines.codegen.target import components, part_of
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.primitives import product

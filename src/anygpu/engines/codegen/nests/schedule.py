@@ -7,15 +7,13 @@ from collections.abc import Sequence
 
 from anygpu.engines.codegen.kernel import Output
 from anygpu.engines.codegen.lower import NotInKernel, single_value
-from anygpu.engines.codegen.nests.costs import host_cost
 from anygpu.engines.codegen.nests.flat import flat_nest, scan_nest, tree_nests
-from anygpu.engines.codegen.nests.layout import is_numpy_sum
+from anygpu.engines.codegen.nests.layout import NestStorage, is_numpy_sum
 from anygpu.engines.codegen.nests.lowering import SHORT
 from anygpu.engines.codegen.nests.plan import NestGroup, NestPlan, planned
 from anygpu.engines.codegen.nests.roots import is_given
 from anygpu.engines.codegen.nests.rows import rows_nest
-from anygpu.engines.codegen.nests.steps import HostStep, NestProgram, Step, Written
-from anygpu.engines.codegen.nests.storage import NestStorage
+from anygpu.engines.codegen.nests.steps import HostStep, NestProgram, Step, Written, host_cost
 from anygpu.program.dtypes import KIND, bytes_of, is_floating
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (

@@ -14,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from anygpu.engines.codegen.target import SYNTAX, ComputeType, Dialect, Syntax, Target
-from anygpu.engines.codegen.templates import scan, sort
+from anygpu.engines.codegen.templates import sort
 from anygpu.engines.codegen.templates.stages import (
     Calls,
     Sink,
@@ -88,15 +88,6 @@ def stages(
     if copies:
         return writer.in_copies(copies)
     return writer.latest() if fn == "set" else writer.totals()
-
-
-def checked_index_text(target: Target, name: str, index_type: ComputeType, length: int) -> str:
-    """A function for gathers: the index as i32 if it is inside of the axis, and 0 after a report if it is not."""
-    syntax = SYNTAX[target.dialect]
-    refused = [f"if ({_outside(syntax, index_type, length)}) {{", "    report(${pass}index);", "    return 0;", "}"]
-    index = f"${{taken}}{syntax.parameter('index', syntax.types[index_type])}"
-    integer = syntax.types["i32"]
-    return syntax.function(name, {}, integer, [*refused, f"return {syntax.cast(integer, 'index')};"], given=[index])
 
 
 def _outside(syntax: Syntax, index_type: ComputeType, length: int) -> str:
@@ -345,7 +336,7 @@ class _Writer:
             left_out=f"{unsorted}[number] = {at.axis};",
         )
         here = f"row * {at.positions} + i"
-        sorting = sort.stages(
+        sorting = sort.sort_stages(
             self.target,
             at.batch,
             at.positions,
@@ -392,7 +383,7 @@ class _Writer:
             tuple(f"{each.name}[row * {at.positions} + i] = value.part_{k + 1};" for k, each in enumerate(totals)),
             tuple(each.name for each in totals),
         )
-        return totals, scan.stages(
+        return totals, sort.scan_stages(
             self.target,
             columns,
             at.positions,

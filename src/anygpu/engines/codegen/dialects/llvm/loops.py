@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from anygpu.engines.codegen.dialects.llvm import expressions
+from anygpu.engines.codegen.dialects.llvm import statements
 from anygpu.engines.codegen.dialects.llvm.functions import Compiler, attributes_of
 from anygpu.engines.codegen.dialects.llvm.memory import Counter, LaneMemory, Multiple, Region, stored_type
 from anygpu.engines.codegen.dialects.llvm.statements import (
@@ -426,13 +426,13 @@ def _in_lanes(
     compiler = body.unit.compiler
     types = assigned(loop.body)
     sums = [(name, fn, types[name]) for name, fn in loop.sums]
-    carried = [expressions.spread(compiler, fn, body.names[name], lanes) for name, fn, _ in sums]
+    carried = [statements.spread(compiler, fn, body.names[name], lanes) for name, fn, _ in sums]
     multiple = Multiple() if latest is not None else start.multiple + Multiple(width, 0)
 
     def taken(new: Sequence[Value], old: Sequence[Value], mask: Value) -> list[Value]:
         """Accumulators with the lanes of a mask. What a minimum or its like takes twice is taken once."""
         both = zip(sums, new, old, strict=True)
-        return [w.select(mask, one, other) if fn in expressions.NEUTRAL else one for (_, fn, _), one, other in both]
+        return [w.select(mask, one, other) if fn in statements.NEUTRAL else one for (_, fn, _), one, other in both]
 
     def vector_at(at: Value, multiple: Multiple, now: Sequence[Value]) -> list[Value]:
         place = at if latest is None else w.minimum(at, latest)
@@ -456,7 +456,7 @@ def _in_lanes(
         place, mask = after
         made = taken(vector_at(place, Multiple(), made), made, mask)
     for (name, fn, type), value in zip(sums, made, strict=True):
-        body.names[name] = expressions.folded(compiler, fn, value, type)
+        body.names[name] = statements.folded(compiler, fn, value, type)
 
 
 _NODES = """
