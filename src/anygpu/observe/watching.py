@@ -295,7 +295,10 @@ class ProcessWatch:
         self._calls = 0
 
     def add_calls(self, seen: Iterable[CallBatch], now: float) -> list[Anomaly]:
-        """Calls that have ended; `now` is in seconds since 1970."""
+        """Takes in calls that have ended, and returns new anomalies.
+
+        They are about functions that are slower than they were, or than predicted. Calls that raised are not watched.
+        """
         found = self._lasting(now)
         for batch in seen:
             self._calls += len(batch.seconds)

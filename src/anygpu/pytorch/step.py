@@ -365,7 +365,10 @@ class Step:
         return random_state(self._device)
 
     def _notice_changes(self) -> None:
-        """A layer that was replaced, a group that the optimiser got, another reduction: what was found out is void."""
+        """Begins anew if the module, the optimiser's parameters or the loss's settings are not those of the last step.
+
+        A layer that was replaced, a group that the optimiser got, another reduction: what was found out is void.
+        """
         if self._made_of == self._parts():
             return
         self._modules = list(self.model.modules())

@@ -2,6 +2,9 @@
 
 Every operation is well defined on what `random_inputs` makes: where an operand could leave a function's domain, a clip
 is put before it, and a program whose right answers could lie too far apart is not made (`intervals`).
+
+There is one generator of nodes for each primitive. It picks operands from the values that the program has, makes them
+fit, adds the node and returns its position, or raises `Impossible`. `NODE_GENERATORS` lists them with their weights.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ COMMON_DTYPES: tuple[DType, ...] = tuple(dtype for dtype in DTYPES if dtype != "
 
 
 def _takes(fn: str, dtype: DType, *, binary: bool) -> bool:
+    """Whether a function is defined for a dtype."""
     try:
         if binary:
             binary_dtype(fn, dtype, "int32" if fn == "ldexp" else dtype)  # type: ignore[arg-type]
@@ -63,6 +67,7 @@ def _iota(w: ProgramGenerator) -> int:
 
 
 def _unary(w: ProgramGenerator) -> int:
+    """A function of one value, clipped to its domain; functions with steps get exact values only."""
     x = w.pick()
     spec = w.spec(x)
     fn = w.rng.choice(UNARY_OF[spec.dtype])
@@ -81,6 +86,7 @@ def _unary(w: ProgramGenerator) -> int:
 
 
 def _binary(w: ProgramGenerator) -> int:
+    """A function of two values, with divisors that are not 0, and shifts and exponents in their range."""
     x = w.pick()
     spec = w.spec(x)
     dtype = spec.dtype
@@ -116,6 +122,7 @@ def _binary(w: ProgramGenerator) -> int:
 
 
 def _select(w: ProgramGenerator) -> int:
+    """A choice between two values, by a condition that is there or by a new comparison."""
     a = w.pick()
     shape, dtype = w.spec(a)
     try:
@@ -136,6 +143,7 @@ def _cast(w: ProgramGenerator) -> int:
 
 
 def _reduce(w: ProgramGenerator) -> int:
+    """A reduction over one or several axes; positions and products only of values that have one right answer."""
     x = w.pick()
     spec = w.spec(x)
     fns = ["max", "min", "argmax", "argmin"] + (["any", "all"] if spec.dtype == "bool" else ["sum", "prod", "sum"])
@@ -155,7 +163,7 @@ def _reduce(w: ProgramGenerator) -> int:
 
 
 def _small_factors(w: ProgramGenerator, x: int, count: int) -> int:
-    """So that the product of this many cannot be large."""
+    """The value, clipped so that the product of `count` of its elements cannot be large."""
     side = 2.0 if count <= 5 else 1.0
     return w.clip(x, -side, side) if KIND[w.spec(x).dtype] != "complex" else w.clip(x, -side / 2, side / 2)
 
@@ -170,6 +178,7 @@ def _scan(w: ProgramGenerator) -> int:
 
 
 def _reshape(w: ProgramGenerator) -> int:
+    """Another shape of the same elements: axes joined, split, added and removed at random."""
     x = w.pick()
     shape = list(w.spec(x).shape)
     for _ in range(w.rng.randint(1, 3)):
@@ -204,6 +213,7 @@ def _broadcast(w: ProgramGenerator) -> int:
 
 
 def _stretch(w: ProgramGenerator, length: int) -> tuple[int, int, int]:
+    """The start, stop and step of a slice of an axis; often all of it."""
     if w.rng.random() < 0.4:
         return 0, length, 1
     start, stop = sorted((w.rng.randint(0, length), w.rng.randint(0, length)))
@@ -258,6 +268,7 @@ def _windows(w: ProgramGenerator) -> int:
 
 
 def _contract(w: ProgramGenerator) -> int:
+    """A contraction with shuffled batch, contracted and free axes, and a second operand that fits."""
     x = w.pick(lambda spec: spec.dtype != "bool")
     shape, dtype = w.spec(x)
     axes = list(range(len(shape)))
@@ -278,6 +289,7 @@ def _contract(w: ProgramGenerator) -> int:
 
 
 def _axis_batch_and_index_shape(w: ProgramGenerator, x: int) -> tuple[int, int, Shape]:
+    """An axis to index, how many axes before it are a batch, and the shape of the indices."""
     shape = w.spec(x).shape
     axis = w.axis(x, 0 if w.rng.random() < 0.1 else 1)
     batch = w.rng.randint(0, axis) if w.rng.random() < 0.5 else 0
@@ -313,6 +325,7 @@ def _argsort(w: ProgramGenerator) -> int:
 
 
 def _search(w: ProgramGenerator) -> int:
+    """Positions in a sorted line, for exact values: near a tie any rounding changes the answer."""
     line = w.pick(exact=True)
     shape, dtype = w.spec(line)
     if len(shape) != 1:
@@ -323,6 +336,7 @@ def _search(w: ProgramGenerator) -> int:
 
 
 def _fourier(w: ProgramGenerator) -> int:
+    """A transform along one axis: real values forward, complex ones in any direction."""
     x = w.pick(lambda spec: is_inexact(spec.dtype) and any(spec.shape))
     axis = w.axis(x, 1)
     length = w.spec(x).shape[axis]
@@ -335,7 +349,10 @@ def _fourier(w: ProgramGenerator) -> int:
 
 
 def _linear(w: ProgramGenerator) -> int:
-    """On x·xᴴ + 1, which is well conditioned. Factors that are not unique are multiplied together again."""
+    """Linear algebra on x·xᴴ + 1, which is well conditioned.
+
+    Factors that are not unique are multiplied together again.
+    """
     possible = [each for each in ("float32", "float64", "complex64", "complex128") if each in w.dtypes]
     x = w.pick(lambda spec: spec.dtype in possible and len(spec.shape) >= 2 and min(spec.shape[-2:]) >= 1)
     x = w.clip(x, -1, 1)
@@ -364,7 +381,7 @@ def _linear(w: ProgramGenerator) -> int:
 
 
 def _attend(w: ProgramGenerator) -> int:
-    """Every query sees a key: what nobody sees is NaN everywhere, which agrees with anything."""
+    """Attention in which every query sees a key: what nobody sees is NaN everywhere, which agrees with anything."""
     q = w.pick(lambda spec: KIND[spec.dtype] == "float" and len(spec.shape) >= 2)
     (*stack, n, d), dtype = w.spec(q)
     m, e = max(n, 1) + w.rng.choice((0, 0, 1, 3)), w.rng.choice((1, 2, 5))
@@ -374,6 +391,7 @@ def _attend(w: ProgramGenerator) -> int:
 
 
 def _adjoint(w: ProgramGenerator, x: int) -> int:
+    """The value with its last two axes swapped, and conjugated if it is complex."""
     axes = list(range(len(w.spec(x).shape)))
     axes[-2:] = axes[:-3:-1]
     swapped = w.add(p.Permute(tuple(axes)), x)
@@ -381,12 +399,14 @@ def _adjoint(w: ProgramGenerator, x: int) -> int:
 
 
 def _matmul(w: ProgramGenerator, x: int, y: int) -> int:
+    """The product of two stacks of matrices."""
     last = len(w.spec(x).shape) - 1
     stack = tuple(range(last - 1))
     return w.add(p.Contract((last,), (last - 1,), stack, stack), x, y)
 
 
 def _scaled_columns(w: ProgramGenerator, vectors: int, sizes: int) -> int:
+    """The matrix with each column multiplied by one of `sizes`."""
     shape, dtype = w.spec(vectors)
     row = w.add(p.Reshape((*shape[:-2], 1, shape[-1])), sizes)
     row = w.add(p.Broadcast(shape), row) if w.spec(row).shape != shape else row
@@ -395,6 +415,7 @@ def _scaled_columns(w: ProgramGenerator, vectors: int, sizes: int) -> int:
 
 
 def _positive_definite(w: ProgramGenerator, x: int) -> int:
+    """x·xᴴ + 1: a Hermitian matrix whose eigenvalues are at least 1."""
     squared = _matmul(w, x, _adjoint(w, x))
     spec = w.spec(squared)
     one = w.constant(spec.shape[-2:], spec.dtype, np.eye(spec.shape[-1]))
@@ -448,7 +469,7 @@ def random_program(
     """A program of at most `max_nodes` nodes, no value of which has more than `max_elements`, in these types only.
 
     `primitives` are weights that take the place of `WEIGHTS`, or a selection from it. Clips and the like are made of
-    other primitives, which come along as they are needed.
+    other primitives, which come along as they are needed. The same source gives the same program.
     """
     rng = random.Random(source) if isinstance(source, int) else source
     if primitives is None:

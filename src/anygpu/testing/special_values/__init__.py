@@ -2,6 +2,7 @@
 
 `cases` makes programs of every elementwise primitive, cast, comparison, reduction and scan with their inputs and what
 plain NumPy makes of them; `tally` runs them on a device and counts the differences beyond the published tolerances.
+`programs` has the forms of a program, and `comparison` the values and what a result is checked against.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ _ROUNDED_BINARY: dict[BinaryFunction, Rule] = {
 
 
 def cases(amount: Amount = "all") -> Iterator[TableCase]:
+    """All programs of the table, type by type; "some" leaves out forms that cost a kernel for each value."""
     for dtype in TYPES:
         yield from _unary(dtype, amount)
         yield from _binary(dtype, amount)
@@ -63,6 +65,7 @@ def cases(amount: Amount = "all") -> Iterator[TableCase]:
 
 
 def _unary_function(fn: UnaryFunction, dtype: DType) -> TableFunction:
+    """A function of one operand with its rule: exact, or within the published tolerance."""
     plain = fn in _EXACT_UNARY or (fn in ("abs", "sign") and KIND[dtype] != "complex")
     rule: Rule = "exact" if plain else _ROUNDED_UNARY.get(fn, "function")
     of_zero = fn == "reciprocal" and KIND[dtype] in ("signed", "unsigned")
@@ -71,6 +74,7 @@ def _unary_function(fn: UnaryFunction, dtype: DType) -> TableFunction:
 
 
 def _unary(dtype: DType, amount: Amount) -> Iterator[TableCase]:
+    """Every function of one operand that the type has, of all special values, in several forms."""
     functions = [_unary_function(fn, dtype) for fn in UNARY if is_defined(fn, dtype)]
     values = special_values(dtype)
     yield from programs.as_arrays(functions, values)
@@ -93,6 +97,7 @@ def _root_or_power(x: HostArray, y: HostArray) -> HostArray:
 
 
 def _binary(dtype: DType, amount: Amount) -> Iterator[TableCase]:
+    """Every function of two operands that the type has, of all pairs of values, in several forms."""
     functions = [_binary_function(fn, dtype) for fn in BINARY if is_defined(fn, dtype)]
     negative_powers = KIND[dtype] == "signed"
     if negative_powers:
@@ -125,6 +130,7 @@ def _binary(dtype: DType, amount: Amount) -> Iterator[TableCase]:
 
 
 def _with_constant(function: TableFunction, x: HostArray, number: HostArray) -> TableCase:
+    """A function of an array and one number that is part of the program."""
     writer = ProgramWriter(x)
     position = writer.repeated(writer.constant(np.asarray(number)), x.shape)
     writer.want(function, (writer.arguments[0], position), (x, np.broadcast_to(number, x.shape)))
@@ -137,6 +143,7 @@ def _is_looked_at(dtype: DType, amount: Amount) -> bool:
 
 
 def _casts(dtype: DType, amount: Amount) -> Iterator[TableCase]:
+    """Casts to every other type; what C leaves undefined is not compared."""
     functions = [
         TableFunction(Cast(target), f"cast to {target}", dtype, "exact", cast_reference(target),
                  unspecified=_beyond(dtype, target), moves=KIND[target] == "bool" and KIND[dtype] == "bool")
@@ -151,7 +158,10 @@ def _casts(dtype: DType, amount: Amount) -> Iterator[TableCase]:
 
 
 def _beyond(source: DType, target: DType) -> Any:
-    """Where a float has no number of the target: C leaves that undefined, and NumPy's loops differ among themselves."""
+    """Where a float has no number of the target; `None` if there is no such float.
+
+    C leaves that undefined, and NumPy's loops differ among themselves.
+    """
     if KIND[source] not in ("float", "complex") or KIND[target] not in ("signed", "unsigned"):
         return None
     low, high = (-(2.0**31), 2.0**31) if ITEMSIZE[target] < 8 else (-(2.0**63), 2.0**63)
@@ -199,7 +209,10 @@ def _lines(dtype: DType) -> Iterator[TableCase]:
 
 
 def _many(values: HostArray, kind: str) -> HostArray:
-    """Those of which many give the same in every order: of numbers multiplied a part may overflow or underflow."""
+    """Those values of which many give the same in every order.
+
+    Products of other numbers may overflow or underflow in part, depending on the order.
+    """
     some = values[:: -(-len(values) // 10)]
     if kind != "prod" or values.dtype.kind not in "fc":
         return some
@@ -216,6 +229,8 @@ def _reductions(dtype: DType, kind: str) -> list[TableFunction]:
 
 
 def _reduced(fn: str) -> Any:
+    """NumPy's reduction along the last axis, in the type of its operand."""
+
     def reduced(x: HostArray) -> Any:
         options = {"dtype": x.dtype} if fn in ("sum", "prod") else {}
         return getattr(np, fn)(x, axis=-1, **options)
@@ -231,6 +246,7 @@ def _scans(dtype: DType, kind: str) -> list[TableFunction]:
 
 
 def _line(op: Primitive, what: str, fn: str, dtype: DType, reference: Any) -> TableFunction:
+    """A reduction or scan with its rule: sums and products are rounded, everything else is exact."""
     rule: Rule = "sum" if fn in ("sum", "prod") and is_inexact(dtype) else "exact"
     return TableFunction(op, what, dtype, rule, reference, any_zero=fn in ("max", "min"))
 
@@ -243,7 +259,7 @@ _NAMED = 3
 
 
 class Computer(Protocol):
-    """What the table is run on; a worker is one."""
+    """Something that runs programs of the table; a worker is one."""
 
     def supports(self, program: Program) -> list[Lack]: ...
 
@@ -251,6 +267,8 @@ class Computer(Protocol):
 
 
 class Difference(msgspec.Struct, frozen=True):
+    """One output of a program with elements that differ from NumPy's, and some of them as examples."""
+
     form: str
     what: str
     dtype: str
@@ -266,6 +284,8 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct):
+    """Counts of what was compared on a device, and all differences."""
+
     programs: int = 0
     comparisons: int = 0
     #: Elements whose primitive the device lacks, so that NumPy computed them.
@@ -276,11 +296,12 @@ class Tally(msgspec.Struct):
 
     @property
     def differing(self) -> int:
+        """The elements that differ, in all."""
         return sum(each.differ for each in self.differences)
 
 
 def tally(cases: Iterable[TableCase], computer: Callable[[], Computer]) -> Tally:
-    """Of all cases, on whatever `computer()` gives then: a worker that has died is replaced."""
+    """Runs all cases on whatever `computer()` gives then, and counts: a worker that has died is replaced."""
     found = Tally()
     for case in cases:
         found.programs += 1
@@ -289,6 +310,10 @@ def tally(cases: Iterable[TableCase], computer: Callable[[], Computer]) -> Tally
 
 
 def _compare(case: TableCase, computer: Callable[[], Computer], found: Tally) -> None:
+    """Runs one case and counts its results.
+
+    A program that raises is run again output by output, to find the one that does.
+    """
     try:
         worker = computer()
         lacking = {lack.node for lack in worker.supports(case.program)}
@@ -342,6 +367,7 @@ def _depending(program: Program, lacking: set[int]) -> set[int]:
 
 
 def _example(check: Check, expected: HostArray, got: HostArray, index: tuple[Any, ...]) -> str:
+    """An element that differs: its operands, what was expected, and what came."""
     place = tuple(int(each) for each in index)[: expected.ndim]
     operands = [
         values[place] if values.shape == expected.shape else values[place[:1]] if values.ndim else values
@@ -358,4 +384,5 @@ def _shown(value: Any) -> str:
 
 
 def _note(found: Tally, case: TableCase, check: Check, differ: int, size: int, examples: tuple[str, ...]) -> None:
+    """Records a difference."""
     found.differences.append(Difference(case.form, check.what, check.dtype, differ, size, examples))
