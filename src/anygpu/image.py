@@ -3,6 +3,9 @@
 An image is [height, width], or with channels [height, width, channel]; axes in front of these are as many images.
 `layout` says otherwise: "CHW" for channels in front, "HW" for no channels. An array of two axes never has channels.
 Integers come out as integers of the same type, rounded and kept in its range; floats stay floats.
+
+The functions compute with NumPy's own names, so that NumPy's arrays stay NumPy's and anygpu's are recorded. Layouts
+come first, then colours, resizing, the median by a sorting network, and filters.
 """
 
 from __future__ import annotations
@@ -51,7 +54,10 @@ _PLANES: dict[str, tuple[int, int]] = {"HWC": (-3, -2), "CHW": (-2, -1), "HW": (
 
 
 def checked(image: Any, layout: str) -> tuple[Any, tuple[int, int]]:
-    """The image as an array, and its axes of height and width, counted from the front."""
+    """The image as an array, and its axes of height and width, counted from the front.
+
+    Raises `InvalidOption` for an unknown layout, `TypeError` for complex numbers and `ValueError` for too few axes.
+    """
     if layout not in _PLANES:
         raise InvalidOption(f'layout is "HWC", "CHW" or "HW", not {layout!r}.')
     (given,) = either(image)
@@ -64,7 +70,7 @@ def checked(image: Any, layout: str) -> tuple[Any, tuple[int, int]]:
 
 
 def channel_axis(image: Any, layout: str, count: int | None) -> int:
-    """The axis of channels; checks their number."""
+    """The axis of channels. Raises `ValueError` if there is none, or if it has not `count` channels."""
     if layout == "HW" or image.ndim < 3:
         raise ValueError(f"an image with channels has three axes; the shape is {image.shape}, and the layout {layout}.")
     axis: int = image.ndim - (1 if layout == "HWC" else 3)
@@ -95,7 +101,10 @@ def as_given(result: Any, image: Any) -> Any:
 
 
 def to_gray(image: Any, *, weights: Sequence[float] = (0.299, 0.587, 0.114), layout: ImageLayout = "HWC") -> Any:
-    """The brightness of red, green and blue (ITU-R BT.601 unless `weights` say otherwise), without the channels."""
+    """The brightness of red, green and blue (ITU-R BT.601 unless `weights` say otherwise), without the channels.
+
+    Raises `ValueError` if there are not as many channels as weights.
+    """
     given, _ = checked(image, layout)
     axis = channel_axis(given, layout, len(weights))
     parts = _channels(in_float(given), axis)
@@ -139,14 +148,20 @@ def hsv_to_rgb(image: Any, *, layout: ImageLayout = "HWC") -> Any:
 def normalise(
     image: Any, mean: float | Sequence[float], std: float | Sequence[float], *, layout: ImageLayout = "HWC"
 ) -> Any:
-    """(image - mean) / std as floats, for all channels or one number for each; integers go from 0 to 1 before."""
+    """(image - mean) / std as floats, for all channels or one number for each; integers go from 0 to 1 before.
+
+    Raises `ValueError` if there are neither one number nor as many as channels.
+    """
     given, _ = checked(image, layout)
     x = _unit(given)
     return (x - _for_channels("mean", mean, x, layout)) / _for_channels("std", std, x, layout)
 
 
 def equalise(image: Any, *, layout: ImageLayout = "HWC") -> Any:
-    """A uint8 image whose brightnesses are all about as frequent, each channel by itself."""
+    """A uint8 image whose brightnesses are all about as frequent, each channel by itself.
+
+    A channel of one brightness stays as it is. Raises `TypeError` for other types.
+    """
     given, axes = checked(image, layout)
     if given.dtype != np.uint8:
         raise TypeError(f"equalise takes uint8, not {given.dtype}: the histogram has 256 bins.")
@@ -188,6 +203,7 @@ def _unit(image: Any) -> Any:
 
 
 def _channels(x: Any, axis: int) -> list[Any]:
+    """The parts of an image along its axis of channels, without that axis."""
     before = (slice(None),) * axis
     return [x[(*before, each)] for each in range(x.shape[axis])]
 
@@ -257,6 +273,10 @@ def resize(
 
 
 def _along(x: Any, axis: int, length: int, method: str, antialias: bool) -> Any:
+    """The image in another length along one axis, as weighted sums of neighbours.
+
+    A few neighbours are gathered one by one; many are a product with a matrix, which is mostly zeros.
+    """
     picks, weights = _neighbours(x.shape[axis], length, method, antialias)
     count = picks.shape[1]
     if count > _MOST_PICKED:
@@ -274,7 +294,10 @@ def _along(x: Any, axis: int, length: int, method: str, antialias: bool) -> Any:
 
 @lru_cache(maxsize=64)
 def _neighbours(old: int, new: int, method: str, antialias: bool) -> tuple[npt.NDArray[np.int64], Weights]:
-    """For each new position its source positions and their weights: both [new, neighbours]."""
+    """For each new position its source positions and their weights: both [new, neighbours].
+
+    The weights of a position add up to 1. Columns that no position uses are left out.
+    """
     step = old / max(new, 1)
     centres = (np.arange(new) + 0.5) * step
     if method == "area":
@@ -298,16 +321,19 @@ def _neighbours(old: int, new: int, method: str, antialias: bool) -> tuple[npt.N
 
 
 def _triangle(distance: Weights) -> Weights:
+    """The weights of linear interpolation."""
     return np.clip(1 - distance, 0, None)
 
 
 def _cubic(distance: Weights) -> Weights:
+    """Keys' cubic with a = -0.5."""
     near = (1.5 * distance - 2.5) * distance * distance + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
     return np.where(distance < 1, near, np.where(distance < 2, far, 0.0))
 
 
 def _lanczos(distance: Weights) -> Weights:
+    """Lanczos' kernel with three lobes."""
     return np.where(distance < 3, np.sinc(distance) * np.sinc(distance / 3), 0.0)
 
 
@@ -399,7 +425,10 @@ def gaussian_blur(
     constant: float = 0.0,
     layout: ImageLayout = "HWC",
 ) -> Any:
-    """Blurred by a Gaussian of the width `sigma`, or (vertical, horizontal), cut off after `truncate` widths."""
+    """Blurred by a Gaussian of the width `sigma`, or (vertical, horizontal), cut off after `truncate` widths.
+
+    Widths are in pixels; 0 leaves a direction as it is. Each direction is filtered by itself.
+    """
     given, axes = checked(image, layout)
     widths = _two("gaussian_blur", "sigma", sigma)
     x = in_float(given)
@@ -416,7 +445,10 @@ def box_blur(
     constant: float = 0.0,
     layout: ImageLayout = "HWC",
 ) -> Any:
-    """The mean over `size` pixels in each direction, or over (rows, columns)."""
+    """The mean over `size` pixels in each direction, or over (rows, columns).
+
+    Raises `ValueError` unless these are whole and positive.
+    """
     given, axes = checked(image, layout)
     x = in_float(given)
     for axis, length in zip(axes, _two("box_blur", "size", size), strict=True):
@@ -427,7 +459,10 @@ def box_blur(
 
 
 def median(image: Any, size: int = 3, *, boundary: Boundary = "reflect", layout: ImageLayout = "HWC") -> Any:
-    """The median of the square of 3 or 5 pixels around each."""
+    """The median of the square of 3 or 5 pixels around each.
+
+    It picks one of the pixels, so that integers need no rounding. Raises `ValueError` for other sizes.
+    """
     given, axes = checked(image, layout)
     if size not in (3, 5):
         raise ValueError(f"median: size is 3 or 5, not {size!r}.")
@@ -495,6 +530,7 @@ def _two(name: str, what: str, given: Any) -> tuple[float, float]:
 
 
 def _bell(sigma: float, truncate: float) -> list[float]:
+    """The weights of a Gaussian, which add up to 1. Raises `ValueError` for a width that is negative or not finite."""
     if not sigma >= 0 or not math.isfinite(sigma):
         raise ValueError(f"the width of a blur is 0 or more, not {sigma!r}.")
     reach = int(truncate * sigma + 0.5)
@@ -509,7 +545,7 @@ _MODES = ("reflect", "edge", "constant", "wrap")
 
 
 def _padded(x: Any, axes: tuple[int, int], size: tuple[int, int], boundary: str, constant: float) -> Any:
-    """The image padded for a window of that size."""
+    """The image padded for a window of that size, as `boundary` says. Raises `InvalidOption` for another word."""
     if boundary not in _MODES:
         raise InvalidOption(f'boundary is "reflect", "edge", "constant" or "wrap", not {boundary!r}.')
     around = [(0, 0)] * x.ndim
@@ -527,7 +563,10 @@ def _padded(x: Any, axes: tuple[int, int], size: tuple[int, int], boundary: str,
 
 
 def _filtered_line(x: Any, axis: int, weights: list[float], boundary: Boundary, constant: float) -> Any:
-    """A filter of one row along an axis."""
+    """The correlation with one row of weights along an axis.
+
+    Few weights are sums of shifted images, in one kernel; many are one product over windows.
+    """
     count = len(weights)
     if count == 1:
         return x * weights[0] if weights[0] != 1 else x
@@ -549,6 +588,7 @@ def _filtered_line(x: Any, axis: int, weights: list[float], boundary: Boundary, 
 
 
 def _correlated(padded: Any, axes: tuple[int, int], kernel: Any) -> Any:
+    """The correlation of a padded image with a kernel; weights of 0 cost nothing."""
     rows, columns = kernel.shape
     if isinstance(padded, Array) and rows * columns > _MOST_SPELLED:
         windows = np.lib.stride_tricks.sliding_window_view(padded, (rows, columns), axis=axes)

@@ -1,4 +1,8 @@
-"""The columns that the figures draw: pure functions of the history and of the view that was chosen."""
+"""The columns that the page draws: pure functions of the history and of the view that was chosen.
+
+First the figures: the timeline of calls, lines over time, memory by owner, and predictions. Then the tables and tiles,
+with notes on what is missing; their columns are those of `anygpu.observe.tables`.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +69,10 @@ MOST_LETTERS = 60
 
 
 def shown(text: str, most: int = MOST_LETTERS) -> str:
-    """The text without anything that is not a letter or a sign: no escapes, no letters that turn the line around."""
+    """The text without anything that is not a letter or a sign: no escapes, no letters that turn the line around.
+
+    Signs in which Bokeh would see mathematics are parted by a thin space.
+    """
     text = printable(text, most)
     for sign in _MATHEMATICS:
         text = text.replace(sign, sign[0] + "\u200a" + sign[1])
@@ -80,14 +87,17 @@ class HistoryView(NamedTuple):
     process: int | None = None
 
     def processes(self, history: DashboardHistory) -> list[tuple[int, ProcessHistory]]:
+        """The processes of the view with their histories, by number."""
         return [(pid, each) for pid, each in sorted(history.processes.items()) if self.process in (None, pid)]
 
 
 def colour(number: int) -> str:
+    """The colour of a number: one of the palette, and grey beyond it."""
     return PALETTE[number] if number < len(PALETTE) else GREY
 
 
 def process_colour(history: DashboardHistory, pid: int) -> str:
+    """The colour of a process, by its place among all that are known."""
     return colour(sorted(history.processes).index(pid))
 
 
@@ -115,6 +125,7 @@ def calls(history: DashboardHistory, view: HistoryView) -> tuple[Columns, list[s
 
 
 def _no_calls() -> Columns:
+    """The columns of an empty timeline."""
     empty = np.empty(0)
     names = ("left", "right", "bottom", "middle", "top", "line", "waited", "run", "move", "wait")
     numbers: Columns = dict.fromkeys(names, empty)
@@ -125,7 +136,10 @@ def _no_calls() -> Columns:
 def _block_columns(
     history: DashboardHistory, view: HistoryView, row: int, place: tuple[str, int], blocks: Table
 ) -> Columns:
-    """The columns of one row."""
+    """The columns of one row of the timeline: corners of blocks in seconds before now, and texts about them.
+
+    Where there are too many blocks, the time is cut into parts; their borders stay while time goes on.
+    """
     if len(blocks) > _MOST_BLOCKS:
         # Parts stay where they are while time goes on, or everything would flicker.
         width = view.window / _PARTS
@@ -164,12 +178,14 @@ def _block_columns(
 
 
 def _calls(number: float, failed: float) -> str:
+    """The number of calls of a block, and how many of them failed, in words."""
     # Of a call that is in several parts of the time, each part has a piece.
     text = "1 call" if number <= 1.5 else f"{number:.0f} calls"
     return f"{text}, {math.ceil(failed)} failed" if failed else text
 
 
 def _row_names(places: Sequence[tuple[str, int]]) -> list[str]:
+    """The names of rows: the device, and the process if there are several."""
     several = len({pid for _, pid in places}) > 1
     return [f"{shown(device, 20)} · {pid}" if several else shown(device, 24) for device, pid in places]
 
@@ -230,6 +246,7 @@ def rate(before: CountSample, after: CountSample) -> float:
 
 
 def tasks_per_launch(before: CountSample, after: CountSample) -> float:
+    """Tasks in one launch of several, between two samples."""
     return _ratio(after.batched - before.batched, after.batches - before.batches)
 
 
@@ -238,6 +255,7 @@ def waiting(before: CountSample, after: CountSample) -> float:
 
 
 def _ratio(above: float, below: float) -> float:
+    """The quotient of two differences; NaN where a count did not grow, or began anew."""
     return above / below if below > 0 and above >= 0 else math.nan
 
 
@@ -259,7 +277,10 @@ def _thinned(samples: Iterable[Timed], view: HistoryView, least: float = 0.0) ->
 
 
 def owners(history: DashboardHistory, view: HistoryView) -> Columns:
-    """Areas of time and bytes, the largest lowest; of equal ones the one that was seen first."""
+    """Memory by owner as areas of time and bytes, the largest lowest; of equal ones the one that was seen first.
+
+    Owners beyond the palette are one area.
+    """
     step = view.window / _MOST_POINTS
     taken: list[tuple[float, dict[str, int]]] = []
     part = -1
@@ -294,7 +315,7 @@ def owners(history: DashboardHistory, view: HistoryView) -> Columns:
 
 
 def predictions(history: DashboardHistory, view: HistoryView) -> tuple[Columns, tuple[float, float]]:
-    """The latest pairs, in seconds, and the bounds of both axes."""
+    """The latest pairs of predicted and actual seconds, and the bounds of both axes."""
     tables = [each.pairs.rows()[-_MOST_PAIRS:] for _, each in view.processes(history)]
     table = np.concatenate(tables) if tables else np.empty((0, 4))
     if len(table) > _MOST_PAIRS:
@@ -382,7 +403,10 @@ def table(
     colour: Callable[[Item], str] | None = None,
     why: Callable[[Item], str] | None = None,
 ) -> Columns:
-    """Texts and tones of the cells by row, for the page's script; `why` says of a row what its unknown cells miss."""
+    """The cells of a table for the page's script: texts and tones by row.
+
+    `colour` marks rows, and `why` says of a row what its unknown cells miss. `_MOST_ROWS` rows at most.
+    """
     shown_items = list(items)[:_MOST_ROWS]
     rows = [cells(columns, item, _PAGE) for item in shown_items]
     return {
@@ -418,7 +442,10 @@ def tiles(history: DashboardHistory, view: HistoryView) -> list[tuple[str, str, 
 
 
 def functions(history: DashboardHistory, view: HistoryView, columns: Sequence[Column[CallRow]] = _FUNCTIONS) -> Columns:
-    """The functions that took longest, each on each of its devices: the legend of the timeline."""
+    """The functions that took longest, each on each of its devices: the legend of the timeline.
+
+    Calls of several processes are merged into one row.
+    """
     found: dict[tuple[str, str], list[CallStatistics]] = {}
     for _, each in view.processes(history):
         for one in each.latest.statistics.calls:
@@ -445,12 +472,14 @@ def steps(history: DashboardHistory, view: HistoryView) -> Columns:
 
 
 def processes(history: DashboardHistory, view: HistoryView) -> Columns:
+    """All processes, those that run first; also while one of them is chosen."""
     ordered = sorted(history.processes.items(), key=lambda item: (not item[1].alive, item[0]))
     rows = [_process(pid, each, view) for pid, each in ordered]
     return table(_PROCESSES, rows, colour=lambda row: process_colour(history, row.pid))
 
 
 def _process(pid: int, each: ProcessHistory, view: HistoryView) -> ProcessRow:
+    """The row of a process: whether it runs, is silent or has ended, and its rates."""
     since = view.now - each.answered
     state: str = "runs"
     tone: Tone = ""
@@ -463,11 +492,13 @@ def _process(pid: int, each: ProcessHistory, view: HistoryView) -> ProcessRow:
 
 
 def devices(history: DashboardHistory, view: HistoryView) -> Columns:
+    """The devices with their readings, and why some of these are not known."""
     rows = [DeviceRow(device, usage) for device, usage in sorted(history.usage.items())]
     return table(_DEVICES, rows, why=lambda row: _not_known(row.usage))
 
 
 def _with_runtime(history: DashboardHistory, view: HistoryView) -> list[tuple[int, ProcessHistory]]:
+    """The running processes of the view that have submitted tasks."""
     return [(pid, each) for pid, each in view.processes(history) if each.alive and each.latest.runtime is not None]
 
 
@@ -478,6 +509,7 @@ def lanes(history: DashboardHistory, view: HistoryView) -> Columns:
 
 
 def tenants(history: DashboardHistory, view: HistoryView) -> Columns:
+    """The tenants of all runtimes, those that used most first."""
     running = [each.latest.runtime for _, each in _with_runtime(history, view)]
     return table(
         _TENANTS,
@@ -546,7 +578,7 @@ def _processor(each: ProcessHistory) -> float | None:
 
 
 def _change(each: ProcessHistory, value: Callable[[Any, Any], float | None]) -> float | None:
-    """A value of two samples that are a few seconds apart."""
+    """A value of two samples that are a few seconds apart; `None` if there are not two yet."""
     if len(each.samples) < 2:
         return None
     newest = each.samples[-1]
@@ -557,6 +589,7 @@ def _change(each: ProcessHistory, value: Callable[[Any, Any], float | None]) -> 
 
 
 def _not_known(usage: Usage) -> str:
+    """Why readings of a device are not known, each reason once."""
     about: dict[str, list[str]] = {}
     for reading, why in usage.unknown.items():
         about.setdefault(why, []).append(reading.replace("_", " "))
