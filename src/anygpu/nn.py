@@ -183,6 +183,7 @@ def _numbers(q: Quantised) -> Any:
 
 
 def _shifted(data: Any, zero: Any, bits: int, shape: tuple[int, ...]) -> Any:
+    """The stored integers as float32, minus the integer that stands for 0.0."""
     numbers = converted(data if bits == 8 else _unpacked(data, shape), np.float32)
     if zero is not None:
         return numbers - converted(zero, np.float32)
@@ -197,6 +198,7 @@ def _packed(numbers: Any) -> Any:
 
 
 def _unpacked(data: Any, shape: tuple[int, ...]) -> Any:
+    """The numbers of 4 bits, two from each byte along the last axis, the low half first."""
     shifts = table(np.array([0, 4], np.uint8), data)
     pairs = (data[..., None] >> shifts) & np.uint8(15)
     numbers = pairs.reshape((*data.shape[:-1], 2 * data.shape[-1]))
@@ -306,6 +308,7 @@ def rms_norm(x: Any, weight: Any = None, *, axis: int | Sequence[int] = -1, eps:
 
 
 def _scaled(name: str, x: Any, weight: Any, bias: Any, axes: tuple[int, ...]) -> Any:
+    """The normalised value times its weight, plus its bias. Raises `ValueError` for other shapes than the axes have."""
     lengths = tuple(x.shape[axis] for axis in axes)
     shape = tuple(length if axis in axes else 1 for axis, length in enumerate(x.shape))
     for what, each in (("weight", weight), ("bias", bias)):

@@ -284,6 +284,7 @@ def lanes(pid: int, health: Health | None, *, whole: bool = False) -> list[LaneR
 
 
 def _condition(row: LaneRow) -> str:
+    """The state of a queue in one word."""
     if row.whole is None:
         return row.lane.condition
     return "ok" if row.whole.ok else "closed" if row.whole.closed else "late"

@@ -135,6 +135,10 @@ def _unary_whole(fn: str, x: Bounds, dtype: DType) -> Bounds:
 
 
 def _unary_float(fn: str, x: Bounds, dtype: DType) -> Bounds:
+    """The bounds after a function of a float.
+
+    By its slope where it is smooth, and only of exact values where it has steps.
+    """
     known = SMOOTH.get(fn)
     if known is not None:
         below_smooth = x.low < known.low and not (fn in ("sqrt", "cbrt") and x.low >= 0 and x.exact)
