@@ -21,7 +21,7 @@ import psutil
 
 import anygpu as ag
 from anygpu.fleet import Fleet
-from anygpu.fleet.registry import ActorWorker
+from anygpu.fleet.machines import ActorWorker
 from benchmarks.report import Figure, options_parser, publish, say
 from tests.support.ray_processes import RayProcesses
 

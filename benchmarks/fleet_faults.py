@@ -31,7 +31,7 @@ import psutil
 
 import anygpu as ag
 from anygpu.fleet import Fleet
-from anygpu.fleet.registry import ActorWorker
+from anygpu.fleet.machines import ActorWorker
 from anygpu.runtime.future import Future
 from benchmarks.report import Figure, options_parser, publish, say
 from tests.support.far_node import FarNode

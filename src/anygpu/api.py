@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from anygpu.hardware.device import Device
     from anygpu.hardware.diagnosis import Diagnosis
     from anygpu.hardware.preference import Power
-    from anygpu.hardware.usage.usage import Usage
+    from anygpu.hardware.usage import Usage
     from anygpu.observe.statistics import Summary
     from anygpu.placement.offload import Offloaded, Result
     from anygpu.placement.options import CallOptions, TaskOptions

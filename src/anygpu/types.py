@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from anygpu.hardware.device import Unavailable as Unavailable
     from anygpu.hardware.diagnosis import Diagnosis as Diagnosis
     from anygpu.hardware.inventory import Finding as Finding
-    from anygpu.hardware.usage.usage import Usage as Usage
+    from anygpu.hardware.usage import Usage as Usage
     from anygpu.placement.offload import Result as Result
     from anygpu.plan.plan import Candidate as Candidate
     from anygpu.plan.plan import Refused as Refused
@@ -43,7 +43,7 @@ _MODULES = {
     "Streamed": "anygpu.runtime.streams.pipeline",
     "Tenant": "anygpu.runtime.task_queue",
     "Unavailable": "anygpu.hardware.device",
-    "Usage": "anygpu.hardware.usage.usage",
+    "Usage": "anygpu.hardware.usage",
 }
 
 __all__ = list(_MODULES)

@@ -10,7 +10,7 @@ from anygpu.base.printable import printable
 from anygpu.base.tables import clock, compact, percent
 from anygpu.cli.top import pages as devices
 from anygpu.cli.top.pages import PAGES, details, filtered, fit, heading, headline, in_order, widths
-from anygpu.hardware.usage.usage import Readings
+from anygpu.hardware.usage import Readings
 from anygpu.observe.looking import Following, Look, NoAnswer, ObservedProcess, processor_share, rates
 from anygpu.observe.snapshot import DeviceMemoryUse, FallbackRecord, Snapshot
 from anygpu.observe.tables import bar, short_command

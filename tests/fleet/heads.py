@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from anygpu.fleet.templates.files import LAST_PORT, PORTS, TemplateOptions, systemd_files
+from anygpu.fleet.templates import LAST_PORT, PORTS, TemplateOptions, systemd_files
 
 #: What runs Ray's command line in this interpreter, wherever its script is.
 RAY = [sys.executable, "-c", "import sys; from ray.scripts.scripts import main; sys.exit(main())"]

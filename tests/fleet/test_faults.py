@@ -18,7 +18,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.fleet import Fleet
-from anygpu.fleet.registry import ActorWorker
+from anygpu.fleet.machines import ActorWorker
 from tests.fleet.conftest import ENGINES
 from tests.support.ray_processes import RayProcesses
 

@@ -15,8 +15,8 @@ from anygpu.errors import DeviceHung, DeviceLost
 from anygpu.fleet import relay as relays
 from anygpu.fleet.cluster import ActorChild
 from anygpu.fleet.device_actor import DeviceActor
+from anygpu.fleet.machines import ActorWorker
 from anygpu.fleet.messages import ActorLost, AnswerLost, MessagePart
-from anygpu.fleet.registry import ActorWorker
 from anygpu.fleet.relay import Relay
 from anygpu.hardware.device import Device
 from anygpu.placement.machine import numpy_device

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from anygpu.errors import InvalidOption
-from anygpu.fleet.templates.files import (
+from anygpu.fleet.templates import (
     FILES,
     LAST_PORT,
     PORTS,

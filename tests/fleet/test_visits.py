@@ -12,7 +12,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.fleet import Fleet
-from anygpu.fleet.registry import ActorWorker
+from anygpu.fleet.machines import ActorWorker
 from tests.fleet.test_fleet import SECOND, values, wave
 
 

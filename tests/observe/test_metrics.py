@@ -19,7 +19,7 @@ import anygpu as ag
 from anygpu import observe
 from anygpu.base.metric_families import MOST_CHARACTERS, Family, Sample, to_text, visible
 from anygpu.errors import InvalidOption
-from anygpu.hardware.usage.usage import READINGS, Usage
+from anygpu.hardware.usage import READINGS, Usage
 from anygpu.observe.metrics import BUCKETS, anomaly_families, call_families, usage_families
 from anygpu.observe.snapshot import Anomaly
 from anygpu.observe.statistics import MOST_FUNCTIONS, RunningStatistics, Sketch

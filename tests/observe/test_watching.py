@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from anygpu.hardware.usage.usage import READINGS, Usage
+from anygpu.hardware.usage import READINGS, Usage
 from anygpu.observe.observation import Observation, Sampler
 from anygpu.observe.snapshot import Anomaly, DeviceMemoryUse
 from anygpu.observe.statistics import CallBatch, batches

@@ -170,3 +170,22 @@ def test_no_object_is_asked_that_answers_itself() -> None:
 
     assert why_not_deferred(function) is None
     assert not Reach(function).holds()
+
+
+class _Result(tuple[Any, ...]):
+    """A result that keeps what it was computed of."""
+
+    def __new__(cls, value: Any, x: Any) -> Any:
+        made = super().__new__(cls, (value,))
+        made.x = x  # type: ignore[attr-defined]
+        return made
+
+
+def test_attributes_of_what_is_returned_are_numpys() -> None:
+    ours: Any = ag.offload(deferred=True)(lambda x: _Result(x.sum(), x * 2.0))
+    x = np.ones(20_000)
+    for _ in range(4):
+        result = ours(x)
+        assert type(result.x) is np.ndarray
+        assert type(result[0]) is np.float64
+    assert ours.why_plain is None

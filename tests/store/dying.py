@@ -23,13 +23,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from anygpu.errors import StoreError, UnknownTensor
-from anygpu.store import private_folder, segments, shared_store
+from anygpu.store import segments, shared_store
 from anygpu.store.segments import SegmentKey
 from anygpu.store.shared_store import Found, SharedTensors, open_shared
 
 NAME = "dying"
 OWNER = "everybody"
-_OURS = {module.__file__ for module in (shared_store, private_folder, segments)}
+_OURS = {module.__file__ for module in (shared_store, segments)}
 
 
 def made(number: int, size: int = 5000) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -30,7 +30,7 @@ from anygpu.errors import (
     Unsupported,
 )
 from anygpu.program.dtypes import DTYPES
-from anygpu.store import private_folder, segments, shared_store
+from anygpu.store import segments, shared_store
 from anygpu.store.shared_store import SharedTensors, open_shared
 from tests.store.shared_stores import KEY, another, files
 from tests.support.isolation import descriptors_in
@@ -161,13 +161,13 @@ def test_a_name_of_another_owner_is_refused_and_nothing_is_left_of_the_attempt(s
 def test_an_interruption_after_the_publication_takes_nothing_back(
     shared: SharedTensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replace = private_folder.PrivateFolder.replace
+    replace = segments.PrivateFolder.replace
 
     def interrupted(*arguments: Any) -> None:
         replace(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(private_folder.PrivateFolder, "replace", interrupted)
+    monkeypatch.setattr(segments.PrivateFolder, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         shared.publish(KEY, np.ones(3), owner="text")
     monkeypatch.undo()
@@ -468,7 +468,7 @@ def test_a_stopped_process_is_not_waited_for_without_end(
 ) -> None:
     stopped = Program(shared.path.parent, "section = shared._folder.locked(); section.__enter__()")
     stopped.process.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(private_folder, "LOCK_SECONDS", 0.02)
+    monkeypatch.setattr(segments, "LOCK_SECONDS", 0.02)
     with pytest.raises(StoreError, match="stopped"):
         shared.publish(KEY, np.ones(3), owner="text")
     stopped.kill()

@@ -21,7 +21,8 @@ def always_deferred(*, small: int = -1) -> Iterator[None]:
     Operations on arrays of more than `small` elements are recorded.
     """
     with (
-        mock.patch.multiple(deferred, LEAST_PER_OPERATION=0.0, LEAST_GAIN=1e9, PLAIN_EVERY=10**9, TRACES_TOO=False),
+        mock.patch.multiple(deferred, LEAST_PER_OPERATION=0.0, LEAST_GAIN=1e9, TRACES_TOO=False),
+        mock.patch.multiple(deferred, PLAIN_AT_FIRST=1, PLAIN_EVERY=10**9),
         mock.patch.object(recorder, "SMALL", small),
     ):
         yield

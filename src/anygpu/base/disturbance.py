@@ -32,7 +32,7 @@ TELLING = 0.02
 
 
 class Reading(NamedTuple):
-    """What the threads of this process have had up to a moment, in seconds."""
+    """Seconds that the threads of this process have run and waited up to a moment."""
 
     #: By the clock.
     seconds: float
@@ -67,7 +67,7 @@ class Conditions(NamedTuple):
 
 
 def conditions(before: Reading, after: Reading, repeats: Sequence[float] = ()) -> Conditions:
-    """Those between two readings, of something whose repeats took so long."""
+    """Returns the conditions between two readings; `repeats` are the seconds of each repeat, if it was repeated."""
     waiting = None
     if before.waiting is not None and after.waiting is not None:
         # Threads that have ended are not in the later reading.
@@ -77,7 +77,7 @@ def conditions(before: Reading, after: Reading, repeats: Sequence[float] = ()) -
 
 
 def spread(repeats: Sequence[float]) -> float | None:
-    """What the next best took, by what the best did; `None` for fewer than two."""
+    """Returns the seconds of the second best repeat by those of the best; `None` for fewer than two."""
     if len(repeats) < 2:
         return None
     best, second = sorted(repeats)[:2]
@@ -85,7 +85,10 @@ def spread(repeats: Sequence[float]) -> float | None:
 
 
 def read_processors(child: int | None = None, *, processes: str = "/proc") -> Reading:
-    """What the threads of this process have had, and those of a child. Only Linux says how long they have waited."""
+    """Reads how long the threads of this process, and of a child, have run and waited for a processor.
+
+    Only Linux tells the waiting time, from each thread's schedstat; elsewhere it is `None`.
+    """
     now = time.perf_counter()
     ran = waited = 0
     known = False

@@ -10,7 +10,7 @@ loaded when a notebook first shows something.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -53,6 +53,18 @@ usage_of: Callable[[Any, float], Any] = _not_provided
 array_device: Callable[[str | None], Any] = _not_provided
 #: The same: a call site (`anygpu.placement.native_site.NativeSite`) has a function that cannot be traced, and why.
 cannot_trace: Callable[[Any, str], None] = _not_provided
+
+
+#: The processes that have a device open, by the device's id.
+WorkerProcesses = Callable[[str], Iterable[int]]
+
+
+def _no_processes(device: str) -> Iterable[int]:
+    return ()
+
+
+#: Set by the registry of devices.
+worker_processes: WorkerProcesses = _no_processes
 
 
 def drawn(value: Any) -> str | None:

@@ -32,14 +32,17 @@ def may_be_interrupted() -> bool:
 
 
 def uninterrupted(call: Callable[[], T]) -> T:
-    """What it returns, or raises. It comes to its end also when the caller is interrupted while it waits."""
+    """Returns or raises what the call does.
+
+    The call comes to its end also when the caller is interrupted while it waits.
+    """
     return _elsewhere(call) if may_be_interrupted() else call()
 
 
 def completed(call: Callable[[], T]) -> T:
-    """As `uninterrupted`, but a caller who is interrupted leaves only when the call has come to its end, or not begun.
+    """Runs the call as `uninterrupted` does, but an interrupted caller waits for its end, unless it has not begun.
 
-    For what is short and has to be taken back afterwards.
+    It is for what is short and has to be undone afterwards, such as opening a file.
     """
     return _elsewhere(call, patient=True) if may_be_interrupted() else call()
 
@@ -57,7 +60,7 @@ def whole(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def soon(call: Callable[[], object]) -> None:
-    """On another thread, and nobody waits for it. It must not raise."""
+    """Runs the call on another thread, and does not wait for it. It must not raise."""
     with contextlib.suppress(RuntimeError):  # the interpreter is about to end
         _thread.start_new_thread(_run, (call,))
 
@@ -198,7 +201,7 @@ def _taken_back(calls: list[Callable[[], T]]) -> bool:
 
 
 def float_errors(**modes: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """For a function that computes with some modes changed, named as those of `np.errstate`.
+    """Decorates a function that computes with some modes changed, named as those of `np.errstate`.
 
     It sees its caller's context variables, as users' own functions inside of it may want to; what it sets is gone.
     """
@@ -218,5 +221,5 @@ def float_errors(**modes: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def float_errors_ignored(function: Callable[P, T]) -> Callable[P, T]:
-    """For a function that computes without warnings."""
+    """Decorates a function that computes without warnings."""
     return float_errors(all="ignore")(function)

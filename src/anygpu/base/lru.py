@@ -1,4 +1,7 @@
-"""A bounded cache of values by key; the least recently used are dropped."""
+"""A bounded cache of values by key; the least recently used are dropped.
+
+It is the one for values that are made when they are missing, and used by several threads.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""HTML that cannot be broken by what it shows: every text is escaped unless it is HTML already."""
+"""HTML that cannot be broken by what it shows: every text is escaped unless it is HTML already.
+
+`tag` and `safe` are all that makes HTML. On them stand paragraphs, tables and bars, for notebooks and for pages that
+are written to a file; `framed` adds our style.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +97,7 @@ def tag(name: str, *content: object, **attributes: str) -> Html:
 
 
 def framed(label: str, *content: object) -> str:
-    """What a cell shows, in our style; `label` is for those who hear it."""
+    """Returns what a notebook's cell shows, in our style; `label` is what a screen reader says."""
     body = tag("div", *content, class_="anygpu-out", role="group", aria_label=label)
     return str(body).replace(">", f">{_STYLE_TAG}", 1)
 
@@ -103,7 +107,7 @@ def paragraph(*content: object, look: str = "") -> Html:
 
 
 def spoken(text: str) -> Html:
-    """For those who hear the page: a name for what the eye understands by itself."""
+    """Returns text for screen readers only: a name for what the eye understands by itself."""
     return tag("span", text, class_="hidden")
 
 

@@ -1,4 +1,8 @@
-"""Metrics as values, and as the text that Prometheus reads."""
+"""Metrics as values, and as the text that Prometheus reads.
+
+A `Family` is one metric with its samples. Families are made by those who count, and written by those who serve them:
+`to_text` here, or OpenTelemetry in `anygpu.observe`.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,10 @@ import msgspec
 
 
 def printable(text: str, most: int = 500) -> str:
-    """In one line, without anything that a terminal would obey: no escapes, and nothing that turns the direction."""
+    """Returns the text in one line of at most `most` letters, without anything that a terminal would obey.
+
+    Letters that are not printable become "?": escapes, line breaks, and marks that turn the direction of writing.
+    """
     if len(text) > most:  # cut first: what is left is looked at letter by letter
         text = text[: most - 1] + "…"
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
@@ -23,7 +26,7 @@ def encode_json(record: object) -> bytes:
 
 
 def encode_msgpack(record: object) -> bytes:
-    """The same as MessagePack."""
+    """Returns the record as MessagePack, with paths and names that are not UTF-8 escaped."""
     try:
         return msgspec.msgpack.encode(record)
     except UnicodeEncodeError:

@@ -115,7 +115,7 @@ def to_text(columns: Sequence[Column[Item]], items: Iterable[Item]) -> str:
 
 
 def compact(value: float) -> str:
-    """In at most five characters: 7, 12.3, 950, 1,234, 12.3k, 4.56M."""
+    """Returns a number in at most five characters: 7, 12.3, 950, 1,234, 12.3k, 4.56M."""
     if value < 100 and value != int(value):
         return f"{value:.1f}"
     if value < 10_000:
@@ -143,7 +143,7 @@ def short_seconds(value: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """As a clock: 12s, 3:05, 2:03:04, 5d 3h."""
+    """Returns seconds as a clock shows them: 12s, 3:05, 2:03:04, 5d 3h."""
     whole = int(max(0.0, seconds))
     if whole < 60:
         return f"{whole}s"
@@ -155,14 +155,14 @@ def clock(seconds: float) -> str:
 
 
 def rounded_age(seconds: float) -> str:
-    """In one unit: 12 s, 3 min, 2 h."""
+    """Returns seconds in one unit: 12 s, 3 min, 2 h."""
     if seconds < 60:
         return f"{max(0.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.0f} h"
 
 
 def long_seconds(seconds: float) -> str:
-    """Sums, which may be hours."""
+    """Returns seconds of a sum, which may be hours."""
     if seconds < 120:
         return readable_seconds(seconds)
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"

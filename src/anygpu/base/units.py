@@ -1,4 +1,4 @@
-"""Numbers as people read and write them."""
+"""Numbers as people read and write them: bytes and seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)
 
 
 def bytes_from(text: str) -> int | None:
-    """From "512MB", "1.5 GiB" or "4096"; `None` for anything else."""
+    """Returns the bytes that "512MB", "1.5 GiB" or "4096" mean; `None` for anything else."""
     found = _BYTES.fullmatch(text)
     return None if found is None else int(float(found[1]) * _UNITS[(found[2] or "").upper()])
 

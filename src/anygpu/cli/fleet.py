@@ -318,7 +318,7 @@ def template(
 
     Tokens are generated, and go into files that only you can read. Existing files are not overwritten.
     """
-    from anygpu.fleet.templates.files import FILES, PRIVATE, TemplateOptions, write_files
+    from anygpu.fleet.templates import FILES, PRIVATE, TemplateOptions, write_files
 
     if kind not in FILES:
         raise InvalidOption(f"{kind!r} is no kind of template; available: {', '.join(FILES)}.")

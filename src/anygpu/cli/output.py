@@ -30,7 +30,7 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Card, Device, State
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.inventory import Finding, Inventory, all_facts, explained, in_a_few_words, memory_of, more_words
-from anygpu.hardware.usage.usage import ProcessUsage, UsageDocument
+from anygpu.hardware.usage import ProcessUsage, UsageDocument
 
 # -- prints inventories, diagnoses, usage and tables on a terminal
 

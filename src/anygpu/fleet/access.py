@@ -93,6 +93,7 @@ def reachable_from_outside(host: str, port: int, tables: Iterable[str] | None = 
 
 
 def is_loopback(host: str) -> bool:
+    """Whether an address can only be reached from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -100,6 +101,7 @@ def is_loopback(host: str) -> bool:
 
 
 def file_mode(path: str | os.PathLike[str] | None) -> FileMode | None:
+    """Returns a file's permission bits; `None` if there is no such file."""
     if not path:
         return None
     try:
@@ -109,12 +111,13 @@ def file_mode(path: str | os.PathLike[str] | None) -> FileMode | None:
 
 
 def token_path(environment: Mapping[str, str]) -> Path:
-    """Where Ray looks for the token, if RAY_AUTH_TOKEN is not set."""
+    """Returns the file in which Ray looks for the token if RAY_AUTH_TOKEN is not set."""
     named = environment.get("RAY_AUTH_TOKEN_PATH")
     return Path(named) if named else Path(environment.get("HOME", "~")).expanduser() / ".ray" / "auth_token"
 
 
 def _observe_token(environment: Mapping[str, str]) -> TokenSource:
+    """Returns where Ray would take its token from, and never the token itself."""
     path = token_path(environment)
     file = file_mode(path)
     return TokenSource(
@@ -126,6 +129,7 @@ def _observe_token(environment: Mapping[str, str]) -> TokenSource:
 
 
 def _read_token(environment: Mapping[str, str]) -> str:
+    """Returns the token as Ray would find it; empty if there is none."""
     named = environment.get("RAY_AUTH_TOKEN")
     if named:
         return named
@@ -164,10 +168,12 @@ def _ask_head(address: str, environment: Mapping[str, str], timeout: float, toke
 
 
 def _uses_tls(environment: Mapping[str, str]) -> bool:
+    """Whether Ray's variables say that connections are encrypted."""
     return environment.get("RAY_USE_TLS", "").lower() in ("1", "true")
 
 
 def _credentials(environment: Mapping[str, str]) -> object:
+    """Reads the TLS files that Ray's variables name. Raises OSError if one is missing."""
     import grpc
 
     def content(variable: str) -> bytes:
@@ -179,6 +185,8 @@ def _credentials(environment: Mapping[str, str]) -> object:
 
 
 class _Mode(msgspec.Struct):
+    """The dashboard's answer about how it authenticates."""
+
     authentication_mode: str
 
 
@@ -198,11 +206,13 @@ def _ask_dashboard(url: str, timeout: float) -> tuple[str | None, str]:
 
 
 def _dashboard_is_exposed(url: str) -> bool:
+    """Whether other machines can reach the dashboard."""
     parts = urlsplit(url)
     return reachable_from_outside(parts.hostname or "", parts.port or 80)
 
 
 def _connects(host: str, port: int, timeout: float) -> bool:
+    """Whether the port takes a TCP connection in time."""
     try:
         socket.create_connection((host, port), timeout).close()
     except OSError:
@@ -233,6 +243,7 @@ def _speaks_tls(host: str, port: int, timeout: float) -> bool | None:
 
 
 def _socket_tables() -> list[str]:
+    """Returns the kernel's tables of TCP sockets; none where the system is not Linux."""
     tables = []
     for name in ("tcp", "tcp6"):
         try:

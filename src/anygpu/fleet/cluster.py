@@ -1,4 +1,9 @@
-"""The user's side of the driver: its process, the machines that it tells of, and the actors that it opens."""
+"""The user's side of the driver: its process, the machines that it tells of, and the actors that it opens.
+
+`Cluster` starts the driver as a child process, and talks to it over one link; each probe and each actor gets a link of
+its own. A thread listens to events and calls the `when_...` functions. `ActorChild` lets a worker use an actor as if it
+were a child process of this machine.
+"""
 
 from __future__ import annotations
 
@@ -112,6 +117,7 @@ class Cluster:
         self.versions = connected.versions
 
     def _connected(self, address: str) -> Connected:
+        """Lets the driver connect to the address; raises `ClusterUnavailable` with the driver's last words."""
         try:
             self._send(Connect(address))
             return _unwrapped(_answer(self._link, CONNECT_SECONDS), Connected)
@@ -119,7 +125,7 @@ class Cluster:
             raise ClusterUnavailable(address, detail=self._why(error)) from None
 
     def begin_watching(self) -> None:
-        """From now on `when_nodes_change` and `when_lost` are called, on a thread of this object."""
+        """Starts the daemon thread that calls `when_nodes_change`, `when_lost` and the others of this object."""
         threading.Thread(
             target=_listen, args=(weakref.ref(self), self._link), name="anygpu-fleet-events", daemon=True
         ).start()
@@ -216,6 +222,7 @@ class Cluster:
         return DeviceUnavailable(wanted, [f"the fleet is not available: {why}."], device=device)
 
     def _why(self, error: BaseException) -> str:
+        """Returns why the driver does not answer: the time is over, or how its process ended."""
         if isinstance(error, TimeoutError):
             return "nothing came back in time"
         try:
@@ -225,6 +232,7 @@ class Cluster:
         return f"the driver process ended {how_it_ended(code)}{_head_is_gone(self._last_words())}"
 
     def _last_words(self) -> str:
+        """Returns the end of what the driver has written to standard error."""
         try:
             self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - _LAST_WORDS))
             return self._stderr.read().decode("utf-8", "replace").strip()
@@ -234,6 +242,10 @@ class Cluster:
     # -- on the thread that listens
 
     def _heard(self, event: DriverEvent) -> None:
+        """Handles an event of the driver, on the thread that listens to it.
+
+        An actor that nobody here has ended is reported to `when_actor_ends`, so that its device can be opened again.
+        """
         if isinstance(event, ActorEnded):
             with self._news:
                 self._ended_actors[event.actor] = event.why
@@ -248,6 +260,7 @@ class Cluster:
             self.when_nodes_change(event.nodes)
 
     def _lost(self, error: LinkClosed) -> None:
+        """Notes that the driver is gone, wakes those who wait, and tells `when_lost` once."""
         if self._end is None:
             why = self._why(error)
             with self._news:
@@ -265,6 +278,7 @@ class _ActorProcess:
     stdout: IO[bytes] | None = None
 
     def __init__(self, cluster: Cluster, actor: int, pid: int) -> None:
+        """Names an actor of the cluster; `pid` is the number of its process on its own machine."""
         self.pid = pid
         self._cluster = cluster
         self._actor = actor
@@ -278,6 +292,7 @@ class _ActorProcess:
         return 0
 
     def kill(self) -> None:
+        """Ends the actor, once; does not wait."""
         if not self._killed:
             self._killed = True
             self._cluster.kill(self._actor)
@@ -287,6 +302,7 @@ class ActorChild(Child):
     """The actor of a device as a child: what a worker holds."""
 
     def __init__(self, cluster: Cluster, actor: int, link: Link, pid: int) -> None:
+        """Takes over the link, on which the driver relays to the actor."""
         self.process = _ActorProcess(cluster, actor, pid)
         self.link = link
         self.has_low_priority = False
@@ -299,6 +315,7 @@ class ActorChild(Child):
         return self._cluster.process_id
 
     def how_it_ended(self) -> str:
+        """Returns why the actor is gone, as the driver says."""
         return self._cluster.why_ended(self._actor)
 
     def close(self) -> None:
@@ -307,7 +324,7 @@ class ActorChild(Child):
 
 
 def _require_somebody(address: str) -> None:
-    """Ray tries for twenty seconds before it says that there is nobody."""
+    """Raises `ClusterUnavailable` if nothing listens at the address: Ray would try for twenty seconds."""
     host, _, port = address.rpartition(":")
     if not host:
         return
@@ -348,6 +365,7 @@ def _answer(link: Link, seconds: float) -> DriverAnswer:
 
 
 def _unwrapped(answer: DriverAnswer, kind: type[_Expected]) -> _Expected:
+    """Returns the answer if it is of that kind; raises the error that came instead."""
     if isinstance(answer, TaskFailed):
         raise error_from_message(answer, "the cluster")
     if not isinstance(answer, kind):

@@ -1,4 +1,9 @@
-"""Code that Ray runs on other machines: a short visit that lists their devices, and the actor of one device."""
+"""Code that Ray runs on other machines: a short visit that lists their devices, and the actor of one device.
+
+`Prober` is the visit, and `Visited` what it brings back. `differences` and `refused` decide whether a machine computes
+what this one does, by the versions of its libraries. `DeviceActor` keeps one device open and answers numbered asks,
+each of which it executes once however often it is repeated.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +64,7 @@ class VersionDifference(NamedTuple):
 
 
 def installed_versions() -> dict[str, str]:
-    """By distribution, what is installed in this process's environment of what results depend on."""
+    """Returns the installed versions of the distributions that results depend on, by name."""
     names = dict.fromkeys((*COMMON[1:], *(entry.versions[0] for entry in every_engine() if entry.versions)))
     found = {name: version_of(name) for name in names}
     return {"anygpu": __version__, **{name: version for name, version in found.items() if version is not None}}
@@ -74,7 +79,7 @@ def library_of(engine: str) -> tuple[str, ...]:
 def differences(
     names: Iterable[str], here: Mapping[str, str], there: Mapping[str, str]
 ) -> tuple[VersionDifference, ...]:
-    """Those of the distributions that are in both places, and in another minor version."""
+    """Returns the distributions that are in both places in different minor versions."""
     return tuple(
         VersionDifference(name, here[name], there[name])
         for name in names
@@ -155,7 +160,7 @@ class Prober:
         )
 
     def echo(self, returns: int, part: int, *parts: bytes) -> bytes | list[bytes]:
-        """As many parts of that size as are wanted, whatever came."""
+        """Returns as many parts of that size as are wanted: for measuring the way there and back."""
         return bytes(part) if returns == 1 else [bytes(part)] * returns
 
 
@@ -187,6 +192,8 @@ _LOOK_SECONDS = 0.1
 
 
 class _Kept(NamedTuple):
+    """An answer that was given, in case it is asked for again."""
+
     reply: Reply
     arrays: list[ByteArray]
     nbytes: int
@@ -258,6 +265,7 @@ class DeviceActor:
         return _Kept(reply, list(arrays.values()), sum(sizes))
 
     def _keep(self, number: int, kept: _Kept) -> None:
+        """Keeps an answer by its number, and drops the oldest beyond the limits of count and bytes."""
         self._answers[number] = kept
         self._kept_bytes += kept.nbytes
         while len(self._answers) > 1 and (len(self._answers) > ANSWERS or self._kept_bytes > ANSWER_BYTES):
@@ -284,6 +292,7 @@ class ActorServer(ChildServer):
     _lends = True
 
     def __init__(self, device: str) -> None:
+        """Serves the device of that name in the fleet; on its own machine it has the name without the node."""
         super().__init__()
         self._name = device
         self._there = parse_device(device).there
@@ -316,6 +325,7 @@ class ActorServer(ChildServer):
         return msgspec.structs.replace(failed, message=message, fields=fields)
 
     def _open(self, task: child_messages.Open) -> TaskOutcome:
+        """Opens the device by the name that it has in this process, where Ray may have hidden other GPUs."""
         # The engine and the budget are this machine's business.
         budget = default_budget() if task.budget is None else task.budget
         seen = seen_here(task.device.id, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -325,6 +335,7 @@ class ActorServer(ChildServer):
         return child_messages.Opened(overlaps=False)
 
     def _values(self, operand: bytes | InSegment, spec: Spec) -> HostArray:
+        """Returns an argument from the parts of the message instead of shared memory."""
         if isinstance(operand, bytes):
             return super()._values(operand, spec)
         if not 0 < operand.segment <= len(self._given):
@@ -337,6 +348,7 @@ class ActorServer(ChildServer):
         return [None] * len(specs)
 
     def _delivered(self, number: int, values: HostArray) -> bytes:
+        """Keeps a result that has a place for the answer's parts, as contiguous bytes of its own."""
         if not number:
             return super()._delivered(number, values)
         _check_place(number)
@@ -346,6 +358,7 @@ class ActorServer(ChildServer):
         return b""
 
     def _place(self, number: int, spec: Spec) -> HostArray:
+        """Makes room for a result that is sent in the answer's parts."""
         _check_place(number)
         room: ByteArray = np.empty(spec.nbytes, np.uint8)
         self._places[number] = room

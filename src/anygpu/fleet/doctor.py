@@ -1,6 +1,7 @@
 """Diagnoses a cluster: versions, tokens, TLS, ports, file modes, clocks, shared memory; with commands that help.
 
-`examine` gathers `FleetFacts`; the rules are pure functions of them.
+`examine` gathers `FleetFacts`: of each node by a Ray task in a child process, of the access by asking from here. The
+rules below it are pure functions of these facts, each of which yields findings.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodesSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes that answered, and why others did not."""
+
     nodes: tuple[NodeFacts, ...] = ()
     #: For each node that did not tell: why.
     failures: dict[str, str] = {}
@@ -99,6 +102,7 @@ def observe_nodes(address: str, variables: Mapping[str, str], *, timeout: float)
 
 
 def software() -> Software:
+    """Returns the versions of this process, and of Ray without importing it."""
     try:
         ray = metadata.version("ray")
     except metadata.PackageNotFoundError:
@@ -126,7 +130,7 @@ def local_facts(name: str, head: bool, object_store: int, ports: Mapping[str, in
 
 
 def _outermost_private(folder: Path) -> Path:
-    """The folder above which others are kept out, or `folder` itself: nobody reaches what lies in a closed folder."""
+    """Returns the folder above which other users are kept out, or `folder` itself if none is closed."""
     for parent in (folder, *folder.parents):
         mode = file_mode(parent)
         if mode is not None and not mode.mode & 0o011:
@@ -218,9 +222,11 @@ class FleetDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> tuple[Finding, ...]:
+        """The findings that keep the cluster from being used, or others from being kept out."""
         return tuple(finding for finding in self.findings if finding.severity == "problem")
 
     def to_json(self) -> bytes:
+        """Returns the documented schema as indented JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
@@ -244,6 +250,7 @@ def examine(
 
 
 def diagnose_fleet(facts: FleetFacts) -> FleetDiagnosis:
+    """Applies all rules to the facts, and sorts the findings by severity. Pure."""
     findings = [*access_findings(facts.access), *(finding for rule in RULES for finding in rule(facts))]
     findings.sort(key=lambda finding: ("problem", "advice", "note").index(finding.severity))
     return FleetDiagnosis(verdict=_verdict(facts, findings), findings=tuple(findings), facts=facts)
@@ -257,6 +264,7 @@ def _can_connect(access: ClusterAccess) -> bool:
 
 
 def _verdict(facts: FleetFacts, findings: Iterable[Finding]) -> str:
+    """Returns the report in one sentence: the cluster, its door, and the number of problems."""
     access = facts.access
     if not access.answered:
         return f"There is no cluster at {access.address}."
@@ -270,6 +278,7 @@ def _verdict(facts: FleetFacts, findings: Iterable[Finding]) -> str:
 
 
 def ray_missing(facts: FleetFacts) -> Iterator[Finding]:
+    """Ray is not installed in this environment."""
     if facts.driver.ray is None:
         yield Finding(
             code="ray_missing",
@@ -384,7 +393,7 @@ def clocks_differ(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def object_store_too_small(facts: FleetFacts) -> Iterator[Finding]:
-    """Nodes whose object store is larger than their shared memory, so that Ray puts it on disk."""
+    """Nodes whose object store is small, or does not fit into shared memory, so that Ray keeps it on disk."""
     on_disk = [node for node in facts.nodes.nodes if (node.shared_memory or node.object_store) < node.object_store]
     for (store, shared, container), names in _alike(on_disk, lambda n: (n.object_store, n.shared_memory, n.container)):
         wanted = f"{-(-store * 11 // 10 >> 30)}g"
@@ -468,6 +477,7 @@ def _alike(nodes: Iterable[NodeFacts], fact: Callable[[NodeFacts], _Fact]) -> It
 
 
 def _firewall(ports: Iterable[int]) -> str:
+    """Returns the command of nftables that closes the ports to other networks."""
     wanted = ", ".join(map(str, ports))
     return (
         f"sudo nft add rule inet filter input tcp dport '{{ {wanted} }}' ip saddr != NODES/24 drop   (with your "

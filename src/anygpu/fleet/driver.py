@@ -73,7 +73,10 @@ UNSEEN_SECONDS = 5.0
 
 
 class _LivenessConnection:
+    """One server that is watched, and the TCP connection to it."""
+
     def __init__(self, name: str, host: str, port: int) -> None:
+        """Begins without a connection; the server counts as being up until the opposite is known."""
         self.name = name
         self.host, self.port = host, port
         self.socket: socket.socket | None = None
@@ -104,7 +107,7 @@ class LivenessConnections:
         threading.Thread(target=self._watch, name="anygpu-liveness", daemon=True).start()
 
     def watch(self, name: str, host: str, port: int) -> None:
-        """From now on, if it is not watched already. A server counts as being there until the opposite is known."""
+        """Watches a server from now on, if it is not watched already; it counts as up until the opposite is known."""
         with self._lock:
             if name not in self._lines:
                 self._lines[name] = _LivenessConnection(name, host, port)
@@ -131,6 +134,10 @@ class LivenessConnections:
     # -- on the thread
 
     def _watch(self) -> None:
+        """The thread: connects what is due, and waits until a connection changes or the next attempt is due.
+
+        Listeners are called without the lock, so that they may ask or change what is watched.
+        """
         while True:
             with self._lock:
                 now = time.monotonic()
@@ -192,11 +199,13 @@ class LivenessConnections:
         return None
 
     def _failed(self, line: _LivenessConnection, code: int) -> tuple[str, str | None] | None:
+        """A connection failed: it is tried again later. Returns the news if the server was up."""
         self._close(line)
         line.until = time.monotonic() + AGAIN_SECONDS
         return self._down(line, f"its machine does not answer ({os.strerror(code)})")
 
     def _down(self, line: _LivenessConnection, why: str) -> tuple[str, str | None] | None:
+        """Marks a server as gone, and returns the news, once. One that never answered is only tried again later."""
         if not line.was_up:
             line.until = time.monotonic() + UNSEEN_SECONDS
             return None
@@ -204,10 +213,12 @@ class LivenessConnections:
         return (line.name, why) if was_up else None
 
     def _up(self, line: _LivenessConnection) -> tuple[str, str | None] | None:
+        """A connection is there. Returns the news if the server was gone."""
         was_up, line.is_up, line.was_up = line.is_up, True, True
         return None if was_up else (line.name, None)
 
     def _close(self, line: _LivenessConnection) -> None:
+        """Closes the connection to a server, if there is one."""
         if line.socket is not None:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(line.socket)
@@ -215,7 +226,7 @@ class LivenessConnections:
         line.socket, line.is_connected = None, False
 
     def _say(self, news: list[tuple[str, str | None] | None]) -> None:
-        """Without the lock: who is told may ask."""
+        """Tells the news. The lock is not held, because who is told may ask."""
         for each in news:
             if each is not None:
                 self._tell(*each)
@@ -226,6 +237,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _keeping_alive(made: socket.socket) -> socket.socket:
+    """Lets the system notice within seconds that the other machine is gone, by TCP keepalives."""
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # macOS has another name for the first of them.
     for names, value in (
@@ -276,13 +288,17 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    """Where no signal does so: on other systems, and when there is something to withdraw first."""
+    """Ends this process some seconds after its parent, in which a request for machines can be withdrawn.
+
+    It is for systems that send no signal at the parent's end, and for the time after a request was made.
+    """
     os.read(0, 1)
     time.sleep(_WITHDRAW_SECONDS)
     os._exit(1)
 
 
 def _connected(link: Link, address: str) -> RayCluster | None:
+    """Connects to Ray and answers with the machines; `None` if that failed, which the user is told."""
     try:
         from anygpu.fleet.ray_cluster import RayCluster
 
@@ -305,6 +321,7 @@ class RayDriver:
     """Takes requests, each of which is served on a thread of its own and answered on a link of its own."""
 
     def __init__(self, link: Link, cluster: RayCluster) -> None:
+        """Serves one connected cluster, whose head is watched from now on. Actors are by their number."""
         self._link = link
         self._cluster = cluster
         self._telling = threading.Lock()
@@ -323,7 +340,10 @@ class RayDriver:
         self._asks_for_machines = False
 
     def serve(self) -> None:
-        """Until the link closes."""
+        """Takes requests until the link closes, which raises `LinkClosed`.
+
+        Each is served on a daemon thread of its own.
+        """
         while True:
             request = decode_request(self._link.receive())
             if isinstance(request, RequestMachines):
@@ -357,6 +377,7 @@ class RayDriver:
             return
 
     def _probe(self, request: ProbeNode, answers: Link) -> None:
+        """Probes a machine, and answers on a link of its own, which is closed afterwards."""
         try:
             found: DriverAnswer = self._cluster.probe(request.node, request.seconds)
         except (ActorLost, AnswerLost, ActorRefused) as error:
@@ -398,6 +419,7 @@ class RayDriver:
             relay.close()
 
     def _watch(self, every: float) -> None:
+        """Looks every `every` seconds which machines Ray lists, and tells of changes. Never returns."""
         self._known = self._cluster.nodes()
         self._told = frozenset(each.id for each in self._known)
         while True:
@@ -444,7 +466,10 @@ class RayDriver:
             return
 
     def _leave_if_headless(self, why: str) -> None:
-        """Without a head, Ray ends this process soon, and would leave the actors behind."""
+        """Ends the actors and this process if the cluster's head is gone.
+
+        Ray would end the process and leave the actors behind.
+        """
         if not self._lines.is_gone(_HEAD):
             return
         for opened in list(self._actors.values()):
@@ -457,7 +482,7 @@ class RayDriver:
     # -- machines
 
     def _request(self, bundles: tuple[Bundle, ...]) -> None:
-        """On the main thread. The last request counts, and one thread passes it on, so that none is overtaken."""
+        """Takes the last request for machines, which one thread passes on in order. Called on the main thread."""
         self._wanted = bundles
         self._asked.set()
         if not self._asks_for_machines:
@@ -499,6 +524,7 @@ class RayDriver:
                 self._cluster.request(())
 
     def _tell(self, event: DriverEvent) -> None:
+        """Sends an event to the user's process. Any thread may call it."""
         with self._telling:
             self._link.send(encode(event))
 

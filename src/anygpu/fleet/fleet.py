@@ -1,4 +1,9 @@
-"""A fleet: the runtime of this process, with the devices of other machines beside its own."""
+"""A fleet: the runtime of this process, with the devices of other machines beside its own.
+
+`Fleet` joins a cluster, its machines, their registry and a scaler to a `Runtime`, and closes all of them. `TasksOn` is
+the runtime that a server uses for one device name. `connect`, at the end, checks who may use the cluster before
+anything is sent there.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from anygpu.errors import AnyGPUError, InvalidOption, MissingExtra
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.device_actor import installed_versions, warnings_of
-from anygpu.fleet.machines import Machines
+from anygpu.fleet.machines import FleetRegistry, Machines
 from anygpu.fleet.messages import ClusterNode
-from anygpu.fleet.registry import FleetRegistry
 from anygpu.fleet.scaling import FleetHealth, Scaler, Scaling, bundle_of
 from anygpu.fleet.security import check_access
 from anygpu.hardware.device import Device, Unavailable, node_of
@@ -47,6 +51,7 @@ class TasksOn:
     """Tasks of a runtime on the devices of that name; those of a function that names its own go there."""
 
     def __init__(self, runtime: Runtime, on: str) -> None:
+        """Makes a runtime whose tasks go to the devices of that name, over a runtime that it does not own."""
         self._runtime = runtime
         self._options: TaskOptions = {"on": on}
 
@@ -55,6 +60,7 @@ class TasksOn:
         return self._runtime.waiting
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **given: Any) -> Future:
+        """Submits a task with `on=` set, unless the caller sets it."""
         return self._runtime.submit(function, *arguments, **{**self._options, **given})
 
     def health(self) -> Health:
@@ -139,9 +145,10 @@ class Fleet(Runtime):
         return list(self._cluster.nodes.values())
 
     def run(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Result:
-        """As `submit`, and wait: `.value` and `.receipt`.
+        """Runs the function, waits, and returns `.value` and `.receipt`.
 
-        While nothing else is open, a call to another machine is made on the caller's own thread.
+        While nothing else is open, a call to another machine is made on the caller's own thread; otherwise it is a
+        task.
         """
         # What concerns the queue goes there, and so does a task of a task, or of a loop, which must not be blocked.
         if here.seat is not None or not _QUEUED.isdisjoint(given) or asyncio._get_running_loop() is not None:
@@ -154,7 +161,11 @@ class Fleet(Runtime):
         return found if found is not None else self._run_as_task(call, function, arguments, given)
 
     def _run_here(self, call: Call, seconds: float | None) -> Result | None:
-        """On this thread, if it goes to another machine and nothing else is open."""
+        """Runs a call on the caller's thread, and returns its result; `None` if it has to be a task.
+
+        It must go to one device of another machine as a whole, with nothing else open, and without a comparison to be
+        made.
+        """
         planner, site, scheduler = call.planner, call.site, self._scheduler
         if not site.candidates.evaluated or site.host.skip_planning > 0 or site.options.engine is not None:
             return None
@@ -188,7 +199,10 @@ class Fleet(Runtime):
         return Result(value, receipt)
 
     def explain(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[CallOptions]) -> Plan:
-        """Where the next such call would run, and why, with what the network takes. Nothing is computed."""
+        """Returns the plan of the next such call: its device, the reason, and the predicted times.
+
+        Nothing is computed.
+        """
         function, arguments, keywords = unwrapped(function, arguments)
         return self._calls(function, given).explain(*arguments, **keywords)
 
@@ -205,7 +219,7 @@ class Fleet(Runtime):
         return self._scaler.scale(bundles, timeout)
 
     def health(self) -> FleetHealth:
-        """As `Runtime.health`, with the machines that were asked for."""
+        """Returns `Runtime.health`, with the machines that were asked for."""
         return self._scaler.health(super().health())
 
     def server(
@@ -250,7 +264,7 @@ class Fleet(Runtime):
         self.server(models, **given).run()
 
     def close(self, timeout: float | None = 10.0) -> None:
-        """As `Runtime.close`, and then let go of the cluster."""
+        """Closes the runtime as `Runtime.close` does, and then lets go of the cluster, whatever that raised."""
         self._scaler.close()
         try:
             super().close(timeout)

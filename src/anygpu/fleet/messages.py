@@ -79,6 +79,8 @@ class CountExecutions(WireRecord, frozen=True, tag="count"):
 
 
 class KillActor(WireRecord, frozen=True, tag="kill"):
+    """End an actor. There is no answer."""
+
     actor: int
 
 
@@ -101,6 +103,8 @@ DriverRequest = Connect | ProbeNode | OpenActor | CountExecutions | KillActor | 
 
 
 class Connected(WireRecord, frozen=True, tag="connected"):
+    """The driver is connected: the machines, which of them it is on, and its versions."""
+
     nodes: tuple[ClusterNode, ...]
     #: The machine that this process is on.
     own: str
@@ -109,6 +113,8 @@ class Connected(WireRecord, frozen=True, tag="connected"):
 
 
 class NodeProbed(WireRecord, frozen=True, tag="probed"):
+    """The devices of a machine, as a probe found them."""
+
     devices: tuple[Device, ...]
     unavailable: tuple[Unavailable, ...]
     #: By device, what that machine has measured itself.
@@ -119,6 +125,8 @@ class NodeProbed(WireRecord, frozen=True, tag="probed"):
 
 
 class ActorOpened(WireRecord, frozen=True, tag="opened"):
+    """The actor is there, under the number by which later events name it."""
+
     #: The process there.
     pid: int
 
@@ -150,6 +158,8 @@ class ActorEnded(WireRecord, frozen=True, tag="ended"):
 
 
 class NodesChanged(WireRecord, frozen=True, tag="nodes"):
+    """All machines that are in the cluster now."""
+
     nodes: tuple[ClusterNode, ...]
 
 
@@ -344,6 +354,7 @@ def unpacked(sizes: Sequence[int], parts: Sequence[MessagePart]) -> list[ByteArr
 
 
 def _copy(target: ByteArray, parts: Sequence[MessagePart], start: int) -> None:
+    """Copies bytes from a position of the parts into the target; raises ValueError if the parts are too short."""
     done = 0
     while done < target.nbytes:
         number, offset = divmod(start + done, PART)
@@ -356,6 +367,7 @@ def _copy(target: ByteArray, parts: Sequence[MessagePart], start: int) -> None:
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
+    """Returns where each array begins when they are laid out one after the other, aligned."""
     starts, position = [], 0
     for size in sizes:
         starts.append(position)

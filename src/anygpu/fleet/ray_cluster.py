@@ -61,6 +61,7 @@ class RayCluster:
     """A connection to a cluster. There is one a process."""
 
     def __init__(self, address: str) -> None:
+        """Connects this process to the cluster as a driver of Ray's, without its logs. Raises what Ray does."""
         ray.init(
             address=address,
             namespace="anygpu",
@@ -177,6 +178,7 @@ class RayActor:
     """The Ray actor of one device. Used by one thread, but for `kill`."""
 
     def __init__(self, handle: Any) -> None:
+        """Takes over Ray's handle. Pings go to a concurrency group of their own, so that a busy actor answers them."""
         self._handle = handle
         #: The id of its process, there.
         self.pid = 0
@@ -235,6 +237,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _require_answer(address: str, port: int) -> None:
+    """Raises `ActorRefused` if the machine's port takes no connection: Ray itself would wait for much longer."""
     try:
         socket.create_connection((address, port), timeout=_ANSWER_SECONDS).close()
     except OSError as error:

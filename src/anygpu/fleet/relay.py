@@ -71,6 +71,7 @@ class Relay:
     """The questions to one actor, one after the other, on the thread that calls `serve`."""
 
     def __init__(self, link: Link, actor: ActorHandle, device: str) -> None:
+        """Joins a worker's link and an actor. Segments of the worker are mapped here, in the driver."""
         self._link = link
         self._actor = actor
         self._device = device
@@ -86,7 +87,7 @@ class Relay:
         self._missed = 0
 
     def serve(self) -> str:
-        """Until the worker lets go, or the actor is lost: why it ended."""
+        """Relays tasks until the worker lets go or the actor is lost, and returns why it ended."""
         try:
             while True:
                 envelope = self._next()
@@ -105,17 +106,20 @@ class Relay:
             return str(error)
 
     def kill(self) -> None:
-        """From another thread: end the actor, and whatever is open there."""
+        """Ends the actor, and whatever is open there. Any thread may call it."""
         self.killed = True
         self._actor.kill()
 
     def lose(self, why: str) -> None:
-        """From another thread: the actor is lost, and the worker hears of it at once, whatever waits here for Ray."""
+        """Marks the actor as lost. The worker hears of it at once, though this thread may wait for Ray.
+
+        Any thread may call it.
+        """
         self.lost = why
         self._link.shut_down()
 
     def leave(self) -> None:
-        """From another thread: let the actor end itself, which works without a head."""
+        """Lets the actor end itself, which works without a head. Any thread may call it."""
         self._actor.leave()
 
     def close(self) -> None:
@@ -125,7 +129,7 @@ class Relay:
         self._link.close()
 
     def _next(self) -> Envelope | None:
-        """The next task; without one the actor is told that somebody is still there."""
+        """Returns the next task; `None` if none came for a while, when the actor is pinged so that it stays."""
         try:
             envelope = child_messages.decode_envelope(self._link.receive(IDLE_SECONDS))
         except TimeoutError:
@@ -140,6 +144,7 @@ class Relay:
         return envelope
 
     def _pulse(self, ping: Any) -> messages.Pulse:
+        """Waits for the answer to a ping; raises `ActorLost` after several silent intervals."""
         for _ in range(MOST_MISSED):
             try:
                 return messages.decode_pulse(self._actor.pong(ping, PONG_SECONDS))
@@ -148,7 +153,7 @@ class Relay:
         raise _silent()
 
     def _tell_dropped(self) -> None:
-        """Memory can be freed there; nobody waits for that."""
+        """Tells the actor which arrays it may free, without waiting for an answer."""
         if self._dropped:
             dropped, self._dropped = tuple(self._dropped), []
             self._actor.ask(messages.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)

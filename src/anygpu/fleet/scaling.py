@@ -1,4 +1,9 @@
-"""How many machines a fleet asks for. Decisions on plain values: nothing here knows Ray, a thread or a clock."""
+"""How many machines a fleet asks for.
+
+The first part decides on plain values, without Ray, a thread or a clock: `Demand` says how many units the waiting tasks
+need, `Asking` how many of them the autoscaler is asked for after a refusal, `explain` why machines do not come, and
+`Idleness` which may go. `Scaler`, at the end, is the thread that applies all this to a fleet.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,8 @@ import msgspec
 
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.fleet.cluster import Cluster
-from anygpu.fleet.machines import Machines
+from anygpu.fleet.machines import FleetRegistry, Machines
 from anygpu.fleet.messages import Bundle, ClusterNode, MachineRefusal
-from anygpu.fleet.registry import FleetRegistry
 from anygpu.hardware.device import CPU, FLEET, node_of
 from anygpu.runtime.health import Health, LaneHealth
 from anygpu.runtime.lanes import Job
@@ -46,6 +50,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 60.0
 
     def __post_init__(self) -> None:
+        """Raises `InvalidOption` for numbers that cannot be meant."""
         if type(self.most) is not int or self.most < 0:
             raise InvalidOption(f"most is a whole number of units, at least 0; got {self.most!r}.")
         for name, number in (("gpu", self.gpu), ("cpu", self.cpu)):
@@ -59,10 +64,12 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> Bundle:
+        """The resources and labels of one unit, as Ray names them."""
         return bundle_of(self.gpu, self.cpu, self.labels)
 
 
 def bundle_of(gpu: float, cpu: float, labels: Mapping[str, str]) -> Bundle:
+    """Returns a bundle of these shares; one that is 0 is left out."""
     resources = {name: float(number) for name, number in (("GPU", gpu), ("CPU", cpu)) if number}
     return Bundle(resources, dict(labels))
 
@@ -78,6 +85,7 @@ class Demand:
     """How many units the waiting tasks need. It rises at once, and falls when it was lower for a while."""
 
     def __init__(self, scaling: Scaling) -> None:
+        """Starts with no units asked for."""
         self._scaling = scaling
         self._lower_since: float | None = None
         #: The highest need since then.
@@ -108,6 +116,7 @@ class Asking:
     """
 
     def __init__(self) -> None:
+        """Starts without a limit: nothing was refused yet."""
         self._limit: int | None = None
         #: The smallest number that was refused, and when.
         self._refused: int | None = None
@@ -124,6 +133,10 @@ class Asking:
         return min(wanted, self._limit)
 
     def refused(self, now: float, count: int, provided: int) -> None:
+        """A request for `count` bundles was refused.
+
+        From now on about half as many are asked for, but not fewer than there are, and never as many as were refused.
+        """
         if count < 1:
             return
         self._refused = count if self._refused is None else min(count, self._refused)
@@ -146,6 +159,7 @@ def provided(bundle: Bundle, nodes: Iterable[ClusterNode]) -> int:
 
 
 def _fits(bundle: Bundle, node: ClusterNode) -> int:
+    """Returns how many such bundles a machine could hold, by its scarcest resource."""
     return min(
         (int(node.resources.get(name, 0.0) / number + 1e-9) for name, number in bundle.resources.items() if number),
         default=0,
@@ -158,6 +172,7 @@ def has_labels(node: ClusterNode, wanted: Mapping[str, str]) -> bool:
 
 
 def _selects(selector: str, value: str | None) -> bool:
+    """Whether one of Ray's label selectors takes the value."""
     denied = selector.startswith("!")
     bare = selector.removeprefix("!").strip()
     values = bare[3:-1].split(",") if bare.startswith("in(") and bare.endswith(")") else [bare]
@@ -199,7 +214,7 @@ def explain(shortage: Shortage, nodes: Sequence[ClusterNode]) -> str | None:
 
 
 def _lacking(bundle: Bundle, nodes: Sequence[ClusterNode]) -> str:
-    """Which resource or label nobody has."""
+    """Returns which resource or label of the bundle no machine has, as part of a sentence."""
     for name, number in bundle.resources.items():
         if not any(node.resources.get(name, 0.0) >= number for node in nodes):
             return f"{name}: {number:g} is in none"
@@ -212,6 +227,7 @@ def _lacking(bundle: Bundle, nodes: Sequence[ClusterNode]) -> str:
 
 
 def written(bundle: Bundle) -> str:
+    """Returns a bundle as messages show it."""
     what = ", ".join(f"{name}: {number:g}" for name, number in bundle.resources.items())
     labels = ", ".join(f"{name}: {value}" for name, value in bundle.labels.items())
     return f"{{{what}}}" + (f" with {labels}" if labels else "")
@@ -233,7 +249,7 @@ class Idleness:
         self._last: dict[str, tuple[int, float]] = {}
 
     def look(self, now: float, uses: Mapping[str, Use]) -> list[str]:
-        """Those whose machines may be given back."""
+        """Returns the devices that have been idle for so long that their machines may be given back."""
         found = []
         for name, use in uses.items():
             done, since = self._last.get(name, (-1, now))
@@ -288,6 +304,7 @@ class Scaler:
         scheduler: Scheduler,
         scaling: Scaling | None,
     ) -> None:
+        """Joins a fleet's parts; its daemon thread is started at once if machines are asked for by what waits."""
         self._cluster = cluster
         self._machines = machines
         self._places = places
@@ -325,10 +342,12 @@ class Scaler:
         return there
 
     def _is_there(self, bundles: Sequence[Bundle]) -> bool:
+        """Whether known machines provide all these bundles."""
         nodes = [node for node in self._cluster.nodes.values() if self._machines.is_known(node.id)]
         return all(provided(bundle, nodes) >= count for bundle, count in _counted(bundles))
 
     def health(self, health: Health) -> FleetHealth:
+        """Returns the runtime's health with what concerns the cluster; it is not ok once the cluster is lost."""
         fields = {name: getattr(health, name) for name in health.__struct_fields__}
         lost = self._cluster.ended
         if lost is not None:
@@ -358,6 +377,7 @@ class Scaler:
     # -- on its thread
 
     def _work(self) -> None:
+        """The thread: looks at the demand again and again, at most a fixed share of the time, until the end."""
         while True:
             begin = time.monotonic()
             self.look(begin)
@@ -418,6 +438,7 @@ class Scaler:
                     worker.close()
 
     def _tell(self, missing: tuple[str, ...]) -> None:
+        """Warns of machines that do not come, of each reason once while it lasts."""
         new = [text for text in missing if text not in self._missing]
         self._missing = missing
         for text in new:
@@ -428,6 +449,7 @@ class Scaler:
     # -- on the cluster's thread
 
     def _refused(self, count: int, refusal: MachineRefusal | None) -> None:
+        """Takes the autoscaler's refusal of the last request, and looks again; one of an earlier request is ignored."""
         now = time.monotonic()
         nodes = list(self._cluster.nodes.values())
         with self._lock:
@@ -457,6 +479,7 @@ def _together(by_hand: tuple[Bundle, ...], unit: Bundle | None, units: int) -> t
 
 
 def _counted(bundles: Sequence[Bundle]) -> list[tuple[Bundle, int]]:
+    """Returns each run of equal bundles once, with its length."""
     kinds: list[tuple[Bundle, int]] = []
     for bundle in bundles:
         if kinds and kinds[-1][0] == bundle:

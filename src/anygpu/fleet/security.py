@@ -93,6 +93,7 @@ def running_clusters() -> frozenset[str]:
 
 
 def _addresses_of_processes() -> Iterator[str]:
+    """Yields the heads that Ray's processes of this user name, in the same namespaces as this process."""
     namespaces = _namespaces(os.getpid())
     for process, arguments in host.own_processes(_PROCESS):
         # Users of a container have the same numbers as those of this system, and its addresses are its own.
@@ -285,7 +286,7 @@ def _not_asked(access: ClusterAccess) -> Iterator[Finding]:
 
 
 def _token(access: ClusterAccess) -> Iterator[Finding]:
-    """This process has no token, or one in a file that others can read."""
+    """This process has no token, one that the cluster does not accept, or Ray's own commands would not send it."""
     if not access.demands_token:
         return
     token = access.token
@@ -326,17 +327,20 @@ def _token(access: ClusterAccess) -> Iterator[Finding]:
 
 
 def _token_file(access: ClusterAccess) -> Iterator[Finding]:
+    """The token is in a file that other users can read."""
     file = access.token.file
     if file is not None and access.token.source == "file":
         yield from private_file(file, code="token_readable", what="token")
 
 
 def _key_file(access: ClusterAccess) -> Iterator[Finding]:
+    """The private key of TLS is in a file that other users can read."""
     if access.key is not None:
         yield from private_file(access.key, code="key_readable", what="private TLS key")
 
 
 def private_file(file: FileMode, *, code: str, what: str, on: str = "") -> Iterator[Finding]:
+    """Yields a finding if other users can read the file; `on` is the node that it is on."""
     if not file.readable_by_others:
         return
     where = f" on {on}" if on else ""

@@ -25,7 +25,7 @@ from anygpu.hardware.preference import CPU as CPU
 from anygpu.receipts.receipt import require_reasons
 
 if TYPE_CHECKING:
-    from anygpu.hardware.usage.usage import Usage
+    from anygpu.hardware.usage import Usage
 
 
 # -- names
@@ -167,6 +167,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
 
     @property
     def verified(self) -> bool:
+        """Whether it has computed the small test computation right."""
         return self.state == "verified"
 
     def usage(self, seconds: float = 0.1) -> Usage:
@@ -220,7 +221,7 @@ class Unavailable(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
 
 
 def unknown_facts(reason: str, *names: str) -> dict[str, str]:
-    """The same reason for several facts."""
+    """Returns the same reason for several facts."""
     return dict.fromkeys(names, reason)
 
 
@@ -247,17 +248,20 @@ SIZE = 1021
 
 
 def types_to_verify(features: tuple[str, ...], *, deep: bool) -> tuple[VerifiedType, ...]:
+    """Returns the types to verify: the usual ones, and with `deep` those of the device's features too."""
     if not deep:
         return ALWAYS
     return ALWAYS + tuple(dtype for feature, dtype in BY_FEATURE.items() if feature in features)
 
 
 def inputs(dtype: VerifiedType) -> HostArray:
+    """Returns the small whole numbers that the test computes with, exact in every type."""
     # float16 holds whole numbers exactly only up to 2048, so the values stay small; the period is not a power of two.
     return (np.arange(SIZE) % 67 - 33).astype(dtype)
 
 
 def expected(dtype: VerifiedType) -> HostArray:
+    """Returns what the test must give: x * x + 3 x, computed by NumPy."""
     values = inputs(dtype)
     return np.asarray(values * values + np.asarray(3, dtype) * values)
 

@@ -1,6 +1,7 @@
 """Why is my GPU not used? Causes and fixes, from what the probes found and what the machine says of itself. Pure.
 
-What no cause explains is still passed on in the probe's own words: nothing that was found is left out.
+Each rule is a function of the case that yields findings; `RULES` has their order, and `diagnose` applies them. What no
+rule explains is still passed on in the probe's own words: nothing that was found is left out.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def hidden_by_variable(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def _hiding_variables(case: DiagnosisContext) -> list[str]:
+    """Returns the variables that hide all cards: those that are set to nothing, or to none."""
     nothing = ("", "-1", "NoDevFiles")
     return [name for name in _HIDING if case.evidence.variables.get(name, "0").strip() in nothing]
 
@@ -449,6 +451,7 @@ def _drivers(case: DiagnosisContext, interface: str, vendors: Iterable[str], *, 
 
 
 def _applies(rule: DiagnosisRule, case: DiagnosisContext) -> bool:
+    """Whether a rule finds something."""
     return next(rule(case), None) is not None
 
 
@@ -490,9 +493,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> tuple[Finding, ...]:
+        """The findings that keep a GPU from being used."""
         return tuple(finding for finding in self.findings if finding.severity == "problem")
 
     def to_json(self) -> bytes:
+        """Returns the documented schema as indented JSON, for bug reports."""
         return msgspec.json.format(encode_json(self), indent=2)
 
     def _repr_html_(self) -> str | None:
@@ -512,6 +517,7 @@ def diagnose(inventory: Inventory, evidence: Evidence) -> Diagnosis:
 
 
 def _matters(item: Unavailable) -> bool:
+    """Whether something that no rule explains is worth a line of its own."""
     # A CPU-only build or a missing accelerator is a problem only beside a card, and then a rule has said so. But who
     # installed NVIDIA's driver expects a card.
     return item.engine == "nvidia" or item.cause not in ("cpu_only_build", "no_device", "not_installed")

@@ -99,7 +99,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gather(root: Path = Path("/"), environment: Mapping[str, str] | None = None) -> Evidence:
-    """Read the facts of the machine from files and the environment. No driver is loaded."""
+    """Reads the facts of the machine from files and the environment. No driver is loaded."""
     environment = os.environ if environment is None else environment
     return Evidence(
         system=platform.system(),

@@ -141,11 +141,12 @@ def _torch_index(card: Card | None) -> str | None:
 
 
 def _serves_cuda_13(card: Card) -> bool:
-    """Unless driver or card are known to be too old: it needs a driver of its own time, and Turing or newer."""
+    """Whether a build for CUDA 13 may work: unless the driver is known to be older, or the card older than Turing."""
     return not () < version(card.driver_api) < (13,) and not () < version(card.compute_capability) < (7, 5)
 
 
 def gpu_jax(evidence: Evidence, card: Card | None = None) -> tuple[str, ...]:
+    """Returns the commands that install JAX with CUDA, in the newest version that the driver is known to serve."""
     if evidence.system == "Windows":
         return ("Use JAX inside WSL (Linux in Windows): it has no GPU support for Windows itself.",)
     # The builds for CUDA 12 work with more drivers, so they are the better guess.
@@ -165,6 +166,7 @@ def without_new_driver(evidence: Evidence, engine: str, card: Card) -> tuple[str
 
 
 def newest_driver(evidence: Evidence) -> tuple[str, ...]:
+    """Returns the steps that install NVIDIA's newest driver for this system."""
     line = install(evidence, "nvidia")
     return (line,) if evidence.container is not None else (line, "Restart the machine afterwards.")
 
@@ -192,6 +194,7 @@ def open_container(evidence: Evidence, vendor: str = "NVIDIA") -> str:
 
 
 def unset(evidence: Evidence, variable: str) -> str:
+    """Returns the command that unsets a variable in this system's shell."""
     return f"set {variable}=" if evidence.system == "Windows" else f"unset {variable}"
 
 

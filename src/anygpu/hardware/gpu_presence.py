@@ -135,7 +135,10 @@ def _pci_functions(folder: str) -> Iterator[PciFunction]:
 
 
 def _drm_drivers(root: str) -> Iterator[str]:
-    """Of cards and render nodes; names with a hyphen are sockets for screens. A render node may be there alone."""
+    """Yields the kernel's driver of each card and render node; empty for one without a driver.
+
+    Names with a hyphen are sockets for screens. A container may have a render node and no entry in sysfs.
+    """
     known = os.path.join(root, "sys/class/drm")
     nodes = (name for name in _names(os.path.join(root, "dev/dri")) if name.startswith("renderD"))
     for name in {*_names(known), *nodes}:

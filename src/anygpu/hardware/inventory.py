@@ -1,4 +1,9 @@
-"""The result of probing a machine, and the doctor's case: which GPUs there are, and how they are reached."""
+"""The result of probing a machine, and the doctor's case: which GPUs there are, and how they are reached.
+
+`Inventory` is what probes found, with each device assigned to its card. Functions below it say that in words, the same
+on a terminal and in a notebook. `DiagnosisContext` is what the rules of the doctor look at, and `Finding` what they
+say.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +39,12 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     remembered: dict[str, float] = {}
 
     def to_json(self) -> bytes:
+        """Returns the inventory as indented JSON."""
         return msgspec.json.format(encode_json(self), indent=2)
 
     @property
     def gpus(self) -> tuple[Device, ...]:
+        """The devices that are GPUs, software included."""
         return tuple(device for device in self.devices if device.kind == "gpu")
 
 
@@ -106,6 +113,7 @@ def all_facts(device: Device) -> list[tuple[str, str]]:
 
 
 def explained(item: Unavailable) -> str:
+    """Returns why something cannot be used, and what to do if that is known."""
     return item.reason if item.fix is None else f"{item.reason} {item.fix}"
 
 
@@ -156,6 +164,7 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
     evidence: Evidence
 
     def unavailable(self, engine: str, *causes: str) -> list[Unavailable]:
+        """Returns what an engine lacks for one of these causes."""
         return [item for item in self.inventory.unavailable if item.engine == engine and item.cause in causes]
 
     def cards(self, vendor: str) -> list[Card]:
@@ -187,6 +196,7 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
 
     @property
     def vendors(self) -> list[str]:
+        """The vendors of the GPUs that are here, each once."""
         return list(dict.fromkeys(gpu.vendor for gpu in self.gpus))
 
     @property
@@ -210,7 +220,7 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
 
     @property
     def _cards(self) -> list[Card]:
-        """Without the processor, without TPUs, and without those that are one of the others under another name."""
+        """Returns the cards that are GPUs. The processor, TPUs and second names of other cards are left out."""
         not_gpus = {device.card for device in self.inventory.devices if device.kind != "gpu"}
         return [card for card in self.inventory.cards if card.id not in not_gpus | {"cpu"} and not _is_doubtful(card)]
 

@@ -314,6 +314,7 @@ def _read_smi(program: str, system: Path, seconds: float = 5.0) -> list[Card | U
 
 
 def _run_smi(program: str, columns: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Runs nvidia-smi for these columns; raises `subprocess.TimeoutExpired` after so many seconds."""
     command = [program, f"--query-gpu={','.join(columns)}", "--format=csv,noheader,nounits"]
     return subprocess.run(command, capture_output=True, check=False, text=True, errors="replace", timeout=seconds)
 

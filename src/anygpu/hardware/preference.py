@@ -1,4 +1,7 @@
-"""Requirements for a device. Apart from the selection, which first calls need not load."""
+"""Requirements for a device, as `on=`, `min_memory=` and the like give them.
+
+It is apart from the selection, which first calls need not load.
+"""
 
 from __future__ import annotations
 

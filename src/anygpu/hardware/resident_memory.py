@@ -1,4 +1,8 @@
-"""The memory of this process on its host: the most that was taken at once, and how much more could be."""
+"""The memory of this process on its host: the most that was taken at once, and how much more could be.
+
+`HostMeter` measures the peak of a call by Linux's high-water mark. `available` is the least that the machine, control
+groups and the limits of the process leave.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +109,10 @@ def _left_by_limits(process: Path, limits: tuple[int, ...]) -> list[int]:
 
 
 def _left_by_groups(process: Path, root: Path) -> list[int]:
-    """Of the process's group and of every group around it, in version 2 and in version 1."""
+    """Returns what the memory limits of the process's control group, and of every group around it, leave.
+
+    Both versions of control groups are read. Cached files count as free, because they make room when memory is wanted.
+    """
     try:
         lines = (process / "cgroup").read_text().splitlines()
     except OSError:

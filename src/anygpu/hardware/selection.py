@@ -1,4 +1,7 @@
-"""Which devices fit a preference, best first, and one sentence for each that does not. Pure."""
+"""Which devices fit a preference, best first, and one sentence for each that does not. Pure.
+
+`select` ranks; `require` raises with all reasons where nothing fits. `matches_name` is what a name in `on=` means.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +76,7 @@ def meant(on: Sequence[str], devices: Iterable[Device]) -> tuple[str, ...]:
 
 
 def _judge(device: Device, preference: Preference) -> tuple[int, str | None]:
+    """Returns the rank of a device by the names that were asked for, and the sentence that refuses it or `None`."""
     rank = 0
     if preference.on:
         matches = [index for index, wanted in enumerate(preference.on) if matches_name(device, wanted)]
@@ -155,7 +159,10 @@ _FORM_ORDER: dict[Power | None, dict[str, int]] = {
 
 
 def _quality(device: Device, power: Power | None) -> tuple[int, ...]:
-    """Without measurements: real GPUs before the CPU, the CPU itself before an emulation on it, then free memory."""
+    """Returns the sort key of a device without measurements.
+
+    GPUs come before the CPU, real devices before emulations on the CPU, then those with more free memory.
+    """
     kind = _KIND_ORDER[device.kind]
     form = _FORM_ORDER[power].get(device.form, 2)
     emulated = 1 if device.form == "software" else 0

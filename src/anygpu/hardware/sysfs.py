@@ -59,6 +59,7 @@ class PciDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vendor_name(vendor_id: int) -> str:
+    """Returns a vendor's name by its PCI id."""
     return _VENDORS.get(vendor_id, f"other (0x{vendor_id:04x})")
 
 
@@ -274,6 +275,7 @@ def _parse_pci_ids(lines: Iterable[str], models: set[str]) -> Iterable[tuple[str
 
 
 def pci_folder(root: Path, address: str) -> Path:
+    """Returns the folder of a device on the PCI bus."""
     return root / "sys/bus/pci/devices" / address
 
 
@@ -286,6 +288,7 @@ def folders(parent: Path, pattern: str) -> list[Path]:
 
 
 def _order(address: str) -> list[int]:
+    """Returns the parts of an address as numbers, to sort by."""
     return [int(part, 16) for part in address.replace(".", ":").split(":")]
 
 

@@ -225,7 +225,7 @@ def _open_loader() -> Any:
 
 
 def _create_instance(library: Any) -> c_void_p:
-    """A Vulkan instance of the highest version that is asked for. Raises `VulkanError`."""
+    """Returns a Vulkan instance of the version that the loader offers, at least 1.1. Raises `VulkanError`."""
     offered = c_uint32()
     # The call itself came with Vulkan 1.1, and a loader without it serves nothing that is asked below.
     if not hasattr(library, "vkEnumerateInstanceVersion"):
@@ -306,6 +306,7 @@ def _new(kind: type[_Chained]) -> Any:
 
 
 def _chain(*links: Any) -> None:
+    """Links structures by their `next` pointers, in order; those that are `None` are left out."""
     for link, following in pairwise(link for link in links if link is not None):
         link.next = ctypes.addressof(following)
 
@@ -341,6 +342,7 @@ def _text(raw: bytes) -> str:
 
 
 def _dotted(version: int) -> str:
+    """Returns a packed version of Vulkan's as text."""
     return f"{version >> 22 & 0x7F}.{version >> 12 & 0x3FF}.{version & 0xFFF}"
 
 

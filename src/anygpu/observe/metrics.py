@@ -19,8 +19,8 @@ from anygpu.base import version
 from anygpu.base.metric_families import Family, MetricKind, Sample, histogram_samples, single, visible
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.hardware.host import resident_bytes
+from anygpu.hardware.usage import Usage
 from anygpu.hardware.usage.reading import UsageReader
-from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.observation import Observation
 from anygpu.observe.snapshot import Anomaly
 from anygpu.observe.statistics import CallStatistics, Summary

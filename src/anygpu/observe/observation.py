@@ -23,8 +23,8 @@ from anygpu.base.version import __version__
 from anygpu.engines.protocol import Memory
 from anygpu.errors import AnyGPUError
 from anygpu.hardware import host
+from anygpu.hardware.usage import Usage
 from anygpu.hardware.usage.reading import UsageReader
-from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.snapshot import (
     Advice,
     Anomaly,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.hardware.usage.usage import Usage
+from anygpu.hardware.usage import Usage
 from anygpu.observe.statistics import Summary
 from anygpu.receipts.notes import Failure, Seen
 from anygpu.receipts.receipt import Phases, Receipt

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from anygpu.base.tables import UNKNOWN, Column, Tone, by_title, counted
-from anygpu.hardware.usage.usage import Usage
+from anygpu.hardware.usage import Usage
 from anygpu.observe.looking import Rate
 from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.statistics import CallStatistics, Quantiles, breakdown

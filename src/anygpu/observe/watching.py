@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.hardware.usage.usage import Usage
+from anygpu.hardware.usage import Usage
 from anygpu.observe.snapshot import Anomaly, DeviceMemoryUse
 from anygpu.observe.statistics import CallBatch, CallTimes
 

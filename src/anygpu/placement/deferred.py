@@ -62,8 +62,8 @@ _LOOK_EVERY = 64
 _LOOK_AFTER = 0.02
 #: Calls of which the quickest counts, where they were faster before.
 _RECENT = 24
-#: One call of so many is a plain one, to know what these take.
-PLAIN_EVERY = 24
+#: One call of so many is a plain one, to know what these take; at first more of them: the first meets cold caches.
+PLAIN_EVERY, PLAIN_AT_FIRST = 24, 3
 #: Plain calls that tell what native code for the whole function has to beat: in a row, where they are short.
 _PLAIN_BEFORE_NATIVE, _LONG = 10, 5e-3
 #: Whether functions are traced as well: native code for the whole of one is faster than for its segments.
@@ -96,6 +96,7 @@ class DeferredSite:
         """What a plain call takes, if that is known, and what deferred ones may take more than these together."""
         self.calls = 0
         self.plain_calls, self.plain = (0, math.inf) if plain is None else (1, plain)
+        self._at_first = PLAIN_AT_FIRST if plain is None else 1
         self._most_lost = most_lost
         #: What deferred calls took more than plain ones.
         self.lost = 0.0
@@ -109,7 +110,9 @@ class DeferredSite:
 
     def is_next_plain(self) -> bool:
         """Whether the next call is to be a plain one, to know what it takes."""
-        return self.plain_calls < 1 or self.calls >= PLAIN_EVERY * self.plain_calls
+        if self.plain_calls < self._at_first:
+            return self.calls >= 2 * self.plain_calls
+        return self.calls >= PLAIN_EVERY * (self.plain_calls - self._at_first + 1)
 
     @property
     def is_little_known(self) -> bool:
@@ -121,7 +124,7 @@ class DeferredSite:
         self.plain_calls += 1
         self.plain = min(self.plain, seconds)
 
-    def ran(self, seconds: float, run: _Run, segments: Segments, *, is_tried: bool) -> str | None:
+    def ran(self, seconds: float, run: DeferredRun, segments: Segments, *, is_tried: bool) -> str | None:
         """A deferred call took so long. Returns why calls go back to plain ones, if they do.
 
         `is_tried` is whether something else may make them faster soon.
@@ -194,8 +197,7 @@ class Deferred(Offloaded[P, R]):
         left = self._left
         if left > 0:
             self._left = left - 1
-            bare = self._bare
-            if bare is None or events.calls or executing.asked or _listening():
+            if events.calls or executing.asked or _listening():
                 return super().__call__(*arguments, **keywords)
             short = self._short
             if short is not None:
@@ -203,6 +205,9 @@ class Deferred(Offloaded[P, R]):
                 if _last() is not short:
                     last_receipt.set(short)
                 return value
+            bare = self._bare
+            if bare is None:
+                return super().__call__(*arguments, **keywords)
             begin = _clock()
             value = self._function(*arguments, **keywords)
             last_receipt.set((bare, begin, begin, _clock()))
@@ -234,6 +239,8 @@ class Deferred(Offloaded[P, R]):
             self._bare = site.note
             if site.least < _SHORT:
                 self._short = (site.note, 0.0, 0.0, site.least)
+                if site.is_settled:  # nothing is left to be found out but another kind of arguments
+                    self._left = max(_LOOK_EVERY, int(_LOOK_AFTER / site.least))
 
     # -- the function as a whole
 
@@ -335,7 +342,7 @@ class Deferred(Offloaded[P, R]):
                 whole.ran_on_host(_clock() - begin)
             return value, receipt
         trusts = self._trusts(arguments, keywords)
-        run = _Run(self._segments, self._function, trusts=trusts)
+        run = DeferredRun(self._segments, self._function, trusts=trusts)
         try:
             value = run(arguments, keywords)
         except BaseException as error:
@@ -439,7 +446,7 @@ def name_numpys_class(error: BaseException) -> None:
     )
 
 
-class _Run:
+class DeferredRun:
     """One deferred call."""
 
     def __init__(self, segments: Segments, function: Callable[..., Any], *, trusts: bool) -> None:
@@ -522,9 +529,10 @@ class _Run:
 
     def reason(self, back: str | None, *, by_itself: bool) -> str:
         segments = len(self._recorder.ended)
-        text = f"deferred: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
+        how = " automatically" if by_itself else ""
+        text = f"deferred{how}: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
         if by_itself:
-            text += "; without being asked to, because its code can reach nothing but its arguments"
+            text += "; it cannot be traced, and its code has no side effects beyond its arguments"
         return f"{text}; the next calls are plain, because {back}." if back else f"{text}."
 
     def how(self) -> str | None:

@@ -9,7 +9,7 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from pathlib import Path
-from types import CellType, GeneratorType, MemberDescriptorType
+from types import CellType, FunctionType, GeneratorType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ def unwrapped(value: Any, seen: dict[int, tuple[Any, Any]] | None = None) -> Any
     if known is not None:
         return known[1]
     seen[id(value)] = (value, value)
+    _unwrap_attributes(value, seen)
     if isinstance(value, tuple):
         new = _tuple(value, seen)
         seen[id(value)] = (value, new)
@@ -69,6 +70,22 @@ def unwrapped(value: Any, seen: dict[int, tuple[Any, Any]] | None = None) -> Any
             if new is not each:
                 object.__setattr__(value, field.name, new)
     return value
+
+
+def _unwrap_attributes(value: Any, seen: dict[int, tuple[Any, Any]]) -> None:
+    """NumPy's arrays as attributes of an object that is returned: some results keep what they were computed of."""
+    if isinstance(value, type | ModuleType | FunctionType):
+        return
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return
+    if type(own) is dict:
+        for name, each in list(own.items()):
+            if type(each) in (StandIn, tuple, list):
+                new = unwrapped(each, seen)
+                if new is not each:
+                    own[name] = new
 
 
 _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(None)))

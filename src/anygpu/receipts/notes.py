@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class HostNote(NamedTuple):
-    """What receipts say of calls that run on the host without planning.
+    """The facts of calls that run on the host without planning, from which their receipts are made.
 
     It is replaced and never changed: a receipt that is made later says what was so at the time of its call.
     """
@@ -32,7 +32,7 @@ class HostNote(NamedTuple):
 
 
 class NativeNote(NamedTuple):
-    """What receipts say of calls that ran as native code."""
+    """The facts of calls that ran as native code, from which their receipts are made."""
 
     task: str
     reason: str
@@ -83,7 +83,7 @@ class Failure(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a task was submitted, for those who observe what became of it."""
+    """The place where a task was submitted, for those who observe what became of it."""
 
     #: By `time.perf_counter`.
     time: float
@@ -100,7 +100,10 @@ Given = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
 
 
 def origin_here(line: tuple[str, int] | None = None) -> Origin | None:
-    """For a task that is submitted now, on the user's own `line`; `None` if the process is not observed."""
+    """Returns the origin of a task that is submitted now, on the user's own `line`.
+
+    `None` if nothing observes the process.
+    """
     return Origin(time.perf_counter(), threading.get_ident(), copy_context(), line) if events.calls else None
 
 
@@ -112,7 +115,7 @@ of_task: ContextVar[Callable[..., Any] | None] = ContextVar("the function of the
 
 
 def last_receipt() -> Receipt | None:
-    """What happened in the last call of an offloaded function, or of `run`, in this thread or task."""
+    """Returns the receipt of the last call of an offloaded function, or of `run`, in this thread or task."""
     note = last.get()
     return None if note is None else made(note)
 

@@ -127,7 +127,7 @@ class DriverWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkUse(msgspec.Struct, frozen=True, array_like=True):
-    """What one call took of the way to another machine."""
+    """Bytes and questions of one call to another machine."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -136,7 +136,7 @@ class NetworkUse(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in one call."""
+    """The account of one call: where it ran, why, what it took, and what failed before."""
 
     task: str
     device: str
@@ -320,7 +320,7 @@ def host_operations() -> Iterator[list[HostOperation]]:
 
 
 def ran_on_host(operation: HostOperation) -> None:
-    """Tells those who listen that an operation ran on the host; if nobody collects it, warns at the user's line."""
+    """Tells subscribers that an operation ran on the host; warns at the user's line if no block collects it."""
     events.host_operations.tell(operation)
     listeners = _listeners.get()
     for collected in listeners:
@@ -357,7 +357,7 @@ _blamed: ContextVar[tuple[str, int] | None] = ContextVar("the line that a task w
 
 
 def attribute_to_line(line: tuple[str, int]) -> None:
-    """On a thread that runs submitted tasks: attribute the warnings that follow to the line that submitted this one."""
+    """Attributes later warnings of this thread to a line: that which submitted the task which it runs."""
     _blamed.set(line)
 
 

@@ -95,7 +95,7 @@ class Batch:
 
     @property
     def how(self) -> str:
-        """For receipts."""
+        """The launch in words, for receipts."""
         padded = f", padded to {self.size}" if self.size > self.taken else ""
         return f"in one launch of {self.taken} calls{padded}"
 
@@ -137,8 +137,10 @@ class _Variant:
         return known
 
     def predicted(self, calibration: Calibration, device: Device, size: int) -> _Predicted:
-        """The predicted seconds, compile time and memory of a launch of `size` calls; cached until the device is
-        calibrated.
+        """Returns the predicted seconds, compile time and memory of a launch of `size` calls.
+
+        It is cached until there is another calibration. The compile time is scaled towards what is usual for such a
+        device.
         """
         known = self._predicted.get(size)
         if known is None or known.calibration is not calibration:
@@ -227,11 +229,13 @@ class _VariantHistory:
             self.times.compiled(seconds, self._predicted[size].compiling, disturbed=disturbed)
 
     def succeeded(self, size: int, seconds: float, *, disturbed: bool) -> None:
+        """A launch has succeeded: its time is learnt, and failures before it are forgotten."""
         self.failures = 0
         predicted = self._predicted.get(size)
         self.times.measured(size, seconds, predicted.seconds if predicted is not None else 0.0, disturbed=disturbed)
 
     def failed(self) -> None:
+        """A launch has failed: after several, the variant rests for a number of plans that doubles each time."""
         self.failures += 1
         if self.failures >= _FAILURES:
             self.resting = min(1 << (4 + self.failures), _LONGEST_REST)
@@ -367,9 +371,10 @@ class LaunchBatches:
         return self._tables[key]
 
     def _variant(self, program: Program, needed: Marks) -> _Variant:
-        """The stacked program for these differing arguments: an existing one that covers them, or a new one.
+        """Returns the stacked program for these differing arguments: an existing one that covers them, or a new one.
 
-        At most `MOST_VARIANTS` are kept; beyond that, one variant that stacks all arguments replaces the oldest.
+        At most `MOST_VARIANTS` are kept. The last place is for the variant that stacks whatever any other one does, so
+        that new combinations need no more programs; when all places are taken, the newest one is replaced.
         """
         variants = self._variants
         for each in variants:
@@ -622,7 +627,10 @@ class LaunchCheck:
             self._planner.background.submit(self._judge)
 
     def _judge(self) -> None:
-        """Run the batch again beside the callers, and compare its rows with the results that single calls had."""
+        """Runs the launch on its device beside the callers, and compares each row with what its call returned on NumPy.
+
+        A row that differs pins the function to NumPy. Whatever goes wrong, calls run one by one for a while.
+        """
         batch, site, planner = self._batch, self._state, self._planner
         with contextlib.suppress(Exception):  # whatever goes wrong here, calls run one by one
             with planner.trying((batch.device,)):

@@ -1,4 +1,9 @@
-"""The future that `submit` returns, and the progress of calls with many items."""
+"""The future that `submit` returns, and the progress of calls with many items.
+
+`Future` is a `concurrent.futures.Future` that can be awaited and has a receipt. Before it come short pauses for event
+loops, and what a lane's thread reports when it waits for another task: its place is taken by a spare thread meanwhile.
+`FutureLock` replaces the condition of the standard library's future.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +45,7 @@ class GivingWay:
         self._until = time.monotonic() + STRETCH if wanted else 0.0
 
     def pause(self) -> None:
+        """Sleeps for `PAUSE` seconds if the last pause was more than `STRETCH` seconds ago."""
         if self._wanted and time.monotonic() > self._until:
             time.sleep(PAUSE)
             self._until = time.monotonic() + STRETCH
@@ -209,6 +215,7 @@ class FutureLock(_thread.RLock):  # type: ignore[misc]
         self.snapshots: dict[int, list[str]] = {}
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Takes a snapshot of the state for this thread; never waits."""
         self.snapshots.setdefault(_thread.get_ident(), []).append(self.state)
         return True
 
@@ -293,6 +300,7 @@ class Future(concurrent.futures.Future[Any]):
         return drawn(self)
 
     def done(self) -> bool:
+        """Whether it has a value or an error, or was cancelled."""
         return self._lock.state not in ("PENDING", "RUNNING")
 
     def result(self, timeout: float | None = None) -> Any:
@@ -303,6 +311,7 @@ class Future(concurrent.futures.Future[Any]):
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Returns the task's error, or `None` if it succeeded; raises `TimeoutError` after `timeout` seconds."""
         self._wait(timeout)
         return super().exception(0)
 
@@ -346,7 +355,10 @@ class Future(concurrent.futures.Future[Any]):
         return self._cancel_task(self)
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """As in `concurrent.futures`, but every exception of the callback is logged: it must not end a lane thread."""
+        """Adds a callback as in `concurrent.futures`.
+
+        Every exception of it is logged, as it must not end a lane's thread.
+        """
         super().add_done_callback(partial(_call_back, fn))
 
     def cancelled(self) -> bool:

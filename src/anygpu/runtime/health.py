@@ -1,4 +1,8 @@
-"""The health of a runtime, as plain values and as metrics: its queue, its devices, its tenants and losses."""
+"""The health of a runtime, as plain values and as metrics: its queue, its devices, its tenants and losses.
+
+`health_of` makes the snapshot with the runtime's lock held, and `runtime_families` the metrics from it. `Visits` are
+tasks on their callers' own threads, which no lane knows of.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ class Visit:
 
 
 class Visits:
-    """Those of one scheduler."""
+    """The visits of one scheduler."""
 
     def __init__(self, tell_end: Callable[[], None]) -> None:
         self._tell_end = tell_end
@@ -132,7 +136,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _state(self) -> str:
-        """In a word or two."""
+        """One or two words: "ok", or why not."""
         return "ok" if self.ok else self.closed or "late"
 
     def __str__(self) -> str:
@@ -195,7 +199,11 @@ def lanes_of(
 
 
 def _lane(lane: Lane, visits: Sequence[Visit], places: DeviceRegistry, now: float) -> LaneHealth:
-    """The health of one lane: idle, busy, late or lost, its running tasks, and how long the oldest has run."""
+    """Returns the health of one lane: idle, busy or late, its running tasks, and how long the oldest has run.
+
+    A task is late when it takes many times its prediction, and not just a moment. Visits to the device count as its
+    tasks.
+    """
     condition: Condition = "idle"
     running: list[str] = []
     seconds = 0.0

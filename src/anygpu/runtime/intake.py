@@ -1,4 +1,8 @@
-"""Tasks on their way into the queue, and out of it when their time is over."""
+"""Tasks on their way into the queue, and out of it when their time is over.
+
+`Intake` takes submissions from callers that must not wait for the queue's lock, above all from event loops, and admits
+them on a thread. `Deadlines` is the thread that expires tasks, over `DeadlineHeap`, which has no thread or clock.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +152,10 @@ class Intake:
         self._bell.put("over")
 
     def _watch(self) -> None:
-        """The thread that takes submitted calls in, soon after they came and several at a time."""
+        """The thread that takes submitted calls in, several at a time, and runs deferred callbacks.
+
+        It waits a moment for an event loop that is still submitting, and ends when the intake does.
+        """
         while (ring := self._next_ring()) != "over":
             if not self._items and not self._calls:
                 continue

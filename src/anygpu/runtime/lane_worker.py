@@ -1,4 +1,9 @@
-"""The work of a lane thread: run tasks alone or in batches, retry failures, and deliver results."""
+"""The work of a lane thread: run tasks alone or in batches, retry failures, and deliver results.
+
+`LaneWorker.serve` takes the jobs that a lane got from the queue: it plans those of an unknown kind, runs a batch where
+that pays, and the rest one by one. After a failure the task's state machine decides what follows. Nothing here holds
+the scheduler's lock while a device works.
+"""
 
 from __future__ import annotations
 
@@ -102,8 +107,11 @@ class LaneWorker:
     # -- work, on the thread of a lane
 
     def serve(self, lane: Lane, jobs: Sequence[Job]) -> None:
-        """Run jobs that a lane has taken from the queue: planned, alone, or in batches where the device runs
-        several at once.
+        """Runs jobs that a lane has taken from the queue.
+
+        The planning lane only traces them and queues them again. While the device is being opened, they go back to the
+        queue for other lanes, and this thread waits for it. On NumPy they run one by one, elsewhere several of a kind
+        together where that pays.
         """
         if lane.name == PLANNING:
             for job in jobs:
@@ -524,6 +532,7 @@ class LaneWorker:
     # -- ends
 
     def deliver(self, job: Job, value: Any, receipt: Any, seconds: float) -> None:
+        """Finishes a job, and resolves its future unless it was abandoned meanwhile."""
         if self.finish(job, value, seconds):
             self.resolve(job, value, receipt)
 
@@ -585,6 +594,7 @@ class LaneWorker:
 
 
 def _stop_if_unwanted(job: Job) -> None:
+    """Raises `JobStopped` between two pieces of a task that was cancelled or has expired."""
     task = job.life.task
     if task.stopping or task.status == "abandoned":
         raise JobStopped

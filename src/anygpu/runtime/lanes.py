@@ -1,4 +1,8 @@
-"""Lanes: one per device, with its threads, the tasks that they run, and which lane is free soonest."""
+"""Lanes: one per device, with its threads, the tasks that they run, and which lane is free soonest.
+
+`Job` is a task in the queue. `LaneLoad` is what a device has to do, without a thread, so that a simulation can use it;
+`Lane` adds the threads. `LaneIndex` has all lanes of a scheduler, and finds those that are free soonest among hundreds.
+"""
 
 from __future__ import annotations
 
@@ -343,7 +347,7 @@ class LaneIndex(Generic[LaneType]):
     def waiting(
         self, now: float, others: Mapping[str, float] = _NOTHING, *, without: str | None = None
     ) -> LaneWaitingTimes:
-        """For each device, the seconds until a task that comes now would begin; 0 for the lane `without`.
+        """Returns for each device the seconds until a task that comes now would begin; 0 for the lane `without`.
 
         `others` are devices that are busy with something else than tasks of these lanes.
         """

@@ -1,4 +1,8 @@
-"""Running opaque tasks on the thread of a lane: each by itself, or the rows of several in one call."""
+"""Running opaque tasks on the thread of a lane: each by itself, or the rows of several in one call.
+
+An opaque task is a function that is called with a library's own arrays instead of being traced. The first launch of
+several is compared with separate calls, whose results are delivered.
+"""
 
 from __future__ import annotations
 

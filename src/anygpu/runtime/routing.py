@@ -1,4 +1,8 @@
-"""Where tasks should run, and how many of a kind together. The caller must hold the queue's lock."""
+"""Where tasks should run, and how many of a kind together. The caller must hold the queue's lock.
+
+`Routing` knows the history of each kind of tasks and chooses a lane for it; `Dispatcher` applies that to the queue and
+the lanes, and keeps the accounts of both.
+"""
 
 from __future__ import annotations
 
@@ -372,7 +376,7 @@ class Dispatcher(Generic[LaneType]):
                     break
 
     def waiting(self, now: float, *, without: str | None = None) -> LaneWaitingTimes:
-        """For each lane, the seconds until a task that comes now would begin."""
+        """Returns for each lane the seconds until a task that comes now would begin."""
         return self.lanes.waiting(now, self._busy(), without=without)
 
     # -- going

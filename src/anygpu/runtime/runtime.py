@@ -1,4 +1,8 @@
-"""The runtime: a queue in front of the devices, for many callers at once, that survives what devices do."""
+"""The runtime: a queue in front of the devices, for many callers at once, that survives what devices do.
+
+`Runtime` is the public class: it checks options, makes jobs and gives them to a `Scheduler`. `map_over` is what `map`
+of every runtime does. `default_runtime` is the one behind `anygpu.submit`.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +96,7 @@ class Stop:
                 each.cancel()
 
     def check(self) -> None:
+        """Raises `CancelledError` if the map was stopped."""
         if self._stopped:
             raise concurrent.futures.CancelledError
 
@@ -279,13 +284,13 @@ class Runtime:
         return future
 
     def run(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Result:
-        """As `submit`, and wait: `.value` and `.receipt`."""
+        """Submits the function, waits, and returns `.value` and `.receipt`."""
         return _awaited(self.submit(function, *arguments, **given))
 
     def _run_as_task(
         self, call: Call, function: Callable[..., Any], arguments: tuple[Any, ...], given: TaskOptions
     ) -> Result:
-        """As `run`, with a call that was made already."""
+        """Submits a call that was made already, and waits for it."""
         future = Future(self._scheduler.cancel, self._scheduler.awaited)
         submitted, line, modes = time.monotonic(), users_line(), Modes.unusual()
         self._scheduler.put(

@@ -1,4 +1,8 @@
-"""The scheduler: waiting tasks, the lanes that run them, cancellation and deadlines."""
+"""The scheduler: waiting tasks, the lanes that run them, cancellation and deadlines.
+
+One lock guards the queue, the lanes and all accounts; it is not held while a device works. Each lane has threads that
+run `_work`; more are started for tasks that others wait for, and for large ones whose transfers can overlap.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ class Scheduler:
     ) -> None:
         """Makes a scheduler without threads or lanes; `make_job` checks a submission and makes its job.
 
-        One lock guards the queue, the lanes and all accounts. Tasks run, and futures are resolved, without it.
+        One lock guards the queue, the lanes and all accounts. Tasks run without it.
         """
         self._planner = planner
         self._make_job = make_job
@@ -147,6 +151,7 @@ class Scheduler:
 
     @property
     def open_tasks(self) -> int:
+        """The number of tasks that were submitted and are not done, visits included."""
         return len(self._jobs) + len(self._intake) + len(self._visits)
 
     @property
@@ -238,11 +243,13 @@ class Scheduler:
                     thread.join(0.0 if lane.running else 5.0)
 
     def _cancel_waiting(self) -> None:
+        """Cancels every task that waits."""
         for job in list(self._jobs.values()):  # in one step: those that are done leave it at any moment
             if job.life.task.status == "queued":
                 self.cancel(job.future)
 
     def _is_idle(self) -> bool:
+        """Whether nothing waits, runs or is being reported. The caller must hold the lock."""
         if self._jobs or self._telling or self._intake or self._visits:
             return False
         return not any(lane.running for lane in self._lanes)
@@ -307,6 +314,7 @@ class Scheduler:
         self._dispatcher.rouse_others(job, lane)
 
     def _make_lane(self, name: str) -> Lane:
+        """Makes the lane of a device: NumPy's runs several tasks at once, any other one."""
         width = min(4, os.cpu_count() or 1) if name == "numpy" else 1
         return Lane(name, width, self.lock, self._work)
 
@@ -543,6 +551,7 @@ class Scheduler:
     # -- cancellation and deadlines
 
     def cancel(self, future: Future) -> bool:
+        """Cancels the task of a future, to its end also when the caller is interrupted; whether it will not deliver."""
         return uninterrupted(lambda: self._cancel(future))
 
     def _cancel(self, future: Future) -> bool:

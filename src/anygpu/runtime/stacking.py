@@ -1,4 +1,8 @@
-"""Several calls as one: arguments stacked and results split, of programs and, by their rows, of opaque tasks."""
+"""Several calls as one: arguments stacked and results split, of programs and, by their rows, of opaque tasks.
+
+The first part stacks the inputs of traced programs along a new axis. The second joins the rows of opaque tasks, once it
+is proved that rows are independent, and learns from times whether that pays.
+"""
 
 from __future__ import annotations
 
@@ -96,6 +100,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def covers(marks: Marks, needed: Marks) -> bool:
+    """Whether a variant that stacks `marks` can run calls in which the inputs `needed` differ."""
     return all(mark or not must for mark, must in zip(marks, needed, strict=True))
 
 
@@ -112,6 +117,7 @@ def stack(column: Sequence[Any], spec: Spec, size: int) -> HostArray:
 
 
 def as_given(value: Any, spec: Spec) -> HostArray:
+    """Returns an argument as an array of the program's dtype."""
     return np.asarray(np.asarray(value) if isinstance(value, Array) else value, to_numpy_dtype(spec.dtype))
 
 
@@ -247,7 +253,11 @@ class OpaqueBatches:
         call.planner.background.submit(lambda: self._proved(call, name))
 
     def _proved(self, call: Call, name: str) -> None:
-        """In the background."""
+        """Lets the engine prove that rows are independent, with a few rows of the call.
+
+        Without a proof nothing is stacked. Runs in the background. Whatever is raised there is the reason why calls run
+        one by one.
+        """
         try:
             worker: Any = call.planner.worker(name, call.site.options)
             prove = getattr(worker.engine, "independence", None)

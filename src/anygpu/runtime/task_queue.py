@@ -87,6 +87,7 @@ Ranked = TypeVar("Ranked")
 
 
 def check_priority(priority: int) -> None:
+    """Raises `InvalidOption` unless it is a whole number within the bounds."""
     if type(priority) is not int or not LEAST <= priority <= MOST:
         raise InvalidOption(f"a priority is a whole number from {LEAST} to {MOST}; got {priority!r}.")
 

@@ -1,4 +1,8 @@
-"""Contents of a store that are kept outside of it: in safetensors files, and in the store that processes share."""
+"""Contents of a store that are kept outside of it: in safetensors files, and in the store that processes share.
+
+`open_into` and `save_from` are the files; `SharedNames` keeps track of what a store has published to other processes
+and of what it has taken from them.
+"""
 
 from __future__ import annotations
 

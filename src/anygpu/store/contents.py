@@ -73,7 +73,10 @@ def resident_value(array: Array, device: DeviceHandle) -> tuple[Value, int]:
 
 
 def copied_on_device(array: Array) -> Array:
-    """The same values in memory of their own. The condition is an input, so that the copy is not optimised away."""
+    """Returns the same values in memory of their own, on the device.
+
+    The condition of the `where` is an input of the program, so that the copy is not optimised away.
+    """
     yes = as_array(np.ones(1, np.bool_), array._device)
     copied: Array = np.where(yes, array.reshape(-1), np.zeros((), array.dtype)).reshape(array.shape)  # type: ignore[assignment]
     return copied
@@ -104,7 +107,7 @@ class HostBytes:
         kind: Literal["memory", "disk", "file", "shared"] = "memory",
         close: Callable[[], None] | None = None,
     ) -> None:
-        """Keeps values that are read-only from now on; `close` gives their memory back."""
+        """Keeps values that nothing writes to; `close` gives back what the store owns of them, and is called once."""
         self.values = values
         #: memory: the store's own. disk: a file of the store's own, deleted with this object. file, shared: owned
         #: elsewhere, free of cost for the store, and not written to while they are here.

@@ -1,4 +1,8 @@
-"""The entries of a store: keys, holders and leases; and its lock, with deferred calls of finalizers."""
+"""The entries of a store: keys, holders and leases; and its lock, with deferred calls of finalizers.
+
+Finalizers run on any thread, in the middle of anything, so they never wait for the lock: `DeferredLock` makes their
+calls when it is released. `NamedEntry` is one name of a store; `Lease` keeps its tensor on the device for a while.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ class DeferredLock:
         self.anew()
 
     def anew(self) -> None:
-        """Also called in a forked child, where no thread is left to release the lock."""
+        """Makes a new lock: at the beginning, and in a forked child, where no thread is left to release the old one."""
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
 
@@ -117,6 +121,7 @@ class DeferredLock:
         self._changed.wait()
 
     def changed(self) -> None:
+        """Wakes threads that wait in `wait`. The caller must hold the lock."""
         self._changed.notify_all()
 
     def unlocked(self) -> _Unlocked:
@@ -201,12 +206,14 @@ class Lease:
 
     @property
     def tensor(self) -> Tensor:
+        """The tensor; raises `NotHeld` after the release."""
         if not self._right:
             raise NotHeld(self.name, self.holder)
         return self._tensor
 
     @property
     def active(self) -> bool:
+        """Whether the lease is not over."""
         return bool(self._right)
 
     def release(self) -> None:
@@ -313,6 +320,7 @@ class NamedEntry:
 
     @property
     def is_held(self) -> bool:
+        """Whether a reference or a lease keeps the name in the store."""
         return bool(self.holders or self.leases)
 
     def __repr__(self) -> str:

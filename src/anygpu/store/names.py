@@ -1,4 +1,8 @@
-"""The names of a store: their holders, insertion under a name, and a store as one model sees it."""
+"""The names of a store: their holders, insertion under a name, and a store as one model sees it.
+
+`Names` maps keys to entries and removes an entry with its last reference or lease. `Insertion` decides for what is put
+whether an equal content is shared, and brings it in. `Namespace` is the public view of one model.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +49,7 @@ class Names:
         self._orphans: list[weakref.ref[NamedEntry]] = []
 
     def check_open(self) -> None:
+        """Raises `StoreClosed` after `close`."""
         if self.closed:
             raise StoreClosed(self.store)
 
@@ -121,6 +126,7 @@ class Names:
         self.free_if_unheld(entry)
 
     def holder_is_gone(self, entry: NamedEntry, holder: str) -> None:
+        """Releases the reference of an object that was collected; does nothing if it was released before."""
         if holder in entry.holders:
             entry.holders.remove(holder)
             self.free_if_unheld(entry)
@@ -248,8 +254,9 @@ class Insertion:
             return self._enter(key, owner, content)
 
     def _put_values(self, key: StoreKey, owner: str, values: HostArray, from_device: int, hashing: bool) -> NamedEntry:
-        """Enter host values under a name: as a reference to equal content if there is some, and as new content
-        otherwise.
+        """Enters host values under a name: a reference to equal content if there is some, and new content otherwise.
+
+        The lock is released while values are uploaded, so equal content is looked for again afterwards.
         """
         spec = Spec(values.shape, dtype_name(values.dtype))
         digest = content_hash(values) if hashing else None
@@ -301,28 +308,36 @@ class Namespace:
     """A store as one model sees it: the same tensors, and names of its own."""
 
     def __init__(self, store: Store, namespace: Path) -> None:
+        """Makes a view of the store under that namespace, which holds nothing of its own."""
         self.store = store
         self.path = key_of(namespace, "")[:-1]
 
     def put(self, name: str, array: Any, *, owner: str = "main", hash: bool | None = None) -> Tensor:
+        """Keeps the array under a name of this namespace, as `Store.put` does."""
         return self.store.put(name, array, owner=owner, namespace=self.path, hash=hash)
 
     def get(self, name: str) -> Tensor:
+        """Returns the tensor of that name; raises `UnknownTensor` with similar names."""
         return self.store.get(name, namespace=self.path)
 
     def share(self, name: str, with_: Iterable[Holder]) -> Tensor:
+        """Gives each of these holders one reference, as `Store.share` does."""
         return self.store.share(name, with_, namespace=self.path)
 
     def lease(self, name: str, *, holder: Holder = "main") -> Lease:
+        """Returns a lease, which keeps the tensor on the device until it is over."""
         return self.store.lease(name, holder=holder, namespace=self.path)
 
     def release(self, name: str, *, holder: Holder | None = None) -> None:
+        """Releases a holder's reference, by default the owner's; the tensor is freed with the last."""
         self.store.release(name, holder=holder, namespace=self.path)
 
     def pin(self, name: str) -> Tensor:
+        """Keeps the tensor on the device until `unpin`; pins are counted."""
         return self.store.pin(name, namespace=self.path)
 
     def unpin(self, name: str) -> None:
+        """Takes back one pin; raises `NotHeld` if there is none."""
         self.store.unpin(name, namespace=self.path)
 
     def view(
@@ -335,12 +350,15 @@ class Namespace:
         device: object | None = None,
         copy: Copying = "allow",
     ) -> Array:
+        """Returns a view of a tensor by name, as `Tensor.view` does."""
         return self.store.view(name, index, shape=shape, dtype=dtype, device=device, copy=copy, namespace=self.path)
 
     def synchronise(self, name: str, where: Literal["host", "device"]) -> Tensor:
+        """Lets the host, or the device, have what was written last."""
         return self.store.synchronise(name, where, namespace=self.path)
 
     def prefetch(self, names: str | Sequence[str], *, wait: bool = False) -> None:
+        """Brings tensors to the device while the caller does something else; with `wait`, until they are there."""
         self.store.prefetch(names, namespace=self.path, wait=wait)
 
     def open(
@@ -351,6 +369,7 @@ class Namespace:
         owner: str | None = None,
         outside_links: bool = False,
     ) -> dict[str, Tensor]:
+        """Keeps the tensors of a safetensors file, or of a model's folder, under names of this namespace."""
         return self.store.open(path, names, owner=owner, namespace=self.path, outside_links=outside_links)
 
     def save(
@@ -361,12 +380,15 @@ class Namespace:
         metadata: Mapping[str, str] | None = None,
         shard_bytes: int | None = None,
     ) -> Saved:
+        """Saves the tensors of this namespace as a safetensors file, or as a folder of files."""
         return self.store.save(path, names, namespace=self.path, metadata=metadata, shard_bytes=shard_bytes)
 
     def names(self) -> list[str]:
+        """Returns the names in this namespace, without those of namespaces inside of it."""
         return self.store.names(self.path)
 
     def namespace(self, namespace: Path) -> Namespace:
+        """Returns a namespace inside of this one."""
         return Namespace(self.store, (*self.path, *key_of(namespace, "")[:-1]))
 
     def __contains__(self, name: object) -> bool:

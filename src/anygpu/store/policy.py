@@ -1,4 +1,8 @@
-"""Which tensors leave the device or the host when there is not room for all, and which are prefetched."""
+"""Which tensors leave the device or the host when there is not room for all, and which are prefetched.
+
+The first part is pure: it takes the facts of all contents and returns moves between tiers. `Prefetcher`, in the second,
+is a thread that brings tensors to the device ahead of their use, as long as `PrefetchTrial` finds that it pays.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,7 @@ def room_on_device(items: Iterable[TierItem], need: int, budgets: Budgets) -> li
 
 
 def room_on_host(items: Iterable[TierItem], need: int, budgets: Budgets) -> list[TierMove]:
-    """The same for the host's memory."""
+    """Returns the moves after which `need` more bytes fit into the host's budget; raises `TierFull`."""
     state = _State(items, budgets)
     state.free_host(need)
     return state.moves
@@ -177,7 +181,11 @@ class _State:
         item.on_device = False
 
     def free_host(self, need: int) -> None:
-        """Move contents from the host to disk until `need` bytes fit. Raises `TierFull` if that cannot be."""
+        """Frees host memory until `need` bytes fit: copies that the device or a file has too are dropped first.
+
+        What is only on the host goes to disk after that, the least recently used first. Raises `TierFull` if that
+        cannot be.
+        """
         budget = self.budgets.host
         if budget is None:
             return
@@ -276,7 +284,7 @@ class Prefetcher:
         self.forked()
 
     def forked(self) -> None:
-        """Also called in a forked child, which has no threads."""
+        """Starts anew without a thread or requests: at the beginning, and in a forked child."""
         self._changed = threading.Condition()
         self._wanted: deque[NamedEntry] = deque()
         self._busy = False

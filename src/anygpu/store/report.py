@@ -1,4 +1,8 @@
-"""Reports of a store: its statistics, and the effect of `optimise()`."""
+"""Reports of a store: its statistics, and the effect of `optimise()`.
+
+All of them are frozen records, made with the store's lock held. `StoreCounters` is what the store counts while it
+works.
+"""
 
 from __future__ import annotations
 

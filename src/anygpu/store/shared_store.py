@@ -44,17 +44,19 @@ from anygpu.errors import InvalidOption, NameTaken, StoreClosed, StoreError, Unk
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.primitives import Spec
 from anygpu.store import segments
-from anygpu.store.private_folder import PrivateFolder, hold, outside_of_locks
 from anygpu.store.segments import (
     EMPTY,
     MOST_BYTES,
     Directory,
+    PrivateFolder,
     ReservedSegment,
     SegmentEntry,
     SegmentKey,
     decode,
     encode,
     fits_anywhere,
+    hold,
+    outside_of_locks,
 )
 
 #: A dict of pairs is no Mapping of tuples of any length, so callers keep their own kind of key.
@@ -471,7 +473,10 @@ class SharedTensors:
         return memory
 
     def _discard(self, name: str) -> None:
-        """Unless the directory has it: an interruption may come when a publication is as good as done."""
+        """Removes a segment unless the directory has it.
+
+        An interrupt may come when its publication is as good as done.
+        """
         with contextlib.suppress(StoreError), self._mutex, self._using(), self._folder.locked():
             if name and name not in self._directory().segments():
                 self._folder.remove(name)
@@ -510,6 +515,7 @@ def _path(name: str, within: Path | None) -> Path:
 
 
 def _place() -> Path:
+    """Returns where shared stores are: in memory where the system has such a folder, else among temporary files."""
     if _MEMORY_FILES.is_dir() and os.access(_MEMORY_FILES, os.W_OK | os.X_OK):
         return _MEMORY_FILES
     return Path(tempfile.gettempdir())

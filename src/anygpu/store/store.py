@@ -1,4 +1,9 @@
-"""`Store`: named tensors, shared by their holders, on the device as long as there is room."""
+"""`Store`: named tensors, shared by their holders, on the device as long as there is room.
+
+The class joins the parts of a store and holds their one lock: names and holders (`names`), contents and their copies
+(`tiers`), what moves when (`policy`), equal contents (`deduplication`), files and shared memory (`backings`). A method
+that changes something runs to its end also when Ctrl-C comes.
+"""
 
 from __future__ import annotations
 
@@ -93,14 +98,17 @@ class Store:
 
     @property
     def device(self) -> str:
+        """The device that the tensors are brought to."""
         return self._device_handle.device
 
     @property
     def mode(self) -> StoreMode:
+        """ "speed", "memory" or "balanced": which copies are kept beside those on the device."""
         return self._tiers.mode
 
     @property
     def budget(self) -> int | None:
+        """The most bytes of tensors on the device; `None` for no limit."""
         return self._tiers.budgets.device
 
     # -- tensors by name
@@ -197,7 +205,7 @@ class Store:
             return tensor_of(self._names.find(key))
 
     def namespace(self, namespace: Path) -> Namespace:
-        """The same store with a namespace of its own."""
+        """Returns the same store under a namespace: names there are its own, and tensors are shared."""
         return Namespace(self, namespace)
 
     def names(self, namespace: Path | None = None) -> list[str]:
@@ -391,6 +399,7 @@ class Store:
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called, after which every use raises `StoreClosed`."""
         return self._names.closed
 
     def __enter__(self) -> Store:
@@ -442,6 +451,7 @@ class Store:
         return entry.last_value
 
     def _prefetch(self, entry: NamedEntry) -> None:
+        """Brings a tensor to the device ahead of its use. Called on the prefetcher's thread."""
         with self._guard:
             self._names.known(entry)
             self._tiers.bring(entry.content, ahead=True)
@@ -566,6 +576,7 @@ def _bytes(name: str, wanted: int | str | None) -> int | None:
 
 
 def _forked() -> None:
+    """Makes locks and prefetchers anew in a forked child, which has none of the other threads."""
     for store in list(_stores):
         store._guard.anew()
         store._prefetcher.forked()

@@ -1,4 +1,8 @@
-"""`Tensor`: an array that a store keeps by name and brings to its device when it is used; and views of tensors."""
+"""`Tensor`: an array that a store keeps by name and brings to its device when it is used; and views of tensors.
+
+The first part decides whether a view of a tensor can share its memory on an engine, and says why not where it cannot.
+`Tensor` itself is an `Array` whose buffer is found anew at each use, as the store may have moved it.
+"""
 
 from __future__ import annotations
 
@@ -115,6 +119,7 @@ def _full(now: tuple[int, ...], shape: Any) -> tuple[int, ...]:
 
 
 def _spec_after(spec: Spec, path: tuple[Primitive, ...]) -> Spec:
+    """Returns shape and dtype after these operations."""
     for op in path:
         spec = op.infer(spec)
     return spec
@@ -213,6 +218,7 @@ class Tensor(Array):
 
     @property
     def _stored(self) -> Value:
+        """The value on the device, which is brought there if it was evicted. Setting it makes the next version."""
         return self._entry.store._value_of(self._entry)
 
     @_stored.setter
@@ -255,18 +261,22 @@ class Tensor(Array):
 
     @property
     def name(self) -> str:
+        """The name in its store, without the namespace."""
         return self._entry.name
 
     @property
     def namespace(self) -> tuple[str, ...]:
+        """The namespace that the name is in; empty outside of all."""
         return self._entry.key[:-1]
 
     @property
     def store(self) -> Store:
+        """The store that keeps it."""
         return cast("Store", self._entry.store)
 
     @property
     def owner(self) -> str:
+        """The holder that may put another array in its place."""
         return self._entry.owner
 
     @property

@@ -1,4 +1,9 @@
-"""The contents of a store on the device, the host and disk, and their moves. The caller must hold the store's lock."""
+"""The contents of a store on the device, the host and disk, and their moves. The caller must hold the store's lock.
+
+`Folder` is the part of the disk that a store owns. `Tiers` keeps every content with its copies, makes room by the moves
+that the policy returns, and counts what was copied. The lock is released around copies, during which a content is
+marked as moving.
+"""
 
 from __future__ import annotations
 
@@ -74,6 +79,7 @@ def _unlink(path: Path) -> None:
 
 
 def _remove(path: Path, process: int) -> None:
+    """Removes a store's folder, unless this process was forked from the one that made it."""
     if os.getpid() == process:  # a process that was forked leaves it to the one that made it
         shutil.rmtree(path, ignore_errors=True)
 
@@ -157,6 +163,7 @@ class Tiers:
         self._guard.changed()
 
     def touch(self, content: Content) -> None:
+        """Marks the content as used now, which is the order of eviction."""
         content.used = next(_ticks)
 
     # -- to the device
@@ -293,6 +300,7 @@ class Tiers:
         ]
 
     def is_fixed(self, content: Content) -> bool:
+        """Whether the content must stay: it is pinned, leased, viewed, moving, or in use by a call."""
         if any(entry.pins or entry.leases or entry.is_viewed for entry in content.tensors):
             return True
         return content.moving or (content.on_device and not content.is_idle())
@@ -429,6 +437,7 @@ class Tiers:
                 self._drop_host(content)
 
     def _leave(self, content: Content) -> None:
+        """Evicts a content from the device. There must be another copy of it."""
         content.remember()
         content.leave_device()
         self._counters.evictions += 1

@@ -207,7 +207,7 @@ def stand_by(link: Link, request: ServeRequest) -> tuple[Link, ProgramEngine | N
 
 
 def _settled(link: int, stdin: int, stderr: int) -> Link:
-    """In a copy: what it shares with the spare until here becomes its own."""
+    """Makes what a copy shares with its spare its own: standard streams, the end with its parent, and its link."""
     os.dup2(stdin, 0)
     os.dup2(stderr, 1)
     os.dup2(stderr, 2)
@@ -245,7 +245,7 @@ def _exit_code(process: int) -> int | None:
 
 
 def _load_quietly(entry: catalogue.EngineEntry) -> Engine:
-    """Load it at low priority, on a thread of its own: most systems let nobody raise a priority again."""
+    """Loads the engine at low priority, on a thread of its own: most systems let no process raise a priority again."""
     outcome: list[Engine | BaseException] = []
 
     def work() -> None:

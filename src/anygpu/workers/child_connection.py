@@ -316,7 +316,7 @@ class ChildConnection:
     # -- life and death
 
     def use(self, timeout: float | None = None) -> _Use:
-        """Around everything that is said to the child: `with` takes the lock, and lets go of it."""
+        """Returns the block around everything that is said to the child: it takes the lock, and lets go of it."""
         return _Use(self, timeout)
 
     def _busy(self, seconds: float) -> DeadlineExceeded:
@@ -332,7 +332,7 @@ class ChildConnection:
             self.finish("it was closed")
 
     def finish(self, why: str) -> None:
-        """With the lock held: kill the child if it is there, and give back what can be given back."""
+        """Kills the child if it is there, and gives back its memory. The lock is held."""
         if self._end is None:
             self._end = why
         self._finalizer()
@@ -358,7 +358,7 @@ class ChildConnection:
         return self._gone(started=started)
 
     def lost(self) -> DeviceLost:
-        """For a thread that has learnt of the child's end by another way; takes the lock."""
+        """Returns the error for a child whose end was learnt of in another way; takes the lock."""
         with self._lock:
             return self._lost()
 
@@ -369,7 +369,7 @@ class ChildConnection:
                 self._lost()
 
     def look_after(self) -> None:
-        """From the watcher, now and then."""
+        """Gives back shared memory that was idle for long, and tells the child what to free. Called by the watcher."""
         if self.shared is not None:
             self.shared.expire()
         for side in self.sides:
@@ -377,7 +377,7 @@ class ChildConnection:
         self.tidy()
 
     def forked(self) -> None:
-        """In a process that was forked from the worker's own: the child is not ours."""
+        """Closes our ends in a process that was forked from the worker's: the child is not ours."""
         self._lock = threading.RLock()
         self._end = "it belongs to the process that this one was forked from"
         self.child.close()

@@ -127,7 +127,7 @@ class SpareCopied(msgspec.Struct, frozen=True, tag="copied"):
 
 
 class AskExit(msgspec.Struct, frozen=True, tag="ask_exit"):
-    """How did this copy end? It is over, and nobody but the spare is told by the system."""
+    """Asks how a copy ended: the system tells only its parent, which is the spare."""
 
     process: int
 
@@ -379,7 +379,7 @@ TaskOutcome = (
 
 
 class Answer(WireRecord, frozen=True):
-    """What came of the task with this number."""
+    """The outcome of the task with this number."""
 
     number: int
     outcome: TaskOutcome

@@ -69,7 +69,12 @@ class Child:
     is_copy = False
 
     def __init__(self, request: ChildRequest, *, serves: bool, by_port: bool | None = None) -> None:
-        """With `serves` the child is told how to reach `link`. Raises OSError where no child can be started."""
+        """Starts the process; with `serves` it is told how to reach `link`.
+
+        Raises OSError where no child can be started. Its standard input is never written to: it closes when this
+        process ends, however it does, and the child ends with it. Its standard error is a file, so that a driver which
+        floods it cannot block.
+        """
         # A file and not a pipe: a driver that floods it cannot block, and it need not be read in time.
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self.has_low_priority = request.low_priority
@@ -226,7 +231,7 @@ class Spare:
         return self._child.process.pid
 
     def wait(self, timeout: float = START_SECONDS) -> None:
-        """Until it is ready. Raises OSError where it did not become so."""
+        """Waits until it is ready; raises OSError with its last words if it does not become so."""
         with self._lock:
             answer = self._answer(timeout)
             if not isinstance(answer, SpareReady):
@@ -327,7 +332,7 @@ class Spare:
             self._child.close()
 
     def forked(self) -> None:
-        """In a process that was forked from the one that keeps it: it is not ours."""
+        """Closes our ends in a process that was forked from the one that keeps it: the spare is not ours."""
         self._lock = threading.Lock()
         if not self.gone:
             self.gone = True

@@ -41,7 +41,11 @@ class UnknownProgramError(Exception):
 
 
 def serve(link: Link, engine: ProgramEngine | None = None, *, listed: bool = True) -> None:
-    """Until the link closes. `engine` is loaded already, and if its devices are `listed`, it has discovered them."""
+    """Carries out tasks until the link closes.
+
+    `engine` is loaded already, and has discovered its devices if they are `listed`. Ctrl-C is ignored: the terminal
+    sends it to every process, and only the parent decides what it means.
+    """
     # What the user types at the terminal goes to every process there; only the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = ChildServer(engine, listed=listed)
@@ -234,7 +238,7 @@ class ChildServer:
         return found
 
     def _targets(self, wanted: Sequence[int], specs: Sequence[Spec]) -> list[HostArray | None]:
-        """For each result the memory that it is to be written to; without any it is delivered."""
+        """Returns for each result the memory that it is to be written to; `None` for one that is delivered."""
         return [self._place(number, spec) if number else None for number, spec in zip(wanted, specs, strict=True)]
 
     def _delivered(self, number: int, values: HostArray) -> bytes:
@@ -242,7 +246,7 @@ class ChildServer:
         return values.tobytes()
 
     def _place(self, number: int, spec: Spec) -> HostArray:
-        """Where a result with that number is to be written to."""
+        """Returns the memory of a segment that a result is to be written to."""
         return self._segments.find(number, self._ready.device.id).array(spec)
 
     def _values(self, operand: bytes | InSegment, spec: Spec) -> HostArray:

@@ -1,4 +1,8 @@
-"""How a child is started, that it ends with its parent, and its priority."""
+"""How a child is started, that it ends with its parent, and its priority.
+
+Hardly anything beyond the standard library is loaded: frozen applications import it at their start, to see whether they
+were started as a child.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +68,7 @@ def child_command(arguments: Sequence[str], module: str = _CHILD) -> list[str]:
 
 
 def serve_if_worker() -> None:
-    """In a frozen application: if this process was started as a child, be one and never return. Else do nothing."""
+    """Makes this process a child that never returns, if a frozen application was started as one; else does nothing."""
     if not is_frozen():
         return
     # Nuitka's sys.executable names an interpreter that is not there.

@@ -1,4 +1,8 @@
-"""One look at the machine: what is remembered where that is still valid, and probes for the rest."""
+"""One look at the machine: what is remembered where that is still valid, and probes for the rest.
+
+The first part keeps the results of probes on disk, for as long as nothing has changed that could change them: drivers,
+libraries, device nodes and variables. `discover` combines them with new probes into an inventory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Executes programs on a device of this process, and measures that: for workers in threads and in children alike."""
+"""Executes programs on a device of this process, and measures that: for workers in threads and in children alike.
+
+`Executor` uploads, compiles, runs and reads back, and translates the library's errors. Operations that the device lacks
+are run on the host one by one, between parts of the program that stay on the device.
+"""
 
 from __future__ import annotations
 
@@ -254,10 +258,11 @@ class Executor:
         lend: bool = False,
         apart: bool = False,
     ) -> Executed:
-        """With `lend`, an engine that works in the host's memory may read arguments where they are.
+        """Runs a program on arrays of the host and of the device, and returns its results with what they took.
 
-        With `apart` another thread may transfer meanwhile; the results are there on return.
-        `targets` are arrays that results are wanted in; a result without one is delivered.
+        With `lend`, an engine that works in the host's memory may read arguments where they are. With `apart` another
+        thread may transfer meanwhile; the results are there on return. `targets` are arrays that results are wanted in;
+        a result without one is delivered.
         """
         with self.translating:
             give = self._lent if lend and not keep and self._in_host_memory else self._uploaded
@@ -386,14 +391,14 @@ class Executor:
         return self._overlaps is not None
 
     def upload_apart(self, values: HostArray) -> Resident:
-        """On a second thread, while a program runs."""
+        """Uploads on a second thread while a program runs, where the engine can."""
         if self._overlaps is None:
             return self.upload(values)
         with self.translating:
             return Resident(self._overlaps.upload_apart(values, self.device), spec_of(values))
 
     def download_apart(self, resident: Resident, target: HostArray) -> None:
-        """On a second thread, while a program runs that does not compute these values."""
+        """Reads an array on a second thread, while a program runs that does not compute it."""
         if self._overlaps is None:
             self.download_into(resident, target)
             return
@@ -421,7 +426,7 @@ class Executor:
 
 
 class Translating:
-    """Around every use of an engine: its library's errors become ours, and what is not the library's stays as it is."""
+    """The block around every use of an engine: its library's errors become ours, and others pass unchanged."""
 
     def __init__(self, engine: ProgramEngine, device: Device) -> None:
         self._engine = engine
@@ -452,7 +457,10 @@ class _Writable:
 
 
 def exportable(values: HostArray) -> HostArray:
-    """The same memory as every library takes it. Engines only read their arguments, and results are copied from it."""
+    """Returns the same memory as an array that every library takes.
+
+    Engines only read arguments, so it is never written to.
+    """
     if values.flags.writeable or not values.dtype.isbuiltin:
         return values
     return np.asarray(_Writable(values))

@@ -90,9 +90,10 @@ class Link:
             self._socket.settimeout(None)
 
     def _receive(self, deadline: float | None) -> memoryview:
-        """The next whole message, as a view that is valid until the next call.
+        """Returns the next whole message, as a view that is valid until the next call.
 
-        Raises `LinkClosed` at the end or deadline.
+        Raises `LinkClosed` when the other end is gone, and `TimeoutError` at the deadline; a message that came in part
+        stays.
         """
         if self._used:
             # What came with the message before last's end is the beginning of this one.

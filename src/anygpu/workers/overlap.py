@@ -78,7 +78,7 @@ class SideChannel:
         return self.shared.result(block, spec)
 
     def close(self) -> None:
-        """For good. A thread that waits for an answer gets `LinkClosed`; segments that are in use go when they can."""
+        """Closes the side for good. A waiting thread gets `LinkClosed`; segments that are in use go when they can."""
         self.closed = True
         self._link.shut_down()
         self.shared.close()
@@ -88,7 +88,7 @@ class SideChannel:
             self._lock.release()
 
     def forked(self) -> None:
-        """In a process that was forked from ours."""
+        """Closes our end in a process that was forked from ours."""
         self.closed = True
         self._link.close()
 
@@ -269,7 +269,7 @@ class Overlap:
     # -- without it
 
     def enter(self, nbytes: int, *, first: bool) -> Entered:
-        """Around a large call; `first` if its program is new to the child."""
+        """Returns the block around a large call; `first` if its program is new to the child."""
         return Entered(self, nbytes, first)
 
     def stage(

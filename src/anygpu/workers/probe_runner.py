@@ -182,7 +182,10 @@ class EngineProbe:
     def _blame(
         self, cause: Cause, what: str, detail: str | None, now: float, *, fix: str | None = None
     ) -> list[ProbeAction]:
-        """Report the device or engine at which a probe failed as unavailable, and go on with those after it."""
+        """Reports the device or engine at which a probe failed as unavailable.
+
+        If others are still to be verified and there is time, another child is started that leaves out what is settled.
+        """
         state: State = "hung" if cause == "hung" else "absent" if cause == "import_failed" else "present"
         culprit = self._current
         if cause in ("hung", "crashed", "garbage"):
@@ -328,8 +331,9 @@ class _Children:
                 child.kill()
 
     def run(self, when_done: Callable[[str, list[ProbeItem]], None]) -> None:
-        """Start a child for each engine, feed their messages to the probes, and call `when_done` with each one's
-        results.
+        """Runs all probes to their end: starts their children, and feeds messages and deadlines to them.
+
+        `when_done` is called with each engine's results as soon as its probe is over, on this thread.
         """
         for name in self._targets:
             # Its time begins now: on a busy machine it takes a while to start the others.

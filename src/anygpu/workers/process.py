@@ -149,7 +149,7 @@ class ProcessWorker:
         by_port: bool | None = None,
         memory_kind: SegmentKind | None = None,
     ) -> ProcessWorker:
-        """In a new child. Raises `DeviceUnavailable` where none can be started."""
+        """Starts a child and returns its worker; raises `DeviceUnavailable` where none can be started."""
         try:
             child = Child(ServeRequest(), serves=True, by_port=by_port)
         except OSError as error:
@@ -265,13 +265,12 @@ class ProcessWorker:
                 try:
                     operands = self._operands(call, blocks) if staged is None else staged.operands
                     inputs = len(blocks)
-                    wanted: tuple[int, ...] | None = None
                     places: list[Block | None] = []
+                    wanted: tuple[int, ...] | None = None
                     if call.keep or fetches:
                         handles = self._new_handles(len(facts))
                     else:
-                        places = [self._place(nbytes, blocks) for _, _, nbytes in facts]
-                        wanted = tuple([block.handle.number if block is not None else 0 for block in places])
+                        places, wanted = self._places(call.known, blocks)
                     overlap.open_if_wanted()
                     if call.starting is not None:
                         call.starting()
@@ -313,6 +312,11 @@ class ProcessWorker:
             done = _with_transfers(done, call.known, staged, fetches)
         ran = _ran(call.program, results, done, entered - ready, write, read, end - call.begin)
         return ran._replace(overlapped=staged is not None)
+
+    def _places(self, known: _Known, blocks: list[Block]) -> tuple[list[Block | None], tuple[int, ...]]:
+        """Makes room for each result, added to `blocks`, and the number of its segment for the child; 0 for none."""
+        places = [self._place(nbytes, blocks) for _, _, nbytes in known.results]
+        return places, tuple([block.handle.number if block is not None else 0 for block in places])
 
     def _new_handles(self, count: int) -> range:
         """Numbers by which the child keeps so many results."""
@@ -385,6 +389,10 @@ class ProcessWorker:
         return handle, lent
 
     def download(self, handle: Handle) -> HostArray:
+        """Copies an array of the device to the host.
+
+        It is in shared memory that the result owns, or in bytes of the answer.
+        """
         blocks: list[Block] = []
         with self._connection.use():
             own = self._own(handle)
@@ -442,6 +450,10 @@ class ProcessWorker:
     def _operand(
         self, argument: HostArray | Handle, spec: Spec, dtype: np.dtype[Any] | None, nbytes: int, blocks: list[Block]
     ) -> WireOperand:
+        """Puts one argument where the child can read it.
+
+        Handles go by number, values in shared memory or in the message.
+        """
         if not isinstance(argument, np.ndarray):
             return self._own(argument).number
         block = self._place(nbytes, blocks)

@@ -129,6 +129,10 @@ def attached_segment(number: int, nbytes: int, descriptor: int, name: str) -> Sh
 
 
 def _nameless(nbytes: int, kind: SegmentKind) -> int:
+    """Returns the descriptor of new memory that no other process can find.
+
+    It is an anonymous file, or unlinked at once.
+    """
     if kind == "memory" and sys.platform == "linux":
         return os.memfd_create("anygpu", os.MFD_CLOEXEC)
     import _posixshmem  # type: ignore[import-not-found]  # what multiprocessing.shared_memory stands on

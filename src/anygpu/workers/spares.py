@@ -1,4 +1,9 @@
-"""Children that are kept beside the workers: spares for those that are lost, and the explorer."""
+"""Children that are kept beside the workers: spares for those that are lost, and the explorer.
+
+`Spares` has one spare for each engine, from its first loss on and for a while after the last one. `Explorers` has the
+one child in which devices are tried out in the background, at low priority. Both load the code of children only when
+they need one, as most processes never do.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +155,7 @@ class Spares:
                 self._give_up(name)
 
     def _give_up(self, name: str, only: Spare | None = None) -> None:
-        """With the lock held. `only` if it is that one."""
+        """Ends the spare of an engine, if it is `only` that one. The lock is held."""
         spare = self._spares.get(name)
         if spare is not None and only in (None, spare):
             del self._spares[name]

@@ -300,6 +300,7 @@ def _start(task: Task, event: Started) -> TaskStep:
 
 
 def _wrong_start(task: Task, event: Started) -> InvalidTransition:
+    """Returns the error for a start that the task's state does not allow: on another device, or in a batch."""
     if event.device not in task.devices:
         status = f"queued for {' or '.join(sorted(task.devices)) or 'no device'}"
     elif event.device in task.excluded:

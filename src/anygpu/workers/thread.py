@@ -1,4 +1,8 @@
-"""A worker in this process: programs run on the thread of the caller, one caller at a time."""
+"""A worker in this process: programs run on the thread of the caller, one caller at a time.
+
+`ThreadWorker` holds a lock around every use of its engine. `launch` is the short way of arrays that stay on the device,
+and `direct` that of NumPy's own arrays; both are for calls of some microseconds.
+"""
 
 from __future__ import annotations
 
@@ -304,7 +308,10 @@ class ThreadWorker:
 
 
 class _Use:
-    """Around every use of the device, with its lock held. One that is lost is let go of, to be opened anew."""
+    """The block around every use of the device, with its lock held.
+
+    A device that is lost is let go of, to be opened anew.
+    """
 
     # A generator would cost more than a small array operation does.
 

@@ -151,7 +151,10 @@ class Worker(Protocol):
         """
 
     def kill(self) -> None:
-        """From another thread, while it is busy: end its process, if it has one. A waiting caller gets `DeviceLost`."""
+        """Ends its process, if it has one, while it is busy. A waiting caller gets `DeviceLost`.
+
+        Any thread may call it.
+        """
 
     def close(self) -> None:
         """Let go of the device. May be called twice."""
@@ -165,7 +168,7 @@ MEMORY = "ANYGPU_MEMORY"
 
 
 def isolation_of(entry: EngineEntry, isolation: Isolation | None = None) -> Isolation:
-    """Where a worker of that engine lives: as asked, as the variable says, or as suits the engine."""
+    """Returns where a worker of that engine lives: as asked, as the variable says, or as suits the engine."""
     wanted = isolation or os.environ.get(ISOLATION) or entry.traits.isolation
     for known in ISOLATIONS_HERE:
         if wanted == known:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from anygpu.hardware.device import Device, unknown_facts
+from anygpu.hardware.usage import NO_SECOND_LOOK, READINGS, Usage
 from anygpu.hardware.usage.linux_cards import parse
 from anygpu.hardware.usage.reading import UsageReader
-from anygpu.hardware.usage.usage import NO_SECOND_LOOK, READINGS, Usage
 from anygpu.testing import ManualClock
 from tests.hardware.test_sysfs import GIB, add, write
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anygpu.hardware.usage.usage import READINGS, ProcessUsage, Usage
+from anygpu.hardware.usage import READINGS, ProcessUsage, Usage
 from tests.standins.nvidia import environment
 
 CHILD = """

@@ -10,8 +10,8 @@ import pytest
 
 import anygpu as ag
 from anygpu.hardware.device import Device, unknown_facts
+from anygpu.hardware.usage import NO_SECOND_LOOK
 from anygpu.hardware.usage.reading import UsageReader
-from anygpu.hardware.usage.usage import NO_SECOND_LOOK
 from anygpu.testing import ManualClock
 from anygpu.workers.device_arrays.registry import registry
 from tests.hardware.test_sysfs import write

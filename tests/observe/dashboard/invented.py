@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from anygpu.hardware.usage.usage import READINGS, Usage
+from anygpu.hardware.usage import READINGS, Usage
 from anygpu.observe.snapshot import Advice, Anomaly, CallRecord, DeviceMemoryUse, FallbackRecord, ProcessInfo, Snapshot
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
 from anygpu.runtime.health import Health, LaneHealth, TenantHealth

@@ -7,6 +7,7 @@ value) is called at once with NumPy's own arrays.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.deferred.layouts import MOST_FORMS, Layout, Op
+from anygpu.array.deferred.layouts import MOST_FORMS, Layout, Op, Selection
 from anygpu.array.deferred.masks import ELEMENTWISE_TOO
 from anygpu.array.deferred.recorder import Recorder, _frame
 from anygpu.array.deferred.script import called_from
@@ -54,8 +55,7 @@ UNARY = {
     "invert": Op(operator.invert, "(~{0})", ufunc=np.invert),
 }
 POWER = Op(operator.pow, "({0} ** {1})")
-IN_PLACE_POWER = Op(operator.ipow, "{0} **= {1}", writes=True)
-ELEMENTWISE_TOO.update((POWER, IN_PLACE_POWER, *IN_PLACE.values()))
+ELEMENTWISE_TOO.update((POWER, *IN_PLACE.values()))
 ELEMENTWISE_TOO.update(BINARY[each] for each in ("lt", "le", "gt", "ge", "eq", "ne"))
 TRANSPOSED = Op(operator.attrgetter("T"), "{0}.T", only_view=True)
 MATRIX_TRANSPOSED = Op(operator.attrgetter("mT"), "{0}.mT", only_view=True)
@@ -97,6 +97,21 @@ def power_op(exponent: Any) -> Op | None:
         ufunc = _squared if exponent == 2 else None
         found = _powers[exponent] = Op(operator.pow, text, arranged=lambda x: (x, exponent), ufunc=ufunc)
         ELEMENTWISE_TOO.add(found)
+    return found
+
+
+def in_place_power_op(exponent: Any) -> Op | None:
+    """For a number of Python's, whose value decides what NumPy does; `None` for other exponents."""
+    if type(exponent) is not int and not (type(exponent) is float and math.isfinite(exponent)):
+        return None
+    key = ("ipow", type(exponent), repr(exponent))
+    found = _forms.get(key)
+    if found is None:
+        if len(_forms) > MOST_FORMS:
+            _forms.clear()
+        op = Op(operator.ipow, f"{{0}} **= {exponent!r}", writes=True, arranged=lambda x: (x, exponent))
+        found = _forms[key] = op
+        ELEMENTWISE_TOO.add(op)
     return found
 
 
@@ -173,7 +188,7 @@ def _with_out(ufunc: np.ufunc) -> Op:
 
 #: How many of the first arguments are operands; all others are options.
 _OPERANDS = {
-    1: """sum prod mean std var max min amax amin any all argmax argmin cumsum cumprod count_nonzero ptp median round
+    1: """sum prod mean std var max min amax amin any all argmax argmin cumsum cumprod count_nonzero ptp round
         around nan_to_num transpose swapaxes moveaxis rollaxis reshape ravel squeeze expand_dims flip fliplr flipud roll
         rot90 diff zeros_like ones_like empty_like copy real imag angle diagonal trace tril triu broadcast_to repeat
         tile nansum nanmean nanmax nanmin nanstd nanvar nanprod sort argsort isneginf isposinf
@@ -205,6 +220,10 @@ def call_function(
         return function(*map(_dummy, arguments), **{name: _dummy(each) for name, each in options.items()})
     op = None
     operands: tuple[Any, ...] = ()
+    if function in _OF_SELECTED and len(arguments) == 1 and not options:
+        found = recorder.reduce_selected(_OF_SELECTED[function], arguments[0], 3)
+        if found is not None:
+            return found
     if function is np.clip and list(options) == ["out"] and len(arguments) == 3 and options["out"] is not None:
         op, operands = _CLIPPED, (options["out"], *arguments)
     elif options.get("out") is None:
@@ -213,6 +232,9 @@ def call_function(
         if known is not None:
             name, count = known
             operands, rest = arguments[:count], arguments[count:]
+            if function is np.empty_like:
+                # Nobody knows what is in new memory. With zeros native code and NumPy have the same in every part.
+                function, name = np.zeros_like, "zeros_like"
             is_whole = len(operands) == count or (name == "clip" and len(operands) == 2)
             if is_whole and not _may_write(name, rest, given):
                 op = _form(function, f"np.{name}", rest, given, operands=len(operands), only_view=name in _VIEWS)
@@ -226,11 +248,12 @@ def call_function(
     return _at_once(recorder, call, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
 
 
+_OF_SELECTED: dict[Any, str] = {np.mean: "mean", np.sum: "sum"}
+
+
 def _may_write(name: str, rest: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Whether options say that a function may write to its operand."""
-    if name == "nan_to_num":
-        return bool(rest) or "copy" in options
-    return name == "median" and (len(rest) > 2 or "overwrite_input" in options)
+    return name == "nan_to_num" and (bool(rest) or "copy" in options)
 
 
 _CLIPPED = Op(np.clip, "{0}[...] = np.clip({1}, {2}, {3})", writes=True, arranged=lambda out, *given: (*given, out))
@@ -392,6 +415,10 @@ def call_method(array: Any, name: str, arguments: tuple[Any, ...], options: dict
     recorder: Recorder = array._recorder
     count = METHODS[name]
     op = None
+    if type(array._layout) is Selection and not arguments and not options:
+        found = recorder.reduce_selected(name, array, 3)
+        if found is not None:
+            return found
     operands: tuple[Any, ...] = (array, *arguments[:count])
     if name == "astype" and "copy" in options:
         dtype = arguments[0] if arguments else options.get("dtype")

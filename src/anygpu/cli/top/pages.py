@@ -18,8 +18,8 @@ from rich.text import Text
 from anygpu.base.printable import encode_json, printable
 from anygpu.base.tables import SHORT, Cell, Column, Tone, cells, compact, percent, pick, short_bytes, short_seconds
 from anygpu.hardware.device import Device
+from anygpu.hardware.usage import Usage
 from anygpu.hardware.usage.reading import UsageReader
-from anygpu.hardware.usage.usage import Usage
 from anygpu.observe import tables
 from anygpu.observe.looking import Following, Look, processor_share, rates
 from anygpu.observe.snapshot import Snapshot

@@ -1,4 +1,8 @@
-"""One driver: the real dispatcher, routing, lane worker and state machine, with lanes that are events of the clock."""
+"""One driver: the real dispatcher, routing, lane worker and state machine, with lanes that are events of the clock.
+
+Where a real lane has threads, `SimulatedLane` has events; where a real device computes, `SimulatedDriver._launch`
+schedules an answer. Everything that decides is the code that runs in production, and is measured here.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +50,7 @@ class SimulatedLane(LaneLoad):
     """A lane whose threads are events."""
 
     def __init__(self, name: str, width: int, look_soon: Callable[[SimulatedLane], None]) -> None:
+        """Makes a lane whose wake-ups are events; `woken` counts those that have not come yet."""
         super().__init__(name, width)
         self._look_soon = look_soon
         #: Idle threads that were woken and have not looked yet; and which of the scheduled looks still counts.
@@ -69,6 +74,7 @@ class _Work:
     __slots__ = ("jobs", "lane", "rest", "thread")
 
     def __init__(self, lane: SimulatedLane, thread: int, jobs: list[Job]) -> None:
+        """Keeps the tasks that a thread has taken; `rest` are those not launched yet."""
         self.lane = lane
         self.thread = thread
         self.jobs = jobs
@@ -83,6 +89,7 @@ class SimulatedLaunch:
     def __init__(
         self, driver: SimulatedDriver, work: _Work, jobs: Sequence[Job], choice: DeviceChoice, batch: Batch | None
     ) -> None:
+        """Begins a launch now, by the simulated clock; `gone` is set when it has ended or is lost."""
         self.driver = driver
         self.work = work
         self.jobs = jobs
@@ -107,6 +114,10 @@ class SimulatedDriver:
         ledger: Ledger,
         draw: random.Random,
     ) -> None:
+        """Makes a driver with the real queue, routing and lane worker, over simulated devices.
+
+        Its own processor is simulated too: `_free_at` is when it can do the next thing.
+        """
         self.clock = clock
         #: Nobody else wants it; it is for what locks in a runtime.
         self.lock: AbstractContextManager[Any] = threading.RLock()
@@ -192,6 +203,7 @@ class SimulatedDriver:
         self.meter.end(begin)
 
     def _assign(self, job: Job) -> None:
+        """Assigns a task to a lane, and wakes that lane, as the real scheduler does."""
         now = self.clock.now
         lane = self.dispatcher.assign(job, now)
         lane.wake(now)
@@ -209,6 +221,7 @@ class SimulatedDriver:
             self.clock.at(self._free_at, self._look)
 
     def _look(self) -> None:
+        """Lets the first lane that was woken take tasks. The next one follows when the processor is free."""
         lane = self._woken[0]
         lane.woken -= 1
         if lane.idle:
@@ -318,6 +331,10 @@ class SimulatedDriver:
             self._deliver_at(launch, until)
 
     def _arrived(self, launch: SimulatedLaunch, when: float) -> None:
+        """The answer of a launch has arrived, unless it was delayed or lost meanwhile.
+
+        The driver handles it when it is free.
+        """
         if launch.gone or launch.done_at != when:
             return
         launch.gone = True
@@ -333,7 +350,7 @@ class SimulatedDriver:
         self._go_on(self._finish, launch)
 
     def _finish(self, launch: SimulatedLaunch) -> SimulatedLaunch | None:
-        """End a launch: record what it took, and resolve its tasks. Returns the device's next launch."""
+        """Ends a launch: records what it took, resolves its tasks, and returns the next launch of its lane's thread."""
         now, name, site = self.clock.now, launch.choice.candidate, launch.jobs[0].call.site
         took = now - launch.began
         each = took / len(launch.jobs)
@@ -361,6 +378,7 @@ class SimulatedDriver:
             self._lose(launch, seen)
 
     def _lose(self, launch: SimulatedLaunch, seen: float) -> None:
+        """Loses a launch; the driver sees that at `seen`."""
         launch.gone = True
         self._ledger.lost_launches += 1
         name = launch.choice.candidate
@@ -368,6 +386,7 @@ class SimulatedDriver:
         self.clock.at(seen, self._failed, launch, DeviceLost(name, detail="its actor died", generation=generation))
 
     def _failed(self, launch: SimulatedLaunch, error: AnyGPUError) -> None:
+        """Hands the failure of a launch to the real retry logic, and goes on with the next one."""
         self._devices[launch.choice.candidate].launches.pop(launch, None)
         spent = Phases(other=self.clock.now - launch.began)
         for job in launch.jobs:
@@ -389,12 +408,14 @@ class SimulatedDriver:
     # -- deadlines
 
     def _watch_deadlines(self) -> None:
+        """Schedules the next deadline, if none before it is scheduled."""
         first = self._deadlines.first
         if first is not None and (self._expiring is None or first < self._expiring):
             self._expiring = first
             self.clock.at(first, self._expire_due)
 
     def _expire_due(self) -> None:
+        """Expires every task whose deadline has come."""
         self._expiring = None
         while (first := self._deadlines.first) is not None and first <= self.clock.now:
             job = self._deadlines.pop()
@@ -403,6 +424,7 @@ class SimulatedDriver:
         self._watch_deadlines()
 
     def _expire(self, job: Job) -> None:
+        """Carries out what the state machine says of an expired task."""
         waited = job.life.task.status == "queued"
         actions = job.life.tell(Expired())
         if waited and actions:
@@ -432,11 +454,13 @@ class SimulatedDriver:
         self.dispatcher.free_memory(job)
 
     def put_back(self, job: Job, seconds: float = 0.0) -> None:
+        """Queues a task again after a failed attempt, if it is still wanted."""
         if self.dispatcher.returned(job, seconds):
             self.queue.push(job, self.clock.now, again=True)
             self._assign(job)
 
     def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None:
+        """Accounts for a finished task, and forgets its deadline."""
         if self._scenario.deadline is not None and self._deadlines.forget(job.number):
             self._deadlines.sweep()
         self.dispatcher.settle(job, seconds, succeeded=succeeded)

@@ -1,4 +1,8 @@
-"""The outcome of every task: none may be lost, and none may have two."""
+"""The outcome of every task: none may be lost, and none may have two.
+
+`SimulatedFuture` stands in for a future and reports its end to the `Ledger`; `DecisionMeter` measures what our own code
+takes for a decision.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,7 @@ class Ledger:
     """Counts of a run, over all drivers."""
 
     def __init__(self, expected: int, when_all_ended: Callable[[], None]) -> None:
+        """Expects so many tasks; `when_all_ended` is called when the last of them has ended."""
         #: Tasks that have not ended yet, or not even come.
         self._left = expected
         self._when_all_ended = when_all_ended
@@ -53,6 +58,7 @@ class Ledger:
 
     @property
     def lost(self) -> int:
+        """Tasks that were submitted and have no end, which must be none when a run is over."""
         return self.submitted - self.delivered - self.refused - sum(self.failed.values())
 
 
@@ -66,6 +72,7 @@ class SimulatedFuture:
     is_of_a_loop = False
 
     def __init__(self, ledger: Ledger, on_end: Any) -> None:
+        """Begins without an end; `on_end` is called once, at the task's end."""
         self._ledger = ledger
         self._began = self._done = False
         self._receipt: Any = None
@@ -91,6 +98,7 @@ class SimulatedFuture:
             self._ledger.end()
 
     def set_exception(self, error: BaseException) -> None:
+        """Counts the failure by its class; a forbidden transition is counted too."""
         if isinstance(error, InvalidTransition):
             self._ledger.forbidden += 1
         if self._end():
@@ -98,6 +106,7 @@ class SimulatedFuture:
             self._ledger.end()
 
     def _end(self) -> bool:
+        """Marks the end; returns `False` for a second one, which is counted as a bug."""
         if self._done:
             self._ledger.twice += 1
             return False

@@ -1,4 +1,8 @@
-"""A scenario of a simulated fleet: devices, links, tasks, arrivals and faults, and how long each takes."""
+"""A scenario of a simulated fleet: devices, links, tasks, arrivals and faults, and how long each takes.
+
+`Scenario` is the user's description. Below it are the times of arrivals, the clock that goes from event to event, and
+the simulated nodes, devices and planner that a driver is given in place of real ones.
+"""
 
 from __future__ import annotations
 
@@ -126,6 +130,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        """Raises `InvalidOption` for a number that cannot be meant."""
         for name in ("devices", "drivers", "in_flight", "tasks", "kinds", "tenants"):
             if getattr(self, name) < 1:
                 raise InvalidOption(f"{name} is a whole number, at least 1; got {getattr(self, name)!r}.")
@@ -178,6 +183,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_number(name: str, value: float, *, least: float | None = None, more_than: float | None = None) -> None:
+    """Raises `InvalidOption` unless the value is finite and within its bound."""
     bound = f"at least {least:g}" if least is not None else f"more than {more_than:g}"
     fits = value >= least if least is not None else value > (more_than or 0.0)
     if not (math.isfinite(value) and fits):
@@ -203,6 +209,7 @@ def moments(arrivals: Arrivals, rate: float, draw: random.Random) -> Iterator[fl
 
 
 def _constant(rate: float) -> Iterator[float]:
+    """Yields times at equal distances, without end."""
     number = 0
     while True:
         yield number / rate
@@ -210,6 +217,7 @@ def _constant(rate: float) -> Iterator[float]:
 
 
 def _poisson(rate: float, draw: random.Random) -> Iterator[float]:
+    """Yields times of a Poisson process, without end."""
     now = 0.0
     while True:
         now += draw.expovariate(rate)
@@ -217,6 +225,7 @@ def _poisson(rate: float, draw: random.Random) -> Iterator[float]:
 
 
 def _bursts(rate: float, size: int) -> Iterator[float]:
+    """Yields each time `size` times, so that bursts come at the mean rate, without end."""
     number = 0
     while True:
         now = number * size / rate
@@ -226,7 +235,10 @@ def _bursts(rate: float, size: int) -> Iterator[float]:
 
 
 def _diurnal(rate: float, period: float, swing: float, draw: random.Random) -> Iterator[float]:
-    """By thinning: of moments at the highest rate, as many are kept as the rate of their time is of that."""
+    """Yields times whose rate swings with the period, without end.
+
+    It thins a Poisson process of the highest rate: each of its times is kept with the probability that its moment has.
+    """
     highest = rate * (1 + swing)
     for now in _poisson(highest, draw):
         if draw.random() * highest <= rate * (1 + swing * math.sin(2 * math.pi * now / period)):
@@ -245,6 +257,7 @@ class EventClock:
     __slots__ = ("_events", "_numbers", "now", "stopped")
 
     def __init__(self) -> None:
+        """Starts at 0 seconds with nothing scheduled."""
         self.now = 0.0
         #: Whether nothing more is to happen.
         self.stopped = False
@@ -259,7 +272,7 @@ class EventClock:
         heapq.heappush(self._events, (when if when > self.now else self.now, next(self._numbers), call, given))
 
     def run(self) -> None:
-        """Until somebody stops it, or nothing is left to happen."""
+        """Calls what is scheduled, until the clock is stopped or nothing is left."""
         events, pop = self._events, heapq.heappop
         while events and not self.stopped:
             self.now, _, call, given = pop(events)
@@ -278,6 +291,7 @@ class SimulatedNode:
     __slots__ = ("devices", "link_free", "link_seconds")
 
     def __init__(self) -> None:
+        """Makes a machine without devices, whose link is free."""
         self.devices: list[SimulatedDevice] = []
         self.link_free = 0.0
         #: How long the link was in use.
@@ -297,6 +311,7 @@ class SimulatedDevice:
     __slots__ = ("back_at", "busy_seconds", "free_at", "generation", "held", "launches", "name", "node", "noticed")
 
     def __init__(self, name: str, node: SimulatedNode) -> None:
+        """Makes a device that is free; `launches` are those on their way, in order."""
         self.name = name
         self.node = node
         self.generation = 1
@@ -406,6 +421,7 @@ _SUPPORTING = _Supporting()
 
 
 def described(name: str) -> Device:
+    """Returns the facts of a simulated device by its name."""
     return Device(
         id=name,
         engine="torch" if name != "numpy" else "numpy",

@@ -1,4 +1,8 @@
-"""Runs a scenario: devices and drivers are made, tasks arrive, things fail, until every task has come to an end."""
+"""Runs a scenario: devices and drivers are made, tasks arrive, things fail, until every task has come to an end.
+
+`simulate` is the way in, and `SimulationReport` what comes of it. `_Run` makes the parts of a scenario and schedules
+arrivals and faults; what drivers do about them is in `anygpu.fleet.simulation.driver`.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +82,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def same_every_time(self) -> SimulationReport:
-        """Without what was measured, for comparisons."""
+        """Returns the report without the times of our own code, which differ from run to run."""
         return msgspec.structs.replace(
             self, decision_seconds=0.0, real_seconds=0.0, processor_seconds=0.0, preparing_seconds=0.0
         )
@@ -95,6 +99,7 @@ def report_of(
     processor_seconds: float,
     preparing: float,
 ) -> SimulationReport:
+    """Makes the report from the counts of a run; shares are of the simulated seconds."""
     span = max(seconds, 1e-9)
     devices = [device for node in nodes for device in node.devices]
     busy = sum(device.busy_seconds for device in devices) / len(devices) / span
@@ -128,6 +133,7 @@ def report_of(
 
 
 def quantiles(values: array[float]) -> TimeQuantiles:
+    """Returns the 50th, 95th and 99th percentile, each a value that occurred; zeros for no values."""
     if not values:
         return TimeQuantiles(0.0, 0.0, 0.0)
     ordered = sorted(values)
@@ -171,6 +177,7 @@ def simulate(scenario: Scenario) -> SimulationReport:
 
 
 def _simulate(scenario: Scenario) -> SimulationReport:
+    """Runs a scenario to its end, and measures what our own code took for it."""
     begin = time.perf_counter()
     run = _Run(scenario)
     prepared, processor = time.perf_counter(), time.process_time()
@@ -211,6 +218,7 @@ class _Run:
     """One scenario while it runs."""
 
     def __init__(self, scenario: Scenario) -> None:
+        """Spreads devices over nodes and drivers in turn, and schedules the first tasks and faults."""
         self._scenario = scenario
         self._draw = random.Random(scenario.seed)
         self.clock = EventClock()
@@ -276,6 +284,7 @@ class _Run:
             self._submit(client)
 
     def _submit(self, client: int | None) -> None:
+        """Submits the next task to its driver; tenants, kinds and drivers take turns, priorities are drawn."""
         scenario, number = self._scenario, self._scenario.tasks - self._left
         self._left -= 1
         driver = self.drivers[number % scenario.drivers]
@@ -287,6 +296,7 @@ class _Run:
     # -- faults
 
     def _schedule_faults(self) -> None:
+        """Schedules the first fault of each kind that has a rate, which is in faults an hour for each part."""
         faults, hour = self._scenario.faults, 3600.0
         for rate, fail in (
             (faults.actors * self._scenario.devices / hour, self._actor_dies),
@@ -297,18 +307,24 @@ class _Run:
                 self.clock.at(self._draw.expovariate(rate), fail, rate)
 
     def _actor_dies(self, rate: float) -> None:
+        """One actor dies now; the next one is drawn from the same rate."""
         faults = self._scenario.faults
         node = self._draw.choice(self.nodes)
         self._down(self._draw.choice(node.devices), faults.actor_seen, faults.actor_back)
         self.clock.at(self.clock.now + self._draw.expovariate(rate), self._actor_dies, rate)
 
     def _node_dies(self, rate: float) -> None:
+        """One machine dies now, with all its devices."""
         faults = self._scenario.faults
         for device in self._draw.choice(self.nodes).devices:
             self._down(device, faults.node_seen, faults.node_back)
         self.clock.at(self.clock.now + self._draw.expovariate(rate), self._node_dies, rate)
 
     def _link_is_cut(self, rate: float) -> None:
+        """The link to a machine is cut for a while.
+
+        Its devices are lost if that lasts long enough for the driver to see it; otherwise their answers are only late.
+        """
         faults, now = self._scenario.faults, self.clock.now
         for device in self._draw.choice(self.nodes).devices:
             if faults.link_cut > faults.link_seen:

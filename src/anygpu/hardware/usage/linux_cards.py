@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from anygpu.hardware.device import normal_pci
 from anygpu.hardware.sysfs import folders, pci_folder, read_number, read_text
-from anygpu.hardware.usage.usage import NO_SECOND_LOOK, ProcessUsage, Readings, share
+from anygpu.hardware.usage import NO_SECOND_LOOK, ProcessUsage, Readings, share
 
 # -- whose work the graphics drivers of Linux do: all count it alike, in /proc/PID/fdinfo of whoever has a card open
 #
@@ -186,7 +186,7 @@ def _memory(values: Mapping[str, str]) -> int | None:
 
 
 def _numbers(values: Mapping[str, str], prefix: str) -> dict[str, int]:
-    """Returns the numbers whose keys begin with a prefix, in bytes or plain, by the rest of the key."""
+    """Returns the numbers whose keys begin with a prefix, by the rest of the key, in bytes, nanoseconds or hertz."""
     found = {}
     for name, value in values.items():
         if name.startswith(prefix):

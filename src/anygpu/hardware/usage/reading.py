@@ -1,4 +1,8 @@
-"""Looks at cards again and again: loads and powers that are counters are those since the last look."""
+"""Looks at cards again and again: loads and powers that are counters are those since the last look.
+
+`UsageReader` chooses the source of each device: NVML for NVIDIA's cards, sysfs for AMD's and Intel's, procfs for the
+processor and for software on it. A driver that hangs is asked on a thread of its own, and costs only its readings.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from anygpu.base import events
 from anygpu.base.this_process import usable_processors
 from anygpu.base.units import readable_seconds
 from anygpu.hardware import host
-from anygpu.hardware import usage as package
 from anygpu.hardware.device import Device
 from anygpu.hardware.nvidia import REFUSALS, NvmlCode, nvml_library
 from anygpu.hardware.sysfs import folders, read_number, read_text
-from anygpu.hardware.usage import WorkerProcesses, linux_cards
-from anygpu.hardware.usage.usage import NO_SECOND_LOOK, ProcessUsage, Readings, Usage, UsageDocument, gone, share
+from anygpu.hardware.usage import NO_SECOND_LOOK, ProcessUsage, Readings, Usage, UsageDocument, gone, linux_cards, share
 
 # -- NVIDIA's cards, through NVML. One reading that a card refuses costs that reading, not the card
 
@@ -79,6 +82,7 @@ def _refusal(error: Any) -> str:
 
 
 def _reasons(bits: int) -> tuple[str, ...]:
+    """Returns NVML's bits of throttling in words; the general one only if no other says why."""
     if bits & 0xC0:
         bits &= ~0x08  # the others say why the hardware slows it down
     return tuple(dict.fromkeys(words for bit, words in _THROTTLE_REASONS.items() if bits & bit))
@@ -226,6 +230,7 @@ def read_software(
 
 
 def process_name(pid: int, root: Path = Path("/")) -> str | None:
+    """Returns the name of a process; `None` if it has ended, or is hidden from this one."""
     return read_text(root / "proc" / str(pid) / "comm").value
 
 
@@ -240,6 +245,7 @@ def _processor_seconds(file: Path) -> float | None:
 
 
 def _resident(file: Path) -> int | None:
+    """Returns the resident bytes of a process from its statm file; `None` if it has ended."""
     with contextlib.suppress(IndexError, ValueError):
         return int((read_text(file).value or "").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return None
@@ -282,9 +288,12 @@ class UsageReader:
         self._clients: tuple[float, list[linux_cards.Client]] | None = None
         self._energy: dict[str, linux_cards.Energy] = {}
 
-    def read(self, devices: Sequence[Device], workers: WorkerProcesses | None = None) -> dict[str, Usage]:
-        """By the devices' ids; devices of one card have the same record. `workers` are the processes of a device."""
-        workers = package.worker_processes if workers is None else workers
+    def read(self, devices: Sequence[Device], workers: events.WorkerProcesses | None = None) -> dict[str, Usage]:
+        """Returns the use of each device by its id; devices of one card have the same record.
+
+        `workers` tells the processes that have a device open, which is all that is known of devices that are software.
+        """
+        workers = events.worker_processes if workers is None else workers
         opened = {device.id: tuple(workers(device.id)) for device in devices if device.software}
         before, after = self._counters, self._read_counters(opened)
         cards: dict[str, Usage] = {}

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anygpu.hardware.usage.usage import Usage
+from anygpu.hardware.usage import Usage
 from anygpu.observe.snapshot import CallRecord, ProcessInfo, Snapshot
 
 Table = NDArray[np.float64]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from anygpu.base.printable import printable
 from anygpu.base.tables import LONG, Column, Formats, Item, Tone, cells, counted, pick, rounded_age
 from anygpu.base.units import readable_bytes
-from anygpu.hardware.usage.usage import Usage
+from anygpu.hardware.usage import Usage
 from anygpu.observe import tables
 from anygpu.observe.dashboard.history import (
     BEGIN,

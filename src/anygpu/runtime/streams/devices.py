@@ -75,7 +75,7 @@ class Stream(NamedTuple):
 
     @property
     def axes(self) -> tuple[int | None, ...]:
-        """For each result, the axis that is split; `None` if it is the same in every chunk."""
+        """The axis of each result that is split; `None` if the result is the same in every chunk."""
         return self.way.outputs if self.way is not None else (None,) * len(self.program.outputs)
 
     def piece(self, start: int, stop: int) -> Program:
@@ -148,7 +148,7 @@ def recorded(
 
 
 def returned_by(traced: Traced) -> list[int | None]:
-    """For each leaf of the return value, its index among the program's results; `None` if it is not a result."""
+    """Returns for each leaf of the return value its index among the program's results; `None` if it is not a result."""
     return traced.results_returned
 
 
@@ -247,8 +247,8 @@ class StreamDevices:
     def __init__(self, stream: Stream, planner: Planner, check: ChunkCheck, may_open: Callable[[], bool]) -> None:
         """Makes the choice of one stream's devices, which begins on NumPy.
 
-        `may_open` tells whether there is memory for another device. `_cold` has the seconds that first chunks took, by
-        device.
+        `may_open` tells whether there is memory for another device. `_cold` has the rate of a device's first chunk,
+        which counts only until there is another: it includes what a first run takes.
         """
         self._stream = stream
         self._planner = planner
@@ -315,9 +315,10 @@ class StreamDevices:
             self._offers[device].judged.set()
 
     def _begin(self) -> DeviceChooser:
-        """Choose among the devices that the options allow, by predictions for one chunk.
+        """Makes the chooser of the stream's devices.
 
-        NumPy alone needs no planning.
+        It starts with NumPy alone if that was asked for, or if nothing was: other devices come in when they are
+        prepared. Otherwise every device that the options allow is predicted for a chunk now.
         """
         on = self._options.preference.on
         # Agreement with NumPy is checked by `ChunkCheck`, chunk by chunk.
@@ -352,7 +353,11 @@ class StreamDevices:
     # -- preparing
 
     def _prepare(self, length: int) -> None:
-        """In the background: open devices that are promising, and compile for them, while chunks go on elsewhere."""
+        """Opens devices that are promising, and compiles for them, while chunks go on elsewhere.
+
+        Runs in the background. Each is judged by its first chunk before the next one is opened, as that decides whether
+        another one is worth it.
+        """
         planner, piece = self._planner, self._stream.piece(0, min(length, self._stream.length))
         with contextlib.suppress(AnyGPUError):
             for offer in sorted(self._predicted(length), key=lambda offer: offer.predicted):

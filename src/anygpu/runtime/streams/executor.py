@@ -365,7 +365,11 @@ class ChunkExecutor:
         return known is not None and known.key == piece.key
 
     def _host_program(self, length: int) -> Program | None:
-        """The program of one chunk as NumPy traces it; `None` if an argument is not a part of a source."""
+        """Returns the program of one chunk as the function itself computes it; `None` if it cannot be told.
+
+        That is so if an input is not a part of a source, the function cannot be traced or uses other arrays besides, or
+        its return value is not just the results in order.
+        """
         stream = self._stream
         shapes: list[HostArray] = []
         for number, position in enumerate(stream.inputs):

@@ -1,4 +1,8 @@
-"""Streams of functions that are called with each item, or with each chunk, as if there were no others."""
+"""Streams of functions that are called with each item, or with each chunk, as if there were no others.
+
+Each call is placed like any call of an offloaded function, and results are written in order. Functions whose chunks are
+parts of one program are in `anygpu.runtime.streams.streaming`.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +195,7 @@ class Items:
         self._held += 1
 
     def _streamed(self, value: Any) -> Streamed:
-        """The report of the stream, from its clock and the receipts of its calls."""
+        """Makes the report of the stream from its clock and its calls' receipts, and publishes one receipt for all."""
         clock, receipts = self._clock, self._receipts
         total = clock.total
         phases = [each.phases for each in receipts]

@@ -1,4 +1,8 @@
-"""A pipeline of three stages, which read, compute and write at once, and the report of its stream."""
+"""A pipeline of three stages, which read, compute and write at once, and the report of its stream.
+
+`overlap` runs the stages: reading and writing on threads of their own, computing on the caller's. `Channel` bounds what
+is between two stages, and `StageState` ends all of them with the first error. `Streamed` and `Clock` are the report.
+"""
 
 from __future__ import annotations
 
@@ -280,21 +284,7 @@ def overlap(
 
     try:
         completed(start)
-        following: Piece | None = None
-        while True:
-            try:
-                piece = following if following is not None else pieces.take()
-            except StageStopped:
-                break
-            following = None
-            if ahead is not None:
-                ahead.begin(piece, pieces.nudge)
-                following = pieces.take_unless(partial(ahead.is_ready, piece))
-                if following is not None:
-                    ahead.begin(following, pieces.nudge)
-            for done in compute(piece):
-                results.put(done)
-            del piece
+        _compute_all(pieces, compute, results, ahead)
         results.close()
         threads[1].join()
     except StageStopped:
@@ -308,6 +298,33 @@ def overlap(
             thread.join()
     if stages.error is not None:
         raise stages.error
+
+
+def _compute_all(
+    pieces: Channel[Piece],
+    compute: Callable[[Piece], Iterable[Done]],
+    results: Channel[Done],
+    ahead: Ahead[Piece] | None,
+) -> None:
+    """Computes the pieces on the caller's thread, until there are no more.
+
+    With `ahead`, both the piece and the one that follows begin before the first is waited for, if it has come by then.
+    """
+    following: Piece | None = None
+    while True:
+        try:
+            piece = following if following is not None else pieces.take()
+        except StageStopped:
+            return
+        following = None
+        if ahead is not None:
+            ahead.begin(piece, pieces.nudge)
+            following = pieces.take_unless(partial(ahead.is_ready, piece))
+            if following is not None:
+                ahead.begin(following, pieces.nudge)
+        for done in compute(piece):
+            results.put(done)
+        del piece
 
 
 def _started(stages: StageState, name: str, stage: Callable[[], None]) -> threading.Thread:

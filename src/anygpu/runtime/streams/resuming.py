@@ -1,4 +1,8 @@
-"""The file that a stream writes: whether it is also read, and the record by which a stream is resumed."""
+"""The file that a stream writes: whether it is also read, and the record by which a stream is resumed.
+
+`check_apart` refuses sinks that would change what a later chunk reads. `StreamRecord` is kept beside a partial file,
+and says which stream it is of and how far that has come.
+"""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ class ToFile:
             (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(self._file.fileno())
 
     def finish(self) -> Any:
-        """Complete the file: its header if its length was not known, and its name. Returns the array in it."""
+        """Completes the file: its header if its length was not known, and its name. Returns its path."""
         if self._file is None:
             self._open((0,), np.dtype(np.float64))
         file, file_range = self._file, self._file_range
@@ -326,7 +326,10 @@ class ToZarr:
         self._partial: Path | None = None
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
-        """Create the zarr array. Raises `InvalidOption` if the shape of the results is not known."""
+        """Creates a zarr array under another name, or checks that the results fit into the caller's.
+
+        Raises `InvalidOption` if the shape of the results is not known or does not fit.
+        """
         if spec is None:
             raise InvalidOption(
                 "results whose length is not known beforehand cannot be written to a zarr array. Collect them, write a "

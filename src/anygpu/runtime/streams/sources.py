@@ -50,7 +50,7 @@ class StreamSource(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """In the machine's own byte order."""
+        """The dtype of what is read, in the machine's own byte order."""
 
     @property
     def in_memory(self) -> bool:
@@ -89,7 +89,7 @@ _ENDS = 4096
 
 
 class InFile:
-    """In one span of a file."""
+    """An array in one span of a file."""
 
     in_memory = False
     grain = None
@@ -107,7 +107,11 @@ class InFile:
                 os.posix_fadvise(self._file.fileno(), file_range.offset, file_range.nbytes, os.POSIX_FADV_SEQUENTIAL)
 
     def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
-        """Read the rows `start` to `stop` along an axis from the file, into `into` if it has that layout."""
+        """Reads the rows `start` to `stop` along an axis from the file, into `into` if that is given.
+
+        An array in Fortran order is read into memory of its own, and returned as a transposed view. Bytes are swapped
+        in place.
+        """
         file_range = self._file_range
         shape = shortened(self.shape, axis, stop - start)
         if file_range.fortran:
@@ -349,7 +353,7 @@ def _folder(location: str) -> Path:
 
 
 class InZarr:
-    """In the chunks of a zarr array."""
+    """An array in the chunks of zarr."""
 
     in_memory = False
 

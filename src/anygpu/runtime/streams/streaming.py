@@ -183,7 +183,7 @@ class _Run:
         return flying * (self._rows_in + self._rows_out) * length + shared + self._executor.bytes_for(length)
 
     def _bytes_ahead(self, length: int, flying: int) -> int:
-        """The same, if another chunk is on its way to the device at the same time."""
+        """Returns the memory as `_bytes_at` does, with another chunk on its way to the device at the same time."""
         shared = (self._rows_in + self._rows_out) * length
         return self._bytes_at(length, flying) + shared + self._executor.bytes_for(length)
 
@@ -369,9 +369,9 @@ class _Run:
         return before
 
     def _record(self, sinks: list[StreamSink]) -> StreamRecord:
-        """The identity of this stream, with what an interrupted one has written.
+        """Returns the identity of this stream, by which an interrupted one is recognised.
 
-        Raises `InvalidOption` if it cannot resume.
+        Raises `InvalidOption` if sources or sinks are no files, so that nothing could be checked after a crash.
         """
         work = self._work
         identities = [each.identity() for each in self._sources]
@@ -401,7 +401,7 @@ class _Run:
         return tuple(values) if isinstance(sink, tuple | list) else values[0]
 
     def _streamed(self, value: Any, traced: float) -> Streamed:
-        """The report of the stream, from its clock and its executor."""
+        """Makes the report of the stream from its clock and its executor, and publishes its receipt."""
         work, executor, clock = self._work, self._executor, self._clock
         seconds = StageSeconds(
             read=clock.read,

@@ -41,7 +41,7 @@ _MAP = msgspec.json.Decoder(dict[str, str])
 
 
 class FolderIndex(NamedTuple):
-    """The index of a folder: the file of each tensor, and the metadata."""
+    """The index of a folder: the file of each tensor, and the files that it replaced."""
 
     #: By tensor, the name of its file, which was checked to be in the folder.
     files: dict[str, str]
@@ -84,15 +84,17 @@ class TensorFolder:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of all tensors, in the order of the index or of the files."""
         return self._names
 
     @property
     def files(self) -> tuple[Path, ...]:
+        """The files that have tensors, each once."""
         return tuple(self.path / each for each in dict.fromkeys(self._where.values()))
 
     @property
     def copied_bytes(self) -> int:
-        """The same as for a file, summed over the files that were used."""
+        """Bytes that `values` has copied, over all files that were used, because NumPy has no bfloat16."""
         return sum(each.copied_bytes for each in self._files.values() if isinstance(each, TensorFile))
 
     def file(self, name: str) -> TensorFile:
@@ -110,24 +112,30 @@ class TensorFolder:
         return file
 
     def spec(self, name: str) -> Spec:
+        """Returns shape and dtype of a tensor."""
         return self.file(name).spec(name)
 
     def values(self, name: str) -> HostArray:
+        """Returns a view of the tensor in its file, which cannot be written to."""
         return self.file(name).values(name)
 
     def bits(self, name: str) -> HostArray:
+        """Returns the tensor's values as unsigned integers of equal width."""
         return self.file(name).bits(name)
 
     def stretch(self, name: str) -> FileRange:
         return self.file(name).stretch(name)
 
     def hash(self, name: str) -> str | None:
+        """Returns the hash as the file states it, unchecked; `None` if it states none."""
         return self.file(name).hash(name)
 
     def owner(self, name: str) -> str | None:
+        """Returns the owner that was saved with the tensor; `None` if there is none."""
         return self.file(name).owner(name)
 
     def check(self, name: str) -> int | None:
+        """Compares the tensor with its hash; returns the bytes compared, `None` if there is no hash."""
         return self.file(name).check(name)
 
     @property
@@ -239,6 +247,7 @@ class TensorFolder:
         return where
 
     def _require_inside(self, path: Path) -> None:
+        """Raises `InvalidTensorFile` for a link out of the folder, unless that was allowed."""
         if not self._outside_links and not is_inside(path, self.path):
             why = "it is a link to outside of its folder. If that is meant, write open_folder(…, outside_links=True)"
             raise InvalidTensorFile(str(path), why)

@@ -67,7 +67,7 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def numpy_dtype(self) -> np.dtype[Any] | None:
-        """In the byte order of the file; `None` where NumPy has no such type."""
+        """NumPy's type in the byte order of the file; `None` where NumPy has no such type."""
         return _NUMPY.get(self.dtype)
 
     def __str__(self) -> str:
@@ -244,7 +244,10 @@ class FileRange(NamedTuple):
 
 
 def in_npy(path: Path) -> FileRange:
-    """Where the numbers of a .npy file are: their dtype, shape, order and offset. Raises `InvalidTensorFile`."""
+    """Returns the range of a .npy file's numbers: their dtype, shape, order and offset.
+
+    Raises `InvalidOption` for what is no .npy file, has Python objects in it, or is shorter than its header says.
+    """
     with path.open("rb") as file:
         try:
             version = np.lib.format.read_magic(file)
@@ -264,6 +267,7 @@ def in_npy(path: Path) -> FileRange:
 
 
 def in_safetensors(path: Path, name: str) -> FileRange:
+    """Returns the range of a tensor in a safetensors file; reads the header only."""
     with path.open("rb", buffering=0) as file:
         return stretch_in(read_header(str(path), file), path, name)
 
@@ -369,6 +373,7 @@ def hash_of_bytes(entry: TensorEntry, data: memoryview) -> str:
 
 
 def users_own(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Returns the metadata without the keys that are anygpu's."""
     return {key: value for key, value in metadata.items() if not key.startswith(OWN)}
 
 

@@ -123,7 +123,7 @@ class TensorFile:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In the order of the header."""
+        """The names of all tensors, in the order of the header."""
         return self._names
 
     @property
@@ -167,7 +167,10 @@ class TensorFile:
         return found
 
     def bits(self, name: str) -> HostArray:
-        """The same as unsigned integers of equal width: a view for every type of whole bytes, including bfloat16."""
+        """Returns the tensor's values as unsigned integers of equal width, as a view.
+
+        It raises for types of less than a byte.
+        """
         entry = self._entry(name)
         if BITS[entry.dtype] % 8:
             raise self._unknown(name, entry)
@@ -184,6 +187,7 @@ class TensorFile:
         return self._header.metadata.get(HASH + name)
 
     def owner(self, name: str) -> str | None:
+        """Returns the owner that was saved with the tensor; `None` if there is none."""
         self._entry(name)
         return self._header.metadata.get(OWNER + name)
 
@@ -230,6 +234,7 @@ class TensorFile:
         return entry_in(self._header, self.path, name)
 
     def _open_pages(self) -> mmap.mmap:
+        """Returns the mapped file; raises `InvalidOption` after `close`."""
         if self._pages is None:
             raise InvalidOption(f"{self.path} was closed. Open it again, or read what you need before.")
         return self._pages

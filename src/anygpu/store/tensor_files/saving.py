@@ -125,7 +125,10 @@ def _save_file(target: Path, tensors: list[_Tensor], metadata: Mapping[str, str]
 def _save_folder(
     folder: Path, tensors: list[_Tensor], metadata: Mapping[str, str], hashes: bool, shard_bytes: int
 ) -> Saved:
-    """Save tensors in files of at most `shard_bytes`; the index, which makes them valid, is written last."""
+    """Saves tensors in files of about `shard_bytes`; the index, which makes them valid, is written last.
+
+    Files of an earlier save stay until the new index is there, so that readers find the old or the new ones whole.
+    """
     if folder.exists() and not folder.is_dir():
         raise InvalidOption(f"{folder} is a file, and shard_bytes= saves a folder of files. Name another place.")
     folder.mkdir(exist_ok=True)

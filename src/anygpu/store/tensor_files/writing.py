@@ -29,7 +29,7 @@ class Unfinished:
     """A file that is being written. `token` is in its name, and in those of other files that belong to it."""
 
     def __init__(self, folder: Path, *, like: os.stat_result | None) -> None:
-        """For a new file in the folder, with the permissions of the file that it replaces."""
+        """Names a new file in the folder, which `begin` creates with the permissions of the file that it replaces."""
         self._folder = folder
         self._like = like
         self._name()
@@ -109,15 +109,18 @@ def part_name(token: str, number: int, count: int) -> str:
 
 
 def is_part_of_a_save(name: str) -> bool:
+    """Whether the name is that of one file of a sharded save."""
     return _PART.fullmatch(name) is not None
 
 
 def token_of_part(name: str) -> str | None:
+    """Returns the token of the save that a file belongs to; `None` for another file."""
     match = _PART.fullmatch(name)
     return None if match is None else match[1]
 
 
 def write_all(file: io.FileIO, piece: memoryview) -> None:
+    """Writes all bytes, however few the system takes at a time."""
     done = 0
     while done < len(piece):
         done += file.write(piece[done:])

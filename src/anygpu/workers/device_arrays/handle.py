@@ -1,4 +1,8 @@
-"""A device as arrays see it: uploads, downloads and programs go to the worker that has it open now."""
+"""A device as arrays see it: uploads, downloads and programs go to the worker that has it open now.
+
+`DeviceHandle` is for workers of this process, whose loss ends the arrays with it; `RecoverableDevice` builds on it.
+`is_shared` tells by CPython's reference counts whether a buffer can be reused.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ NODES = 1 << 14
 
 
 def default_budget() -> int:
-    """The host memory for copies in bytes, from the environment variable if it is set."""
+    """Returns the host memory for copies in bytes.
+
+    It is the environment's, or an eighth of the memory up to a limit.
+    """
     text = os.environ.get(MEMORY)
     if not text:
         return min(_MOST_MEMORY, host.memory_total() // 8)
@@ -339,7 +342,7 @@ def has_copy(lineage: Lineage) -> bool:
 
 
 def missing_ancestors(order: Sequence[Step], is_available: Callable[[Lineage], bool]) -> dict[int, Lineage | None]:
-    """By id of each lineage: the first ancestor that cannot be restored, or `None`."""
+    """Returns by id of each lineage the first ancestor that cannot be restored, or `None`."""
     missing: dict[int, Lineage | None] = {}
     for lineage, producer in order:
         found: Lineage | None = None
@@ -412,6 +415,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[LostArray, ...] = ()
 
     def __str__(self) -> str:
+        """Returns one line: the worker, why it died, and how many of its arrays can be restored or are lost."""
         what = [
             f"{count} arrays {become}"
             for count, become in (

@@ -1,4 +1,9 @@
-"""A device whose arrays survive the death of its worker."""
+"""A device whose arrays survive the death of its worker.
+
+Every array is a `TrackedBuffer` with its lineage: a copy on the host, or the program that made it. What a new worker
+lacks is uploaded or computed again when it is used. Where no worker can be opened any more, NumPy goes on. Arrays are
+evicted in the same way when the device has no room for them.
+"""
 
 from __future__ import annotations
 
@@ -252,6 +257,10 @@ class RecoverableDevice(DeviceHandle):
         return [buffer for buffer in arrays if buffer is not None]
 
     def _lineage_of(self, given: Argument) -> Lineage:
+        """Returns the lineage of an argument that is no tracked buffer.
+
+        Host values are copied, a lent handle has its own.
+        """
         if isinstance(given, np.ndarray):
             lineage = Lineage(spec_of(given))
             lineage.remember(self._copies.keep(given))

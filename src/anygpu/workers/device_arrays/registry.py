@@ -1,4 +1,9 @@
-"""The devices of this process, each with a handle for arrays and the worker that has it open."""
+"""The devices of this process, each with a handle for arrays and the worker that has it open.
+
+`DeviceRegistry` finds devices by name, opens their workers when they are used, replaces those that die, and closes all
+at exit. Engines that may crash are probed and opened in child processes, the others are loaded here. `registry` is the
+one of this process.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,6 @@ from anygpu.engines.catalogue import (
 )
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, MissingExtra
-from anygpu.hardware import usage
 from anygpu.hardware.device import CPU, Device, Unavailable, names_a_fleet
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
@@ -348,7 +352,7 @@ class DeviceRegistry:
         isolation: Isolation | None = None,
         meanwhile: Callable[[float], AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        """Open a device again whose worker has died, in the background: who needs it waits, and nobody else does.
+        """Opens a device again whose worker has died, in the background: only those who need it wait.
 
         `meanwhile` is held as long; it is told the seconds that this is expected to take. Where it cannot be opened,
         the next who needs it is told why. A worker in this process is opened at once.
@@ -443,7 +447,7 @@ class DeviceRegistry:
         return self._probe([entry for entry in catalogue() if entry.name in names], low_priority=low_priority)
 
     def remembered(self, names: Collection[str]) -> set[str]:
-        """Those of these engines for which no child has to be started: a probe of the last day still holds."""
+        """Returns those of these engines for which no child has to be started: a probe of the last day still holds."""
         from anygpu.workers.discovery import remembered
 
         return remembered([entry for entry in catalogue() if entry.name in names])
@@ -583,7 +587,7 @@ def _may_have(entry: EngineEntry, wanted: str) -> bool:
 
 #: The registry of this process. Arrays reach it through `anygpu.array.core.device`.
 registry = DeviceRegistry()
-usage.worker_processes = registry.process_ids
+events.worker_processes = registry.process_ids
 set_devices(registry.device_names)
 atexit.register(registry._close_at_exit)
 if hasattr(os, "register_at_fork"):
