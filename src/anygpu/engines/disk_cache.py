@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from anygpu._version import __version__
 from anygpu.base.cache_folder import bytes_on_disk, decoded, sealed, sweep, unsealed, write_file
 from anygpu.base.own_files import blake2b, read_file
+from anygpu.base.version import __version__
 from anygpu.errors import InvalidOption
 
 if TYPE_CHECKING:

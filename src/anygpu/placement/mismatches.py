@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu._version import __version__
 from anygpu.base.cache_folder import cache_folder, decoded, write_file
 from anygpu.base.own_files import blake2b, read_file
 from anygpu.base.printable import encode_json
+from anygpu.base.version import __version__
 from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch
 from anygpu.hardware.device import Device, parse_device

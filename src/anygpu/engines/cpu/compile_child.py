@@ -267,7 +267,7 @@ def _compiled_program(request: dict[str, Any], pickled: bytes) -> bytes:
 
     import msgspec
 
-    from anygpu._version import __version__
+    from anygpu.base.version import __version__
     from anygpu.engines.codegen.dialects.llvm.values import NativeTarget
     from anygpu.engines.cpu.planning import native_module
     from anygpu.engines.cpu.run_plan import NativeProgram

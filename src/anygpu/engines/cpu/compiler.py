@@ -27,8 +27,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from anygpu._version import __version__
 from anygpu.base.this_process import interpreter
+from anygpu.base.version import __version__
 from anygpu.engines.cpu import compile_child
 from anygpu.errors import CannotCompile, MissingExtra
 
