@@ -47,6 +47,7 @@ class _CallSignature:
     """The parameters of a kernel's calls. The class has those of its constructor."""
 
     def __get__(self, kernel: Kernel | None, owner: type[Kernel]) -> inspect.Signature:
+        """The signature of a kernel's call: the arrays that it reads, then its numbers. The class itself has none."""
         if kernel is None:
             raise AttributeError("__signature__")
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -99,6 +100,12 @@ class Kernel:
         unchecked: bool = False,
         timeout: float = 10.0,
     ) -> None:
+        """Read the source and prepare its launches; see the class for the options.
+
+        Compiles the kernel aside where a device for its language is known. Raises `InvalidOption` for options that do
+        not fit, and `InvalidKernel` for a source that cannot be read. A device that refuses the kernel is not an error
+        here: calls then run the reference.
+        """
         if not isinstance(source, str):
             raise InvalidOption(f"the source of a kernel is a string; got a {type(source).__name__}.")
         if reference is not None and not callable(reference):
@@ -280,6 +287,10 @@ class Kernel:
     # -- no device
 
     def _tell_why_not(self) -> None:
+        """Say once why calls run the reference.
+
+        The option `fallback` decides how: by a warning, by an error, or not at all.
+        """
         from anygpu.placement.options import options
 
         fallback = options().fallback
@@ -299,6 +310,7 @@ def _again(source: str, reference: Callable[..., Any] | None, options: dict[str,
 
 
 def _checked_tolerance(tolerance: Any) -> Tolerance | None:
+    """The tolerance as one number or a pair of them. Raises `InvalidOption` for anything negative or not finite."""
     if tolerance is None:
         return None
     parts = tolerance if isinstance(tolerance, tuple | list) else (tolerance,)

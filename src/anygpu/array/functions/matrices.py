@@ -159,6 +159,10 @@ def _with_stack(value: Value, core: Labels) -> Labelled:
 
 
 def _without_repeats(x: Labelled, beside: Labelled) -> Labelled:
+    """The value without axes of length 1 that the other operand has longer.
+
+    Such axes broadcast, and need not be repeated for a product.
+    """
     lengths = beside.lengths()
     kept = [
         (label, length)
@@ -315,6 +319,7 @@ def solve_together(x: Value, y: Value) -> Value:
 
 
 def svd_parts(x: Value, *, full: bool = False) -> tuple[Value, Value, Value]:
+    """The three factors U, S and Vh of a singular value decomposition; with `full`, U and Vh are square."""
     return (
         recording.apply(Linear("svd", 0, full), x),
         recording.apply(Linear("svd", 1, full), x),

@@ -65,6 +65,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 
 def _end(x: Any, array: Array, axis: int) -> Value | None:
+    """What `diff` puts before or behind an array along the axis, or `None`; a number is repeated."""
     if x is None or x is np._NoValue:
         return None
     value = to_array(x, array._device)._value
@@ -94,6 +95,10 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
 
 
 def _extra(x: Any, array: Array, steps: Value) -> Value | None:
+    """What `ediff1d` puts before or behind the differences, flattened, or `None`.
+
+    Raises `TypeError` where its type does not fit the array's by the rule "same_kind".
+    """
     if x is None:
         return None
     value = to_array(x, array._device)._value
@@ -173,6 +178,11 @@ def _spacings(varargs: tuple[Any, ...], axes: tuple[int, ...], array: Array) -> 
 
 
 def _slope(f: Value, axis: int, spacing: Operand, edge_order: int) -> Value:
+    """The derivative along an axis by central differences, and by one-sided ones at both ends.
+
+    `spacing` is one distance or a vector of them; uneven distances weight the three neighbours so that the error stays
+    of second order. With `edge_order` 2 the ends use three elements, with 1 two.
+    """
     length = f.spec.shape[axis]
 
     def part(start: int, stop: int) -> Value:

@@ -120,6 +120,10 @@ def _mask(mask: Any, target: Array) -> Value:
 
 
 def _source(values: Any, target: Array, *, safely: bool) -> Value | None:
+    """The values that `place` or `putmask` takes from, flattened and in the target's type; `None` for none at all.
+
+    With `safely`, a type that does not fit into the target's is a `TypeError`.
+    """
     value = to_array(values, target._device)._value
     if safely and hasattr(values, "dtype") and not np.can_cast(values.dtype, target.dtype, "safe"):
         raise TypeError(f"{values.dtype} does not fit safely into {target.dtype}: convert it with astype first.")
@@ -305,6 +309,7 @@ def nonzero(a: Any) -> tuple[Array, ...]:
 
 
 def _positions(array: Array) -> list[Value]:
+    """For each axis the positions of the elements that are true, in C order. Their number is known when it runs."""
     rest = true_positions(reshape(cast(array._value, "bool"), (array.size,)))
     found: list[Value] = []
     for length in array.shape[:0:-1]:

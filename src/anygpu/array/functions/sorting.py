@@ -20,6 +20,7 @@ from anygpu.program.primitives import Argsort, Concatenate, Flip, Gather, Reduce
 
 
 def _along(a: Any, axis: int | None) -> tuple[Value, int]:
+    """The value to sort and its axis; without an axis, the flattened value. Raises `AxisError` without axes."""
     (array,) = arrays(a)
     if axis is None:
         return reshape(array._value, (array.size,)), 0

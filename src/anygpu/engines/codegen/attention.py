@@ -85,6 +85,7 @@ class _Accessors:
     """The functions through which the template reads and writes."""
 
     def __init__(self, builder: KernelBuilder, node: int) -> None:
+        """Sizes of an `Attend` node, and the lengths of the positions at which each operand is read."""
         op = builder.program.nodes[node].op
         if not isinstance(op, Attend):
             raise TypeError(f"{op} is not an attention")
@@ -177,6 +178,7 @@ class _Accessors:
         return result
 
     def _vector_store(self, text: Printer, used: set[str]) -> str | None:
+        """The text of a function that stores four neighbours at once; `None` where the result cannot be stored so."""
         accessor = VectorAccessor(self.builder, text, self.of_out, "e", 4)
         if not accessor.possible:
             return None

@@ -238,6 +238,7 @@ def _divide(x: _Complex, y: _Complex, keep: _Keep) -> _Complex:
 
 
 def _reciprocal(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """1 / (a + bi) by Smith's method: divided by the larger part first, so that nothing overflows on the way."""
     upright = keep("upright", abs(a) >= abs(b))
     larger, smaller = keep("larger", upright.choose(a, b)), keep("smaller", upright.choose(b, a))
     ratio = keep("ratio", smaller / larger)
@@ -392,6 +393,10 @@ _SMALL: dict[ComputeType, tuple[float, float]] = {"f32": (2.0**-100, 2.0**48), "
 
 
 def _sqrt(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """The square root of a + bi. Small numbers are scaled up first, where squares would lose digits.
+
+    An infinite imaginary part wins over a NaN, as C99 has it.
+    """
     limit, scale = _SMALL[a.type]
     small = keep("small", (abs(a) < limit) & (abs(b) < limit))
     factor = keep("factor", small.choose(a.literal(scale), 1.0))
@@ -477,6 +482,7 @@ def _beside_one(a: _Real, b: _Real, opposite: _Real, keep: _Keep) -> tuple[_Comp
 
 
 def _asin(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """The inverse sine of a + bi after Kahan, from the square roots of 1 - z and 1 + z; its branch cuts are NumPy's."""
     (p, q), (r, s) = _beside_one(a, b, keep("opposite", -b), keep)
     infinite = keep("infinite", a.test("isinf") | b.test("isinf"))
     angle = a.apply("atan2", infinite.choose(abs(b), p * r - q * s))

@@ -294,6 +294,10 @@ class _Accessors:
     """The functions through which the template reads and writes."""
 
     def __init__(self, builder: KernelBuilder, group: Group, found: Convolution) -> None:
+        """The lengths of the positions at which input, weights and result of a convolution are reached.
+
+        `high` and `wide` are the part of the input that windows with stride and dilation look at.
+        """
         self.builder = builder
         self.group = group
         self.found = found
@@ -341,6 +345,7 @@ class _Accessors:
         return lowering.value(found.inputs[side], factors[side])
 
     def out(self, lowering: Lowering, at: Mapping[str, Index], total: Value) -> None:
+        """Store a total at its place in the result, with whatever follows in the same group of operations."""
         found = self.found
         known = found.places(found.batch, at["n"]) | found.places(found.out, at["o"])
         known |= {found.width: at["w"]} | ({found.height: at["h"]} if found.height is not None else {})
@@ -349,6 +354,7 @@ class _Accessors:
         put_total(self.builder, self.group, lowering, place, total)
 
     def functions(self) -> list[Function]:
+        """The functions through which the template reads the input and the weights and stores the result."""
         without = self.group.members
         return [
             load_function(self.builder, "load_x", self.of_x, 0, self.x, without=without),

@@ -26,6 +26,8 @@ class IndexVariable(NamedTuple):
 
 
 class Quotient(NamedTuple):
+    """A position divided by a constant, rounded down. The position is never negative."""
+
     of: Index
     by: int
     #: Named tuples of equal fields are equal; this keeps the kinds of atoms apart.
@@ -41,6 +43,8 @@ class Quotient(NamedTuple):
 
 
 class Remainder(NamedTuple):
+    """The rest of a position divided by a constant. The position is never negative."""
+
     of: Index
     by: int
     kind: str = "remainder"
@@ -112,6 +116,7 @@ class Index:
         return " + ".join([*parts, str(self.constant)])
 
     def __add__(self, other: Index | int) -> Index:
+        """The sum, with equal atoms joined, and quotients with their remainders put together again."""
         if isinstance(other, int):
             return Index(self.constant + other, self.terms)
         factors: dict[Atom, int] = dict(self.terms)
@@ -128,6 +133,11 @@ class Index:
         return Index(self.constant * number, ((atom, factor * number) for atom, factor in self.terms))
 
     def __floordiv__(self, by: int) -> Index:
+        """The quotient by a constant, rounded down, without a division where ranges allow it.
+
+        Multiples of the divisor are taken out first; of the rest, common factors. A quotient of a quotient is a single
+        one.
+        """
         if by == 1:
             return self
         if self.low // by == self.high // by:
@@ -148,6 +158,7 @@ class Index:
         return whole + Index(0, [(Quotient(rest, by), 1)])
 
     def __mod__(self, by: int) -> Index:
+        """The remainder by a constant, without a division where ranges allow it; see `__floordiv__`."""
         if by == 1:
             return ZERO
         _, rest = self._split(by)
@@ -187,6 +198,7 @@ def _mentions(atom: Atom, name: str) -> bool:
 
 
 def _shown(atom: Atom) -> str:
+    """The atom as people read it."""
     match atom:
         case IndexVariable():
             return atom.name

@@ -102,6 +102,11 @@ class KernelBuilder:
         work: float,
         bytes_moved: float,
     ) -> Kernel:
+        """A kernel of statements, with the buffers and search functions that they use.
+
+        Only buffers in `written`, and the status, may be written. Kernels of more work than `LONG_WORK` may be cut into
+        several launches.
+        """
         buffers = []
         loads, templates = self.searches_in(names_used(statements))
         inner = [statement for function in loads for statement in body_of(function)]
@@ -227,6 +232,7 @@ def store_function(
 def _begin(
     builder: KernelBuilder, lengths: Mapping[str, int], without: Sequence[int]
 ) -> tuple[Lowering, dict[str, Index]]:
+    """A lowering inside of an accessor function, and its positions: the parameters by name, with their lengths."""
     lowering = builder.lowering(without)
     lowering.scopes[0].variables.update(lengths)
     for name in (*lengths, "value", "total"):
@@ -242,6 +248,7 @@ class _SideBySide(VectorText):
     """Reads only what lies side by side: a vector of single elements is no gain over the plain accessor."""
 
     def _load(self, expr: Load) -> VectorOperand:
+        """A load of neighbours or of elements at fixed distances. Raises `NotVectorisable` where they are elsewhere."""
         step = self._step(expr.index)
         if self._varies(expr.index) and step != 1:
             text = self.spread(expr) if step is None else None
@@ -276,6 +283,10 @@ class VectorAccessor:
     def __init__(
         self, builder: KernelBuilder, printer: Printer, lengths: Mapping[str, int], along: str, width: int
     ) -> None:
+        """Accessor functions that take `width` neighbours along one of the named positions.
+
+        `used` collects the buffers that they reach.
+        """
         self.builder = builder
         self.printer = printer
         self.lengths = lengths
@@ -318,6 +329,7 @@ class VectorAccessor:
         return found
 
     def _loaded(self, name: str, at: At, without: Sequence[int], *, in_units: bool) -> str | None:
+        """The text of a function that loads a vector; `None` where the value cannot be computed in vectors."""
         lowering, syntax, text = self._begin(without)
         try:
             (value,) = at(lowering, self._positions(in_units=in_units))
@@ -332,6 +344,7 @@ class VectorAccessor:
         )
 
     def store(self, name: str, type: ComputeType, put: Put, *, without: Sequence[int] = ()) -> str | None:
+        """The text of a function that stores a vector; `None` where that cannot be done."""
         lowering, syntax, text = self._begin(without)
         text.wide.add("total")
         try:

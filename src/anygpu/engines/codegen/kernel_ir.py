@@ -55,6 +55,8 @@ class Apply(msgspec.Struct, frozen=True):
 
 
 class Choose(msgspec.Struct, frozen=True):
+    """One of two values by a condition; both may be computed."""
+
     condition: Expr
     yes: Expr
     no: Expr

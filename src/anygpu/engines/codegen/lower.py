@@ -80,6 +80,10 @@ class RowCache:
     """A value of every element of a row that is written in the first loop that computes it, and read in later ones."""
 
     def __init__(self, buffer: str, type: ComputeType, shape: tuple[int, ...], column_of: Callable[[], Index]) -> None:
+        """A row of a value in the group's memory.
+
+        `column_of` gives the position within the row at this place in the kernel.
+        """
         self.buffer = buffer
         self.type = type
         self.shape = shape
@@ -120,6 +124,11 @@ class Lowering:
     def __init__(
         self, program: Program, stored: Mapping[int, Stored], rule_of: RuleOf, *, taken: Sequence[str] = ()
     ) -> None:
+        """Statements that compute nodes of a program at positions.
+
+        `stored` has what is loaded from memory, `rule_of` the rules that are checked, and `taken` names that must not
+        be used.
+        """
         self.program = program
         self.stored = stored
         self.rule_of = rule_of
@@ -183,6 +192,11 @@ class Lowering:
     # -- values
 
     def value(self, node: int, positions: Positions) -> Value:
+        """The components of a node's value at positions, computed at most once in every scope that can see it.
+
+        It is computed in the outermost scope that knows the positions' variables, so what does not change in a loop
+        stands before it. Raises `NotInKernel` for values of a row at another row.
+        """
         key = (node, positions)
         for scope in reversed(self.scopes):
             if key in scope.known:
@@ -273,6 +287,7 @@ class Lowering:
         return self.program.specs[node].shape
 
     def _loaded(self, node: int, positions: Positions) -> Value:
+        """The value from memory: one load for each component. A bool that is stored as a number is compared with 0."""
         spec, stored = self.program.specs[node], self.stored[node]
         place = flat(positions, spec.shape)
         count = components(spec.dtype)
@@ -289,6 +304,10 @@ class Lowering:
     # -- functions
 
     def _function(self, node: int, op: Primitive, operands: Sequence[Value]) -> Value:
+        """An elementwise function of operands, by its real or complex formula.
+
+        Raises `NotInKernel` for other primitives.
+        """
         _, inputs = self.program.nodes[node]
         dtype = self.program.specs[inputs[0]].dtype
         name = self._namer(node)
@@ -314,6 +333,8 @@ class Lowering:
         raise NotInKernel(node)
 
     def _namer(self, node: int) -> reductions.Namer:
+        """A function that gives an expression a name of the node's, in a statement of its own."""
+
         def name(hint: str, value: Expr) -> Name:
             result = self.unique(f"{hint}_{node}")
             self.add(Let(result, value))
@@ -331,6 +352,11 @@ class Lowering:
     # -- movement that chooses
 
     def _pad(self, op: Pad, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """The value inside of the original, and the padding elsewhere.
+
+        Positions are clamped before they are read, so nothing outside of memory is touched. Tests that ranges answer
+        are left out.
+        """
         shape = self._shape(inputs[0])
         outside_value = self.value(inputs[1], ())
         if product(shape) == 0:
@@ -381,6 +407,7 @@ class Lowering:
         return result
 
     def _update(self, node: int, op: Update, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """The new value where an update has written one, and the old one elsewhere."""
         shape = self._shape(inputs[1])
         old = self.value(inputs[0], positions)
         if product(shape) == 0:
@@ -406,6 +433,10 @@ class Lowering:
         return tuple(self.named(f"update_{node}", Choose(held, a, b)) for a, b in zip(new, old, strict=True))
 
     def _gather(self, node: int, op: Gather, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """The value at a position that an index names.
+
+        The index is checked once, also where it is used for many elements.
+        """
         shape, index_shape = self._shape(inputs[0]), self._shape(inputs[1])
         extra = len(index_shape) - op.batch
         at_index = (*positions[: op.batch], *positions[op.axis : op.axis + extra])
@@ -463,6 +494,7 @@ class Lowering:
     def accumulated(
         self, node: int, fn: ReduceFunction, dtype: DType, length: int, element: Callable[[Index], Value]
     ) -> Value:
+        """A reduction of `length` elements in a loop, from its identity or from the first element where it has none."""
         if length == 0:
             return reductions.finished(fn, dtype, reductions.identity(fn, dtype) or ())
         state = self.begin(node, fn, dtype, element)
@@ -614,6 +646,7 @@ def is_general_power(program: Program, node: int) -> bool:
 
 
 def literal_of(op: Constant, positions: Positions) -> Value:
+    """A constant of one element as literals, one for each component. Raises `NotInKernel` for arrays."""
     if op.dtype == "bfloat16" and len(op.data) == 2:
         return (Literal(struct.unpack("=f", b"\0\0" + op.data)[0], "f32", given=True),)
     value = single_value(op)

@@ -269,6 +269,7 @@ class Flip(View, frozen=True):
         return recorder.add(self, stretch_of(recorder, inputs[0], axis, length - stop, length - start))
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
+        """Without axes of length 1, and with a flip before it: axes that both flip stay as they are."""
         (x,) = inputs
         shape = recorder.spec(x).shape
         axes = tuple(sorted(axis for axis in self.axes if shape[axis] > 1))
@@ -291,6 +292,10 @@ class Windows(View, frozen=True):
     is_repeating = True
 
     def infer(self, *inputs: Spec) -> Spec:
+        """One window of `size` elements every `step` elements along the axis; windows are the result's last axis.
+
+        Raises `InvalidProgram` where not even one window fits.
+        """
         require_inputs(self, inputs, 1)
         (x,) = inputs
         distinct_axes(self, (self.axis,), x)
@@ -312,6 +317,7 @@ class Windows(View, frozen=True):
     def stretch(
         self, recorder: Recorder, inputs: Sequence[int], axis: int, start: int, stop: int, length: int
     ) -> int | None:
+        """The windows from `start` to `stop`, made from the elements that these look at."""
         if axis != self.axis:
             return None
         needed = stretch_of(recorder, inputs[0], axis, start * self.step, (stop - 1) * self.step + self.size)
@@ -327,6 +333,10 @@ class Update(Movement, frozen=True):
     is_shifting = True
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The first input's spec.
+
+        Raises `InvalidProgram` where the new values do not fit into it at these starts and steps.
+        """
         require_inputs(self, inputs, 2)
         x, new = inputs
         if not len(x.shape) == len(new.shape) == len(self.starts) == len(self.steps) or x.dtype != new.dtype:
@@ -351,6 +361,7 @@ class Update(Movement, frozen=True):
         return "at " + _region(self.starts, stops, self.steps, inputs[0].shape)
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
+        """The first input where nothing is written, and the second where everything is."""
         x, new = (recorder.spec(each) for each in inputs)
         if new.size == 0:
             return inputs[0]
@@ -366,6 +377,10 @@ class Pad(Movement, frozen=True):
     is_shifting = True
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec with `low` and `high` more elements on each axis.
+
+        The second input is the one value that fills them.
+        """
         require_inputs(self, inputs, 2)
         x, value = inputs
         if value.shape != () or value.dtype != x.dtype:
@@ -379,6 +394,11 @@ class Pad(Movement, frozen=True):
         return [_of_equal_length(inputs[0], result), []]
 
     def batched(self, stack: Stack, *given: Batched) -> int:
+        """Padded for all calls at once.
+
+        A value that is the same for all calls pads as before. Otherwise the padding is chosen afterwards, by a mask of
+        where the input's own elements are.
+        """
         x, value = given
         low, high = (0, *self.low), (0, *self.high)
         if not value.stacked:
@@ -407,6 +427,7 @@ class Concatenate(Movement, frozen=True):
     is_shifting = True
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The inputs one after the other along the axis. Raises `InvalidProgram` where types or other axes differ."""
         if not inputs:
             raise InvalidProgram("concatenate: needs at least one input.")
         first = inputs[0]
@@ -427,6 +448,7 @@ class Concatenate(Movement, frozen=True):
         return f"along axis {self.axis}"
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
+        """Without inputs that have no elements, and the input itself where only one is left."""
         filled = [each for each in inputs if recorder.spec(each).shape[self.axis]]
         if len(filled) <= 1:
             return (filled or inputs)[0]

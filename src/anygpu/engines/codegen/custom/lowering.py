@@ -128,6 +128,10 @@ def _reflected(title: str, language: str, source: str, entry: str, updates: tupl
 
 
 def prepared_of(op: Custom, target: Target) -> Prepared:
+    """The user's kernel ready for a driver: parameters in our order, indices checked unless the user asked not to.
+
+    Raises `InvalidKernel` with the place in the source where it cannot be read.
+    """
     try:
         if op.language == "wgsl":
             return prepared_wgsl(op.source, op.entry, checked=op.checked, folded=is_folded(op, target))

@@ -99,6 +99,10 @@ class Text:
     """The declarations of a text, after the preprocessor."""
 
     def __init__(self, source: str) -> None:
+        """Preprocess a source and read its declarations: functions, types, and variables outside of functions.
+
+        What cannot be read is kept in `problems`, and raised only if the kernel needs it.
+        """
         self.tokens, self.constants = preprocessed(source)
         self.partners = partners(self.tokens)
         self.functions: list[OpenCLFunction] = []
@@ -184,6 +188,7 @@ class Text:
                 self.enumerators[words[0].text] = value
 
     def _variables(self, start: int) -> int:
+        """Read a declaration of variables outside of functions; returns the position behind its semicolon."""
         end = self.next_mark(start, ";")
         try:
             for place, variable, after in self.declared(start, end):
@@ -293,6 +298,10 @@ class Text:
         return token.kind == "name" and (self.is_type(token) or token.text in QUALIFIERS or token.text in SPACES)
 
     def begins_statement(self, place: int) -> bool:
+        """Whether a statement begins at a token.
+
+        That is behind braces, semicolons, labels, directives and attributes, and in the head of a `for`.
+        """
         before = self.tokens[place - 1]
         if before.text == "(" and self.tokens[place - 2].text == "for":
             return True

@@ -249,6 +249,7 @@ def _has_place(module: Module, type: WGSLType) -> bool:
 
 
 def group_memory(module: Module, function: WGSLFunction) -> int:
+    """Bytes of workgroup memory that an entry point reaches, with alignment, in the order of declaration."""
     used, _ = module.reached(function.name.text)
     total = 0
     for variable in module.variables.values():
@@ -329,6 +330,10 @@ class _Preparation:
     """Rewrites one kernel: bindings renumbered, uniforms in one block, and each index checked."""
 
     def __init__(self, source: str, entry: str, checked: bool, folded: bool) -> None:
+        """Read a module and its entry point; `folded` folds a grid that is too long for one dimension into two.
+
+        Storage buffers are numbered in the order of our parameters, not by the bindings that the source names.
+        """
         self.module = Module(source)
         self.function = entry_of(self.module, entry)
         self.checked = checked

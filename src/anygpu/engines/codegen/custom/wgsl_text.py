@@ -98,6 +98,10 @@ class Module:
     """The declarations of a text, by their names."""
 
     def __init__(self, source: str) -> None:
+        """Read a WGSL module: variables, constants, structs, aliases, functions and extensions.
+
+        Raises `Unreadable` for names that begin with `anygpu_`, which prepared texts use.
+        """
         self.source = source
         self.tokens = tokens_of(source, "wgsl")
         for token in self.tokens:
@@ -153,6 +157,7 @@ class Module:
         return self.tokens[self._at]
 
     def _take(self, text: str) -> KernelToken:
+        """The token here, which must be this text; go on behind it. Raises `Unreadable` otherwise."""
         token = self._here
         if token.text != text:
             found = token.text or "the end of the text"
@@ -183,6 +188,7 @@ class Module:
         return self.tokens[self._at - 1]
 
     def _directive(self) -> None:
+        """Read `enable` and its like up to the semicolon, and note the extensions that are enabled."""
         if self._here.text == "enable":
             place = self._at + 1
             while self.tokens[place].kind == "name" or self.tokens[place].text == ",":
@@ -506,6 +512,7 @@ class _References:
             place += 1
 
     def _past_template(self, place: int) -> int:
+        """The position behind a template list such as `<f32>`, or the same position where there is none."""
         tokens = self.module.tokens
         if tokens[place].text != "<":
             return place

@@ -35,6 +35,8 @@ _LARGE = {"f32": 2.0**23, "f64": 2.0**52}
 
 
 class OpenCLPrinter(VectorPrinter):
+    """Kernels as OpenCL C, for processors and cards."""
+
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self._loose: dict[str, int] = {}
@@ -64,6 +66,7 @@ class OpenCLPrinter(VectorPrinter):
     # -- buffers
 
     def load(self, buffer: Buffer, index: str) -> str:
+        """The element at a position, in its compute type."""
         index = f"offset_{buffer.name} + {index}" if buffer.has_offset else index
         match buffer.dtype:
             case "bool":
@@ -75,6 +78,7 @@ class OpenCLPrinter(VectorPrinter):
         return f"{buffer.name}[{index}]"
 
     def store(self, buffer: Buffer, index: str, value: str) -> list[str]:
+        """The statements that store a value at a position, rounded to the buffer's type."""
         index = f"offset_{buffer.name} + {index}" if buffer.has_offset else index
         match buffer.dtype:
             case "float16":
@@ -104,6 +108,7 @@ class OpenCLPrinter(VectorPrinter):
         return f"loose_{vector}"
 
     def _buffer_parameters(self) -> list[str]:
+        """The declarations of the buffers as parameters. None of them overlap, which `restrict` tells the compiler."""
         result = []
         for buffer in self.buffers.values():
             constness = "const " if buffer.access == "read" and not buffer.atomic else ""
@@ -134,6 +139,7 @@ class OpenCLPrinter(VectorPrinter):
         return self.syntax.position("group", f"{first}(int)get_group_id(0)")
 
     def entry(self, name: str, group_size: int, numbers: Sequence[str], body: Sequence[str]) -> str:
+        """The text of the entry point: its attributes and parameters, memory of the group, and the body."""
         used = "\n".join(body)
         lane = [self.syntax.position("lane", self.syntax.lane)] if "lane" in used else []
         types = self.syntax.types
@@ -163,6 +169,10 @@ class OpenCLVectors(VectorSyntax):
     _ELEMENTS: ClassVar[dict[DType, str]] = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort"}
 
     def __init__(self, printer: OpenCLPrinter, width: int) -> None:
+        """Vectors of a width. Up to four components are worth handling one by one where there is no other way.
+
+        On a device whose invocations are scalar a sum is kept in four vectors, so that additions overlap.
+        """
         self.syntax = printer.syntax
         self._printer = printer
         self.width = width
@@ -202,6 +212,7 @@ class OpenCLVectors(VectorSyntax):
         return f"*(__global {constness}{loose} *)({buffer.name}{offset}{at})"
 
     def load(self, buffer: Buffer, index: Index) -> str | None:
+        """Neighbours from a position on, as a vector of the compute type; `None` for bfloat16, which has no vectors."""
         pointer = self._pointer(buffer, index)
         if pointer is not None:
             return f"({pointer})"
@@ -229,6 +240,7 @@ class OpenCLVectors(VectorSyntax):
         return None if text is None else f"{text}.s{places}"
 
     def store(self, buffer: Buffer, index: Index, value: str) -> list[str] | None:
+        """The statements that store a vector from a position on; `None` for bfloat16."""
         at, width = self._address(buffer, index), self.width
         match buffer.dtype:
             case "bfloat16":
@@ -259,6 +271,7 @@ class OpenCLVectors(VectorSyntax):
         return f"({pattern.format(*texts)})"
 
     def cast(self, of: ComputeType, to: ComputeType, text: str) -> str | None:
+        """A vector in another type, or `None` where the library's function takes no vectors."""
         if to == "bool":
             return self.compare("not_equal", of, text, self._printer.literal(Literal(0, of)))
         one, zero = (self.broadcast(to, self._printer.literal(Literal(number, to))) for number in (1, 0))
@@ -268,6 +281,10 @@ class OpenCLVectors(VectorSyntax):
         return f"{name}{self.width}({text})" if name.startswith("convert_") else None
 
     def call(self, fn: str, of: ComputeType, result: ComputeType, texts: Sequence[str]) -> str | None:
+        """A function of vectors, or `None` where the library has it for single values only.
+
+        Shifts by 32 and more give 0, as NumPy has them, which OpenCL C leaves undefined.
+        """
         if fn in ("maximum", "minimum") and of in ("f32", "f64"):
             return self._extreme(fn, of, texts[0], texts[1])
         if fn in ("wrap_i8", "wrap_i16", "wrap_u8", "wrap_u16"):

@@ -136,6 +136,10 @@ class Printer(ABC):
     # -- expressions
 
     def literal(self, literal: Literal) -> str:
+        """A number in the dialect. Infinity and NaN are functions of the library, since no dialect spells them.
+
+        A number that was given by the user, and that compilers would fold wrongly, is hidden from them.
+        """
         value, type = literal.value, literal.type
         if type in ("f32", "f64"):
             if literal.given and self.must_hide(float(value), type):
@@ -146,6 +150,7 @@ class Printer(ABC):
         return self.syntax.number(value, type)
 
     def hidden(self, literal: Literal) -> str:
+        """A number by its bits, which compilers do not compute with beforehand."""
         value, type = literal.value, literal.type
         if type in ("f32", "f64"):
             number = np.float64(value) if type == "f64" else float_errors_ignored(np.float32)(value)
@@ -154,6 +159,7 @@ class Printer(ABC):
         return self.from_bits(int(value) % (1 << width), type)
 
     def expression(self, expr: Expr) -> str:
+        """The text of an expression, without parentheses around it."""
         match expr:
             case Literal():
                 return self.literal(expr)
@@ -186,6 +192,10 @@ class Printer(ABC):
         return self.load(self.buffers[expr.buffer], index)
 
     def _apply(self, expr: Apply) -> str:
+        """The text of a function's application: an operator of the language, or a call of the library's function.
+
+        Integers wrap around on overflow, also where the language leaves that undefined.
+        """
         fn, of = expr.fn, expr.args[0].type
         if fn == "opaque":
             return self.opaque(self.expression(expr.args[0]), of)
@@ -217,6 +227,7 @@ class Printer(ABC):
         return name
 
     def position(self, index: Index) -> str:
+        """The text of a position: a sum of multiples, the largest factor first, then the constant."""
         parts: list[str] = []
         for atom, factor in sorted(index.terms, key=lambda term: -abs(term[1])):
             if isinstance(atom, Quotient):
@@ -259,6 +270,7 @@ class Printer(ABC):
         return [line for statement in statements for line in self.statement(statement)]
 
     def statement(self, statement: Statement) -> list[str]:
+        """The lines of a statement, and of those inside of it."""
         match statement:
             case Let():
                 return [self.let(statement.name, statement.value.type, self.expression(statement.value))]
@@ -350,6 +362,12 @@ class Printer(ABC):
         flops: float = 0.0,
         bytes_moved: float = 0.0,
     ) -> Kernel:
+        """A kernel with its text.
+
+        `functions` and `templates` come before the entry point, and of the library only what is used. `groups` of
+        `group_size` invocations run it; a `cuttable` kernel may be launched in several parts. `flops` and `bytes_moved`
+        are for its prediction.
+        """
         numbers = self.use(buffers, shared, cuttable=cuttable)
         self.rehearse(body)
         function_texts = [self.function_text(function) for function in functions]
@@ -373,6 +391,7 @@ class Printer(ABC):
         """A look at all statements before the first of them is printed."""
 
     def function_text(self, function: Function) -> str:
+        """The text of a function of kernel statements, with what it returns."""
         types, lines = self.syntax.types, self.lines(function.body)
         parameters = {each.name: types[each.type] for each in function.parameters}
         if function.result is None:
@@ -412,6 +431,7 @@ class Printer(ABC):
         return 1 << (self.target.binding_bytes.bit_length() - 1)
 
     def bindings(self) -> tuple[Binding, ...]:
+        """The bindings of all buffers, in order. A buffer that is larger than a binding may be has several windows."""
         result: list[Binding] = []
         for buffer in self.buffers.values():
             count = self.windows(buffer)

@@ -68,6 +68,10 @@ class VectorPrinter(Printer):
     def vector_syntax(self, loop: Loop) -> VectorSyntax: ...
 
     def loop(self, loop: Loop) -> list[str]:
+        """The lines of a loop: in vectors where something is loaded or stored together, and otherwise as it is.
+
+        A loop over lanes that fails makes the caller print the whole kernel again without lanes in vectors.
+        """
         if loop.vector > 1 and (loop.step == 1 or self._lanes_in_vectors):
             needed = dict(self.needed)
             syntax = self.vector_syntax(loop)
@@ -84,6 +88,10 @@ class VectorPrinter(Printer):
         return lines
 
     def _in_vectors_of(self, syntax: VectorSyntax, loop: Loop) -> list[str] | None:
+        """The loop in vectors in the form that suits it, or `None`.
+
+        The forms are a block of two loops, a stretch of fixed length, rows in registers, and strips.
+        """
         if len(loop.body) == 1 and isinstance(loop.body[0], Loop):
             return block_in_vectors(self, syntax, loop, loop.body[0])
         if loop.stop == loop.vector and loop.step == 1 and not loop.sums:
@@ -143,6 +151,7 @@ class _Strips:
     def __init__(
         self, printer: Printer, syntax: VectorSyntax, loop: Loop, strips: Strips, types: dict[str, ComputeType]
     ) -> None:
+        """A loop in strips. Sums are kept in several chains of vectors where there are enough strips for that."""
         self._printer = printer
         self._syntax = syntax
         self._loop = loop
@@ -162,6 +171,7 @@ class _Strips:
         return f"{name}_strips[{chain}]" if self._syntax.has_arrays else f"{name}_strip_{chain}"
 
     def _body(self, place: Index, chain: int | str) -> list[str]:
+        """The body for one strip, with running sums in the vectors of a chain."""
         text = VectorText(
             self._printer, self._syntax, self._loop.variable, self._strips.base + place * self._syntax.width
         )
@@ -170,6 +180,7 @@ class _Strips:
         return text.lines(self._loop.body, tuple(self._sums))
 
     def lines(self) -> list[str]:
+        """All lines: the sums' beginnings, the loop over strips, their totals, and the elements that are left over."""
         single = self._body(self._place, 0)
         lines: list[str] = []
         if isinstance(self._strips.number, str):
@@ -197,6 +208,7 @@ class _Strips:
         return [f"{syntax.type_name(type)} {name}_strips[{self._chains}] = {{{', '.join([start] * self._chains)}}};"]
 
     def _chained(self, start: str, single: list[str]) -> list[str]:
+        """The loop over several chains of strips at once, and one over the strips that are left."""
         chains, lanes = self._chains, self._strips.lanes
         if self._syntax.has_arrays:
             each = Index(0, [(Counter("chain", 0, chains - 1), lanes)])
@@ -271,6 +283,7 @@ class TurnedText(VectorText):
         turn: int,
         known: dict[tuple[str, Index], list[str]],
     ) -> None:
+        """Statements of one turn of the loop `outer` around; `known` are lines of memory that earlier turns loaded."""
         super().__init__(printer, syntax, variable, constant(0))
         self.fixed = {outer: constant(turn)}
         self.before_all: list[str] = []
@@ -279,6 +292,10 @@ class TurnedText(VectorText):
         self._lines_known = known
 
     def _load(self, expr: Load) -> VectorOperand:
+        """A load whose neighbours lie along the outer loop.
+
+        Whole lines along it are loaded once, before all turns, and columns are picked from them.
+        """
         if self._step(expr.index) in (0, 1, None) or expr.index.steps_with(self._outer) != 1:
             return super()._load(expr)
         key = expr.buffer, expr.index
@@ -288,6 +305,7 @@ class TurnedText(VectorText):
         return VectorOperand(self._syntax.joined(expr.type, parts), True)
 
     def _loaded_lines(self, expr: Load) -> list[str]:
+        """Load a vector along the outer loop for each component, before all turns; returns their names."""
         buffer = self._printer.buffers.get(expr.buffer)
         names = []
         for number in range(self._syntax.width):
@@ -302,7 +320,10 @@ class TurnedText(VectorText):
 
 
 class _Stretch:
+    """A short loop of fixed length, as one vector or several."""
+
     def __init__(self, printer: Printer, syntax: VectorSyntax, variable: str, count: int) -> None:
+        """A stretch of `count` vectors, whose elements `variable` counts."""
         self._printer = printer
         self._syntax = syntax
         self._count = count

@@ -26,7 +26,10 @@ _ORDINARY = {"f32": 2.0**100, "f64": 2.0**1000}
 
 
 class WGSLPrinter(VectorPrinter):
+    """Kernels as WGSL."""
+
     def __init__(self, target: Target) -> None:
+        """Begin with single elements; which buffers are arrays of vectors is found while a kernel is printed."""
         super().__init__(target)
         self._needs_zero = False
         #: A buffer has one type of elements in all of a kernel: those that are declared in vectors, when that is known.
@@ -53,6 +56,10 @@ class WGSLPrinter(VectorPrinter):
         return not 1 / _ORDINARY[type] <= size <= _ORDINARY[type]
 
     def from_bits(self, bits: int, type: ComputeType) -> str:
+        """A number by its bits, combined with a `zero` that is known only when the kernel runs.
+
+        Compilers of WGSL compute with constants beforehand, and refuse those that overflow or are not finite.
+        """
         self._needs_zero = True
         if type == "bool":
             return f"(zero {'==' if bits else '!='} 0u)"
@@ -191,6 +198,7 @@ class WGSLPrinter(VectorPrinter):
         return f"{simple} / {grain}][{simple} % {grain}"
 
     def store(self, buffer: Buffer, index: str, value: str) -> list[str]:
+        """The statements that store a value at a position, through a function where the buffer has several windows."""
         if not self._alone:
             self._stored_singly.add(buffer.name)
         index = self._shifted(buffer, index)
@@ -201,6 +209,7 @@ class WGSLPrinter(VectorPrinter):
         return [f"{buffer.name}[{self._place(buffer, index)}] = {value};"]
 
     def add_to_word(self, buffer: Buffer, value: str) -> str:
+        """The statement that puts a narrow element into its part of a 32-bit word, which is stored whole later."""
         match buffer.dtype:
             case "bool":
                 bits = f"select(0u, 1u, {value})"
@@ -222,6 +231,7 @@ class WGSLPrinter(VectorPrinter):
     # -- texts
 
     def declarations(self, numbers: Sequence[str]) -> str:
+        """The declarations of buffers with their bindings, and of the numbers that a launch passes."""
         lines: list[str] = []
         if any(self._element(buffer) == "f16" for buffer in self.buffers.values()):
             lines += ["enable f16;", ""]
@@ -293,6 +303,11 @@ class WGSLPrinter(VectorPrinter):
         )
 
     def group_line(self, groups: int, numbers: Sequence[str]) -> str:
+        """The line that computes the number of the group.
+
+        More groups than a dimension allows are folded into two dimensions, and those beyond the last one return at
+        once.
+        """
         zero = " zero = group_id.z;" if self._needs_zero else ""
         limit = self.target.groups_per_dimension
         first = "i32(numbers.first_group) + " if "first_group" in numbers else ""
@@ -302,6 +317,7 @@ class WGSLPrinter(VectorPrinter):
         return f"{folded}\n{INDENT}if (group >= {groups}) {{ return; }}{zero}"
 
     def entry(self, name: str, group_size: int, numbers: Sequence[str], body: Sequence[str]) -> str:
+        """The text of the entry point. The lane is an argument only if the body uses it."""
         used = "\n".join(body)
         lane = [self.syntax.position("lane", self.syntax.lane)] if "lane" in used else []
         arguments = "@builtin(workgroup_id) group_id: vec3<u32>"
@@ -349,6 +365,11 @@ class WGSLVectors(VectorSyntax):
         self.used: set[str] = set()
 
     def load(self, buffer: Buffer, index: Index) -> str | None:
+        """Four neighbours from a position on, or `None`.
+
+        Buffers are declared as arrays of vectors for it, so the position must be a multiple of four plus a constant;
+        where the constant is not 0, two vectors are loaded and joined.
+        """
         if buffer.has_offset or buffer.atomic or self._printer.windows(buffer) > 1:
             return None
         if buffer.dtype in ("bool", "int8", "uint8"):
@@ -407,6 +428,7 @@ class WGSLVectors(VectorSyntax):
         return f"(({moved}) >> vec4<u32>(24u))"
 
     def store(self, buffer: Buffer, index: Index, value: str) -> list[str] | None:
+        """The statements that store four neighbours at a multiple of four; `None` where that cannot be done."""
         grain = self._printer.grain(buffer)
         if buffer.has_offset or buffer.atomic or self._printer.windows(buffer) > 1 or not is_multiple(index, 4):
             return None
@@ -420,6 +442,7 @@ class WGSLVectors(VectorSyntax):
         return [f"{buffer.name}[{at}] = {value};"]
 
     def word(self, buffer: Buffer, value: str) -> str | None:
+        """The statement that makes a word of four narrow elements, or `None` for types that are not a byte wide."""
         match buffer.dtype:
             case "bool":
                 bits = f"vec4<u32>({value})"
@@ -448,6 +471,7 @@ class WGSLVectors(VectorSyntax):
         return self._printer.opaque_vector(type, text)
 
     def call(self, fn: str, of: ComputeType, result: ComputeType, texts: Sequence[str]) -> str | None:
+        """A built-in function of vectors, or `None` where it is one of our library, which takes single values."""
         if fn == "right_shift" and of == "u32":
             distance = f"({texts[1]} & vec4<u32>(31u))"
             return f"select(vec4<u32>(0u), {texts[0]} >> {distance}, {texts[1]} < vec4<u32>(32u))"

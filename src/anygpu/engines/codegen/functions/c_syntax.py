@@ -96,6 +96,8 @@ CStatement = Declare | Set | Return | CIf | CLoop
 
 
 class CFunction(NamedTuple):
+    """A function of the restricted C, read."""
+
     name: str
     result: str
     #: Types and names.
@@ -130,6 +132,8 @@ def parsed(text: str) -> CFunction | StructType:
 
 
 class _Parser:
+    """Reads one definition by recursive descent; anything that is not in the restricted C is a `SyntaxError`."""
+
     def __init__(self, text: str) -> None:
         self.contract = "FP_CONTRACT ON" in text
         self.tokens = [found.group() for found in _TOKEN.finditer(text) if found.lastgroup is not None]
@@ -155,6 +159,7 @@ class _Parser:
             raise SyntaxError(f"{token} expected, not {found}: {' '.join(self.tokens)}")
 
     def definition(self) -> CFunction | StructType:
+        """A struct or a function."""
         if self.take("struct"):
             name, fields = self.next(), {}
             self.expect("{")
@@ -192,6 +197,7 @@ class _Parser:
         return tuple(statements)
 
     def statement(self) -> CStatement:
+        """One statement: a return, a condition, a loop, a declaration or an assignment."""
         if self.take("return"):
             value = self.expression()
             self.expect(";")
@@ -236,6 +242,7 @@ class _Parser:
     # -- expressions
 
     def expression(self) -> Expression:
+        """An expression, with `?:` as its weakest operator."""
         condition = self.operation(1)
         if not self.take("?"):
             return condition
@@ -251,6 +258,7 @@ class _Parser:
         return result
 
     def unary(self) -> Expression:
+        """A sign, a negation, a cast, a struct literal, or what binds more tightly."""
         if self.peek() in ("-", "~", "!"):
             return CUnary(self.next(), self.unary())
         if self.peek() == "(" and self.is_type(1):
@@ -261,6 +269,7 @@ class _Parser:
         return self.postfix()
 
     def struct(self, type: str) -> Struct:
+        """The fields of a struct literal in braces, in order."""
         self.expect("{")
         fields = []
         while not self.take("}"):
@@ -269,6 +278,7 @@ class _Parser:
         return Struct(type, tuple(fields))
 
     def postfix(self) -> Expression:
+        """A number, a name, a call or an expression in parentheses, and the fields that are picked from it."""
         token = self.next()
         result: Expression
         if token == "(":

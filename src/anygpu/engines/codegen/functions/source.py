@@ -121,6 +121,7 @@ class _Writer:
         return [f"    {line}" for each in statements for line in self.statement(each, variables)]
 
     def statement(self, each: c.CStatement, variables: set[str]) -> list[str]:
+        """The lines of a statement in WGSL; `variables` are the names that are assigned to again."""
         match each:
             case c.Declare():
                 return [f"{self.declared(each, each.name in variables)};"]
@@ -134,6 +135,7 @@ class _Writer:
                 return self.loop(each)
 
     def loop(self, loop: c.CLoop) -> list[str]:
+        """The lines of a loop. Raises `SyntaxError` for a head that is not one counter."""
         if not loop.start:
             return [f"while ({self.condition(loop.condition)}) {{", *self.block(loop.body), "}"]
         (start,), (step,) = loop.start, loop.step
@@ -144,6 +146,7 @@ class _Writer:
         return [head, *self.block(loop.body), "}"]
 
     def declared(self, each: c.Declare, changes: bool) -> str:
+        """A declaration as `let`, or as `var` where it changes. A condition that C declares as an integer is a bool."""
         value = each.value
         if isinstance(value, c.Struct):
             value = c.Struct(each.type, value.fields)
@@ -191,6 +194,7 @@ class _Writer:
         return "int" if name == "quadrant" else kind
 
     def call_type(self, call: c.Call) -> str:
+        """The type of a call's result in C, or "bool" for tests."""
         if call.name.startswith(("as_", "convert_")):
             return call.name.partition("_")[2]
         if call.name in _TESTS:
@@ -222,6 +226,7 @@ class _Writer:
         return self.text(each)
 
     def text(self, each: c.Expression) -> str:
+        """The text of an expression in WGSL, without parentheses around it."""
         match each:
             case c.CNumber():
                 return respelled(each.text)
@@ -249,6 +254,10 @@ class _Writer:
         return f"({text})" if isinstance(each, c.CBinary) else text
 
     def binary(self, each: c.CBinary) -> str:
+        """The text of an operator, with parentheses only where the order of operations needs them.
+
+        Shifts take an unsigned distance in WGSL, and a truth value that is counted becomes 0 or 1.
+        """
         op, one, other = each
         if self.is_count(each):
             return f"select(0, 1, {self.text(one)})"
@@ -273,6 +282,7 @@ class _Writer:
         return op in _ARITHMETIC and _ARITHMETIC.get(operand.op, 0) >= least
 
     def cast(self, to: str, of: c.Expression) -> str:
+        """The text of a cast: the bits again between integers of one size, and a conversion otherwise."""
         kind = self.type(of)
         if kind == to:
             return self.nested(of)
@@ -285,6 +295,7 @@ class _Writer:
         return f"{TYPES[to]}({self.text(of)})"
 
     def call(self, call: c.Call) -> str:
+        """The text of a call, by WGSL's name of a built-in function."""
         name, args = call
         if name.startswith("as_"):
             return f"bitcast<{TYPES[name.removeprefix('as_')]}>({self.text(args[0])})"

@@ -69,6 +69,7 @@ def nest_lines(nest: Nest) -> list[str]:
 
 
 def statement_lines(statements: Sequence[Statement], indent: str) -> list[str]:
+    """Statements as lines of text, those inside of loops and conditions indented."""
     lines: list[str] = []
     for statement in statements:
         match statement:
@@ -96,6 +97,7 @@ def statement_lines(statements: Sequence[Statement], indent: str) -> list[str]:
 
 
 def _loop(loop: Loop) -> str:
+    """The head of a loop as text: its range, step, lanes, and the sums that it carries."""
     stop = loop.stop if isinstance(loop.stop, int) else expression(loop.stop)
     words = [f"for {loop.variable} in {expression(loop.start)} … {stop}"]
     if loop.step != 1:
@@ -145,6 +147,7 @@ def _term(atom: Atom, factor: int) -> str:
 
 
 def _atom(atom: Atom) -> str:
+    """An atom of a position as text, in Python's operators."""
     if isinstance(atom, IndexVariable):
         return atom.name
     inner = position(atom.of)
@@ -181,6 +184,8 @@ def work_of(nest: Nest, vector_bytes: int) -> NestWork:
 
 
 class _Counted:
+    """Counts the instructions that statements take, in vectors where loops have lanes."""
+
     def __init__(self, vector_bytes: int) -> None:
         self.vector_bytes = vector_bytes
         self.instructions = 0.0
@@ -200,6 +205,7 @@ class _Counted:
                     self._expr(statement.condition, times, lane, lanes)
 
     def _loop(self, loop: Loop, times: float, lane: str | None, lanes: int) -> None:
+        """Count a loop's body for each vector of its lanes, or for each round."""
         rounds = rounds_of(loop)
         if loop.vector > 1 and lanes == 1:
             # The last vectors are full as well: they do some rounds again.
@@ -211,6 +217,7 @@ class _Counted:
             self.instructions += times * rounds
 
     def _expr(self, expr: Expr, times: float, lane: str | None, lanes: int) -> None:
+        """Count an expression. Functions weigh what the table of functions says, and more in float64."""
         match expr:
             case Apply():
                 weight = weight_of(expr)
@@ -258,6 +265,7 @@ def rounds_of(loop: Loop) -> int:
 
 
 def _variables(index: Index, name: str) -> Iterator[IndexVariable]:
+    """The variables of this name in a position, also those inside of quotients and the like."""
     for atom, _ in index.terms:
         if isinstance(atom, IndexVariable):
             if atom.name == name:
@@ -280,6 +288,7 @@ def _indices(body: Sequence[Statement]) -> Iterator[Index]:
 
 
 def _of_expr(expr: Expr) -> Iterator[Index]:
+    """The positions that an expression loads from or has as its value."""
     match expr:
         case Load() | Position():
             yield expr.index

@@ -108,7 +108,13 @@ def planned(program: Program, outputs: Sequence[int], written: Written, *, apart
 
 
 class _Planner:
+    """Plans the nests of a program: what is stored, and which values are computed in one pass over rows."""
+
     def __init__(self, program: Program, outputs: Sequence[int], written: Written, apart: bool) -> None:
+        """Find host steps and the first values to store: results, what host steps read and make, long sums and scans.
+
+        With `apart` every value has a nest of its own.
+        """
         self.program = program
         self.written = written
         self.apart = apart
@@ -135,6 +141,10 @@ class _Planner:
         self.levels: dict[int, int] = {}
 
     def plan(self) -> NestPlan:
+        """The plan.
+
+        Values are stored one after the other as long as that saves enough work, and places found anew each time.
+        """
         self._examine()
         for root in list(self.roots.values()):
             if is_numpy_sum(self.program, root) and root.kind == "all" and self._is_scattered(root):
@@ -362,6 +372,11 @@ class _Planner:
                 other.low, other.high = min(other.low, member.low + low), max(other.high, member.high + high)
 
     def _assign_root(self, root: Root) -> None:
+        """Give a root its level and its phase.
+
+        A level is a nest after those before it. Within one level, a root that reads another at rows nearby is computed
+        in the same pass, in a later phase; `reach` is how far apart those rows may be.
+        """
         level = 0
         near: list[tuple[Member, Offsets, Positions]] = []
         for node, positions in root.reads:
@@ -409,6 +424,7 @@ class _Planner:
         return root.rows == 0 and (root.kind == "scan" or (root.kind == "all" and is_numpy_sum(self.program, root)))
 
     def _steps(self) -> list[NestGroup | int]:
+        """The groups of members that share a loop, and host steps, by level."""
         groups: dict[tuple[int, int, int, int], NestGroup] = {}
         for member in self.members.values():
             root = member.root

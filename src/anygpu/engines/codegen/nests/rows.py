@@ -49,7 +49,10 @@ def rows_nest(storage: NestStorage, group: NestGroup, name: str, vector_bytes: i
 
 
 class _Rows:
+    """The nest of a group whose members are computed row by row."""
+
     def __init__(self, storage: NestStorage, group: NestGroup, vector_bytes: int, needed: Set[int]) -> None:
+        """`needed` are the nodes that later nests read; rows of other members stay in scratch memory."""
         self.storage = storage
         self.program = storage.program
         self.group = group
@@ -78,6 +81,7 @@ class _Rows:
         return min(self.count, max(least, grain_of(weight, self.count, JAM if self.early else self.jam)))
 
     def nests(self, name: str) -> list[Nest]:
+        """The nest, and a second one that combines totals of its parts where there are any."""
         roots = [member.root for member in self.members]
         parts = -(-self.count // self.grain)
         vector = self.vector_bytes // 8
@@ -125,6 +129,11 @@ class _Rows:
         return [found[key] for key in order]
 
     def _band(self, members: Sequence[Member], jam: int) -> None:
+        """The loop over rows of members that need the same rows before and behind a part.
+
+        Rows are done `jam` at a time where that pays. The loop is cut where values change their formula, and members
+        that others read at neighbouring rows are computed beyond the part's ends.
+        """
         lowering, count = self.lowering, self.count
         low, high = members[0].low, members[0].high
 
@@ -196,6 +205,7 @@ class _Rows:
         lowering.loop("column", 0, length, element, vector=vector, unroll=length // vector)
 
     def _row(self, members: Sequence[Member]) -> None:
+        """One row, or a few of them together: phase after phase, members of one shape in one pass over columns."""
         self.lowering.row = self.rows[0]
         self.lowering.stored = dict(self.before)
         for phase in sorted({member.phase for member in members}):

@@ -331,6 +331,7 @@ class _Body:
         return None
 
     def declared(self, statement: c.Declare, scope: dict[str, Operand]) -> Operand:
+        """The value of a variable that is declared, in the declared type; a struct literal gets its type from there."""
         value, type = statement.value, statement.type
         if isinstance(value, c.Struct) and not value.type:
             value = c.Struct(type, value.fields)
@@ -430,6 +431,10 @@ class _Body:
                 return self.select(condition, self.number(expression.yes, scope), self.number(expression.no, scope))
 
     def struct(self, expression: c.Struct, scope: dict[str, Operand]) -> Operand:
+        """The fields of a struct literal by name, each in its declared type.
+
+        Raises `InvalidProgram` for what is none.
+        """
         made = definition(expression.type)
         if isinstance(made, c.CFunction):
             raise InvalidProgram(f"{expression.type}: is not a struct.")

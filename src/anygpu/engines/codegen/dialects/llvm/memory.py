@@ -105,6 +105,11 @@ class Places:
         lanes: int,
         around: Places | None = None,
     ) -> None:
+        """Positions as values of LLVM, in terms of the loops' counters.
+
+        `named` gives the value of any other variable. What loops around have computed for the same number of lanes is
+        known here, too.
+        """
         self.w = writer
         self.counters = counters
         #: The value of a variable that is not a counter, in one lane or in all.
@@ -160,6 +165,7 @@ class Places:
                 return self._clamped(self.place(atom.of), atom.low, atom.high)
 
     def _variable(self, atom: IndexVariable) -> Place:
+        """The place that a variable stands for: a counter with its step in each lane, or a value of the body."""
         counter = self.counters.get(atom.name)
         if counter is not None:
             known = whole(counter.value) or 0
@@ -256,6 +262,7 @@ class LaneMemory:
     """Reads and writes elements in the types that are computed with."""
 
     def __init__(self, writer: Writer, compiler: Compiler, regions: dict[str, Region], *, notes: bool = False) -> None:
+        """Memory of a nest by regions. With `notes`, what is stored is looked at for NaN and infinity."""
         self.w = writer
         self.compiler = compiler
         self.regions = regions

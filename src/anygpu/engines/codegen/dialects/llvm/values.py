@@ -151,6 +151,7 @@ class Writer:
     """The body of one function: instructions in order, in blocks."""
 
     def __init__(self, declared: dict[str, str] | None = None) -> None:
+        """An empty function. `declared` are the intrinsics that the module declares, shared by all of its functions."""
         #: Instructions and labels; lists are filled later.
         self.lines: list[str | list[str]] = []
         #: Lines at the very beginning: memory, and what is loaded once.
@@ -218,6 +219,7 @@ class Writer:
         return self.op(f"select {condition}, {yes}, {no}", yes.type)
 
     def convert(self, name: str, value: Value, elem: str) -> Value:
+        """A value in another element type by an instruction such as `sext`; constants are converted here."""
         to = value.type.of(elem)
         if to == value.type:
             return value
@@ -244,6 +246,7 @@ class Writer:
     # -- whole numbers of positions, which are often known
 
     def add(self, one: Value, other: Value) -> Value:
+        """The sum of two integers; constants are added here, and 0 is left out."""
         a, b = whole(one), whole(other)
         if a is not None and b is not None:
             return constant(a + b, one.type)
