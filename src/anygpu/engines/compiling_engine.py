@@ -147,6 +147,7 @@ class CompilingEngine:
         self.session(device).synchronize()
 
     def close_sessions(self) -> None:
+        """Close the sessions of all devices. A device that is lost has nothing left to close."""
         while self._sessions:
             _, session = self._sessions.popitem()
             try:

@@ -73,6 +73,11 @@ class KernelBuilder:
     def __init__(
         self, program: Program, target: Target, stored: dict[int, Stored], buffers: dict[str, Buffer], rule_of: RuleOf
     ) -> None:
+        """A builder for the kernels of one program.
+
+        `stored` has the values that are in memory, `buffers` their declarations by name, and `rule_of` gives the rule
+        that a node can break, or `None`.
+        """
         self.program = program
         self.target = target
         self.stored = stored
@@ -412,6 +417,10 @@ class TemplateKernel:
     def __init__(
         self, builder: KernelBuilder, text: Printer, functions: Sequence[Function], written: Sequence[str]
     ) -> None:
+        """A kernel from a template's text and the accessor functions that it calls.
+
+        `written` are the names of the buffers that the functions store to.
+        """
         self._builder, self._text, self._functions = builder, text, functions
         statements = [statement for function in functions for statement in body_of(function)]
         self._loads, self._searches = builder.searches_in(names_used(statements))

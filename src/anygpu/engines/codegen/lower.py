@@ -224,6 +224,11 @@ class Lowering:
         return result
 
     def _compute(self, node: int, positions: Positions) -> Value:
+        """The value by the node's own rule.
+
+        Views are other positions, elementwise functions are expressions, and sums are loops. Raises `NotInKernel` for
+        operations that need kernels of their own.
+        """
         op, inputs = self.program.nodes[node]
         spec = self.program.specs[node]
         if node in self.stored:

@@ -312,6 +312,10 @@ def turned(target: Target, shapes: Sequence[tuple[int, ...]], lowering: Lowering
 
 
 def _axis_read_along(shape: tuple[int, ...], lowering: Lowering, body: MapBody) -> int | None:
+    """The axis along which some load has its neighbours, other than the last one.
+
+    `None` where all loads have their neighbours along the last axis, or nowhere.
+    """
     names = [f"axis_{axis}" for axis in range(len(shape))]
     lowering.scopes[0].variables.update(names)
     body(lowering, flat([variable(name, length) for name, length in zip(names, shape, strict=True)], shape))

@@ -81,6 +81,8 @@ def schedule(
 
 
 class _Scheduler:
+    """Makes the kernels of one program for one target."""
+
     def __init__(
         self,
         program: Program,
@@ -112,6 +114,10 @@ class _Scheduler:
         self.steps: list[Kernel] = []
 
     def schedule(self) -> Schedule:
+        """The kernels in order, the memory that they use, the results as parts of it, and the checks.
+
+        Values to store are chosen first, then declared, then grouped into kernels.
+        """
         aliases = {output: self._alias(output) for output in self.program.outputs}
         packed = self._with_packing([base for base, _ in aliases.values()])
         aliases = {output: (packed.get(base, base), offset) for output, (base, offset) in aliases.items()}
@@ -201,6 +207,10 @@ class _Scheduler:
         return op.steps[several[0]] == 1 and taken[several[0] + 1 :] == shape[several[0] + 1 :]
 
     def _declare(self, node: int, spec: Spec, role: str, *, data: bytes | None = None, offset: bool = False) -> None:
+        """Give a value its slot and its buffer.
+
+        Narrow temporaries are stored as words: elements never share one then.
+        """
         dtype, size = spec_of_parts(spec)
         if role == "temporary" and is_narrow(dtype, self.target):
             dtype = WIDE[dtype]
@@ -224,6 +234,10 @@ class _Scheduler:
     # -- rules that values can break
 
     def _plan_checks(self, roots: Sequence[int]) -> None:
+        """Number the rules that values can break, and give each its word in the status buffer.
+
+        Indices that are surely in range, and exponents that are surely not negative, need none.
+        """
         program = self.program
         for position, (op, inputs) in enumerate(program.nodes):
             if isinstance(op, Gather | Scatter) and not self.in_range(position) and program.specs[inputs[1]].size:
@@ -245,6 +259,7 @@ class _Scheduler:
         return signed and not _surely_not_negative(self.program, inputs[1])
 
     def _add_check(self, node: int, check: Check) -> None:
+        """Add a check for a node, and a word for it in the status buffer, which is made with the first one."""
         self.rules[node] = check.number
         self.checks.append(check)
         if self.status is None:
@@ -287,6 +302,7 @@ class _Scheduler:
             self.slots, self.buffers = list(slots), dict(buffers)
 
     def _make(self, builder: KernelBuilder, group: Group) -> None:
+        """Make the kernels of a group by its kind, and note the choices among which tuning may measure."""
         first = group.members[-1]
         op = self.program.nodes[first].op
         name = f"{_identifier(op.name)}_{first}"
@@ -444,6 +460,10 @@ def map_shapes(target: Target) -> list[GroupShape]:
 
 
 def rows_shapes(program: Program, target: Target, group: Group) -> list[GroupShape]:
+    """Group shapes for a reduction of rows that tuning may choose from, the likely best first.
+
+    Other numbers of lanes and rows are left out where a loop would be longer than the target's limit.
+    """
     first, replace = rows_shape(program, target, group), msgspec.structs.replace
     others: list[GroupShape] = []
     if first.lanes == 1:
@@ -464,6 +484,7 @@ def rows_shapes(program: Program, target: Target, group: Group) -> list[GroupSha
 
 
 def rows_shape(program: Program, target: Target, group: Group) -> GroupShape:
+    """The likely best group shape for a reduction of rows: lanes for each row, and rows for each group."""
     length, jobs = part_size(group.length, group.parts), group.rows * group.parts
     if not _is_inner(program, group.reductions[0]):
         return _stretches(target, group.rows)
@@ -506,6 +527,7 @@ def _stretches(target: Target, rows: int) -> GroupShape:
 
 
 def last_shape(target: Target, group: Group) -> GroupShape:
+    """The group shape of the kernel that combines the parts of rows."""
     if group.rows > 64:
         return _stretches(target, group.rows)
     if target.scalar_invocations:

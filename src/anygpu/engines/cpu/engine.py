@@ -58,6 +58,10 @@ class CpuExecutable:
     """Native code of one program. Any number of threads may call it at once."""
 
     def __init__(self, program: Program, compiled: NativeProgram) -> None:
+        """Load the code, and prepare the function that most calls take.
+
+        Constants are copied, for code may not outlive them.
+        """
         self.program = program
         self.plan = compiled.plan
         self._runtime = native_runtime()

@@ -333,6 +333,11 @@ class _Stretch:
         self._running: list[str] = []
 
     def lines(self, statements: Sequence[Statement], *, nested: bool = False) -> list[str]:
+        """The lines of statements in vectors.
+
+        Loops among them are done in between, with values kept in arrays of vectors. Raises `NotVectorisable` where the
+        dialect cannot keep such arrays.
+        """
         result: list[str] = []
         # Only what a later loop may need has to outlast the stretch that it is computed in.
         keep = not nested and any(isinstance(each, Loop) for each in statements)

@@ -256,6 +256,11 @@ class NestLowering(Lowering):
     # -- storage
 
     def _loaded(self, node: int, positions: Positions) -> Value:
+        """The value from memory.
+
+        That is scratch of the nest, a transposed copy where it lies along the lanes and the original does not, or the
+        buffer.
+        """
         self.reads.append((node, positions))
         local = self.local.get(node)
         spec = self.program.specs[node]
@@ -437,6 +442,10 @@ class NestLowering(Lowering):
         self, node: int, fn: ReduceFunction, shape: Sequence[int], axes: Sequence[int], source: int,
         positions: Positions,
     ) -> Value:  # fmt: skip
+        """A reduction within the nest.
+
+        Up to `SHORT` elements are written out, in the order in which NumPy adds them; more are a loop.
+        """
         lengths = tuple(shape[axis] for axis in axes)
         if not 0 < product(lengths) <= SHORT:
             return super().looped(node, fn, shape, axes, source, positions)

@@ -312,6 +312,10 @@ class _Planner:
                 changed = True
 
     def _rows_of_others(self, root: Root, placed: set[int]) -> tuple[int, int] | None:
+        """The rows and leading axes by which a root could share a loop with roots that are placed already.
+
+        `None` where it reads none of them row by row, and none of them reads it so.
+        """
         for node, positions in root.reads:
             other = self.roots.get(node)
             if other is not None and node in placed and (other.kind in ("map", "row", "scan") or other.rows == 1):

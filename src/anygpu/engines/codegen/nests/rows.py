@@ -306,6 +306,11 @@ class _Rows:
         return merged(first.middle, forms, cuts), cuts
 
     def _loops(self, roots: Sequence[Root]) -> None:
+        """The loops over the columns of one row, for roots of one shape.
+
+        The last axis has lanes where every root allows it, and as many as the estimated work of one element suggests.
+        Loops are cut where values change their formula. Sums along the row begin before the loops and end after them.
+        """
         lowering = self.lowering
         domain, cuts = self._domain(roots)
         states = {
@@ -359,6 +364,7 @@ class _Rows:
                 self._end(root, states[root.node])
 
     def _element(self, root: Root, columns: Positions, states: dict[int, list[tuple[Name, ...]]]) -> None:
+        """Compute each root at one column of the rows at hand: store it, or add it to its sum or total."""
         lowering = self.lowering
         dtype = self.program.specs[root.source].dtype
         total = self.totals.get(root.node)
@@ -385,6 +391,7 @@ class _Rows:
         return self.lowering.begin(root.node, root.fn, dtype, lambda index: ())
 
     def _end(self, root: Root, states: Sequence[tuple[Name, ...]]) -> None:
+        """Finish the sums of a row: they are values of the row from here on, and stored where later nests need them."""
         lowering = self.lowering
         dtype = self.program.specs[root.source].dtype
         values: list[Value] = [lowering.end(root.node, root.fn, dtype, state) for state in states]

@@ -131,6 +131,8 @@ def last_square(limit: float, *, inclusive: bool) -> float:
 
 
 class _Writer:
+    """A program that is being changed: nodes are appended, and the old ones keep their positions."""
+
     def __init__(self, program: Program) -> None:
         self._old = program
         self.nodes = list(program.nodes)
@@ -229,6 +231,11 @@ def nests(program: Program, *, vector_bytes: int = 64) -> NestProgram:
 
 
 def _scheduled(program: Program, vector_bytes: int, written: Written, *, apart: bool) -> NestProgram:
+    """The nests and host steps of a program, with their memory.
+
+    Views that are results are made from the value behind them. With `apart` every value has a nest of its own, which is
+    the way out where sharing grows too large.
+    """
     program, results = _with_results(rewritten(program))
     bases = [_base(program, result) for result in results]
     plan = planned(program, tuple(dict.fromkeys(bases)), written, apart=apart)

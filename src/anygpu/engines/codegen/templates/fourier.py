@@ -82,6 +82,7 @@ class ComplexSyntax:
         return self.pair(f"{x}.y", f"-{x}.x")
 
     def _four(self, prefix: str, x: tuple[str, ...], y: tuple[str, ...]) -> list[str]:
+        """The lines of a transform of four numbers, without multiplications."""
         a, b, c, d = (f"{prefix}{name}" for name in ("sum_02", "difference_02", "sum_13", "difference_13"))
         return [
             self.let(a, f"{x[0]} + {x[2]}"),
@@ -95,6 +96,7 @@ class ComplexSyntax:
         ]
 
     def _eight(self) -> list[str]:
+        """The lines of a transform of eight numbers: two of four, and turns by an eighth."""
         half = self.number(math.sqrt(0.5))
         lines = self._four("even_", ("x0", "x2", "x4", "x6"), ("e0", "e1", "e2", "e3"))
         lines += self._four("odd_", ("x1", "x3", "x5", "x7"), ("o0", "o1", "o2", "o3"))
@@ -177,6 +179,11 @@ def stages(
 
 
 def _source(complexes: ComplexSyntax, fn: FourierFunction, length: int) -> _End:
+    """The lines that load an element of a transform's input.
+
+    Inverse transforms are forward ones with real and imaginary parts exchanged. For "irfft" the missing half is the
+    mirrored conjugate.
+    """
     re, im, zero = "load_0(${pass}row, i)", "load_1(${pass}row, i)", complexes.number(0.0)
     match fn:
         case "fft":
@@ -219,6 +226,7 @@ class _Planner:
     """The passes of one operation, and the buffers between them."""
 
     def __init__(self, target: Target, rows: int, component: ComputeType, group_size: int | None, name: str) -> None:
+        """Plan the passes of transforms over `rows`; `room` is how many numbers fit into half of the group's memory."""
         self.target, self.rows, self.component, self.name = target, rows, component, name
         self.complexes = ComplexSyntax(target.dialect, component)
         self.group_size = min(group_size or (64 if target.scalar_invocations else 256), target.group_limit)
@@ -293,6 +301,7 @@ class _Planner:
             count += 1
 
     def _between(self, name: str, number: int, length: int, *, write: bool) -> _End:
+        """The lines that read or write the buffer between two passes; two buffers take turns."""
         buffer = f"{self.name}_{('even', 'odd')[number % 2]}"
         size = 2 * self.rows * length
         if all(each.name != buffer for each in self.temporaries):
@@ -309,6 +318,11 @@ class _Planner:
         return name
 
     def _pass(self, name: str, length: int, radix: int, done: int, source: _End, sink: _End) -> Stage:
+        """One pass: columns of `radix` elements are transformed in the group's memory and turned by their twiddles.
+
+        `done` is the product of the radices before. Loads and stores run along whichever of column and element lies
+        side by side in memory.
+        """
         complexes = self.complexes
         columns_of_row = length // radix
         # Odd where lanes side by side write to columns side by side, which must not lie in one bank of the memory.

@@ -109,6 +109,7 @@ class _Writer:
         name: str,
         group_size: int | None,
     ) -> None:
+        """The stages of a scatter by `fn`. Components are those of the array's type; indices are of `index_type`."""
         self.target, self.syntax = target, SYNTAX[target.dialect]
         self.fn, self.layout, self.components, self.index_type, self.name = fn, layout, components, index_type, name
         self.group_size = group_size or min(64 if target.scalar_invocations else 256, target.group_limit)
@@ -126,6 +127,7 @@ class _Writer:
         writes: tuple[str, ...],
         values: dict[str, str],
     ) -> Stage:
+        """A stage with an invocation for each of `count` elements."""
         return Stage(
             name=f"{self.name}_{name}",
             template=template,
@@ -145,6 +147,7 @@ class _Writer:
         components: tuple[ComputeType, ...],
         row_length: int | None = None,
     ) -> Stage:
+        """A stage that copies or fills elements, from a source to a sink."""
         values = {
             "helpers": struct_text(self.syntax, components),
             "row_length": str(row_length or self.row_length),
@@ -183,6 +186,10 @@ class _Writer:
         ]
 
     def write(self, latest: str, updated: list[str], reads: tuple[str, ...], *, combined: bool) -> Stage:
+        """The stage that stores every element: the update that `latest` names for it, or the original.
+
+        With `combined` an update is combined with the original by the function.
+        """
         helpers, new = self.struct, made(self.syntax, updated)
         calls: Calls = {}
         if combined:
@@ -204,6 +211,7 @@ class _Writer:
         return msgspec.structs.replace(stage, calls=calls)
 
     def directly(self) -> Stages:
+        """Copy the array, then apply the updates to the result; for updates that never meet."""
         copied = self.fill("copy", self.layout.rows * self.row_length, self.original, self.result, self.components)
         new = self.update("row", "i")
         helpers = self.struct
@@ -226,6 +234,7 @@ class _Writer:
         return [], [copied, msgspec.structs.replace(written, values=values, calls=calls)]
 
     def by_atomics(self) -> Stages:
+        """Apply the updates by atomic operations on a copy. Their order is any, so this is for integers alone."""
         kind = carried(self.components[0])
         count = self.layout.rows * self.row_length
         sums = f"{self.name}_sums"
@@ -249,6 +258,11 @@ class _Writer:
         return copies
 
     def in_copies(self, copies: int) -> Stages:
+        """Apply stretches of the updates to copies of the axis, one after the other, and combine the copies.
+
+        Within a copy the order of updates is kept, and copies are combined in order, so results are the same in every
+        run.
+        """
         at = self.layout
         columns = at.rows * at.after
         combine, calls = combine_text(self.syntax, TOTALS[self.fn], self.components)
@@ -309,6 +323,7 @@ class _Writer:
         return parts, [started, *(msgspec.structs.replace(each, calls=calls) for each in (brought, joined))]
 
     def latest(self) -> Stages:
+        """For "set": find the last update of each element by an atomic maximum, and store that."""
         latest = f"{self.name}_latest"
         greatest = _ATOMICS[self.target.dialect]["maximum"]
         apply = f"{greatest}(&{latest}[row * {self.layout.axis} + place], i + 1);"
@@ -322,6 +337,10 @@ class _Writer:
         ]
 
     def totals(self) -> Stages:
+        """Sort the updates by their element, scan their totals, and combine each total with the original.
+
+        This keeps the order of updates, whatever their number, at the price of a sort.
+        """
         at, name = self.layout, self.name
         count = at.batch * at.positions
         latest, unsorted, places, order = (f"{name}_{each}" for each in ("latest", "unsorted", "places", "order"))
