@@ -112,6 +112,7 @@ class PreparedLaunches:
     def _put(
         self, launches: ProgramLaunches, key: LaunchKey, prepared: Any | None, blocks: tuple[DriverBlock, ...]
     ) -> None:
+        """Keep a prepared launch, and note it under each block that it uses: it goes when one of them goes."""
         for block, old in launches.put(key, prepared, blocks):
             self._unused(block, launches, old)
         for block in blocks:
@@ -126,6 +127,7 @@ class PreparedLaunches:
 
 
 def _blocks_of(commands: Sequence[Command]) -> tuple[DriverBlock, ...]:
+    """The blocks that commands use, each once."""
     blocks: dict[DriverBlock, None] = {}
     for command in commands:
         match command:
@@ -150,6 +152,7 @@ class KernelTimer:
     """The lock is the session's: it is held around every use of the driver, and never while memory is asked for."""
 
     def __init__(self, driver: Driver, lock: threading.Lock, memory: Stats) -> None:
+        """Time kernels on a driver, with memory of its own for them. `work` counts apart from the session's work."""
         self._driver = driver
         self._lock = lock
         self._memory = memory
@@ -168,6 +171,7 @@ class KernelTimer:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
+        """Add the driver's counters of what is done inside to `work`."""
         before = msgspec.structs.replace(self._driver.counters)
         try:
             yield
@@ -264,6 +268,7 @@ class KernelTimer:
         return {slot: BlockRef(self._memory, plan.slots[slot].nbytes, TUNING) for slot in slots}
 
     def _launches(self, plan: Schedule, kernels: Sequence[Kernel], held: Mapping[int, BlockRef]) -> list[Command]:
+        """The dispatches of kernels with memory by slot. Kernels that had to be compiled for it are noted."""
         launches: list[Command] = []
         for kernel in kernels:
             extents = [

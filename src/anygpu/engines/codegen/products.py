@@ -240,6 +240,10 @@ class _Accessors:
         return result
 
     def _vector_store(self, text: Printer, width: int, partial: Buffer | None) -> str | None:
+        """The text of a function that stores neighbours of the result, or of a part of it.
+
+        `None` where they cannot be stored together.
+        """
         type = compute_type(self.builder.program.specs[self.found.node].dtype)
         lengths: Mapping[str, int] = self.of_out
         name, put = "store_out_vector", cast(Put, self.out)

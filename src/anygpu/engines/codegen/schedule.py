@@ -92,6 +92,11 @@ class _Scheduler:
         offsets: Sequence[bool],
         chosen: Mapping[str, msgspec.Struct],
     ) -> None:
+        """Nothing is declared yet, and no kernel made.
+
+        `in_range` and `distinct` tell what is known of indices, `offsets` which inputs may begin inside of their
+        buffers. `chosen` has the sizes that tuning found, by the name of a kernel; others take their first candidate.
+        """
         self.program = program
         self.target = target
         self.in_range = in_range
@@ -188,6 +193,10 @@ class _Scheduler:
                 return node, offset
 
     def _leads_to_input(self, node: int) -> bool:
+        """Whether a value is an input, or a run of its elements in order.
+
+        Such a result is a part of the input's memory, and needs no kernel.
+        """
         op, inputs = self.program.nodes[node]
         if isinstance(op, Reshape):
             return self._leads_to_input(inputs[0])

@@ -145,6 +145,7 @@ class HostSteps:
         return result
 
     def _executor(self) -> ThreadPoolExecutor:
+        """The threads for rows of host steps, started when they are first needed."""
         from concurrent.futures import ThreadPoolExecutor  # late: few programs have steps for it
 
         with self._lock:
@@ -222,6 +223,7 @@ def array_symbols() -> dict[str, int] | None:
 
 
 def _samples() -> list[Any]:
+    """Arrays by which the layout of NumPy's array objects is checked before native code relies on it."""
     read_only = np.zeros(5, np.int8)
     read_only.flags.writeable = False
     return [
@@ -364,6 +366,11 @@ class NativeRuntime:
     """Made once for a process, with the first program."""
 
     def __init__(self, processor: HostProcessor) -> None:
+        """Load everything that all native code needs: the pool, memory, and the function that calls from Python.
+
+        Without native threads memory is `malloc`'s. `symbols` are the addresses that images import. In a forked child
+        the threads are forgotten.
+        """
         self.pool = NestPool(processor)
         self.memory = RecycledMemory(processor) if HAS_NATIVE_THREADS else None
         #: The addresses that programs may refer to.
@@ -416,6 +423,7 @@ class NativeRuntime:
         return contextvars.copy_context().run(self._run, function, *given)
 
     def _run(self, function: Callable[..., Result], *given: Any) -> Result:
+        """Call a function with our memory for NumPy's arrays, unless the user has set another handler."""
         if self._set_handler is not None and self.memory is not None:
             before = self._set_handler(self.memory.handler)
             # A handler that the user has set stays in use.

@@ -107,6 +107,7 @@ def _complex_expm1(x: Array) -> Array:
 
 
 def _complex_sqrt(x: Array) -> Array:
+    """The complex square root with NumPy's results for infinities and NaN, and the sign of the imaginary zero."""
     found = jnp.sqrt(x)
     found = jnp.where(jnp.isposinf(x.real) & jnp.isnan(x.imag), lax.complex(x.real, x.imag), found)
     found = jnp.where(jnp.isneginf(x.real) & jnp.isnan(x.imag), lax.complex(x.imag, -x.real), found)
@@ -179,6 +180,7 @@ def unary(op: Unary, site: JaxSite, x: Array) -> Array:
 
 
 def _unary(op: Unary, dtype: DType, x: Array) -> Array:
+    """A function of one operand: jax's own of NumPy's name, or a formula where jax differs from NumPy."""
     if KIND[dtype] == "complex" and op.fn in COMPLEX_UNARY:
         return COMPLEX_UNARY[op.fn](x)
     match op.fn:
@@ -252,6 +254,7 @@ def binary(op: Binary, site: JaxSite, x: Array, y: Array) -> Array:
 
 
 def _binary(op: Binary, dtype: DType, site: JaxSite, x: Array, y: Array) -> Array:
+    """A function of two operands: jax's own of NumPy's name, or a formula where jax differs from NumPy."""
     match op.fn:
         case "less" | "less_equal" | "greater" | "greater_equal" | "minimum" | "maximum" if KIND[dtype] == "complex":
             return complex_ordering(op.fn, x, y)
@@ -310,6 +313,7 @@ def _gcd(x: Array, y: Array) -> Array:
 
 
 def _divide_floats(fn: str, x: Array, y: Array) -> Array:
+    """`floor_divide`, `remainder` or `fmod` of floats, with NumPy's signs of zeros and its rounding of quotients."""
     rest = lax.rem(x, y)
     if fn == "fmod":
         return rest
@@ -326,6 +330,7 @@ def _divide_floats(fn: str, x: Array, y: Array) -> Array:
 
 
 def _power(site: JaxSite, x: Array, y: Array) -> Array:
+    """A power. Negative exponents of integers are an error when it runs; few constants have a shorter way."""
     if KIND[site.dtype] == "signed":
         site.complain(
             jnp.any(y < 0),
@@ -404,6 +409,7 @@ def select(op: Select, site: JaxSite, condition: Array, a: Array, b: Array) -> A
 
 @LOWER.rule(Cast)
 def cast(op: Cast, site: JaxSite, x: Array) -> Array:
+    """A conversion as NumPy does it: floats to narrow integers through wide ones, so that they wrap around."""
     source, target = site.dtype, op.dtype
     if KIND[source] == "complex" and KIND[target] not in ("complex", "bool"):
         x = x.real

@@ -152,6 +152,10 @@ class DeviceMemory:
         guard: threading.Lock | None = None,
         granularity: int = 4,
     ) -> None:
+        """Memory by two functions of a driver, which are called with `guard` held.
+
+        `classify` makes our errors of the driver's. Sizes are rounded up to `granularity` bytes.
+        """
         self._allocate = allocate
         self._release = release
         self._classify = classify
@@ -171,6 +175,10 @@ class DeviceMemory:
         return sum(block.nbytes for block in (*self._live, *self._returned))
 
     def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        """A new block, never of 0 bytes.
+
+        Raises `InvalidOption` after `close`, and what `classify` makes of the driver's errors.
+        """
         refuse_negative(nbytes)
         # A block of no bytes could not be bound to a kernel.
         whole = max(1, -(-nbytes // self._granularity)) * self._granularity
@@ -206,6 +214,7 @@ class DeviceMemory:
             self._give_back()
 
     def _made(self, nbytes: int) -> Any:
+        """The driver's memory, with its errors as ours."""
         try:
             return self._allocate(nbytes)
         except Exception as error:
@@ -218,6 +227,7 @@ class DeviceMemory:
         finish(self._returned, self._give_back, self._guard)
 
     def _give_back(self) -> int:
+        """Release what other threads have returned; returns the bytes. Call it with the guard held."""
         given = 0
         while self._returned:
             block = self._returned.popleft()

@@ -60,6 +60,7 @@ def with_declarations(source: str, *, floats: Iterable[str] = ("float", "double"
 
 
 def _declarations(name: str, floats: tuple[str, ...], widths: tuple[str, ...]) -> Iterator[str]:
+    """The overloads of a built-in function of OpenCL C, for the types and widths that a text uses."""
     every = _INTEGERS + floats
     types = {"float": floats, "integer": _INTEGERS, "any": every}
     match (_FAMILY_OF.get(name) or "").split(", "):
@@ -98,6 +99,7 @@ def _declarations(name: str, floats: tuple[str, ...], widths: tuple[str, ...]) -
 
 
 def _by_pattern(name: str, floats: tuple[str, ...], every: tuple[str, ...]) -> Iterator[str]:
+    """The overloads of functions whose names have types in them: atomics, conversions, vector loads and stores."""
     if match := _ATOMIC.fullmatch(name):
         yield from _atomics(name, match[1], match[2])
     elif match := _CONVERSION.fullmatch(name):
@@ -138,6 +140,7 @@ def _selections(types: Iterable[str], widths: tuple[str, ...]) -> Iterator[str]:
 
 
 def _atomics(name: str, family: str, operation: str) -> Iterator[str]:
+    """The overloads of an atomic function, for both memories and all types that it takes."""
     types: tuple[str, ...] = ("int", "uint") if family == "atomic" else ("int", "uint", "long", "ulong")
     if name == "atomic_xchg":
         types += ("float",)
@@ -149,6 +152,7 @@ def _atomics(name: str, family: str, operation: str) -> Iterator[str]:
 
 
 def _vector_accesses(name: str, direction: str, width: str, types: Iterable[str]) -> Iterator[str]:
+    """The overloads of `vloadN` or `vstoreN`."""
     for type_ in types:
         if direction == "load":
             for space in (*_SPACES, "__constant"):
@@ -159,6 +163,7 @@ def _vector_accesses(name: str, direction: str, width: str, types: Iterable[str]
 
 
 def _half_accesses(name: str, direction: str, width: str, floats: Iterable[str]) -> Iterator[str]:
+    """The overloads of `vload_half` and its kind."""
     if direction == "load":
         for space in (*_SPACES, "__constant"):
             yield f"float{width} __attribute__((overloadable, pure)) {name}(size_t, const {space} half *);"
@@ -210,6 +215,7 @@ class OpenCLKernel:
     __slots__ = ("_event", "_seconds_per_group", "_timed", "function", "kernel", "whole")
 
     def __init__(self, kernel: Kernel, function: KernelFunction) -> None:
+        """A built kernel, and what is learnt of how long its groups take."""
         self.kernel = kernel
         self.function = function
         self.whole = (GridCut(0, kernel.groups),) if kernel.groups > 0 else ()
@@ -241,6 +247,7 @@ class OpenCLKernel:
             self._event = (event, groups)
 
     def _learn(self) -> None:
+        """Take the time of the last launch that was watched, if it has ended; the shortest one counts."""
         if self._event is None:
             return
         event, groups = self._event
@@ -268,6 +275,7 @@ class Builder:
     """Compiles for one device, and keeps what it has compiled."""
 
     def __init__(self, device: Any, context: Any, name: str, counters: Counters, *, options: tuple[str, ...]) -> None:
+        """Builds kernels for one device. Functions are kept by their texts, the last `KEPT_TEXTS` of them."""
         self._device = device
         self._context = context
         self._name = name
@@ -291,6 +299,10 @@ class Builder:
         return OpenCLKernel(kernel, self._functions.get(key, lambda: self._function(kernel)))
 
     def _function(self, kernel: Kernel) -> KernelFunction:
+        """Compile a kernel.
+
+        Raises `InvalidKernel` for users' kernels that are refused, and `InvalidProgram` for ours.
+        """
         if kernel.own is not None:
             self._look_at(kernel.own)
         try:
@@ -326,6 +338,7 @@ class Builder:
             raise InvalidKernel(own.title, words, line=line, column=column) from error
 
     def _compiles_without_header(self, text: str) -> bool:
+        """Whether a text compiles with our own declarations in place of the compiler's long header."""
         try:
             self._compiled(with_declarations(text, floats=self._floats), [*self._options, WITHOUT_HEADER])
         except cl.Error as error:
@@ -345,6 +358,11 @@ class Builder:
             )
 
     def _from_source(self, kernel: Kernel) -> Any:
+        """The compiled program.
+
+        Some compilers read a header of thousands of lines for every kernel; our declarations of what is used take a
+        tenth of the time. Where they fail too often they are not tried any more.
+        """
         self._counters.compilations += 1
         if self._own_declarations:
             try:
@@ -371,6 +389,7 @@ class Builder:
             return cl.Program(cl._cl._Program(self._context, text)).build(options)
 
     def _refusal(self, kernel: Kernel, error: cl.Error) -> InvalidProgram | InvalidKernel:
+        """The error for a kernel that the compiler refuses, with its words."""
         if kernel.own is not None:
             # The user's own text is good, so what is wrong is no matter of a place in it.
             return InvalidKernel(kernel.own.title, f"{self._name} refuses it: {of_clang(str(error)).words}")
@@ -380,6 +399,7 @@ class Builder:
         )
 
     def _too_large(self, kernel: Kernel, limit: int) -> InvalidProgram | InvalidKernel:
+        """The error for groups that are larger than the device allows for this kernel."""
         if kernel.own is not None:
             return InvalidKernel(
                 kernel.own.title,

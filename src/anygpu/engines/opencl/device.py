@@ -58,6 +58,7 @@ def classify(error: BaseException, device: str, limit: int | None = None) -> Any
 
 
 def by_code(code: int, device: str, limit: int | None = None) -> AnyGPUError | None:
+    """Our error for a status code of OpenCL, or `None` where the code tells nothing about the device."""
     if code in _NO_MEMORY:
         return OutOfMemory(device)
     if code == cl.status_code.INVALID_BUFFER_SIZE:
@@ -123,6 +124,7 @@ _DEVICE_PCI_BUS_INFO_KHR = 0x410F
 
 
 def describe(device_id: str, device: Any) -> Device:
+    """The record of a device, with a reason for each fact that OpenCL does not tell."""
     form, kind = _form_and_kind(device)
     uuid, pci = _identity(device)
     # OpenCL knows how much memory there is, never how much is free, except where it is the host's own.
@@ -175,6 +177,7 @@ def _form_and_kind(device: Any) -> tuple[DeviceForm, DeviceKind]:
 
 
 def _features(device: Any) -> tuple[str, ...]:
+    """The names of the features that kernels may use."""
     extensions = device.extensions.split()
     features = {"i64", "timestamps"}  # both belong to every full OpenCL profile
     if "cl_khr_fp16" in extensions:
@@ -226,6 +229,7 @@ def _raw_info(device: Any, parameter: int, size: int) -> bytes | None:
 
 
 def no_platform(detail: str) -> Unavailable:
+    """The report that no OpenCL driver is installed."""
     return Unavailable(
         id="opencl",
         engine="opencl",
@@ -238,6 +242,7 @@ def no_platform(detail: str) -> Unavailable:
 
 
 def no_device(platforms: list[str]) -> Unavailable:
+    """The report that OpenCL drivers find no device."""
     return Unavailable(
         id="opencl",
         engine="opencl",
@@ -249,6 +254,7 @@ def no_device(platforms: list[str]) -> Unavailable:
 
 
 def too_few_units(device_id: str, device: Any) -> Unavailable:
+    """The report that a device cannot be partitioned as the variable asks for."""
     units = int(device.max_compute_units)
     return Unavailable(
         id=device_id,
@@ -274,6 +280,8 @@ _NO_LOOP_LIMIT = 2**31 - 1
 
 
 class OpenDevice(NamedTuple):
+    """A device with its context and queue, and what drivers need to know of it."""
+
     id: str
     device: Any
     context: Any
@@ -312,6 +320,7 @@ def open_device(device: Any, described: Device, sharing: HostSharing | None = No
 
 
 def target_of(device: Any, described: Device) -> Target:
+    """The target of code generation: features and limits of a device."""
     return Target(
         dialect="opencl",
         features=tuple(feature for feature in _KERNEL_FEATURES if feature in described.features),

@@ -83,6 +83,7 @@ class OpenCLDriver:
     """An in-order queue, so that nothing has to be waited for between two submissions."""
 
     def __init__(self, opened: OpenDevice) -> None:
+        """A driver for an open device. Blocks are known weakly: they are let go of when nobody holds them."""
         self._opened = opened
         self._queue = opened.queue
         self._closed = False
@@ -116,6 +117,7 @@ class OpenCLDriver:
         return self._opened.sharing != "staged"
 
     def allocate(self, nbytes: int) -> OpenCLBlock:
+        """A block of whole words, at least one. Raises `TooBig` above the largest block of the device."""
         self._require_open()
         nbytes = max(nbytes + 3 & ~3, 4)
         if nbytes > self._opened.largest_block:
@@ -148,6 +150,7 @@ class OpenCLDriver:
         return block
 
     def write(self, extent: Extent, data: Bytes) -> None:
+        """Copy bytes to the device. They may be changed as soon as this returns."""
         self._require_open()
         if len(data) != extent.nbytes:
             raise ValueError(f"{len(data)} bytes do not fill an extent of {extent.nbytes}.")
@@ -164,6 +167,7 @@ class OpenCLDriver:
         return targets
 
     def read_into(self, extents: Sequence[Extent], targets: Sequence[Bytes]) -> None:
+        """Copy bytes from the device, after waiting for the last commands that use them."""
         self._require_open()
         for extent, target in zip(extents, targets, strict=True):
             if len(target) != extent.nbytes:
@@ -192,6 +196,10 @@ class OpenCLDriver:
         return self._builder.build(kernel)
 
     def submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
+        """Enqueue commands in order and start them; `timed` keeps their events for `seconds`.
+
+        Whatever is raised, what was enqueued is waited for before its memory is let go of.
+        """
         self._require_open()
         self._let_go()
         number = self._submissions.next
@@ -233,6 +241,7 @@ class OpenCLDriver:
         return OpenCLCommands(steps, list(blocks), dispatches)
 
     def _prepared_dispatch(self, launch: Dispatch) -> PreparedDispatch | None:
+        """A dispatch with its arguments, or `None` where it is not a single launch."""
         built: OpenCLKernel = launch.built
         kernel, function = built.kernel, built.function
         sizes: tuple[tuple[int, ...], tuple[int, ...]] = (kernel.groups * kernel.group_size,), (kernel.group_size,)
@@ -247,6 +256,7 @@ class OpenCLDriver:
         return PreparedDispatch(function, bound, buffers, list(launch.numbers), *sizes)
 
     def submit_prepared(self, prepared: OpenCLCommands) -> None:
+        """Enqueue prepared commands; arguments are set only where they differ from the last launch's."""
         self._require_open()
         self._let_go()
         number = self._submissions.next
@@ -295,6 +305,10 @@ class OpenCLDriver:
         return _waiting_for(self._submissions.event_of(self._submissions.next - 1))
 
     def until_free(self, extent: Extent) -> Callable[[], None] | None:
+        """A function that waits until the device has passed the last use of memory, or `None` where it has already.
+
+        Makes the queues for copies beside kernels when it is first called.
+        """
         self._require_open()
         if self._apart is None:
             there, back = (
@@ -340,6 +354,10 @@ class OpenCLDriver:
             del self._memory, self._builder, self._queue, self._opened
 
     def _launch(self, launch: Dispatch, number: int, events: list[Any]) -> None:
+        """Enqueue a kernel, in several launches where one would take too long for other users of the device.
+
+        Raises `InvalidProgram` for another number of buffers or numbers than the kernel takes.
+        """
         built: OpenCLKernel = launch.built
         kernel = built.kernel
         function = built.function
@@ -372,6 +390,7 @@ class OpenCLDriver:
         self._counters.dispatches += len(cuts)
 
     def _move(self, source: Extent, target: Extent, number: int, events: list[Any]) -> None:
+        """Enqueue a copy between two blocks."""
         if not source.nbytes:
             return
         event = cl.enqueue_copy(
@@ -386,6 +405,7 @@ class OpenCLDriver:
         events.append(event)
 
     def _clear(self, extent: Extent, number: int, events: list[Any]) -> None:
+        """Enqueue zeros for a part of a block."""
         if not extent.nbytes:
             return
         pattern = _ZERO[1 if (extent.offset | extent.nbytes) % 4 else 4]
@@ -424,6 +444,8 @@ def _set_number(function: Any, index: int, value: int) -> None:
 
 
 def _waiting_for(event: Any | None) -> Callable[[], None]:
+    """A function that waits for an event; errors of the commands are reported elsewhere."""
+
     def wait() -> None:
         # What went wrong is raised by `Submissions.wait`, which knows its code.
         if event is not None:
@@ -434,6 +456,7 @@ def _waiting_for(event: Any | None) -> Callable[[], None]:
 
 
 def _memory_of(opened: OpenDevice, submissions: Submissions, queue: Any, *, beside: bool = False) -> BlockMemory:
+    """How memory reaches the host: the same memory, mapped, or copied through page-locked pieces."""
     match opened.sharing:
         case "shared":
             return SharedBlockMemory(opened.context, opened.alignment, submissions, beside=beside)
@@ -456,6 +479,8 @@ __kernel void verify(__global const {type} *x, __global {type} *y) {{
 
 
 class OpenCLEngine(CompilingEngine):
+    """The engine of OpenCL: every device of every platform, whole or in parts."""
+
     name: ClassVar[str] = "opencl"
     libraries: ClassVar[tuple[str, ...]] = ("pyopencl", "pocl-binary-distribution")
 
@@ -466,6 +491,7 @@ class OpenCLEngine(CompilingEngine):
         self._found: dict[str, Any] = {}
 
     def discover(self) -> list[Device | Unavailable]:
+        """The devices of all platforms, or why there are none."""
         try:
             platforms = cl.get_platforms()
         except cl.Error as error:
@@ -486,6 +512,7 @@ class OpenCLEngine(CompilingEngine):
         return described
 
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        """The device after a computation in each type, or how it failed."""
         try:
             context = cl.Context([self._found[device.id]])
             queue = cl.CommandQueue(context)
@@ -502,6 +529,7 @@ class OpenCLEngine(CompilingEngine):
         return OpenCLDriver(open_device(self._found[device.id], device, sharing))
 
     def memory(self, device: Device) -> Memory:
+        """Total memory and what we use; OpenCL does not tell what is free."""
         total = int(self._found[device.id].global_mem_size)
         return Memory(
             total=total,
@@ -519,6 +547,7 @@ class OpenCLEngine(CompilingEngine):
 
 
 def _devices_of(platform: Any) -> list[Any]:
+    """The devices of a platform; none is not an error here."""
     try:
         return list(platform.get_devices())
     except cl.Error as error:
@@ -537,6 +566,7 @@ def _parts_of(device_id: str, device: Any, partition: Partition | None) -> Itera
 
 
 def _compute(context: Any, queue: Any, dtype: VerifiedType, values: HostArray) -> HostArray:
+    """The verification's computation by a kernel of its own, which needs nothing else of anygpu."""
     enable = f"#pragma OPENCL EXTENSION {_ENABLE[dtype]} : enable" if dtype in _ENABLE else ""
     program = cl.Program(context, _KERNEL.format(enable=enable, type=_C_TYPES[dtype])).build()
     flags = cl.mem_flags

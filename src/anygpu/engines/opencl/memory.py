@@ -170,6 +170,7 @@ class OpenCLBlock:
     __slots__ = ("__weakref__", "_parts", "_whole", "buffer", "host", "last_use", "nbytes")
 
     def __init__(self, buffer: Any, nbytes: int, host: Bytes | None = None) -> None:
+        """A buffer, with the host's memory behind it where both share one."""
         self.buffer = buffer
         self.nbytes = nbytes
         #: The same bytes as the host sees them, where it always does.
@@ -200,6 +201,7 @@ class LentView:
     __slots__ = ("__array_interface__", "_held")
 
     def __init__(self, array: Bytes, held: tuple[object, ...], *, writable: bool) -> None:
+        """The array's memory without its methods; `held` are objects that live as long as it."""
         self._held = (array, *held)
         self.__array_interface__ = {
             "version": 3,
@@ -232,6 +234,8 @@ class BlockMemory(Protocol):
 
 
 class SharedBlockMemory:
+    """Memory that device and host share: buffers over our own pages, without copies."""
+
     def __init__(self, context: Any, alignment: int, submissions: Submissions, *, beside: bool = False) -> None:
         """With `beside` it copies while the device computes, on the same processors: by one thread, and not by two."""
         self._context = context
@@ -271,6 +275,8 @@ class SharedBlockMemory:
 
 
 class MappedBlockMemory:
+    """Memory that is mapped into the host for each copy."""
+
     def __init__(self, context: Any, queue: Any, submissions: Submissions) -> None:
         self._context = context
         self._queue = queue
@@ -305,6 +311,7 @@ class MappedBlockMemory:
         self._queue.finish()
 
     def _map(self, extent: Extent, flags: int) -> Any:
+        """A part of a buffer as an array, after all submissions are done."""
         # What went wrong before is raised by the one who knows its code.
         self._submissions.wait_for_all()
         mapped, _ = cl.enqueue_map_buffer(
@@ -317,6 +324,7 @@ class StagedBlockMemory:
     """Writes return as soon as the bytes are in page-locked memory; a ring of chunks lets copies overlap."""
 
     def __init__(self, context: Any, queue: Any, submissions: Submissions) -> None:
+        """A ring of page-locked pieces, through which copies pass; made when they are needed."""
         self._context = context
         self._queue = queue
         self._submissions = submissions
@@ -333,6 +341,7 @@ class StagedBlockMemory:
         return block
 
     def write(self, extent: Extent, data: Bytes) -> None:
+        """Copy bytes piece by piece: one is filled while the others are on their way."""
         event = None
         for begin in range(0, len(data), _CHUNK):
             turn, chunk = self._next_chunk()
@@ -346,6 +355,7 @@ class StagedBlockMemory:
             extent.block.last_use = self._submissions.add(event)
 
     def read(self, extent: Extent, target: Bytes) -> None:
+        """Copy bytes piece by piece: one is emptied while the others arrive."""
         arriving: list[tuple[Any, Bytes, Bytes]] = []
         for begin in range(0, extent.nbytes, _CHUNK):
             if len(arriving) == _CHUNKS - 1:
@@ -370,6 +380,7 @@ class StagedBlockMemory:
         self._submissions.wait_for_all()
 
     def _next_chunk(self) -> tuple[int, Bytes]:
+        """The next piece of the ring, free to be used; waits for its last copy."""
         turn = self._turn
         self._turn = (turn + 1) % _CHUNKS
         if turn == len(self._ring):
@@ -410,6 +421,7 @@ def host_memory(nbytes: int, alignment: int) -> Bytes:
 
 
 def _pages(nbytes: int) -> mmap.mmap:
+    """New pages, large ones where Linux has them. Raises `MemoryError`."""
     try:
         if sys.platform == "win32":
             return mmap.mmap(-1, nbytes)

@@ -87,6 +87,7 @@ def needed(program: Program, patterns: dict[int, Pattern]) -> set[int]:
 
 
 def sources(pattern: Pattern) -> tuple[int, ...]:
+    """The nodes that a pattern reads."""
     match pattern:
         case LinearPattern():
             return pattern.x, pattern.matrix, pattern.bias
@@ -100,6 +101,7 @@ class _Reader:
     """Walks up a program from a node, and notes the nodes that a pattern would do away with."""
 
     def __init__(self, program: Program) -> None:
+        """Read a program. `inside` collects the steps that a pattern would replace."""
         self.program = program
         self.inside: set[int] = set()
         self._numbers = uniform_numbers(program)
@@ -138,6 +140,7 @@ class _Reader:
         return self.program.nodes[node].inputs[0]
 
     def binary(self, node: int, fn: str) -> tuple[int, int] | None:
+        """The operands of a function of two, and note the step; `None` where the node is something else."""
         op = self.op(node)
         if not isinstance(op, Binary) or op.fn != fn:
             return None
@@ -210,6 +213,7 @@ class _Reader:
 
 
 def _linear(reader: _Reader, node: int) -> LinearPattern | None:
+    """A product with a matrix plus a vector, as `torch.nn.functional.linear`; `None` where it is none."""
     for product, added in reader.either_way(node, "add"):
         op = reader.op(product)
         if not isinstance(op, Contract) or op.left_batch or op.right_batch:
@@ -226,6 +230,7 @@ def _linear(reader: _Reader, node: int) -> LinearPattern | None:
 
 
 def _layer_norm(reader: _Reader, node: int) -> LayerNorm | None:
+    """A layer norm with weight and bias, or without one of them; `None` where it is none."""
     for scaled, shift in reader.either_way(node, "add"):
         norm = _weighted(reader, scaled)
         bias = reader.along_the_end(shift, norm.shape) if norm is not None else None
@@ -236,6 +241,7 @@ def _layer_norm(reader: _Reader, node: int) -> LayerNorm | None:
 
 
 def _weighted(reader: _Reader, node: int) -> LayerNorm | None:
+    """A layer norm times a weight along the end, or a bare one."""
     before = set(reader.inside)
     for inner, factor in reader.either_way(node, "multiply"):
         norm = _normalised(reader, inner)
@@ -260,6 +266,10 @@ def _normalised(reader: _Reader, node: int) -> LayerNorm | None:
 
 
 def _centred_over(reader: _Reader, centred: int, deviation: int | None) -> LayerNorm | None:
+    """A layer norm without weights: centred values over the root of their variance plus a constant.
+
+    Only over the last axes, and over rows that are long enough for torch's function to pay.
+    """
     variance = reader.unary(deviation, "sqrt") if deviation is not None else None
     centring = reader.binary(centred, "subtract")
     if variance is None or centring is None:
@@ -283,6 +293,7 @@ def _centred_over(reader: _Reader, centred: int, deviation: int | None) -> Layer
 
 
 def _gelu(reader: _Reader, node: int) -> Gelu | None:
+    """x times the normal distribution of x, exactly or by the cubic formula; `None` where it is neither."""
     constant, factors = reader.factors(node)
     if constant != 0.5 or len(factors) != 2:
         return None

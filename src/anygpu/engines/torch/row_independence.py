@@ -140,6 +140,7 @@ class _RowTensor(torch.Tensor):  # type: ignore[misc, no-any-unimported, unused-
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer questions about sizes with marked numbers, and refuse to read values of rows in Python."""
         name = getattr(func, "__name__", "")
         if name in _READING:
             raise NotProved(f"it reads values of the rows in Python ({name.strip('_')})")
@@ -194,6 +195,10 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
         return False
 
     def __init__(self, function: Callable[..., Any], arguments: Any, keywords: Any, count: int) -> None:
+        """Run the function on stand-ins for rows, and check what it returns.
+
+        Raises `NotProved` where results do not come from the rows, need gradients, or have rows apart from each other.
+        """
         super().__init__()
         self.count = count
         self.steps: list[_Step] = []
@@ -236,6 +241,11 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
             raise
 
     def _operation(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run one operator on the tensors behind rows, and find where the rows are in its result.
+
+        Operators without a rule are decomposed. Raises `NotProved` for random numbers, values that steer the function,
+        and changes of what is not its own.
+        """
         name = func._schema.name.removeprefix("aten::").removeprefix("prim::")
         if func in _READS:
             raise NotProved(f"its way depends on values ({name})")
@@ -265,6 +275,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
     def _labelled(
         self, func: Any, name: str, base: str, args: Any, kwargs: Any, result: Any, mutated: list[torch.Tensor]
     ) -> Any:
+        """The result of an operator with rows, by its rule; the step is noted for comparison with another trace."""
         names = [each.name for each in func._schema.arguments]
         defaults = {each.name: each.default_value for each in func._schema.arguments if each.has_default_value()}
         given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
@@ -310,6 +321,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
                     self._made.setdefault(address, each)
 
     def _require_own(self, tensor: torch.Tensor, name: str, *, is_of_rows: bool) -> None:
+        """Raise `NotProved` unless a tensor that is changed in place was made during the trace."""
         inner = tensor.inner if isinstance(tensor, _RowTensor) else tensor
         address = inner.untyped_storage().data_ptr()
         if address in self._given:
@@ -338,6 +350,7 @@ def _mutated(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 def _step(name: str, where: Any, operation: Operation) -> _Step:
+    """A step of a trace without its sizes: what must be the same for another number of rows."""
     constants: list[Any] = []
     tensors: list[torch.Tensor] = []
 
@@ -397,6 +410,7 @@ def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same values, NaN included."""
     if one is other:
         return True
     if one.shape != other.shape or one.dtype != other.dtype:

@@ -90,6 +90,8 @@ SIZES: dict[str, frozenset[str]] = {}
 
 
 def rule(*names: str, sizes: Iterable[str] = ()) -> Callable[[Rule], Rule]:
+    """Decorate the rule of operators. `sizes` are arguments that may differ with the number of rows."""
+
     def add(function: Rule) -> Rule:
         for name in names:
             RULES[name] = function
@@ -151,6 +153,7 @@ def _elementwise(operation: Operation) -> Where | list[Where]:
 
 @rule("mm", "addmm")
 def _product(operation: Operation) -> Where:
+    """Rows of a product of two matrices: of the left one's rows, or of the right one's columns."""
     one: Operand = operation.given["mat1" if "mat1" in operation.given else "self"]
     other: Operand = operation.given["mat2"]
     if one.rows is not None and one.rows.axis == 0 and other.rows is None:
@@ -168,6 +171,7 @@ def _product(operation: Operation) -> Where:
 
 @rule("bmm", "baddbmm")
 def _batched_product(operation: Operation) -> Where:
+    """Rows of a stack of products: a matrix for each row, or rows within all matrices."""
     names = ("batch1", "batch2") if operation.name == "baddbmm" else ("self", "mat2")
     one, other = (operation.given[name] for name in names)
     places = {each.rows for each in (one, other) if each.rows is not None}
@@ -191,6 +195,7 @@ def _batched_product(operation: Operation) -> Where:
 
 @rule("view", "_unsafe_view", "reshape", "_reshape_alias", sizes=("size", "shape", "stride"))
 def _reshaped(operation: Operation) -> Where:
+    """Rows after a reshape, where an axis of the result still counts them. Refuses to mix rows."""
     where = operation.only()
     shape, new = operation.given["self"].value.shape, operation.result.shape
     before = where.outer * math.prod(shape[: where.axis])
@@ -205,6 +210,7 @@ def _reshaped(operation: Operation) -> Where:
 
 @rule("expand", sizes=("size",))
 def _expanded(operation: Operation) -> Where:
+    """Rows after a broadcast that does not repeat them."""
     where = operation.only()
     given: torch.Tensor = operation.given["self"].value
     axis = where.axis + operation.result.dim() - given.dim()
@@ -246,6 +252,7 @@ def _unsqueezed(operation: Operation) -> Where:
 
 @rule("squeeze")
 def _squeezed(operation: Operation) -> Where:
+    """Rows after axes of length 1 are dropped. The rows' own axis must stay, also for a single row."""
     where = operation.only()
     given: torch.Tensor = operation.given["self"].value
     asked = operation.given.get("dim")
@@ -258,6 +265,7 @@ def _squeezed(operation: Operation) -> Where:
 
 @rule("slice")
 def _sliced(operation: Operation) -> Where:
+    """Rows after a slice of other axes; a slice of some rows is refused."""
     where = operation.only()
     if _axis(operation.given.get("dim", 0), operation.result.dim()) == where.axis:
         # A number that is beyond these rows may not be beyond more of them.
@@ -269,6 +277,7 @@ def _sliced(operation: Operation) -> Where:
 
 @rule("select", "unbind")
 def _selected(operation: Operation) -> Where | list[Where]:
+    """Rows after one position of another axis is taken."""
     where = operation.only()
     axis = _axis(operation.given.get("dim", 0), operation.given["self"].value.dim())
     if axis == where.axis:
@@ -287,6 +296,7 @@ def _split(operation: Operation) -> list[Where]:
 
 @rule("cat")
 def _concatenated(operation: Operation) -> Where:
+    """Rows after a concatenation along another axis, with tensors that are the same for all rows."""
     dimensions = operation.result.dim()
     axis = _axis(operation.given.get("dim", 0), dimensions)
     operands: list[Operand] = list(operation.given["tensors"])
@@ -341,6 +351,7 @@ def _before_last(operation: Operation, dimensions: int, name: str = "self") -> R
     *("std_mean", "logsumexp", "linalg_vector_norm", "median", "norm", "count_nonzero"),
 )
 def _reduced(operation: Operation) -> Where | list[Where]:
+    """Rows after a reduction over other axes."""
     where = operation.only()
     dimensions = operation.given["self"].value.dim()
     asked = operation.given.get("dim")
@@ -356,6 +367,7 @@ def _reduced(operation: Operation) -> Where | list[Where]:
 
 @rule("_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "sort", "topk", "argsort", "flip", "glu", "roll")
 def _along(operation: Operation) -> Where | list[Where]:
+    """Rows after an operation along other axes, such as a sort."""
     where = operation.only()
     dimensions = operation.given["self"].value.dim()
     asked = operation.given.get("dim", operation.given.get("dims", -1))
@@ -375,6 +387,7 @@ def _index_selected(operation: Operation) -> Where:
 
 @rule("gather")
 def _gathered(operation: Operation) -> Where:
+    """Rows after a gather along another axis, by an index of the same rows."""
     given, index = operation.given["self"], operation.given["index"]
     if given.rows is None or given.rows != index.rows:
         raise operation.refuse("takes rows by their place in the batch")
@@ -386,6 +399,7 @@ def _gathered(operation: Operation) -> Where:
 
 @rule("index")
 def _indexed(operation: Operation) -> Where:
+    """Rows after indexing axes behind them."""
     where = operation.only()
     indices = operation.given["indices"]
     first = next((axis for axis, each in enumerate(indices) if each is not None), len(indices))
@@ -421,6 +435,7 @@ def _group_norm(operation: Operation) -> list[Where]:
     *("miopen_batch_norm", "_batch_norm_no_update"),
 )
 def _batch_norm(operation: Operation) -> list[Where]:
+    """Rows after a batch norm with fixed statistics; with those of the batch only as an instance norm."""
     where = operation.only("input")
     trains = operation.given.get("training", operation.given.get("train", False))
     if trains or operation.given.get("running_mean") is None:
@@ -462,6 +477,7 @@ def _pooled(operation: Operation) -> Where | list[Where]:
     "_scaled_dot_product_attention_math",
 )
 def _attention(operation: Operation) -> list[Where]:
+    """Rows after attention within each row: the rows are a batch axis."""
     parts: list[Operand] = [operation.given[name] for name in ("query", "key", "value")]
     places = {each.rows for each in parts if each.rows is not None}
     result: torch.Tensor = operation.result[0]

@@ -71,6 +71,7 @@ def _region(starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, .
 
 @LOWER.rule(p.Update)
 def update(op: p.Update, site: Site) -> Step:
+    """A copy with new values in a region."""
     region = _region(op.starts, op.steps, site.inputs[1].shape)
 
     def replaced(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -83,6 +84,7 @@ def update(op: p.Update, site: Site) -> Step:
 
 @LOWER.rule(p.Pad)
 def pad(op: p.Pad, site: Site) -> Step:
+    """The values within a border of one value."""
     region = _region(op.low, (1,) * len(op.low), site.inputs[0].shape)
     shape = site.result.shape
 
@@ -99,6 +101,7 @@ def pad(op: p.Pad, site: Site) -> Step:
 
 @LOWER.rule(p.Reduce)
 def reduce(op: p.Reduce, site: Site) -> Step:
+    """The torch call of a reduction; totals stay in their type, and extremes follow NumPy's order."""
     axes, dtype = op.axes, site.dtype
     if not axes:
         return lambda x: x
@@ -155,6 +158,7 @@ def _sortable(x: torch.Tensor, dtype: DType) -> torch.Tensor:
 
 @LOWER.rule(p.Scan)
 def scan(op: p.Scan, site: Site) -> Step:
+    """The torch call of a running reduction; floats are added as a tree."""
     axis, dtype = op.axis, site.dtype
     match op.fn:
         case "sum" if KIND[dtype] == "complex":
@@ -215,6 +219,7 @@ def _complex_order(x: torch.Tensor, axis: int) -> torch.Tensor:
 
 @LOWER.rule(p.Search)
 def search(op: p.Search, site: Site) -> Step:
+    """The torch call of a binary search; NaN sorts behind all numbers, as in NumPy."""
     dtype, right, length = site.dtype, op.side == "right", site.inputs[0].size
 
     def find(line: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -272,6 +277,7 @@ def _lengths(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _arranged(shape: tuple[int, ...], axes: tuple[int, ...], wanted: tuple[int, ...]) -> Step:
+    """The call that permutes and reshapes, without whichever of both changes nothing."""
     moved = _lengths(shape, axes)
     if axes == tuple(range(len(axes))):
         return (lambda x: x) if moved == wanted else lambda x: x.reshape(wanted)
@@ -321,6 +327,7 @@ def _checked(step: Step, site: Site, length: int) -> Step:
 
 @LOWER.rule(p.Gather)
 def gather(op: p.Gather, site: Site) -> Step:
+    """The torch call of a gather, with indices checked unless they are known to be right."""
     (x_spec, index_spec), result = site.inputs, site.result.shape
     if op.batch == 0:
         one_axis = len(index_spec.shape) == 1

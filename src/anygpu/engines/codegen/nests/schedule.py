@@ -256,6 +256,10 @@ def _scheduled(program: Program, vector_bytes: int, written: Written, *, apart: 
 
 
 def _steps(storage: NestStorage, plan: NestPlan, step: NestGroup | int, vector_bytes: int) -> Sequence[Step]:
+    """The steps of one group or host step.
+
+    There are none for values without elements, and two nests where totals of parts are combined.
+    """
     program = storage.program
     if isinstance(step, int):
         if program.specs[step].size == 0:

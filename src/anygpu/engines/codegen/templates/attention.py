@@ -291,6 +291,10 @@ class InLanes(AttentionKernel):
         return lines
 
     def store(self) -> Lines:
+        """Divide the totals by the sums of weights, and store them.
+
+        Lanes without a query of their own store nothing.
+        """
         syntax, lines = self.syntax, list[str]()
         for j in self.each:
             inner = [syntax.let(f"share_{j}", 1, self.seen(j, f"{self.number(1)} / sum_{j}"))]

@@ -208,6 +208,10 @@ def _source(complexes: ComplexSyntax, fn: FourierFunction, length: int) -> _End:
 
 
 def _sink(complexes: ComplexSyntax, fn: FourierFunction, length: int) -> _End:
+    """The lines that store an element of a transform's result.
+
+    Inverse transforms have their parts exchanged back, and are scaled by 1 / length.
+    """
     scale = complexes.number(1 / length)
     match fn:
         case "fft":
@@ -235,6 +239,10 @@ class _Planner:
         self.room = target.group_memory // (4 * BYTES[component])
 
     def transform(self, length: int, source: _End, sink: _End, name: str) -> list[Stage]:
+        """The passes of one transform.
+
+        Each has a radix that fits into the group's memory, and reads what the last one wrote.
+        """
         radices = self._radices(length)
         described, done = [], 1
         for number, radix in enumerate(radices):

@@ -144,6 +144,10 @@ class Tiles(MatmulBody):
     """Operands are read into the group's memory, by all of its invocations together."""
 
     def own(self) -> dict[str, Lines]:
+        """The placeholders of this form: tiles of both operands in the group's memory.
+
+        Rows of a's tile are one vector longer than needed, so that lanes do not meet in one bank.
+        """
         tiling, syntax, width = self.tiling, self.syntax, self.width
         along = tiling.stage_depth // width
         stride = along + 1

@@ -173,6 +173,11 @@ def less_text(
 
 
 def _complex_less(syntax: Syntax, component: ComputeType, keys: list[list[str]]) -> list[str]:
+    """The body of the comparison of complex numbers, as NumPy sorts them.
+
+    Numbers with NaN come last: first those with a NaN in the imaginary part alone, then those in the real part, then
+    both.
+    """
     key_type = KEY_TYPES[component]
     kind = syntax.types[key_type]
     greatest = f"{(1 << 8 * BYTES[key_type]) - 1:#x}{syntax.suffixes[key_type].lower()}"
