@@ -186,6 +186,10 @@ class KernelTimer:
             return self._trusted_functions(plan)
 
     def _trusted_functions(self, plan: Schedule) -> tuple[str, ...]:
+        """The driver's built-in functions that kernels may call, found by running them once.
+
+        In WGSL these are the ones that are exact enough; in OpenCL C the ones that are faster than ours.
+        """
         held = self._held(plan, range(len(plan.slots)))
         with self._lock:
             for number, slot in enumerate(plan.slots):

@@ -63,6 +63,7 @@ def budget() -> float:
 
 
 def _chosen() -> float:
+    """Seconds that tuning may take, from the environment. Raises `InvalidOption` for what is no such number."""
     given = os.environ.get(VARIABLE)
     if given is None:
         return DEFAULT_SECONDS
@@ -126,6 +127,12 @@ class Tuner:
         again: Callable[[Mapping[str, msgspec.Struct]], Schedule],
         end: float,
     ) -> TunedSizes | None:
+        """Measure the candidates of one kernel until the time is over, and return the best one.
+
+        The first candidate is the guess, and others must beat it by a margin, at last in alternating turns. A candidate
+        that does not compile or fit is left out. `disturbed` says that something else had the device meanwhile, so the
+        result is not kept. `None` where nothing could be measured.
+        """
         best: tuple[float, int] | None = None
         plans: dict[int, tuple[Schedule, tuple[int, ...]]] = {}
         guessed = 0.0

@@ -42,6 +42,7 @@ class IndexFacts:
     """For every node the range of its values, and whether none of them comes twice. Found in one pass, in order."""
 
     def __init__(self, program: Program) -> None:
+        """Analyse the values of a program, unless it has no indices at all."""
         self._specs = program.specs
         self._intervals: list[Interval] = []
         self._distinct: list[bool] = []
@@ -64,6 +65,7 @@ class IndexFacts:
         return found if found is not None and found.fits(possible) else possible
 
     def _is_distinct(self, node: Node, spec: Spec) -> bool:
+        """Whether no value of a node occurs twice, for sure."""
         op, sources = node
         if spec.size <= 1:
             return True
@@ -94,6 +96,7 @@ def _everything(dtype: DType) -> Interval:
 
 
 def _judge(node: Node, spec: Spec, of: Sequence[Interval], specs: Sequence[Spec]) -> Interval | None:
+    """The interval of a node's values, from those of its inputs; `None` where nothing is known."""
     op, sources = node
     match op:
         case Constant() if is_integer(spec.dtype):
@@ -120,6 +123,7 @@ def _judge(node: Node, spec: Spec, of: Sequence[Interval], specs: Sequence[Spec]
 
 
 def _arithmetic(op: Binary, x: Interval, y: Interval) -> Interval | None:
+    """The interval of a function of two intervals, without regard to overflow; `None` where nothing is known."""
     match op.fn:
         case "add":
             return Interval(x.low + y.low, x.high + y.high)

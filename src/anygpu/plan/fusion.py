@@ -168,6 +168,7 @@ def _words(spec: p.Spec) -> int:
 
 
 def _one_by_one(program: Program) -> tuple[Kernel, ...]:
+    """A kernel for each operation that is not a view: the kernels of an engine that does not fuse."""
     #: For each value the one that was computed, which it is or looks at. Views cost nothing, even as results.
     behind: list[int] = []
     found = []

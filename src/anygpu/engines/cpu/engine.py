@@ -60,7 +60,7 @@ class CpuExecutable:
     def __init__(self, program: Program, compiled: NativeProgram) -> None:
         """Load the code, and prepare the function that most calls take.
 
-        Constants are copied, for code may not outlive them.
+        Constants are arrays of its own.
         """
         self.program = program
         self.plan = compiled.plan

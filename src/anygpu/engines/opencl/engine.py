@@ -223,6 +223,10 @@ class OpenCLDriver:
             self._timed = events
 
     def prepared(self, commands: Sequence[Command]) -> OpenCLCommands | None:
+        """Commands ready to be submitted many times.
+
+        `None` where a kernel's grid may still be cut in another way, or has no groups.
+        """
         steps: list[PreparedDispatch | Move | Clear] = []
         blocks: dict[OpenCLBlock, None] = {}
         for command in commands:

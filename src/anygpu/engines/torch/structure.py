@@ -358,6 +358,11 @@ _SCATTERS = {"multiply": "prod", "maximum": "amax", "minimum": "amin"}
 
 @LOWER.rule(p.Scatter)
 def scatter(op: p.Scatter, site: Site) -> Step:
+    """The torch call of a scatter, with indices checked unless they are known to be right.
+
+    With "set" the last update wins, as in NumPy, where torch would take any. Bools and unsigned extremes go through
+    types that torch can compute with.
+    """
     x_spec, index_spec, _ = site.inputs
     dtype, fn = site.dtype, op.fn
     view = _view(x_spec.shape, op.axis, op.batch)
@@ -405,6 +410,7 @@ def _last_wins(index: torch.Tensor, new: torch.Tensor, length: int) -> tuple[tor
 
 @LOWER.rule(p.Fourier)
 def fourier(op: p.Fourier, site: Site) -> Step:
+    """The torch call of a transform; half precision is computed in float32, and nothing at all gives zeros."""
     transform = functools.partial(getattr(torch.fft, op.fn), n=op.length, dim=op.axis)
     if site.result.size == 0:
         return lambda x: x.new_zeros(site.result.shape, dtype=TORCH[site.result.dtype])
@@ -436,6 +442,7 @@ def decomposition(op: p.Linear, site: Site) -> Step:
 
 @LOWER.rule(Attend)
 def attend(op: Attend, site: Site) -> Step:
+    """The torch call of attention. A row that sees no key is NaN, as its softmax is, where torch gives zeros."""
     n, m = site.inputs[0].shape[-2], site.inputs[1].shape[-2]
     hidden = torch.ones(n, m, dtype=torch.bool, device=site.place).triu(m - n + 1) if op.causal else None
     biased = len(site.inputs) == 4

@@ -46,6 +46,7 @@ class Encoder:
         fold: int,
         gate: Gate,
     ) -> None:
+        """Encodes commands for a device. `fold` is the most groups in one dimension; `gate` submits."""
         self._device = device
         self._groups = groups
         self._numbers = numbers
@@ -135,6 +136,7 @@ class Encoder:
         return True
 
     def _place(self, numbers: tuple[int, ...]) -> int:
+        """The offset of a kernel's numbers in their table; a full table is submitted and begun anew."""
         place = self._numbers.place(numbers)
         if place is None:
             # The places in use are free only after what uses them: send that, and begin again.
@@ -165,6 +167,10 @@ class Encoder:
         self._end_pass()
 
     def _copy_or_clear(self, command: Move | Clear) -> None:
+        """Encode a copy or zeros, in whole words.
+
+        A copy within one buffer goes through another one, as WebGPU asks for.
+        """
         target = command.target if isinstance(command, Move) else command.extent
         buffer = buffer_of(target)
         nbytes = round_up(target.nbytes, 4)
@@ -313,6 +319,7 @@ class Downloads:
     def _begin(
         self, batch: list[TransferPiece], sources: Sequence[TransferSource]
     ) -> tuple[Any, list[TransferPiece], Any]:
+        """Copy pieces to a buffer that the host can map, and begin to map it."""
         total = batch[-1].mapped_offset + batch[-1].nbytes
         mapped = self._mapped_buffer(total)
         encoder = self._device.create_command_encoder()
@@ -330,6 +337,7 @@ class Downloads:
         sources: Sequence[TransferSource],
         targets: Sequence[Bytes],
     ) -> None:
+        """Wait for a mapped buffer, copy its pieces to their targets, and keep it for the next time."""
         promise.sync_wait()  # another thread polls the device meanwhile; this one waits without the GIL
         view = np.frombuffer(mapped.read_mapped(copy=False), np.uint8)
         for piece in batch:
@@ -346,6 +354,7 @@ class Downloads:
             self._kept.popleft()
 
     def _mapped_buffer(self, nbytes: int) -> Any:
+        """A buffer of at least so many bytes that the host can map, a kept one where there is one."""
         size = max(_SMALLEST_BUFFER, 1 << (nbytes - 1).bit_length())
         for position, buffer in enumerate(self._kept):
             if buffer.size == size:

@@ -174,6 +174,7 @@ def stopwatch_of(device: Any) -> Stopwatch | None:
 
 
 def _nanoseconds_per_tick(device: Any) -> float:
+    """Nanoseconds of one tick of the device's clock; 0 where that is not known."""
     # WebGPU promises nanoseconds, wgpu gives the device's own ticks, and wgpu-py has no name for their length: so it is
     # asked of the library below, and without an answer there is no device time.
     try:
@@ -254,6 +255,7 @@ class NativeCalls:
     """
 
     def __init__(self, device: Any, ffi: Any, lib: Any, checked: Any) -> None:
+        """The few functions of wgpu-native that a submission needs, without wgpu's Python objects around them."""
         self._ffi = ffi
         self._device, self._queue = device._internal, device.queue._internal
         # Empty structs: no labels, no timestamps.
@@ -291,6 +293,7 @@ class NativeCalls:
         )
 
     def submit(self, replay: Replay) -> None:
+        """Encode and submit a replay, and release all that was made for it."""
         encoder = self._new_encoder(self._device, self._encoder_descriptor)
         try:
             self._encode(encoder, replay.steps)
@@ -305,6 +308,7 @@ class NativeCalls:
             self._release_buffer(buffer)
 
     def _encode(self, encoder: Any, steps: Sequence[NativeStep]) -> None:
+        """Encode the steps: launches share a pass until a copy comes between them."""
         in_pass: Any = None
         pipeline: Any = None
         try:

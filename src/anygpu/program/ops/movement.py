@@ -123,6 +123,7 @@ class Permute(View, frozen=True):
         return f"axes {listed(self.axes)}"
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
+        """The input itself where no axis moves, and one permutation for two."""
         (x,) = inputs
         if self.axes == tuple(range(len(self.axes))):
             return x
@@ -141,6 +142,7 @@ class Broadcast(View, frozen=True):
     other_axes = NEW
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec of the wider shape. Raises `InvalidProgram` where the input cannot be repeated to it."""
         require_inputs(self, inputs, 1)
         (x,) = inputs
         result = checked(Spec(self.shape, x.dtype))
@@ -155,6 +157,7 @@ class Broadcast(View, frozen=True):
         return [[first + axis if length == result[first + axis] else None for axis, length in enumerate(shape)]]
 
     def batched(self, stack: Stack, *given: Batched) -> int:
+        """Broadcast for all calls at once, with the new axis in front of those that come."""
         (x,) = given
         shape = stack.shape(x)
         position = x.position
@@ -187,6 +190,7 @@ class Slice(View, frozen=True):
     is_shifting = True
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec of the part. Raises `InvalidProgram` for a part that reaches beyond an axis."""
         require_inputs(self, inputs, 1)
         (x,) = inputs
         if not len(x.shape) == len(self.starts) == len(self.stops) == len(self.steps):
@@ -215,12 +219,14 @@ class Slice(View, frozen=True):
     def stretch(
         self, recorder: Recorder, inputs: Sequence[int], axis: int, start: int, stop: int, length: int
     ) -> int | None:
+        """The elements from `start` to `stop` of the slice, cut from its input."""
         first, step = self.starts[axis], self.steps[axis]
         starts = with_length(self.starts, axis, first + start * step)
         stops = with_length(self.stops, axis, first + (stop - 1) * step + 1)
         return recorder.add(Slice(starts, stops, self.steps), *inputs)
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
+        """The input itself where all of it is taken, and one slice for two."""
         (x,) = inputs
         shape = self.infer(recorder.spec(x)).shape
         if shape == recorder.spec(x).shape:
