@@ -223,6 +223,7 @@ class Session:
     # -- arrays
 
     def uploaded(self, data: Bytes, owner: str = ARRAYS) -> BlockRef:
+        """A new block with these bytes."""
         held = BlockRef(self.memory, data.nbytes, owner)
         if data.nbytes:
             with self.lock:
@@ -353,6 +354,7 @@ class Session:
         return self._trials.seconds(plan, steps, free // 4 if free is not None else None)
 
     def built(self, kernel: Kernel) -> Built:
+        """The kernel ready to be dispatched."""
         # Binaries are not kept: drivers keep what they compile themselves, and asking PoCL for one has made it abort.
         with self.lock:
             built = self.driver.build(kernel)
@@ -551,11 +553,13 @@ class Session:
             self.driver.counters.bytes_to_host += target.nbytes
 
     def _require_apart(self) -> TransfersApart:
+        """The transfers beside kernels. Raises `InvalidOption` where the driver has none."""
         if self.apart is None:
             raise InvalidOption(f"{self.device.id} cannot transfer while it computes.")
         return self.apart
 
     def reclaim(self) -> int:
+        """Give cached memory back to the device; returns the bytes."""
         before = self._root.live_bytes
         reclaim(self.memory)
         return max(0, before - self._root.live_bytes)
@@ -579,6 +583,7 @@ def _evaluated(op: Primitive, constants: Sequence[tuple[Spec, bytes]]) -> bytes 
 
 
 def _step(session: Session, kernel: Kernel, names: dict[str, int]) -> _Step:
+    """A kernel as it is dispatched: its slots, and for each number the input whose offset it is."""
     numbers = tuple(names.get(name, -1) for name in kernel.numbers)
     slots = tuple((binding.slot, binding.window) for binding in kernel.bindings)
     return _Step(session.built(kernel), slots, numbers, kernel.values, kernel.starts)

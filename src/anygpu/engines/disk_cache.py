@@ -165,6 +165,7 @@ class DiskCache:
         return os.path.join(self._directory, f"{kind}-{identity.hex()}")
 
     def _make_room(self, now: float, max_bytes: int) -> None:
+        """Remove the files that were used longest ago, and note how much may be written before looking again."""
         total = sweep(self._directory, _is_ours, now=now, most_bytes=max_bytes)
         # Half of it: other processes write here too.
         self._room = (max_bytes - total) // 2

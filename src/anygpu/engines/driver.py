@@ -238,6 +238,7 @@ class BlockRef:
         self.block: MemoryBlock = memory.allocate(nbytes, owner=owner)
 
     def __del__(self) -> None:
+        """Give the block back when nobody holds it any more."""
         block = getattr(self, "block", None)
         if block is not None:
             self._memory.release(block)

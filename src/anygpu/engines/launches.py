@@ -100,6 +100,7 @@ class PreparedLaunches:
                 self._unused(other, launches, key)
 
     def clear(self) -> None:
+        """Forget all prepared launches."""
         for users in self._users.values():
             for launches, key in users:
                 launches.forget(key)
@@ -119,6 +120,7 @@ class PreparedLaunches:
             self._users.setdefault(block, set()).add((launches, key))
 
     def _unused(self, block: DriverBlock, launches: ProgramLaunches, key: LaunchKey) -> None:
+        """Note that a prepared launch uses a block no more."""
         users = self._users.get(block)
         if users is not None:
             users.discard((launches, key))
@@ -207,6 +209,7 @@ class KernelTimer:
         return library.trusted(self._driver.target, results)
 
     def _fastest(self, plan: Schedule, kernel: Kernel, held: Mapping[int, BlockRef]) -> float | None:
+        """The shortest of several runs of a kernel; the first one warms up."""
         commands = self._launches(plan, [kernel], held)
         times = [self._timed(commands) for _ in range(_RACES)]
         return min((each for each in times[1:] if each is not None), default=None)
@@ -264,6 +267,7 @@ class KernelTimer:
             return self._driver.read_many(outputs)
 
     def _timed(self, commands: Sequence[Command]) -> float | None:
+        """Seconds of the commands on the device, or `None` where it does not measure them."""
         with self._lock:
             self._driver.submit(commands, timed=True)
             return self._driver.device_seconds()

@@ -114,6 +114,7 @@ class Tuner:
         return result
 
     def _known(self, key: str, choice: KernelChoice) -> TunedSizes | None:
+        """Sizes that disk remembers for a kernel; `None` where they were disturbed or are no candidate any more."""
         found = self._kept.record("tuning", key, TunedSizes)
         if found is None or found.disturbed or not 0 <= found.candidate < len(choice.candidates):
             return None
@@ -172,6 +173,7 @@ class Tuner:
     def _is_better(
         self, one: tuple[Schedule, tuple[int, ...]], guess: tuple[Schedule, tuple[int, ...]], count: int
     ) -> bool:
+        """Whether a schedule beats the guess by a margin when both are measured in turns."""
         turns = [(self._measure(*one), self._measure(*guess)) for _ in range(count)]
         ones, guesses = ([each for each in side if each is not None] for side in zip(*turns, strict=True))
         return bool(ones and guesses) and min(ones) < MARGIN * min(guesses)

@@ -31,6 +31,8 @@ from anygpu.program.primitives import (
 
 
 class Interval(NamedTuple):
+    """All integers from `low` to `high`."""
+
     low: int
     high: int
 
@@ -60,6 +62,7 @@ class IndexFacts:
         return self._distinct[position]
 
     def _interval(self, node: Node, spec: Spec) -> Interval:
+        """The interval of a node's values; all of its type where they might wrap around."""
         possible = _everything(spec.dtype)
         found = _judge(node, spec, [self._intervals[source] for source in node.inputs], self._specs)
         return found if found is not None and found.fits(possible) else possible
@@ -89,6 +92,7 @@ def _values(op: Constant) -> np.ndarray[Any, Any]:
 
 
 def _everything(dtype: DType) -> Interval:
+    """All values that a type can have, as integers."""
     if not is_integer(dtype):
         return Interval(0, 1) if dtype == "bool" else Interval(-(1 << 64), 1 << 64)
     bits = 8 * ITEMSIZE[dtype]

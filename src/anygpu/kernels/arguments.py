@@ -216,6 +216,7 @@ def _returned(title: str, found: Any, count: int) -> list[Shape]:
 
 
 def _shape(found: Any) -> Shape:
+    """The lengths as a shape. Raises `TypeError` for negative ones and for what is no integer."""
     lengths = [found] if not isinstance(found, Sequence) else found
     shape = tuple(operator.index(each) for each in lengths)
     if any(n < 0 for n in shape):

@@ -193,6 +193,7 @@ class Sandboxes:
     # -- children
 
     def _slot(self, device: Device) -> _Slot:
+        """The slot of a device. Raises `DeviceUnavailable` while the process ends."""
         with self._lock:
             if self._over:
                 raise DeviceUnavailable(f'on="{device.id}"', ["this process is shutting down."], device=device.id)
@@ -214,6 +215,7 @@ class Sandboxes:
         return slot.worker
 
     def _let_go(self, slot: _Slot) -> None:
+        """End the slot's child, if it has one."""
         worker, slot.worker = slot.worker, None
         if worker is not None:
             worker.close()
@@ -480,6 +482,7 @@ class FirstUse:
 
 
 def _expected(reference: Callable[..., Any], arguments: Sequence[HostArray], given: Given) -> list[Any]:
+    """The reference's results on read-only arguments: one that writes to them shows it here."""
     for each in arguments:
         each.flags.writeable = False  # a reference that writes to its arguments shows it here
     return flatten(call_like(reference, arguments, given.numbers))[0]

@@ -106,14 +106,7 @@ class Kernel:
         not fit, and `InvalidKernel` for a source that cannot be read. A device that refuses the kernel is not an error
         here: calls then run the reference.
         """
-        if not isinstance(source, str):
-            raise InvalidOption(f"the source of a kernel is a string; got a {type(source).__name__}.")
-        if reference is not None and not callable(reference):
-            raise InvalidOption(f"reference= is a function; got {reference!r}.")
-        if not 0 < timeout < math.inf:
-            raise InvalidOption(f"timeout is a number of seconds, more than 0; got {timeout!r}.")
-        if isinstance(updates, str):
-            raise InvalidOption(f"updates= is a list of names; write [{updates!r}].")
+        _check(source, reference, updates, timeout)
         ask()
         self._given = source, reference
         self._options = {
@@ -193,6 +186,7 @@ class Kernel:
     __signature__ = _CallSignature()
 
     def __repr__(self) -> str:
+        """The call, the arrays that it makes, and the language."""
         made = ", ".join(f"{each.name}: array of {each.dtype}" for each in self._launcher.written)
         return (
             f"<Kernel {call_text(self.name, self._launcher.read, self.numbers)} -> {made}, in {SPOKEN[self.language]}>"
@@ -307,6 +301,18 @@ class Kernel:
 
 def _again(source: str, reference: Callable[..., Any] | None, options: dict[str, Any]) -> Kernel:
     return Kernel(source, reference, **options)
+
+
+def _check(source: Any, reference: Any, updates: Any, timeout: float) -> None:
+    """Raise `InvalidOption` for arguments of a kernel that are of the wrong kind."""
+    if not isinstance(source, str):
+        raise InvalidOption(f"the source of a kernel is a string; got a {type(source).__name__}.")
+    if reference is not None and not callable(reference):
+        raise InvalidOption(f"reference= is a function; got {reference!r}.")
+    if not 0 < timeout < math.inf:
+        raise InvalidOption(f"timeout is a number of seconds, more than 0; got {timeout!r}.")
+    if isinstance(updates, str):
+        raise InvalidOption(f"updates= is a list of names; write [{updates!r}].")
 
 
 def _checked_tolerance(tolerance: Any) -> Tolerance | None:

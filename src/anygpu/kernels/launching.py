@@ -304,6 +304,7 @@ class Launcher:
 
 
 def of_another_type(kernel: str, parameter: Parameter, found: str) -> InvalidOption:
+    """The error for a reference whose result has another type than the kernel's."""
     return InvalidOption(
         f"the reference of the kernel {kernel} gives {parameter.name} in {found}, and the kernel in {parameter.dtype}. "
         f"End the reference with .astype(np.{parameter.dtype})."
@@ -311,6 +312,7 @@ def of_another_type(kernel: str, parameter: Parameter, found: str) -> InvalidOpt
 
 
 def of_another_number(kernel: str, written: Sequence[Parameter], found: int) -> InvalidOption:
+    """The error for a reference with another number of results than the kernel's."""
     names = ", ".join(each.name for each in written)
     return InvalidOption(
         f"the reference of the kernel {kernel} returns {found} arrays, and the kernel writes {len(written)}: {names}."
@@ -323,6 +325,7 @@ def result_of(op: Custom, number: int) -> Custom:
 
 
 def program_of(op: Custom, inputs: tuple[Spec, ...]) -> Program:
+    """A program of one launch, all of whose results it returns."""
     recorder = Recorder()
     sources = [recorder.input(spec) for spec in inputs]
     return recorder.program([recorder.add(result_of(op, number), *sources) for number in range(len(op.written))])

@@ -568,6 +568,7 @@ class DeviceChooser:
             self._later(self.tracks[candidate])
 
     def _later(self, track: CandidateHistory) -> None:
+        """Set the next turn of a candidate; turns come half as often each time, within limits."""
         track.due = self.calls + track.interval
         longest = LONGEST_IN_DOUBT if track.disturbed else LONGEST_INTERVAL
         track.interval = min(track.interval * 2, LONGEST_FOR_A_WINNER if track.won else longest)
@@ -593,6 +594,7 @@ class DeviceChooser:
         return None
 
     def _by_promise(self) -> Sequence[str]:
+        """The candidates, the most promising first."""
         if self._promising is None or len(self._promising) != len(self.tracks):
             self._promising = sorted(self.tracks, key=self._promise)
         return self._promising

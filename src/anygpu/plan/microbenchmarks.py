@@ -212,6 +212,7 @@ def _chain(aspect: Aspect, size: int) -> BenchmarkTrial:
 
 
 def _functions() -> BenchmarkTrial:
+    """A trial of many functions one after the other, which fuse into one kernel."""
     recorder = Recorder()
     value = recorder.input(Spec((_MUCH,), "float32"))
     for _ in range(FUNCTIONS):
@@ -299,6 +300,7 @@ def _joined(size: int, rows: Spec) -> BenchmarkTrial:
 
 
 def _operation(size: int, op: Primitive, *specs: Spec, fills: Sequence[Fill] | None = None) -> BenchmarkTrial:
+    """A trial of one operation on inputs of these specs."""
     recorder = Recorder()
     last = recorder.add(op, *[recorder.input(spec) for spec in specs])
     return _trial(size, recorder.program([last]), tuple(fills) if fills is not None else _NUMBERS * len(specs))
@@ -315,6 +317,10 @@ def _trial(size: int, program: Program, fills: tuple[Fill, ...]) -> BenchmarkTri
 
 
 def _filled(spec: Spec, fill: Fill, first: Spec) -> HostArray:
+    """The values of a trial's input.
+
+    They are numbers near 1, positions that jump about in memory, or a matrix that is easy to solve.
+    """
     if fill == "positions":
         # Steps that share no factor with a length below them reach every element, far apart from one to the next.
         length = first.shape[0]

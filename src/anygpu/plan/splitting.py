@@ -377,6 +377,10 @@ class _Network:
                 pass
 
     def _levels(self, least: float) -> list[int]:
+        """The distance of each node from the start, over edges that can take more than `least`.
+
+        Nodes out of reach have -1.
+        """
         levels = [-1] * len(self._heads)
         levels[self.start] = 0
         waiting = deque((self.start,))

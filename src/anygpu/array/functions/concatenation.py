@@ -223,6 +223,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Array:
 
 
 def _along(arr: Any, axis: int | None) -> tuple[Value, int]:
+    """The value and its axis; without an axis, the flattened value."""
     (array,) = arrays(arr)
     if axis is None:
         return reshape(array._value, (array.size,)), 0

@@ -103,6 +103,7 @@ def _converted(array: Array, dtype: npt.DTypeLike | None, target: ArrayDevice, c
 
 
 def _from_host(values: HostArray, target: ArrayDevice) -> Array:
+    """An array of host values on a device. Raises `OverflowError` for integers that no type holds."""
     if values.dtype.kind == "O" and values.size and all(type(each) is int for each in values.flat):
         raise OverflowError("a Python integer is too large for every integer type; use floats.")
     return Array(bound_to(as_value(values, target), target))
@@ -382,6 +383,7 @@ def eye(
 def identity(
     n: int, dtype: npt.DTypeLike | None = None, *, device: object | None = None, like: object | None = None
 ) -> Array:
+    """A square matrix with ones on its diagonal."""
     return eye(n, dtype=dtype, device=device)
 
 

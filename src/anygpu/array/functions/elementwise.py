@@ -248,12 +248,14 @@ def _comparison(fn: BinaryFunction, ufunc: np.ufunc, text: str) -> OfTwo:
 
 
 def _named(ufunc: np.ufunc, function: Function, name: str, text: str) -> Function:
+    """Give a function its name and docstring, and register it in the ufunc's place."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = text
     return implements(ufunc)(function)
 
 
 def _pair(ufunc: np.ufunc, *inputs: Any) -> tuple[Array, Array]:
+    """Both results of a ufunc that has two."""
     operands = operands_of(inputs)
     first, second = record(ufunc, operands)
     return array_of(first, operands), array_of(second, operands)

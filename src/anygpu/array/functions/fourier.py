@@ -226,6 +226,7 @@ def _resized(x: Value, axis: int, length: int) -> Value:
 
 
 def _cut(x: Value, axis: int, start: int, stop: int) -> Value:
+    """The elements from `start` to `stop` along an axis."""
     shape = x.spec.shape
     starts = tuple(start if each == axis else 0 for each in range(len(shape)))
     stops = tuple(stop if each == axis else n for each, n in enumerate(shape))
@@ -289,6 +290,7 @@ def _as_frequencies(count: Value, n: int, d: Any, dtype: Any) -> Array:
 
 
 def _listed(axes: int | Sequence[int] | None, dimensions: int) -> Sequence[int]:
+    """The axes as a sequence; all of them where none are named."""
     if axes is None:
         return range(dimensions)
     return (axes.__index__(),) if hasattr(axes, "__index__") else axes

@@ -77,6 +77,7 @@ def _end(x: Any, array: Array, axis: int) -> Value | None:
 
 
 def _steps(value: Value, axis: int) -> Value:
+    """Differences of neighbours along an axis; for bools whether they differ, as NumPy has it."""
     length = value.spec.shape[axis]
     if length == 0:
         return value
@@ -237,6 +238,7 @@ def binary_number(fn: Any, one: Operand, other: Operand) -> Operand:
 
 
 def _weighted(weights: Sequence[Operand], values: Sequence[Value]) -> Value:
+    """The sum of values times their weights."""
     total = binary("multiply", weights[0], values[0])
     for weight, value in zip(weights[1:], values[1:], strict=True):
         total = binary("add", total, binary("multiply", weight, value))
@@ -346,6 +348,7 @@ def _shifts(order: str, axis: int, dimensions: int) -> Value:
 
 
 def _along(array: Array, axis: int | None) -> tuple[Value, int]:
+    """The value and its axis; without an axis, the flattened value."""
     if axis is None:
         return reshape(array._value, (array.size,)), 0
     return array._value, normal_axis(axis, array.ndim)
@@ -451,6 +454,7 @@ def nan_to_num(
 
 @implements(np.isposinf)
 def isposinf(x: Any, out: Array | None = None) -> Array:
+    """Whether an element is positive infinity. Raises `TypeError` for complex numbers."""
     y = as_array(x)
     _refuse_complex(y, "isposinf")
     return ew.logical_and(ew.isinf(y), y > 0)
@@ -458,6 +462,7 @@ def isposinf(x: Any, out: Array | None = None) -> Array:
 
 @implements(np.isneginf)
 def isneginf(x: Any, out: Array | None = None) -> Array:
+    """Whether an element is negative infinity. Raises `TypeError` for complex numbers."""
     y = as_array(x)
     _refuse_complex(y, "isneginf")
     return ew.logical_and(ew.isinf(y), y < 0)

@@ -106,6 +106,7 @@ def _called(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) 
 
 
 def _into(out: Any, result: Any, name: str) -> Array:
+    """Assign the result to `out` and return that. Raises `TypeError` for an `out` that is no `Array`."""
     if not isinstance(out, Array):
         raise TypeError(f"np.{name} of an anygpu Array cannot write into a {type(out).__name__}: omit out=.")
     return out._assign(as_array(result))

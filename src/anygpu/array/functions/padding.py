@@ -150,6 +150,7 @@ def _same(one: Value, other: Value) -> bool:
 
 
 def _number(x: Any, given: Array) -> Value:
+    """A number for the border as a value in the array's type."""
     kind = given._value.spec.dtype
     if isinstance(x, Array):
         return cast(reshape(x._value, ()), kind)

@@ -68,6 +68,7 @@ def _masked(value: Value, where: Any, otherwise: Value, array: Array) -> Value:
 
 
 def _as_scalar(initial: Any, dtype: DType, array: Array) -> Value:
+    """The initial value of a reduction in its type."""
     if isinstance(initial, Array):
         return cast(initial._value, dtype)
     return (
@@ -197,6 +198,7 @@ def all(a: Any, axis: Axis = None, out: Any = None, keepdims: bool = False, *, w
 
 
 def _truth(fn: Literal["any", "all"], a: Any, axis: Axis, out: Any, keepdims: bool, where: Any) -> Any:
+    """Whether any or all elements along axes are true; masked ones count as neutral."""
     (array,) = arrays(a)
     value = _masked(cast(array._value, "bool"), where, recording.constant(fn == "all", "bool"), array)
     return deliver(Array(reduced(fn, value, _axes(axis, array.ndim), keepdims)), out)
@@ -415,6 +417,7 @@ def _running(fn: Literal["sum", "prod"], a: Any, axis: int | None, dtype: npt.DT
 
 
 def _scanned(fn: Literal["sum", "prod"], value: Value, axis: int, dtype: npt.DTypeLike | None) -> Value:
+    """Running sums or products along an axis, in NumPy's type for totals; of bools "or" and "and"."""
     kind = total_dtype(value.spec.dtype) if dtype is None else dtype_name(dtype)
     if kind == "bool":
         logical: ScanFunction = "max" if fn == "sum" else "min"

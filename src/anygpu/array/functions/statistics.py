@@ -117,6 +117,7 @@ def _rint(x: Any) -> Any:
 
 
 def _choose(condition: Any, a: Any, b: Any) -> Any:
+    """`where` for our arrays and for NumPy's."""
     if isinstance(condition, Array):
         x, y = (each._value if isinstance(each, Array) else each for each in (a, b))
         return Array(where(condition._value, x, y))
@@ -413,12 +414,14 @@ def cov(
 
 
 def _cov_dtype(given: list[Array], dtype: npt.DTypeLike | None) -> DType:
+    """The type that covariances are computed in: at least float64 unless one is given."""
     if dtype is not None:
         return dtype_name(dtype)
     return common_dtype("float64", *(each._value.spec.dtype for each in given))
 
 
 def _variables(array: Array, kind: DType, *, turned: bool) -> Value:
+    """A matrix with a variable in each row, in a type; `turned` swaps rows and columns."""
     value = cast(array._value, kind)
     value = value if array.ndim == 2 else reshape(value, (1, array.size))
     return permute(value, (1, 0)) if turned else value

@@ -311,6 +311,7 @@ def _folded(
 
 
 def _running_in_order(ufunc: np.ufunc, line: Value) -> Value:
+    """All states of a fold along the first axis, element by element."""
     _check_steps(ufunc, "accumulate", line.spec.shape[0])
     states: list[Value] = []
     for element in _elements(line):
@@ -390,6 +391,7 @@ def _neutral(ufunc: np.ufunc, dtype: DType) -> Value | None:
 
 
 def _scalar(initial: Any, device: ArrayDevice, dtype: DType) -> Value:
+    """The initial value in a type. Raises `ValueError` for an array."""
     value = to_array(initial, device)._value
     if value.spec.shape:
         raise ValueError(f"initial= is one number, not an array of shape {value.spec.shape}.")
@@ -411,6 +413,7 @@ def _only_axis(x: Value, axis: Any, method: str) -> int:
 
 
 def _check_is_binary(ufunc: np.ufunc, method: str) -> None:
+    """Raise `ValueError` unless a ufunc takes two operands and has one result."""
     if ufunc.nin != 2 or ufunc.nout != 1:
         raise ValueError(
             f"{method} takes a function of two operands with one result, which np.{ufunc.__name__} is not."
@@ -418,6 +421,7 @@ def _check_is_binary(ufunc: np.ufunc, method: str) -> None:
 
 
 def _check_steps(ufunc: np.ufunc, method: str, steps: int) -> None:
+    """Raise `TypeError` where a fold would be too many operations for one program."""
     if steps > MAX_STEPS:
         raise TypeError(
             f"np.{ufunc.__name__}.{method} takes {steps} steps here, one by one, and {MAX_STEPS} are the most. "
@@ -426,6 +430,7 @@ def _check_steps(ufunc: np.ufunc, method: str, steps: int) -> None:
 
 
 def _delivered(result: Value, x: Value, out: Array | None) -> Array:
+    """The result as an array, or in `out`. Raises `ValueError` where the shapes differ."""
     if out is None:
         return array_of(result, (x,))
     if result.spec.shape != out.shape:

@@ -91,6 +91,7 @@ _PLAIN: dict[np.ufunc, Any] = {
 
 
 def _unknown(ufunc: np.ufunc) -> str:
+    """The message for a ufunc that is not NumPy's own."""
     return (
         f"the ufunc {ufunc.__name__} cannot become a part of a program. "
         f"Compute it on the host: {ufunc.__name__}(np.asarray(x))."
@@ -205,6 +206,7 @@ def _types(outs: Sequence[Array | None]) -> tuple[DType | None, ...]:
 
 
 def _signature(ufunc: np.ufunc, dtype: Any, signature: Any) -> Any:
+    """The types that a user asks for, as NumPy's `resolve_dtypes` takes them. Raises `TypeError` for both options."""
     if dtype is None:
         return tuple(signature) if isinstance(signature, list) else signature
     if signature is not None:

@@ -105,6 +105,7 @@ class _Accessors:
 
     @property
     def _bias(self) -> attention.BiasOf:
+        """Whether there is a bias, and whether it is the same for all queries: then it is loaded once for a key."""
         if len(self.inputs) < 4:
             return "none"
         anywhere = self._load("load_bias", self.of_bias, self._at(3, "row", "key"))
@@ -115,12 +116,15 @@ class _Accessors:
         return lowering.value(self.inputs[3], (*unflat(at["batch"], self.stack), ZERO, at["key"]))
 
     def _at(self, number: int, row: str, column: str) -> Callable[[Lowering, Mapping[str, Index]], Value]:
+        """A function that gives an operand at named positions."""
+
         def at(lowering: Lowering, where: Mapping[str, Index]) -> Value:
             return lowering.value(self.inputs[number], (*unflat(where["batch"], self.stack), where[row], where[column]))
 
         return at
 
     def _out(self, lowering: Lowering, at: Mapping[str, Index], value: Value) -> None:
+        """Store a result, rounded to its type."""
         spec = self.builder.program.specs[self.node]
         place = flat((*unflat(at["batch"], self.stack), at["row"], at["e"]), spec.shape)
         result = lowering.named("result", narrowed(value[0], spec.dtype))
@@ -129,6 +133,7 @@ class _Accessors:
     def _load(
         self, name: str, lengths: Mapping[str, int], at: Callable[[Lowering, Mapping[str, Index]], Value]
     ) -> Function:
+        """A function of the kernel that loads one operand."""
         return load_function(self.builder, name, lengths, 0, at, without=[self.node])
 
     def functions(self) -> list[Function]:

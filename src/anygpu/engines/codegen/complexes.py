@@ -287,6 +287,7 @@ def _turn(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 
 def _exp(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """exp(a + bi), scaled so that it overflows only where the result does."""
     rest, scale = _shifted(a, keep, both_signs=False)
     growth = keep("growth", rest.apply("exp"))
     cosine, sine = _turn(a, b, keep)
@@ -349,6 +350,7 @@ def _tanh(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 
 def _log(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """log(a + bi): the logarithm of the radius without cancellation near 1, and the angle."""
     wide, high = keep("wide", abs(a)), keep("high", abs(b))
     size, rest = keep("size", wide.apply("maximum", high)), keep("rest", wide.apply("minimum", high))
     excess = (size - 1) * (size + 1) + rest * rest
@@ -356,6 +358,7 @@ def _log(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 
 def _log1p(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """log(1 + a + bi), exact for small numbers."""
     base = keep("base", a + 1)
     wide, high = keep("wide", abs(base)), keep("high", abs(b))
     size, rest = keep("size", wide.apply("maximum", high)), keep("rest", wide.apply("minimum", high))
@@ -545,6 +548,7 @@ def _mirrored(hyperbolic: _Formula) -> _Formula:
 
 
 def _cos(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """The cosine, as the hyperbolic one of the turned number; a NaN keeps the zero of its other part."""
     re, im = _cosh(b, a, keep)
     re, im = keep("cosine_real", re), keep("cosine_imag", im)
     return re, (re.test("isnan") & im.equals(0)).choose(re.literal(0.0), -im)

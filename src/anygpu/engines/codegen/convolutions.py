@@ -206,11 +206,13 @@ class _Below(Lowering):
     """Follows a value one node down."""
 
     def __init__(self, program: Program, node: int) -> None:
+        """Finds what a node reads and at which positions, without going further down."""
         super().__init__(program, {}, lambda node: None)
         self._node = node
         self.found: list[tuple[int, Positions]] = []
 
     def value(self, node: int, positions: Positions) -> Value:
+        """Note the node and its positions; only the node itself is computed."""
         if node == self._node:
             return self._compute(node, positions)
         self.found.append((node, positions))

@@ -178,6 +178,7 @@ def cast(value: Expr, source: DType, dtype: DType) -> Expr:
 
 
 def _always_fits(source: DType, dtype: DType) -> bool:
+    """Whether each integer of one type is one of the other."""
     if is_integer(source) and is_integer(dtype) and KIND[source] == KIND[dtype]:
         return int(source.strip("uint")) <= int(dtype.strip("uint"))
     return False

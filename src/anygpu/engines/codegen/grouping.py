@@ -49,6 +49,7 @@ class ReadingLowering(Lowering):
     """Follows a value down to what is stored, and remembers where it was read."""
 
     def __init__(self, program: Program, stored: frozenset[int]) -> None:
+        """Lowers without statements: `at` collects the positions at which stored values are read."""
         super().__init__(program, {}, lambda node: None)
         self.at: dict[int, set[Positions]] = {}
         self._stored = stored
@@ -157,6 +158,7 @@ class _Grouping:
         return not is_heavy(self.program, root)
 
     def _start(self, group: Group, root: int, reads: set[int]) -> None:
+        """Begin a group with a root."""
         group.reads |= reads
         self.home[root] = group
         self.all.append(group)
@@ -211,6 +213,7 @@ class _Grouping:
         self._start(group, root, reads)
 
     def _element_reads(self, root: int, length: int) -> dict[int, set[Positions]]:
+        """Which stored values a row reduction reads at one row and column, and where."""
         reading = ReadingLowering(self.program, self.stored - {root})
         rows = self.program.specs[root].size
         row = variable("row", rows)

@@ -76,6 +76,7 @@ class Index:
     __slots__ = ("_hash", "constant", "high", "low", "terms")
 
     def __init__(self, constant: int, terms: Iterable[tuple[Atom, int]] = ()) -> None:
+        """A constant plus terms; the range follows from those of the atoms."""
         self.constant = constant
         self.terms: tuple[tuple[Atom, int], ...] = tuple(terms)
         self.low = constant + sum(f * (a.low if f > 0 else a.high) for a, f in self.terms)
@@ -104,6 +105,7 @@ class Index:
         return step
 
     def __eq__(self, other: object) -> bool:
+        """Whether both are the same sum, whatever the order of its terms."""
         if not isinstance(other, Index):
             return NotImplemented
         return self.constant == other.constant and frozenset(self.terms) == frozenset(other.terms)
@@ -128,6 +130,7 @@ class Index:
         return self + (-other if isinstance(other, int) else other * -1)
 
     def __mul__(self, number: int) -> Index:
+        """The position times a number."""
         if number == 0:
             return ZERO
         return Index(self.constant * number, ((atom, factor * number) for atom, factor in self.terms))
@@ -192,6 +195,7 @@ class Index:
 
 
 def _mentions(atom: Atom, name: str) -> bool:
+    """Whether an atom depends on a variable."""
     if isinstance(atom, IndexVariable):
         return atom.name == name
     return atom.of.depends_on(name)

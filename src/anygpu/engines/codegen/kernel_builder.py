@@ -267,12 +267,14 @@ class _WholeWGSL(WGSLVectors):
     """Vectors of buffers that are declared in vectors, or nothing."""
 
     def load(self, buffer: Buffer, index: Index) -> str | None:
+        """A load of four neighbours. Raises `NotVectorisable` where they cannot be had together."""
         text = super().load(buffer, index)
         if text is None:
             raise NotVectorisable
         return text
 
     def store(self, buffer: Buffer, index: Index, value: str) -> list[str] | None:
+        """A store of four neighbours. Raises `NotVectorisable` where they cannot be stored together."""
         lines = super().store(buffer, index, value)
         if lines is None:
             raise NotVectorisable
@@ -302,6 +304,7 @@ class VectorAccessor:
 
     @property
     def possible(self) -> bool:
+        """Whether vectors of this width fit the length along their axis."""
         length = self.lengths[self.along]
         if isinstance(self.printer, WGSLPrinter):
             return self.width == WGSLVectors.width and length % self.width == 0 and length > 0

@@ -107,6 +107,7 @@ class Scope:
     """A block of statements, the variables that it introduces, and the values that have been named in it."""
 
     def __init__(self, variables: Sequence[str] = ()) -> None:
+        """The statements of one loop's body, and the values that are known inside of it."""
         self.variables = set(variables)
         self.statements: list[Statement] = []
         self.known: dict[tuple[int, Positions], Value] = {}
@@ -154,6 +155,7 @@ class Lowering:
         self.scopes[-1].statements.append(statement)
 
     def unique(self, hint: str) -> str:
+        """A name like the hint that nothing else has."""
         count = self._taken.get(hint, 0)
         self._taken[hint] = count + 1
         return hint if count == 0 else self.unique(f"{hint}_{count + 1}")
@@ -224,11 +226,7 @@ class Lowering:
         return result
 
     def _compute(self, node: int, positions: Positions) -> Value:
-        """The value by the node's own rule.
-
-        Views are other positions, elementwise functions are expressions, and sums are loops. Raises `NotInKernel` for
-        operations that need kernels of their own.
-        """
+        """The value by the node's own rule. Raises `NotInKernel` for operations that need kernels of their own."""
         op, inputs = self.program.nodes[node]
         spec = self.program.specs[node]
         if node in self.stored:
@@ -349,6 +347,7 @@ class Lowering:
         return name
 
     def _refuse_negative(self, node: int, exponent: Expr) -> None:
+        """Report a negative exponent, where it can occur."""
         rule = self.rule_of(node)
         if rule is not None:
             negative = Apply("less", (exponent, Literal(0, exponent.type)), "bool")
@@ -557,6 +556,7 @@ class Lowering:
     def factors(
         self, op: Contract, inputs: tuple[int, ...], positions: Positions, inner: Positions
     ) -> tuple[Value, Value]:
+        """Both factors of one term of a contraction."""
         left, right = contract_positions(op, self._shape(inputs[0]), self._shape(inputs[1]), positions, inner)
         return self.value(inputs[0], left), self.value(inputs[1], right)
 
@@ -597,6 +597,7 @@ def is_outside(wanted: Expr, length: int) -> Expr:
 
 
 def _all_of(tests: Sequence[Expr]) -> Expr | None:
+    """The conjunction of tests; `None` for none."""
     result: Expr | None = None
     for test in tests:
         result = test if result is None else Apply("bitwise_and", (result, test), "bool")

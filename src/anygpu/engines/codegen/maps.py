@@ -270,6 +270,7 @@ class Turned(NamedTuple):
 
     @property
     def blocks(self) -> int:
+        """The number of blocks in all."""
         size = 1
         for length in self.shape:
             size *= length
@@ -291,6 +292,7 @@ class Turned(NamedTuple):
         return flat([positions[axis] for axis in range(last + 1)], self.shape)
 
     def loops(self, body: Sequence[Statement]) -> Loop:
+        """The loops over a block: steps, rows and columns."""
         zero = Literal(0, "i32")
         part = Loop("part", zero, self.width, 1, tuple(body), vector=self.width)
         turn = Loop("turn", zero, self.width, 1, (part,), vector=self.width)

@@ -357,6 +357,7 @@ def matrix_sizes(op: Contract, left: Sequence[int], right: Sequence[int]) -> tup
 
 
 def _inner_length(program: Program, position: int) -> int:
+    """How many elements a reduction or contraction adds for each of its results."""
     op, inputs = program.nodes[position]
     shape = program.specs[inputs[0]].shape
     axes = op.axes if isinstance(op, Reduce) else op.left if isinstance(op, Contract) else ()

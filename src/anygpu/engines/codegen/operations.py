@@ -192,11 +192,7 @@ _OF_TRUTH = {"add": "maximum", "multiply": "minimum"}
 
 
 def _scatter(builder: KernelBuilder, node: int, op: Scatter, distinct: bool) -> tuple[Stages, Ends]:
-    """The stages of a scatter, and the functions at its ends.
-
-    These load the array, the indices and the updates, store the result, and report indices out of range. The array is
-    seen as batches of rows with an axis in the middle; maxima of bools are "or", and minima "and".
-    """
+    """The stages of a scatter, and the functions at its ends. For bools maxima are "or", and minima "and"."""
     program = builder.program
     array, indices, updates = program.nodes[node].inputs
     shape, index_spec = program.specs[array].shape, program.specs[indices]

@@ -138,6 +138,7 @@ class _Accessors:
         self.in_vectors: set[str] = set()
 
     def a(self, lowering: Lowering, at: Mapping[str, Index]) -> Value:
+        """The left operand at a batch, a row m and a depth k."""
         found = self.found
         rows = unflat(at["m"], found.rows)
         positions = (*unflat(at["batch"], found.batch), *rows, *(Index(0) for _ in found.columns))
@@ -145,6 +146,7 @@ class _Accessors:
         return lowering.value(found.inputs[0], left)
 
     def b(self, lowering: Lowering, at: Mapping[str, Index]) -> Value:
+        """The right operand at a batch, a depth k and a column n."""
         found = self.found
         columns = unflat(at["n"], found.columns)
         positions = (*unflat(at["batch"], found.batch), *(Index(0) for _ in found.rows), *columns)

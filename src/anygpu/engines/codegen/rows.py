@@ -185,12 +185,14 @@ def stretch_of(rows: int, lanes: int, shape: GroupShape) -> int:
 
 
 def _renamed(statement: Statement) -> Statement:
+    """The statement with `block` in place of its name."""
     if isinstance(statement, Let):
         return Let("block", statement.value)
     return leave_beyond("block", _limit_of(statement))
 
 
 def _limit_of(statement: Statement) -> int:
+    """The number beyond which a statement leaves the kernel."""
     if isinstance(statement, If) and isinstance(statement.condition, Apply):
         limit = statement.condition.args[1]
         if isinstance(limit, Literal):
@@ -292,6 +294,7 @@ def lane_loop(
 
 
 def fold(lowering: Lowering, node: int, fn: ReduceFunction, dtype: DType, state: tuple[Name, ...], lanes: int) -> Fold:
+    """The statement that combines the states of all lanes into one."""
     others = tuple(Name(lowering.unique(f"other_{each.name}"), each.type) for each in state)
     with lowering.inside() as scope:
         values = reductions.combined(fn, dtype, state, others, lowering._namer(node))

@@ -261,6 +261,7 @@ class _Scheduler:
                     self._add_check(position, msgspec.structs.replace(check, number=len(self.checks)))
 
     def _may_be_a_negative_power(self, position: int) -> bool:
+        """Whether a node raises signed integers to exponents that may be negative."""
         op, inputs = self.program.nodes[position]
         if not isinstance(op, Binary) or op.fn != "power":
             return False
@@ -370,6 +371,7 @@ class _Scheduler:
             )
 
     def _pick(self, name: str, candidates: Sequence[msgspec.Struct], kind: type[TunedSizes]) -> TunedSizes:
+        """The sizes that tuning chose for a kernel, or the first candidate."""
         picked = self.chosen.get(name, candidates[0])
         if not isinstance(picked, kind):
             raise TypeError(f"{name} takes a {kind.__name__}, not {picked!r}")
@@ -452,6 +454,7 @@ def _last_axis(shape: Sequence[int]) -> int:
 
 
 def map_shape(target: Target) -> GroupShape:
+    """The likely best group shape of a map."""
     if target.scalar_invocations:
         return GroupShape(group=64, elements=4 * target.vector_width, vector=target.vector_width)
     return GroupShape(group=min(128, target.group_limit), elements=16 if target.emulated else 4, vector=4)

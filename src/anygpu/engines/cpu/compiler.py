@@ -111,6 +111,7 @@ class CompileChild:
     """The compiling process. One request at a time; any thread may ask."""
 
     def __init__(self) -> None:
+        """The child is started when it is first asked."""
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
@@ -237,6 +238,7 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes | None:
 
 
 def _close_streams(process: subprocess.Popen[bytes]) -> None:
+    """Close the child's streams."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             # What could not be written is lost with the child.

@@ -275,6 +275,7 @@ class CpuEngine(HostArrays):
         self._executables: ProgramCache[CpuExecutable] = ProgramCache()
 
     def discover(self) -> list[Device | Unavailable]:
+        """The processor, or why nothing can be compiled for it."""
         try:
             llvm = host_processor().llvm
         except (CannotCompile, MissingExtra) as error:
@@ -308,6 +309,7 @@ class CpuEngine(HostArrays):
         return lacks
 
     def compile(self, program: Program, device: Device) -> NativeExecutable:
+        """Native code of a program; NumPy itself for programs that only move values. Raises `CannotCompile`."""
         if all(node.op.is_view or isinstance(node.op, Input) for node in program.nodes):
             # NumPy shows the same memory in another way, where native code would copy it.
             return partial(lowering.run, program)
@@ -327,6 +329,7 @@ class CpuEngine(HostArrays):
         return self._executables.get(program.key, lambda: _compiled(program))
 
     def listing(self, program: Program) -> str:
+        """The nests of a program as text."""
         from anygpu.engines.codegen.nests.inspection import to_text
         from anygpu.engines.codegen.nests.schedule import nests
 
@@ -341,6 +344,7 @@ class CpuEngine(HostArrays):
 
 
 def _compiled(program: Program) -> CpuExecutable | CannotCompile:
+    """The executable, or the error that it cannot be compiled, to be kept."""
     try:
         return executable(program)
     except CannotCompile as error:

@@ -187,6 +187,7 @@ def _sources() -> str:
 
 @cache
 def _kept(folder: str) -> DiskCache:
+    """The images on disk for this version, compiler and layout of NumPy's objects."""
     numpy_abi = np._core._multiarray_umath._get_ndarray_c_version()  # type: ignore[attr-defined]
     compiler = (mark_of_llvmlite(), compile_child.PASSES, compile_child.FORMAT)
     stamp = msgspec.json.encode((__version__, compiler, numpy_abi, object.__basicsize__))
@@ -207,6 +208,8 @@ class Code(Protocol):
 
 
 class _Header(msgspec.Struct):
+    """The first line of an image: offsets of its exports, and of the addresses that are to be filled in."""
+
     exports: dict[str, int]
     imports: list[tuple[int, str]]
     relative: list[tuple[int, int]]

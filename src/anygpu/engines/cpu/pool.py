@@ -324,6 +324,7 @@ class RecycledMemory:
 
 
 def _memory_total() -> int:
+    """Bytes of the machine's memory; a gigabyte where that is not known."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):

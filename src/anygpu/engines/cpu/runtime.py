@@ -268,6 +268,7 @@ def _makes_arrays(address: int) -> bool:
 
 
 def _function_table() -> int:
+    """The address of NumPy's table of C functions."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table: int = pointer(np._core._multiarray_umath._ARRAY_API, None)  # type: ignore[attr-defined]
@@ -432,6 +433,7 @@ class NativeRuntime:
         return function(*given)
 
     def _forget_threads(self) -> None:
+        """In a forked child: the parent's threads are not here."""
         self._lock = threading.Lock()
         self.pool.forget_threads()
         self.host_steps.forget_threads()

@@ -81,6 +81,7 @@ def complex_divide(x: Array, y: Array) -> Array:
 
 
 def _complex_reciprocal(x: Array) -> Array:
+    """1 / x by Smith's method, without overflow on the way."""
     real, imaginary = x.real, x.imag
     wide = jnp.abs(imaginary) <= jnp.abs(real)
     ratio = jnp.where(wide, imaginary / real, real / imaginary)
@@ -89,6 +90,7 @@ def _complex_reciprocal(x: Array) -> Array:
 
 
 def _complex_exp(x: Array) -> Array:
+    """The complex exponential with NumPy's results for infinities and NaN."""
     beyond, zero = ~jnp.isfinite(x.imag), jnp.zeros_like(x.real)
     found = jnp.where(beyond & jnp.isposinf(x.real), lax.complex(x.real, zero + jnp.nan), jnp.exp(x))
     found = jnp.where(beyond & jnp.isneginf(x.real), lax.complex(zero, jnp.copysign(zero, x.imag)), found)
@@ -101,6 +103,7 @@ def _complex_exp2(x: Array) -> Array:
 
 
 def _complex_expm1(x: Array) -> Array:
+    """exp(x) - 1 without cancellation near 0."""
     half = jnp.sin(x.imag / 2)
     real = jnp.expm1(x.real) * jnp.cos(x.imag) - 2 * half * half
     return lax.complex(real, jnp.exp(x.real) * jnp.sin(x.imag))
@@ -173,6 +176,7 @@ _ABOUT_BITS = ("signbit", "isnan", "isinf", "isfinite", "nextafter", "copysign",
 
 @LOWER.rule(Unary)
 def unary(op: Unary, site: JaxSite, x: Array) -> Array:
+    """A function of one operand; half precision is computed in float32."""
     dtype = site.dtype
     if dtype in _HALF and op.fn not in _ABOUT_BITS:
         return _unary(op, "float32", x.astype(np.float32)).astype(jnp.dtype(site.result.dtype))
@@ -247,6 +251,7 @@ def _split(x: Array) -> tuple[Array, Array]:
 
 @LOWER.rule(Binary)
 def binary(op: Binary, site: JaxSite, x: Array, y: Array) -> Array:
+    """A function of two operands; half precision is computed in float32."""
     if site.dtype in _HALF and op.fn not in _ABOUT_BITS:
         wide = _binary(op, "float32", site, x.astype(np.float32), y.astype(np.float32))
         return wide.astype(jnp.dtype(site.result.dtype))

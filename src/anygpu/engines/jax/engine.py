@@ -211,6 +211,7 @@ class JaxEngine:
     name: ClassVar[str] = "jax"
 
     def __init__(self) -> None:
+        """Devices are known after `discover`."""
         self._found: dict[str, Any] = {}
         self._executables: ProgramCache[JaxExecutable] = ProgramCache()
         self._lacks: LRUCache[list[Lack]] = LRUCache()
@@ -265,6 +266,7 @@ class JaxEngine:
         return self._executables.get((program.key, device.id), compiled)
 
     def upload(self, values: HostArray, device: Device) -> jax.Array:
+        """A copy of the values on the device or, for types that it lacks, on the host."""
         # jax may keep the memory that it is given, so it gets a copy of its own.
         copy = np.array(values, values.dtype.newbyteorder("="), order="C")
         with jax.enable_x64(True):
@@ -312,6 +314,7 @@ class JaxEngine:
             return jax.device_put(adopted, home if same else Format(in_order, home))
 
     def synchronize(self, device: Device) -> None:
+        """Wait until all arrays on the device are computed."""
         place = self._found[device.id]
         for array in jax.live_arrays(place.platform):
             if not array.is_deleted() and place in array.devices():
@@ -328,6 +331,7 @@ class JaxEngine:
         return Memory(total=total, free=total - int(statistics.get("bytes_in_use", 0)))
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
+        """Our error for memory that ran out; `None` for others."""
         if isinstance(error, jax.errors.JaxRuntimeError) and str(error).startswith(_STATUS_OUT_OF_MEMORY):
             return OutOfMemory(device.id)
         if isinstance(error, MemoryError):
@@ -335,12 +339,14 @@ class JaxEngine:
         return None
 
     def close(self) -> None:
+        """Forget executables and devices; jax itself cannot be closed."""
         self._executables.clear()
         self._lacks.clear()
         self._found.clear()
 
 
 def _devices_on(platform: str) -> list[Any]:
+    """The devices of a platform, none where jax does not have it."""
     try:
         return list(jax.devices(platform))
     except RuntimeError:

@@ -25,6 +25,7 @@ def constant(op: p.Constant, site: JaxSite) -> Array:
 
 @LOWER.rule(p.Iota)
 def iota(op: p.Iota, site: JaxSite) -> Array:
+    """The numbers from 0 on."""
     if KIND[op.dtype] == "complex":
         return lax.iota(np.int64, op.length).astype(jnp.dtype(op.dtype))
     return lax.iota(jnp.dtype(op.dtype), op.length)
@@ -158,6 +159,7 @@ def _running_sum(x: Array, axis: int) -> Array:
 
 @LOWER.rule(p.Sort)
 def sort(op: p.Sort, site: JaxSite, x: Array) -> Array:
+    """Sorted along an axis; complex numbers by real part first, as NumPy does."""
     if KIND[site.dtype] == "complex":
         return jnp.take_along_axis(x, argsort(p.Argsort(op.axis), site, x), op.axis, mode="promise_in_bounds")
     return jnp.sort(x, axis=op.axis, stable=True)
@@ -176,6 +178,7 @@ def argsort(op: p.Argsort, site: JaxSite, x: Array) -> Array:
 
 @LOWER.rule(p.Search)
 def search(op: p.Search, site: JaxSite, line: Array, values: Array) -> Array:
+    """Positions in a sorted line."""
     if line.size == 0:
         return jnp.zeros(values.shape, np.int64)
     return jnp.searchsorted(line, values, side=op.side).astype(np.int64)
@@ -240,6 +243,7 @@ def _holds(dtype: Any, number: int) -> bool:
 
 @LOWER.rule(p.Gather)
 def gather(op: p.Gather, site: JaxSite, x: Array, indices: Array) -> Array:
+    """Elements along an axis by index, which is checked unless it is known to be right."""
     index, mode = _judge_indices(site, op.axis, indices)
     if site.result.size == 0:
         return jnp.zeros(site.result.shape, x.dtype)
@@ -324,6 +328,7 @@ def _last_wins(index: Array, updates: Array, length: int, op: p.Scatter) -> Arra
 
 @LOWER.rule(p.Fourier)
 def fourier(op: p.Fourier, site: JaxSite, x: Array) -> Array:
+    """A transform; half precision is computed in float32, and nothing at all gives zeros."""
     if site.result.size == 0:
         return jnp.zeros(site.result.shape, jnp.dtype(site.result.dtype))
     if x.dtype in (np.float16, jnp.bfloat16):

@@ -92,6 +92,7 @@ class Limit:
             raise OverBudget(self._device, requested, self._budget)
 
     def _count(self, change: int) -> int:
+        """The bytes that are used after a change; call it with the lock held."""
         while self._returned:
             self._used -= self._returned.popleft()
         self._used += change

@@ -37,6 +37,7 @@ class Timeline:
     """A fence for a device that can only be waited for: its engine reports submissions and completions."""
 
     def __init__(self, synchronize: Callable[[], object]) -> None:
+        """A count of submissions, and of those that are known to be complete after `synchronize`."""
         self._synchronize = synchronize
         self.submitted = 0
         self.completed = 0
@@ -51,6 +52,7 @@ class Timeline:
         self.completed = max(self.completed, self.submitted if number is None else number)
 
     def wait(self) -> None:
+        """Wait until all that was submitted so far is complete."""
         number = self.submitted
         self._synchronize()
         self.finish(number)
@@ -117,6 +119,7 @@ class Fenced:
         return block
 
     def release(self, block: Block) -> None:
+        """Hold a block until the device has passed this moment. Raises for blocks that are not from here."""
         if self._live.pop(block, None) is None:
             raise not_ours(block, self)
         self._returned.append((self._fence.submitted, block))
@@ -141,11 +144,13 @@ class Fenced:
     # The caller of everything below must hold the lock.
 
     def _hold(self) -> None:
+        """Take released blocks in, and ask the fence where there are many."""
         self._take_in()
         if self._held_bytes >= self._batch_bytes or len(self._held) >= self._batch_blocks:
             self._let_go()
 
     def _take_in(self) -> None:
+        """Move released blocks to those that are held, and count their bytes."""
         while self._returned:
             held = self._returned.popleft()
             self._held.append(held)
@@ -293,6 +298,7 @@ class Pool:
         return block
 
     def release(self, block: Block) -> None:
+        """Put a block on its shelf. Raises for blocks that are not from here."""
         size = self._live.pop(block, None)
         if size is None:
             raise not_ours(block, self)

@@ -37,6 +37,7 @@ class Block:
     number: int
 
     def __init__(self, handle: Any, nbytes: int) -> None:
+        """A piece of memory: the driver's handle, its bytes, and a number that no other block has."""
         self.handle = handle
         self.nbytes = nbytes
         self.number = next(_numbers)
@@ -193,6 +194,10 @@ class DeviceMemory:
         return block
 
     def release(self, block: Block) -> None:
+        """Give a block back to the driver, now or as soon as its guard is free.
+
+        Raises for blocks that are not from here.
+        """
         if self._live.pop(block, None) is None:
             raise not_ours(block, self)
         self._returned.append(block)

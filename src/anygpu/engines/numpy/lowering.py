@@ -176,6 +176,7 @@ def _unary(op: p.Unary, x: HostArray) -> HostArray:
 
 
 def _cast(op: p.Cast, x: HostArray) -> HostArray:
+    """The array in another type; of complex numbers the real part."""
     if x.dtype.kind == "c" and KIND[op.dtype] not in ("complex", "bool"):
         x = x.real
     return x.astype(op.dtype)
@@ -196,6 +197,7 @@ def _binary(op: p.Binary, x: HostArray, y: HostArray) -> HostArray:
 
 
 def _reduce(op: p.Reduce, x: HostArray) -> HostArray:
+    """A reduction by NumPy; totals stay in their type."""
     if op.fn in ("argmax", "argmin"):
         return getattr(np, op.fn)(x, axis=op.axes[0])  # type: ignore[no-any-return]
     if op.fn in ("sum", "prod"):
@@ -273,6 +275,7 @@ def _blocks(op: p.Gather | p.Scatter, x: HostArray, indices: HostArray) -> tuple
 
 
 def _check_indices(indices: HostArray, length: int) -> None:
+    """Raise `IndexError` for an index out of range."""
     if indices.size and not (indices.min() >= 0 and indices.max() < length):
         worst = indices.max() if indices.max() >= length else indices.min()
         raise IndexError(f"index {worst} is out of bounds for an axis with size {length}.")
@@ -293,6 +296,7 @@ def _scatter(op: p.Scatter, x: HostArray, indices: HostArray, updates: HostArray
 
 
 def _fourier(op: p.Fourier, x: HostArray) -> HostArray:
+    """A transform by NumPy, in the precision of the input: NumPy computes some of them in float64."""
     transform = getattr(np.fft, op.fn)(x, n=op.length, axis=op.axis)
     wanted = REAL_PART.get(x.dtype.name) if op.fn == "irfft" else None  # type: ignore[call-overload]
     if wanted is None:
@@ -395,6 +399,8 @@ class NumpyEngine(HostArrays):
         return [self._processor("NumPy " + np.__version__)]
 
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        """The processor after a computation in each type."""
+
         def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
             return np.asarray(values * values + np.asarray(3, dtype) * values)
 

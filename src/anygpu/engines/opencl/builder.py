@@ -112,6 +112,7 @@ def _by_pattern(name: str, floats: tuple[str, ...], every: tuple[str, ...]) -> I
 
 
 def _same(name: str, types: Iterable[str], arguments: int, widths: tuple[str, ...]) -> Iterator[str]:
+    """The overloads of a function whose arguments and result are of one type."""
     for type_ in types:
         for width in widths:
             yield f"{type_}{width} {_PURE} {name}({', '.join([type_ + width] * arguments)});"
@@ -126,12 +127,14 @@ def _with_scalars(name: str, types: Iterable[str], arguments: int, widths: tuple
 
 
 def _float_tests(name: str, floats: Iterable[str], widths: tuple[str, ...]) -> Iterator[str]:
+    """The overloads of tests such as `isnan`: an int for numbers, a mask for vectors."""
     for type_ in floats:
         yield f"int {_PURE} {name}({type_});"
         yield from (f"{_signed_of(type_)}{w} {_PURE} {name}({type_}{w});" for w in widths[1:])
 
 
 def _selections(types: Iterable[str], widths: tuple[str, ...]) -> Iterator[str]:
+    """The overloads of `select`, by signed and unsigned masks."""
     for type_ in types:
         chooser = _signed_of(type_)
         for width in widths:
@@ -202,6 +205,7 @@ class KernelFunction:
     __slots__ = ("__weakref__", "bound", "kernel", "numbers", "program")
 
     def __init__(self, program: Any, kernel: Any, buffers: int, numbers: int) -> None:
+        """A compiled function, and the arguments that it is bound to at the moment."""
         self.program = program
         self.kernel = kernel
         #: The number of the part (see `Part`) at each buffer, 0 for none, and the values of the numbers.
@@ -382,6 +386,7 @@ class Builder:
         return program
 
     def _compiled(self, text: str, options: list[str]) -> Any:
+        """Build a text with these options; warnings of the compiler are dropped."""
         with warnings.catch_warnings():
             # A compiler may print warnings about a text that it takes, which the user cannot act on.
             warnings.simplefilter("ignore", cl.CompilerWarning)
@@ -412,6 +417,7 @@ class Builder:
 
 
 def floating_types(device: Any) -> tuple[str, ...]:
+    """The floating-point types that a device computes with."""
     extensions = device.extensions.split()
     double = "cl_khr_fp64" in extensions or device.double_fp_config
     return ("float", *(["double"] if double else []), *(["half"] if "cl_khr_fp16" in extensions else []))

@@ -169,6 +169,7 @@ def describe(device_id: str, device: Any) -> Device:
 
 
 def _form_and_kind(device: Any) -> tuple[DeviceForm, DeviceKind]:
+    """Whether a device is software, integrated or a card, and of which kind."""
     if device.type & cl.device_type.CPU:
         return "software", "cpu"
     if device.type & cl.device_type.GPU:
@@ -211,6 +212,7 @@ def _identity(device: Any) -> tuple[str | None, str | None]:
 
 
 def _capability(device: Any) -> str | None:
+    """The compute capability of an NVIDIA card; `None` for others."""
     if "cl_nv_device_attribute_query" in device.extensions.split():
         return f"{device.compute_capability_major_nv}.{device.compute_capability_minor_nv}"
     return None
@@ -346,6 +348,7 @@ def _queue_properties(device: Any) -> int:
 
 
 def _sharing(device: Any, context: Any, queue: Any, alignment: int) -> HostSharing:
+    """How a device shares memory with the host: not at all, by mapping, or in place."""
     if not device.host_unified_memory:
         return "staged"
     if device.type & cl.device_type.CPU and memory.works_in_place(context, queue, alignment):

@@ -162,6 +162,7 @@ class OpenCLDriver:
         return self.read_many([extent])[0]
 
     def read_many(self, extents: Sequence[Extent]) -> list[Bytes]:
+        """The bytes of extents, each in an array of its own."""
         targets = [np.empty(extent.nbytes, np.uint8) for extent in extents]
         self.read_into(extents, targets)
         return targets
@@ -297,6 +298,7 @@ class OpenCLDriver:
         return sum(known) if len(known) == len(seconds) else None
 
     def synchronize(self) -> None:
+        """Wait until all that was submitted is done."""
         self._require_open()
         self._submissions.wait_for_all()
         self._queue.finish()
@@ -324,6 +326,7 @@ class OpenCLDriver:
         return _waiting_for(event) if event is not None else None
 
     def write_apart(self, extent: Extent, data: Bytes) -> None:
+        """Copy bytes to the device on a queue of their own; returns when they are there."""
         memory, _ = self._transfers()
         memory.write(extent, data)
         memory.finish()
@@ -335,11 +338,13 @@ class OpenCLDriver:
         memory.read(extent, target)
 
     def _transfers(self) -> tuple[BlockMemory, BlockMemory]:
+        """The memories with queues of their own, there and back. Raises `DeviceLost` after closing."""
         if self._apart is None:
             raise DeviceLost("the OpenCL device", detail="it was closed")
         return self._apart
 
     def live(self) -> OpenCLObjects:
+        """The objects that are held at this moment."""
         blocks = list(self._blocks)
         functions = 0 if self._closed else len(self._builder)
         return OpenCLObjects(len(blocks), sum(block.nbytes for block in blocks), functions)
@@ -441,6 +446,7 @@ def _bind(function: KernelFunction, bound: list[int], buffers: list[Any], number
 
 
 def _set_number(function: Any, index: int, value: int) -> None:
+    """Set one number of a function's arguments. If that fails, the argument counts as unknown."""
     function.numbers[index] = None
     # Not `set_arg`: it tries one type after the other, which costs 12 µs against 0.1.
     function.kernel._set_arg_buf(len(function.bound) + index, value.to_bytes(4, "little"))

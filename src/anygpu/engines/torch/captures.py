@@ -57,11 +57,13 @@ class Rebound:
     """A function on copies of the modules that it reaches, which share their tensors."""
 
     def __init__(self, function: Callable[..., Any], copies: list[torch.nn.Module]) -> None:
+        """The function over copies of its modules, whose state is remembered."""
         self._function = function
         self._modules = copies
         self._before = self._state()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Call it. Raises `NotProved` where the modules have changed by that."""
         value = self._function(*arguments, **keywords)
         if self._state() != self._before:
             raise NotProved("it changes attributes or buffers of the module")
@@ -125,6 +127,7 @@ def modules_of(function: Any) -> list[torch.nn.Module]:
 
 
 def rebound(function: Any, found: Captured) -> Rebound:
+    """The function with copies of all that it reaches but tensors."""
     memo: dict[int, Any] = {id(each): each for each in found.tensors}
     made = _copied(function, memo, {}, 0)
     return Rebound(made, [memo.get(id(each), each) for each in found.modules])
@@ -274,6 +277,7 @@ def _holds_modules(value: Any) -> bool:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object and those inside of it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, types.CodeType):

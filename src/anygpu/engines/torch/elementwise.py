@@ -364,6 +364,7 @@ def _power(site: Site) -> Step:
 
 
 def _power_signed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A power of signed integers. Raises `ValueError` for negative exponents, as NumPy does."""
     if (y < 0).any():
         raise ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
     return torch.pow(x, y)

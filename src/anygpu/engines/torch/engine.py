@@ -213,6 +213,7 @@ class TorchEngine:
         return tensor.to(lowering.home(_NAMES[tensor.dtype], torch.device(_place(device))))
 
     def download(self, buffer: torch.Tensor) -> HostArray:
+        """The values as an array on the host."""
         if buffer.dtype == torch.bfloat16:
             return np.asarray(buffer.detach().cpu().view(torch.int16).numpy().view(numpy_dtype("bfloat16")))
         return np.asarray(buffer.detach().cpu().numpy())
@@ -246,6 +247,7 @@ class TorchEngine:
         return tensor.to(lowering.home(_NAMES[tensor.dtype], torch.device(_place(device))))
 
     def synchronize(self, device: Device) -> None:
+        """Wait until the device has done all that was submitted."""
         place = torch.device(_place(device))
         if place.type == "mps":
             torch.mps.synchronize()
@@ -354,6 +356,7 @@ def _describe_cuda(index: int) -> Device:
 
 
 def _pci_address(facts: Any) -> str | None:
+    """The PCI address of a card; `None` where torch does not tell."""
     try:
         return normal_pci(f"{facts.pci_domain_id:x}:{facts.pci_bus_id:x}:{facts.pci_device_id:x}.0")
     except AttributeError:

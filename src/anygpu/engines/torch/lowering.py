@@ -63,6 +63,7 @@ class TorchExecutable:
 
 
 def compile_program(program: Program, place: torch.device, device: Device) -> TorchExecutable:
+    """The program as calls of torch on a device."""
     program = with_references(program, None)
     slots: list[Any] = [None] * len(program.nodes)
     outputs: list[int] = []
@@ -146,6 +147,7 @@ def _part(part: int) -> Step:
 
 
 def constant(op: Constant, place: torch.device) -> torch.Tensor:
+    """A constant as a tensor, in the type that holds it."""
     if not op.data:
         return torch.empty(op.shape, dtype=HELD[op.dtype], device=place)
     return torch.frombuffer(bytearray(op.data), dtype=HELD[op.dtype]).reshape(op.shape).to(place)

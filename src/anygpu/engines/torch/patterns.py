@@ -43,6 +43,8 @@ class LayerNorm(NamedTuple):
 
 
 class Gelu(NamedTuple):
+    """The activation gelu, in one of torch's two forms."""
+
     x: int
     #: As torch has it.
     approximate: Literal["none", "tanh"]
@@ -311,6 +313,7 @@ def _gelu(reader: _Reader, node: int) -> Gelu | None:
 
 
 def _is_scaled(reader: _Reader, node: int, x: int, scale: float) -> bool:
+    """Whether a node is x times a constant, or divided by its inverse."""
     pair = reader.binary(node, "divide")
     if pair is not None:
         return pair[0] == x and reader.is_number(pair[1], 1 / scale)
@@ -380,6 +383,7 @@ def _torch_turned_linear(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tens
 
 
 def _torch_layer_norm(pattern: LayerNorm) -> Step:
+    """torch's call of a layer norm with the weights that it has."""
     normalise = torch.nn.functional.layer_norm
     shape, eps = list(pattern.shape), pattern.eps
     if pattern.weight is None and pattern.bias is not None:

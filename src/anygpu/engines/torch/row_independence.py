@@ -85,6 +85,7 @@ class _RowCount(int):
     """A number of rows, or a multiple. It may become a size, and Python cannot take a way by it."""
 
     def __new__(cls, value: int, each: int = 1) -> _RowCount:
+        """A number of elements that is `each` times the number of rows."""
         made = super().__new__(cls, value)
         made.each = each
         return made
@@ -95,6 +96,7 @@ class _RowCount(int):
         raise NotProved("it computes with the number of rows, or branches on it")
 
     def __eq__(self, other: object) -> bool:
+        """Whether both are the same for every number of rows; a comparison with a plain number is refused."""
         if isinstance(other, _RowCount):
             return self.each == other.each
         # Torch's own checks of shapes compare with -1.
@@ -104,6 +106,7 @@ class _RowCount(int):
         return not self == other
 
     def __mul__(self, other: int) -> Any:
+        """So many times as many; rows times rows are refused."""
         return (
             self._refuse() if isinstance(other, _RowCount) else _RowCount(int.__mul__(self, other), self.each * other)
         )
@@ -111,6 +114,7 @@ class _RowCount(int):
     __rmul__ = __mul__
 
     def __floordiv__(self, other: int) -> Any:
+        """A part of them; refused where that does not divide evenly for every number of rows."""
         if isinstance(other, _RowCount) or self.each % other:
             self._refuse()
         return _RowCount(int.__floordiv__(self, other), self.each // other)
@@ -129,6 +133,7 @@ class _RowTensor(torch.Tensor):  # type: ignore[misc, no-any-unimported, unused-
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor, rows: RowAxis | None) -> _RowTensor:
+        """A tensor that stands for `inner`, with its rows along an axis or without any."""
         made: _RowTensor = torch.Tensor._make_wrapper_subclass(
             cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, device=inner.device, layout=inner.layout
         )
@@ -234,6 +239,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
         return _RowTensor(made, RowAxis(0))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator under the rules; the first refusal is kept, even if the function catches it."""
         try:
             return self._operation(func, args, kwargs or {})
         except NotProved as refused:
@@ -300,6 +306,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
         return made if isinstance(result, list) else tuple(made)
 
     def _operand(self, tensor: torch.Tensor) -> Operand:
+        """A tensor as rules see it, with its rows."""
         if isinstance(tensor, _RowTensor):
             if getattr(tensor, "rows", None) is None:
                 raise NotProved("it uses what an operator keeps for a backward pass")
@@ -404,6 +411,7 @@ def _require_same_alone(trace: _Trace, alone: Sequence[Any]) -> None:
 
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether constants are the same, NaN included."""
     return len(one) == len(other) and all(
         type(a) is type(b) and (a == b or (a != a and b != b)) for a, b in zip(one, other, strict=True)
     )

@@ -102,6 +102,7 @@ def rule(*names: str, sizes: Iterable[str] = ()) -> Callable[[Rule], Rule]:
 
 
 def _operands(values: Iterable[Any]) -> Iterable[Operand]:
+    """The operands among arguments, in lists too."""
     for each in values:
         if isinstance(each, Operand):
             yield each
@@ -143,6 +144,7 @@ _ELEMENTWISE = (
 
 @rule(*TRANSCENDENTAL, *_ELEMENTWISE.split(), sizes=("memory_format", "device", "layout", "pin_memory"))
 def _elementwise(operation: Operation) -> Where | list[Where]:
+    """Rows after an elementwise operation, where all operands have them at the same place."""
     if isinstance(operation.result, torch.Tensor):
         return _aligned(operation, operation.operands(), operation.result)
     return [_aligned(operation, operation.operands(), each) for each in operation.result]
@@ -221,6 +223,7 @@ def _expanded(operation: Operation) -> Where:
 
 @rule("repeat")
 def _repeated(operation: Operation) -> Where:
+    """Rows after repeats of other axes."""
     where = operation.only()
     axis = where.axis + operation.result.dim() - operation.given["self"].value.dim()
     if operation.given["repeats"][axis] != 1:
@@ -230,6 +233,7 @@ def _repeated(operation: Operation) -> Where:
 
 @rule("permute")
 def _permuted(operation: Operation) -> Where:
+    """Rows after a permutation."""
     where = operation.only()
     dims = [_axis(each, operation.result.dim()) for each in operation.given["dims"]]
     return where.at(dims.index(where.axis))
@@ -237,6 +241,7 @@ def _permuted(operation: Operation) -> Where:
 
 @rule("transpose", "t")
 def _transposed(operation: Operation) -> Where:
+    """Rows after two axes are exchanged."""
     where, dimensions = operation.only(), operation.result.dim()
     one, other = (_axis(operation.given.get(name, default), dimensions) for name, default in (("dim0", 0), ("dim1", 1)))
     swapped = {one: other, other: one}
@@ -245,6 +250,7 @@ def _transposed(operation: Operation) -> Where:
 
 @rule("unsqueeze")
 def _unsqueezed(operation: Operation) -> Where:
+    """Rows after a new axis."""
     where = operation.only()
     axis = _axis(operation.given["dim"], operation.result.dim())
     return where.at(where.axis + (axis <= where.axis))
@@ -288,6 +294,7 @@ def _selected(operation: Operation) -> Where | list[Where]:
 
 @rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk", "unsafe_chunk")
 def _split(operation: Operation) -> list[Where]:
+    """Rows after a split of another axis."""
     where = operation.only()
     if _axis(operation.given.get("dim", 0), operation.given["self"].value.dim()) == where.axis:
         raise operation.refuse("splits the rows")
@@ -311,6 +318,7 @@ def _concatenated(operation: Operation) -> Where:
 
 @rule("stack")
 def _stacked(operation: Operation) -> Where:
+    """Rows after a stack along a new axis."""
     axis = _axis(operation.given.get("dim", 0), operation.result.dim())
     operands: list[Operand] = list(operation.given["tensors"])
     where = _aligned(operation, operands, operands[0].value)
@@ -319,6 +327,7 @@ def _stacked(operation: Operation) -> Where:
 
 @rule("constant_pad_nd", *(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)))
 def _padded(operation: Operation) -> Where:
+    """Rows after padding other axes."""
     where = operation.only()
     pad = operation.given.get("pad", operation.given.get("padding", ()))
     if where.axis >= operation.result.dim() - len(pad) // 2:
@@ -337,6 +346,7 @@ def _shuffled(operation: Operation) -> Where:
 
 
 def _before_last(operation: Operation, dimensions: int, name: str = "self") -> RowAxis:
+    """Rows that are not among the last axes, along which an operation works."""
     where = operation.only(name)
     if where.axis >= operation.given[name].value.dim() - dimensions:
         raise operation.refuse("works across the rows")
@@ -379,6 +389,7 @@ def _along(operation: Operation) -> Where | list[Where]:
 
 @rule("index_select")
 def _index_selected(operation: Operation) -> Where:
+    """Rows after a selection along another axis."""
     where = operation.only()
     if _axis(operation.given["dim"], operation.result.dim()) == where.axis:
         raise operation.refuse("takes rows by their place in the batch")
@@ -424,6 +435,7 @@ def _layer_norm(operation: Operation) -> Where | list[Where]:
 
 @rule("native_group_norm", sizes=("N",))
 def _group_norm(operation: Operation) -> list[Where]:
+    """Rows after a group norm: the batch axis alone."""
     where = operation.only("input")
     if where.axis != 0:
         raise operation.refuse("works across the rows")
@@ -449,6 +461,7 @@ def _batch_norm(operation: Operation) -> list[Where]:
 
 @rule("convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution", "miopen_convolution")
 def _convolved(operation: Operation) -> Where:
+    """Rows after a convolution: the batch axis alone."""
     where = operation.only("input" if "input" in operation.given else "self")
     if where.axis != 0:
         raise operation.refuse("takes the rows for channels or places")
@@ -466,6 +479,7 @@ def _convolved(operation: Operation) -> Where:
     *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"),
 )
 def _pooled(operation: Operation) -> Where | list[Where]:
+    """Rows after pooling: axes before channels and places."""
     spatial = next(int(letter) for letter in operation.name if letter.isdigit())
     where = _before_last(operation, spatial + 1)
     return where if isinstance(operation.result, torch.Tensor) else [where] * len(operation.result)

@@ -16,6 +16,7 @@ from anygpu.program.ops.linear import Attend
 
 @LOWER.rule(p.Iota)
 def iota(op: p.Iota, site: Site) -> Step:
+    """The torch call that counts."""
     count = functools.partial(torch.arange, op.length, device=site.place)
     if KIND[op.dtype] == "complex" or op.dtype in STAND_IN:
         return lambda: count(dtype=torch.int64).to(HELD[op.dtype])
@@ -63,6 +64,7 @@ def slice_(op: p.Slice, site: Site) -> Step:
 
 
 def _region(starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """The slices of an update or of what padding surrounds."""
     return tuple(
         slice(start, start + (count - 1) * step + 1 if count else start, step)
         for start, step, count in zip(starts, steps, shape, strict=True)
@@ -133,6 +135,7 @@ def _product(x: torch.Tensor, *, axes: tuple[int, ...]) -> torch.Tensor:
 
 
 def _complex_reduce(fn: str, axes: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
+    """Complex extremes in NumPy's order."""
     if fn.startswith("arg"):
         return _complex_extreme(x, axes[0], fn.removeprefix("arg"))
     for axis in reversed(axes):
@@ -194,6 +197,7 @@ def _is_negative_zero(x: torch.Tensor) -> torch.Tensor:
 
 @LOWER.rule(p.Sort)
 def sort(op: p.Sort, site: Site) -> Step:
+    """The torch call of a sort; complex numbers by real part first, as NumPy does."""
     axis, dtype = op.axis, site.dtype
     if KIND[dtype] == "complex":
         return lambda x: x.gather(axis, _complex_order(x, axis))
@@ -202,6 +206,7 @@ def sort(op: p.Sort, site: Site) -> Step:
 
 @LOWER.rule(p.Argsort)
 def argsort(op: p.Argsort, site: Site) -> Step:
+    """The torch call of the positions that sort, stable."""
     axis, dtype = op.axis, site.dtype
     if KIND[dtype] == "complex":
         return lambda x: _complex_order(x, axis)
@@ -299,6 +304,7 @@ def _as_index(indices: torch.Tensor, dtype: DType) -> torch.Tensor:
 
 
 def _check(indices: torch.Tensor, length: int) -> None:
+    """Raise `IndexError` for an index out of range."""
     if indices.numel():
         least, most = (int(each) for each in torch.aminmax(indices))
         if least < 0 or most >= length:

@@ -58,6 +58,7 @@ class VulkanFacts:
     """Identity and memory of the adapters from Vulkan, since wgpu passes on neither."""
 
     def __init__(self) -> None:
+        """What Vulkan knows of the devices; nothing where there is no Vulkan."""
         try:
             self._devices = vulkan.read()
         except (OSError, vulkan.VulkanError):

@@ -151,6 +151,7 @@ class Encoder:
         return place
 
     def _begin_pass(self, *, begins: bool, ends: bool) -> None:
+        """Begin a compute pass, with timestamps where it is measured."""
         marks = {}
         if self._stopwatch is not None and (begins or ends):
             marks = self._stopwatch.marks(begins=begins, ends=ends)
@@ -158,6 +159,7 @@ class Encoder:
         self._pipeline = None
 
     def _end_pass(self) -> None:
+        """End the compute pass, if there is one."""
         if self._pass is not None:
             self._pass.end()
             self._pass = None
@@ -234,6 +236,7 @@ class Uploads:
     """Writes in order with everything else on the queue."""
 
     def __init__(self, device: Any, gate: Gate, piece: int = UPLOAD_PIECE) -> None:
+        """Copies to the device, at most `piece` bytes before a submission."""
         self._queue = device.queue
         self._gate = gate
         self._piece = piece
@@ -288,6 +291,7 @@ class Downloads:
     """Reads many extents with few submissions, through mapped buffers that are used again."""
 
     def __init__(self, device: Any, gate: Gate, batch: int = DOWNLOAD_BATCH) -> None:
+        """Copies to the host in batches of `batch` bytes; mapped buffers are kept for the next ones."""
         self._device = device
         self._gate = gate
         self._batch = batch
@@ -298,6 +302,7 @@ class Downloads:
         return sum(buffer.size for buffer in self._kept)
 
     def read(self, sources: Sequence[TransferSource]) -> list[Bytes]:
+        """The bytes of sources, each in an array of its own."""
         targets = [np.empty(nbytes, np.uint8) for _, _, nbytes in sources]
         self.read_into(sources, targets)
         return targets

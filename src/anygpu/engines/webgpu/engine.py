@@ -188,6 +188,7 @@ class WebGPUDriver:
         return block
 
     def release(self, block: WebGPUBlock) -> None:
+        """Let go of a block and of the bind groups that use it."""
         if self._open is not None:
             self._open.groups.forget(block)
         self._blocks.discard(block)
@@ -240,6 +241,7 @@ class WebGPUDriver:
     # Kernels
 
     def build(self, kernel: Kernel) -> BuiltKernel:
+        """The kernel with its pipeline, compiled if need be."""
         with self._calling() as library:
             built = library.programs.build(kernel)
             self._counters.compilations = library.programs.compilations
@@ -311,6 +313,7 @@ class WebGPUDriver:
         return not isinstance(command, Dispatch) or not self._pace.wants(command.built.kernel.source)
 
     def device_seconds(self) -> float | None:
+        """Seconds of the last submission that was timed, on the device; `None` where they are not known."""
         with self._calling() as library:
             self._learn(library)
         return self._device_seconds
@@ -330,6 +333,7 @@ class WebGPUDriver:
             self._learn(library)
 
     def close(self) -> None:
+        """Let go of the device and of all its objects."""
         if self._open is not None:
             self._let_go("it was closed")
         # wgpu's device and queue refer to each other; what the device holds is freed when both are collected.
@@ -338,6 +342,7 @@ class WebGPUDriver:
     # Time
 
     def _work_of(self, command: Command) -> SubmittedWork:
+        """How long a command may take, and whether it can be cut."""
         if not isinstance(command, Dispatch):
             return SubmittedWork(0.0)
         built: BuiltKernel = command.built
@@ -473,6 +478,7 @@ class WebGPUEngine(CompilingEngine):
         return outcome
 
     def _open_to_verify(self, adapter: Any, *, deep: bool) -> Any:
+        """Open an adapter for verification, with the features of further types for a deep one."""
         wanted = [name for name in _FEATURE_OF_TYPE.values() if deep and name in adapter.features]
         opened = adapter.request_device_sync(required_features=wanted)
         self._opened.append(opened)
@@ -513,6 +519,7 @@ class WebGPUEngine(CompilingEngine):
         return classify(error, device.id)
 
     def close(self) -> None:
+        """Close sessions, drivers and devices."""
         self.close_sessions()
         while self._drivers:
             self._drivers.pop().close()

@@ -124,12 +124,14 @@ class Pipelines:
         return self._target.groups_per_dimension or 65535
 
     def build(self, kernel: Kernel) -> BuiltKernel:
+        """The kernel with its pipeline. Raises `Unsupported` for kernels beyond the device's limits."""
         self._refuse_what_never_fits(kernel)
         layout = self._layout(kernel)
         pipeline = self._pipelines.get((kernel.source, kernel.name, layout), lambda: self._compile(kernel, layout))
         return BuiltKernel(kernel, layout, pipeline, kernel.grid or grid_of(kernel.groups, self.fold))
 
     def _layout(self, kernel: Kernel) -> BindingLayout:
+        """The layout of a kernel's bindings, shared by all kernels of the same kind."""
         kinds = tuple("read-only-storage" if each.access == "read" else "storage" for each in kernel.bindings)
         key = kinds, len(kernel.numbers)
         if key not in self._layouts:
@@ -227,6 +229,7 @@ class WebGPUBlock:
     __slots__ = ("buffer", "keys", "nbytes")
 
     def __init__(self, buffer: Any, nbytes: int) -> None:
+        """A buffer, and the keys of the bind groups that use it."""
         self.buffer = buffer
         self.nbytes = nbytes
         #: The keys of the bind groups that have it.
@@ -286,6 +289,7 @@ class BindGroups:
             self._forget(key)
 
     def _forget(self, key: BindGroupKey) -> None:
+        """Drop a bind group, and its key at each of its blocks."""
         self._groups.pop(key, None)
         for extent in key[1]:
             extent.block.keys.discard(key)

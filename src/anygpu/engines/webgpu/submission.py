@@ -104,6 +104,7 @@ class KernelPace:
     """The measured times of a device's kernels, in multiples of the careful guess."""
 
     def __init__(self) -> None:
+        """Nothing is measured yet; unknown kernels take as long as assumed."""
         #: For each kernel's text the least that was measured, and how often it was.
         self._measured: dict[str, tuple[float, int]] = {}
         self._unknown = 1.0
@@ -144,6 +145,7 @@ class Stopwatch:
     """Two timestamps around one piece of work: a begin and an end, which may be in different submissions."""
 
     def __init__(self, device: Any, nanoseconds_per_tick: float) -> None:
+        """Two timestamps on the device, and the buffer that they are read from."""
         self._period = nanoseconds_per_tick
         self._queries = device.create_query_set(type="timestamp", count=2)
         usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
@@ -223,12 +225,16 @@ class NativeLaunch(NamedTuple):
 
 
 class NativeClear(NamedTuple):
+    """Zeros in a part of a buffer."""
+
     buffer: Any
     offset: int
     nbytes: int
 
 
 class NativeCopy(NamedTuple):
+    """A copy between two buffers."""
+
     source: Any
     source_offset: int
     target: Any
@@ -365,12 +371,14 @@ class Gate:
     """Submits, and counts what it submits."""
 
     def __init__(self, device: Any, counters: Counters) -> None:
+        """Submits to a device's queue, and counts."""
         self._device = device
         self._counters = counters
         #: Bytes that were written to the queue and that no submission has taken along yet.
         self.written = 0
 
     def send(self, encoder: Any) -> None:
+        """Finish and submit what was encoded."""
         finished = encoder.finish()
         self._device.queue.submit([finished])
         self._counters.submits += 1

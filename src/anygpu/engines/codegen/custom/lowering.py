@@ -182,6 +182,7 @@ def refusal(op: Custom, inputs: tuple[Spec, ...], target: Target) -> str | None:
 
 
 def _specs(op: Custom, inputs: tuple[Spec, ...]) -> Iterator[tuple[str, Spec]]:
+    """The name and spec of each array that a kernel reads or makes."""
     yield from zip((each.name for each in op.read), inputs, strict=True)
     for parameter, shape in zip(op.written, op.shapes, strict=True):
         if parameter.role == "output":

@@ -56,6 +56,7 @@ _TAGGED = ("struct", "union", "enum")
 
 
 def is_forbidden(token: KernelToken) -> bool:
+    """Whether a kernel may not use a name: built-ins that escape the checks, reserved names, and other alphabets."""
     if token.kind != "name":
         return False
     underscored = token.text.startswith("_") and token.text not in _UNDERSCORED

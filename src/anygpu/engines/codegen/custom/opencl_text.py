@@ -274,11 +274,13 @@ class Text:
                 place += 1
 
     def past_attribute(self, place: int) -> int:
+        """The position behind an attribute. Raises `Unreadable` where it has no parentheses."""
         if self.tokens[place + 1].text != "(":
             raise Unreadable("this attribute is not understood.", self.tokens[place])
         return self.partners[place + 1] + 1
 
     def past_attributes(self, place: int) -> int:
+        """The position behind all attributes that stand here."""
         while self.tokens[place].text in ATTRIBUTE:
             place = self.past_attribute(place)
         return place
@@ -289,6 +291,7 @@ class Text:
     # -- types
 
     def is_type(self, token: KernelToken) -> bool:
+        """Whether a token names a type: of the language, or by a typedef of the source."""
         return token.kind == "name" and (
             token.text in TYPES or token.text in _VECTORS or token.text in _OTHER_TYPES or token.text in self.typedefs
         )

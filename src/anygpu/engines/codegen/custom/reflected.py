@@ -213,12 +213,14 @@ class _Evaluation:
         return self._kept(_cast(function.text, values[0], function), function)
 
     def _expect(self, text: str) -> None:
+        """Go on behind this text. Raises `Unreadable` where it is missing."""
         if self._text() != text:
             raise Unreadable(f"{text} is missing here.", self._here())
         self.at += 1
 
 
 def _by_type(at: KernelToken) -> Unreadable:
+    """The refusal of an expression whose value depends on the language's integer types."""
     return Unreadable(
         f"the value of this depends on the types of the language, at {at.text!r}. Write the number itself.", at
     )

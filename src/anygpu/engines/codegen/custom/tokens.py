@@ -44,11 +44,13 @@ class Unreadable(Exception):
     """Why a text is not understood, and at which word. `reflect` makes an `InvalidKernel` of it."""
 
     def __init__(self, why: str, at: KernelToken | None = None) -> None:
+        """`why` is a sentence for the user, `at` the place in the source."""
         super().__init__(why)
         self.why = why
         self.at = at
 
     def for_kernel(self, title: str) -> InvalidKernel:
+        """The error for the user, with the place in the source where it is known."""
         if self.at is None:
             return InvalidKernel(title, self.why)
         return InvalidKernel(title, self.why, line=self.at.line, column=self.at.column)

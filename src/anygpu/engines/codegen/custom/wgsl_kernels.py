@@ -379,6 +379,7 @@ class _Preparation:
         self.edits.append(Edit(start, stop, blank))
 
     def _remove_function(self, function: WGSLFunction) -> None:
+        """Remove a function with its attributes from the text."""
         first = min((each.at.start for each in function.attributes.values()), default=function.name.start)
         start = self.module.source.rfind("fn", 0, function.name.start)
         self._remove(min(first, start), self.module.tokens[function.closing].stop)
@@ -401,6 +402,7 @@ class _Preparation:
                 raise Unreadable("write the buffer's own name here: arrayLength(&name).", tokens[place])
 
     def _names_a_buffer(self, place: int) -> bool:
+        """Whether the argument here is the address of a variable of the module."""
         tokens = self.module.tokens
         texts = [token.text for token in tokens[place + 1 : place + 5]]
         return texts[:2] == ["(", "&"] and texts[2] in self.module.variables and texts[3:] == [")"]

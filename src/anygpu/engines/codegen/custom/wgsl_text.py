@@ -166,6 +166,7 @@ class Module:
         return token
 
     def _name(self) -> KernelToken:
+        """The name that stands here; go on behind it. Raises `Unreadable` otherwise."""
         token = self._here
         if token.kind != "name":
             raise Unreadable(f"a name is missing here; there is {token.text!r}.", token)
@@ -173,6 +174,7 @@ class Module:
         return token
 
     def _global_name(self) -> KernelToken:
+        """The name of a declaration. Raises `Unreadable` for names of the language."""
         token = self._name()
         if token.text in _KEPT:
             raise Unreadable(f"{token.text} is a name of the language itself. Use another one.", token)
@@ -263,6 +265,7 @@ class Module:
         self.structs[name.text] = tuple(fields)
 
     def _alias(self) -> None:
+        """Read the declaration of an alias."""
         self._at += 1
         name = self._global_name()
         self._take("=")
@@ -437,6 +440,7 @@ class Module:
         return places, _up(end, largest), largest
 
     def _attribute_number(self, attribute: WGSLAttribute) -> int:
+        """The one number of an attribute such as `@binding`. Raises `Unreadable` otherwise."""
         if len(attribute.arguments) != 1:
             raise Unreadable(f"@{attribute.name} takes one number.", attribute.at)
         return evaluate_exactly(attribute.arguments[0], self.exact)

@@ -50,6 +50,7 @@ class OpenCLPrinter(VectorPrinter):
         return not abs(value) < _LARGE[type]
 
     def from_bits(self, bits: int, type: ComputeType) -> str:
+        """A number by its bits, combined with a zero that is known only when the kernel runs."""
         # Groups are never counted along the third dimension: this is 0, and no compiler can know.
         name, wide = self.syntax.types[type], type in WIDE_TYPES
         text = f"{bits:#x}ul ^ get_group_id(2)" if wide else f"{bits:#x}u ^ (uint)get_group_id(2)"
@@ -96,6 +97,7 @@ class OpenCLPrinter(VectorPrinter):
     # -- texts
 
     def declarations(self, numbers: Sequence[str]) -> str:
+        """Fused roundings switched off, and types of vectors that need not be aligned."""
         # Every operation is rounded as it is in NumPy.
         lines = ["#pragma OPENCL FP_CONTRACT OFF"]
         for vector, alignment in self._loose.items():

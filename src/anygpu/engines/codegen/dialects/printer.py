@@ -62,6 +62,7 @@ class Printer(ABC):
     """Prints one kernel: it remembers which library functions and shared arrays the kernel needs."""
 
     def __init__(self, target: Target) -> None:
+        """Prints kernels for a target; buffers are named with `use` first."""
         self.target = target
         self.syntax = SYNTAX[target.dialect]
         self.buffers: dict[str, Buffer] = {}
@@ -186,6 +187,7 @@ class Printer(ABC):
         return f"({text})" if compound or text.startswith("-") or "?" in text else text
 
     def _load(self, expr: Load) -> str:
+        """The text of a load, from a buffer or from the group's memory."""
         index = self.position(expr.index)
         if expr.buffer in self.shared:
             return f"{expr.buffer}[{index}]"
@@ -222,6 +224,7 @@ class Printer(ABC):
         return f"{name}({', '.join(self.expression(each) for each in expr.args)})"
 
     def library_name(self, fn: str, type: ComputeType) -> str:
+        """The name of a function in the dialect; its definition will be printed with the kernel."""
         name = library.call(self.target.dialect, fn, type, self.target)
         self.needed[name] = None
         return name
@@ -298,12 +301,14 @@ class Printer(ABC):
                 return [statement.line]
 
     def _store(self, statement: Store) -> list[str]:
+        """The lines of a store, to a buffer or to the group's memory."""
         index, value = self.position(statement.index), self.expression(statement.value)
         if statement.buffer in self.shared:
             return [f"{statement.buffer}[{index}] = {value};"]
         return self.store(self.buffers[statement.buffer], index, value)
 
     def loop(self, loop: Loop) -> list[str]:
+        """The lines of a loop."""
         stop = str(loop.stop) if isinstance(loop.stop, int) else self.expression(loop.stop)
         head = self.loop_head(loop.variable, self.expression(loop.start), stop, loop.step)
         return [head, *indented(self.lines(loop.body)), "}"]
@@ -410,6 +415,7 @@ class Printer(ABC):
         return Template(template.text).safe_substitute({**names, "pass": self.handed_on, "taken": taken})
 
     def use(self, buffers: Sequence[Buffer], shared: Sequence[Shared] = (), *, cuttable: bool) -> list[str]:
+        """Take these buffers, and return the names of the numbers that launches pass: the first group, and offsets."""
         self.buffers = {buffer.name: buffer for buffer in buffers}
         self.shared = {array.name: array for array in shared}
         numbers = ["first_group"] if cuttable else []

@@ -229,6 +229,7 @@ def _is_the_same_in_all_turns(index: Index, loop: Loop) -> bool:
 
 
 def _names_in(statements: Sequence[Statement]) -> Iterator[str]:
+    """The names that statements declare, also inside of loops and conditions."""
     for each in statements:
         if isinstance(each, Let):
             yield each.name
@@ -259,12 +260,14 @@ def planned(printer: Printer, body: Sequence[Statement]) -> Registers | None:
 
 
 def _has_loops(statement: Statement) -> bool:
+    """Whether a statement is a loop or has one inside."""
     return isinstance(statement, Loop) or (
         isinstance(statement, If) and any(_has_loops(each) for each in statement.body)
     )
 
 
 def _loads(loop: Loop) -> set[Key]:
+    """The rows that a loop loads element by element."""
     return {
         _key(loop, each.value.buffer, each.value.index)
         for each in loop.body

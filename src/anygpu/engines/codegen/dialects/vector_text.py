@@ -127,6 +127,8 @@ class NotVectorisable(Exception):
 
 
 class VectorOperand(NamedTuple):
+    """The text of an operand, and whether it is a vector."""
+
     text: str
     #: Whether it is a vector.
     wide: bool
@@ -354,6 +356,7 @@ class VectorText:
         return self._syntax.joined(expr.type, parts)
 
     def _name(self, text: str, type: ComputeType) -> Name:
+        """A text as an expression; components of a mask in OpenCL C are compared with 0."""
         return Name(
             text if type != "bool" else f"({text} != 0)" if self._printer.target.dialect == "opencl" else text, type
         )
@@ -405,6 +408,7 @@ class VectorText:
         raise NotVectorisable
 
     def let(self, statement: Let) -> str:
+        """The declaration of a value, as a vector where it is one."""
         value, type = self.expression(statement.value), statement.value.type
         if value.wide:
             self.wide.add(statement.name)

@@ -58,6 +58,7 @@ class VectorPrinter(Printer):
     """A printer that does loops in vectors where they allow it."""
 
     def __init__(self, target: Target) -> None:
+        """Loops over lanes are tried in vectors until one of them fails."""
         super().__init__(target)
         #: Lanes that share a row must share it in the same way in all loops over it: all are in vectors, or none.
         self._lanes_in_vectors = True
@@ -122,12 +123,14 @@ class VectorPrinter(Printer):
             self._registers.forget()
 
     def try_out(self, body: Sequence[Statement]) -> None:
+        """Print the body once to see what happens; the lines are dropped."""
         if self._registers is not None:
             self._registers.forget()
         self.lines(body)
 
 
 def _has_vectors(statements: Sequence[Statement]) -> bool:
+    """Whether some loop asks for vectors."""
     return any(
         isinstance(each, Loop | If) and (_has_vectors(each.body) or (isinstance(each, Loop) and each.vector > 1))
         for each in statements
@@ -166,6 +169,7 @@ class _Strips:
         self._chains = syntax.chains if self._sums and enough and short else 1
 
     def _running(self, name: str, chain: int | str) -> str:
+        """The name of a running sum in one chain."""
         if self._chains == 1:
             return f"{name}_strip"
         return f"{name}_strips[{chain}]" if self._syntax.has_arrays else f"{name}_strip_{chain}"
@@ -201,6 +205,7 @@ class _Strips:
         return ["{", *indented(lines), "}"] if self._sums or isinstance(self._strips.number, str) else lines
 
     def _begun(self, name: str, fn: str) -> list[str]:
+        """The declarations of a running sum, each chain at its neutral value."""
         type, syntax = self._types[name], self._syntax
         start = neutral(fn, syntax, self._printer, type, name)
         if self._chains == 1 or not syntax.has_arrays:

@@ -68,17 +68,20 @@ class WGSLPrinter(VectorPrinter):
         return text if type in ("u32", "u64") else f"bitcast<{type}>{text}"
 
     def opaque(self, value: str, type: ComputeType) -> str:
+        """The same number, hidden from the compiler's algebra by a zero that is known only when the kernel runs."""
         self._needs_zero = True
         if type == "f64":
             return f"bitcast<f64>(bitcast<u64>({value}) ^ u64(zero))"
         return f"bitcast<f32>(bitcast<u32>({value}) ^ zero)"
 
     def opaque_vector(self, type: ComputeType, value: str) -> str:
+        """The same for vectors."""
         self._needs_zero = True
         zero, bits = ("u64(zero)", "u64") if type == "f64" else ("zero", "u32")
         return f"bitcast<vec4<{type}>>(bitcast<vec4<{bits}>>({value}) ^ vec4<{bits}>({zero}))"
 
     def library_texts(self) -> str:
+        """The definitions that are used, with the hidden zero where one is needed."""
         # Groups are never counted along the third dimension: this is 0, and no compiler can know.
         zero = "var<private> zero: u32;\n\n" if self._needs_zero else ""
         return f"{zero}{super().library_texts()}".strip()
@@ -89,6 +92,7 @@ class WGSLPrinter(VectorPrinter):
         return WGSLVectors(self)
 
     def loop(self, loop: Loop) -> list[str]:
+        """The lines of a loop; one that is `alone` stores elements that no vector overlaps."""
         outside, self._alone = self._alone, self._alone or loop.alone
         lines = super().loop(loop)
         self._alone = outside
@@ -156,6 +160,7 @@ class WGSLPrinter(VectorPrinter):
         return f"array<{element}, {max(count, 1)}>" if sized else f"array<{element}>"
 
     def _element(self, buffer: Buffer) -> str:
+        """The type of a buffer's elements: narrow ones share words."""
         if buffer.atomic:
             return f"atomic<{_ELEMENTS[buffer.dtype]}>"
         if buffer.dtype == "float16" and self.target.has("f16"):
@@ -163,6 +168,7 @@ class WGSLPrinter(VectorPrinter):
         return _ELEMENTS.get(buffer.dtype, "u32")
 
     def load(self, buffer: Buffer, index: str) -> str:
+        """The element at a position, through a function where the buffer has several windows."""
         index = self._shifted(buffer, index)
         if self.windows(buffer) > 1:
             return f"load_{buffer.name}({index})"
@@ -297,6 +303,7 @@ class WGSLPrinter(VectorPrinter):
         return []
 
     def shared_texts(self) -> str:
+        """The declarations of the group's memory; bools are words there."""
         return "\n".join(
             self.syntax.shared_array(array.name, "u32" if array.type == "bool" else array.type, array.size)
             for array in self.shared.values()
@@ -359,6 +366,7 @@ class WGSLVectors(VectorSyntax):
     chains = 4
 
     def __init__(self, printer: WGSLPrinter) -> None:
+        """Vectors of four; `used` collects the buffers that are read or written in them."""
         self.syntax = printer.syntax
         self._printer = printer
         #: Buffers that were read or written in vectors.
@@ -391,6 +399,7 @@ class WGSLVectors(VectorSyntax):
         return f"vec4<f32>({text})" if buffer.dtype == "float16" else text
 
     def _in_vectors(self, buffer: Buffer, grain: int) -> bool:
+        """Whether a buffer may be an array of vectors, and note it."""
         if grain == 1 or not self._printer.may_be_in_vectors(buffer):
             return False
         self.used.add(buffer.name)

@@ -46,12 +46,16 @@ class CUnary(NamedTuple):
 
 
 class CBinary(NamedTuple):
+    """Two operands and the operator between them."""
+
     op: str
     one: Expression
     other: Expression
 
 
 class Ternary(NamedTuple):
+    """A choice between two values."""
+
     condition: Expression
     yes: Expression
     no: Expression
@@ -61,6 +65,8 @@ Expression = CNumber | Name | CField | Call | CCast | Struct | CUnary | CBinary 
 
 
 class Declare(NamedTuple):
+    """A variable with its type and first value."""
+
     type: str
     name: str
     value: Expression
@@ -108,6 +114,8 @@ class CFunction(NamedTuple):
 
 
 class StructType(NamedTuple):
+    """A struct: its fields' types by name."""
+
     name: str
     #: Types by name, in order.
     fields: dict[str, str]
@@ -135,6 +143,7 @@ class _Parser:
     """Reads one definition by recursive descent; anything that is not in the restricted C is a `SyntaxError`."""
 
     def __init__(self, text: str) -> None:
+        """The tokens of one definition; comments are left out."""
         self.contract = "FP_CONTRACT ON" in text
         self.tokens = [found.group() for found in _TOKEN.finditer(text) if found.lastgroup is not None]
         self.at = 0
@@ -148,12 +157,14 @@ class _Parser:
         return self.tokens[place] if place < len(self.tokens) else ""
 
     def take(self, token: str) -> bool:
+        """Whether this token stands here; if so, go on behind it."""
         if self.peek() == token:
             self.at += 1
             return True
         return False
 
     def expect(self, token: str) -> None:
+        """Go on behind this token. Raises `SyntaxError` where another one stands here."""
         found = self.next()
         if found != token:
             raise SyntaxError(f"{token} expected, not {found}: {' '.join(self.tokens)}")
@@ -180,6 +191,7 @@ class _Parser:
         return CFunction(name, result, tuple(parameters), self.block(), self.contract)
 
     def type(self) -> str:
+        """The name of a type, without `const` and `struct`."""
         self.take("const")
         self.take("struct")
         return self.next()
@@ -190,6 +202,7 @@ class _Parser:
     # -- statements
 
     def block(self) -> tuple[CStatement, ...]:
+        """The statements in braces."""
         self.expect("{")
         statements = []
         while not self.take("}"):
@@ -251,6 +264,7 @@ class _Parser:
         return Ternary(condition, yes, self.expression())
 
     def operation(self, binds: int) -> Expression:
+        """Operators that bind at least so tightly, from left to right."""
         result = self.unary()
         while _BINDS.get(self.peek(), 0) >= binds:
             op = self.next()

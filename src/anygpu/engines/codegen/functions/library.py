@@ -139,6 +139,7 @@ def _cast(dialect: Dialect, source: ComputeType, wanted: str) -> str:
 
 
 def _ours(dialect: Dialect, name: str, fn: str, type: ComputeType) -> str:
+    """The name of a function of the library. Raises `InvalidProgram` where it is not defined for the type."""
     if name not in defined(dialect):
         raise InvalidProgram(f"{fn}: is not defined for {type} in {dialect}; cast the operands first.")
     return name

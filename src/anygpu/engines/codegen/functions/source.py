@@ -94,6 +94,7 @@ def in_wgsl(text: str, result_of: Callable[[str], str]) -> str:
 
 
 def _spelled(type: str) -> str:
+    """A type of C in WGSL."""
     if type.startswith("Pair_"):
         return f"vec2<{type.removeprefix('Pair_')}>"
     return TYPES.get(type, type)
@@ -103,11 +104,13 @@ class _Writer:
     """Writes one function. Types are those of C; that of a number without a suffix is "", for it adapts."""
 
     def __init__(self, function: c.CFunction, result_of: Callable[[str], str]) -> None:
+        """Writes one function in WGSL; `result_of` gives the result type of functions that it calls."""
         self.function = function
         self.result_of = result_of
         self.types = {name: type for type, name in function.parameters}
 
     def lines(self) -> list[str]:
+        """The whole definition."""
         made = self.function
         parameters = ", ".join(f"{name}: {_spelled(type)}" for type, name in made.parameters)
         head = f"fn {made.name}({parameters}) -> {_spelled(made.result)} {{"
@@ -393,6 +396,7 @@ def _polynomial(
 
 
 def _by_horner(type: str, variable: str, coefficients: list[str]) -> list[str]:
+    """The lines of a polynomial by Horner's rule, with fused roundings."""
     *lower, highest = coefficients
     lines = ["    #pragma OPENCL FP_CONTRACT ON", f"    {type} p = {highest};"]
     return lines + [f"    p = p * {variable} {_added(number)};" for number in reversed(lower)]
@@ -418,6 +422,7 @@ def _added(number: str) -> str:
 
 
 def _widened(words: dict[str, str], width: int) -> dict[str, str]:
+    """The words of an expansion for vectors of a width."""
     if width == 1:
         return words
     suffixes = {"N": f"x{width}", "T": str(width), "U": str(width), "I": str(width), "ANY": "any"}
@@ -450,6 +455,7 @@ class Template(NamedTuple):
         return type_in_c(_replaced(beginning.string.rpartition("-> ")[2].rstrip(" {"), self.words))
 
     def _beginning(self) -> re.Match[str]:
+        """The line with the definition's name. Raises `ValueError` where there is none."""
         for line in self.lines:
             if found := _BEGINNING.match(line):
                 return found

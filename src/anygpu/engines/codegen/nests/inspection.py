@@ -136,6 +136,7 @@ def expression(value: Expr) -> str:
 
 
 def position(index: Index) -> str:
+    """A position as text, a sum of its terms."""
     words = [_term(atom, factor) for atom, factor in index.terms]
     if index.constant or not words:
         words.append(str(index.constant))
@@ -237,6 +238,7 @@ class _Counted:
                     self._expr(each, times, lane, lanes)
 
     def _access(self, index: Index, type: str, times: float, lane: str | None, lanes: int) -> None:
+        """Count a load or store: half an instruction for a vector of neighbours, several for each lane apart."""
         if lane is not None and lanes > 1 and index.steps_with(lane) not in (0, 1):
             self.instructions += times * _APART * lanes
         else:

@@ -305,12 +305,14 @@ class NestLowering(Lowering):
             self.cuts.setdefault(atom.name, set()).add(first)
 
     def _pad(self, op: Pad, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """The padded value; loops are cut where the padding begins and ends."""
         for position, low, length in zip(positions, op.low, self._shape(inputs[0]), strict=True):
             self._cut(position, low)
             self._cut(position, low + length)
         return super()._pad(op, inputs, positions)
 
     def _update(self, node: int, op: Update, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """The updated value; loops are cut where the update begins and ends."""
         for position, start, step, count in zip(positions, op.starts, op.steps, self._shape(inputs[1]), strict=True):
             self._cut(position, start)
             self._cut(position, start + (count - 1) * step + 1)

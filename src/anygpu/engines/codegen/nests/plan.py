@@ -200,6 +200,7 @@ class _Planner:
         return examined(self.program, root, self.stored, self.ranks, self.written, limited=limited)
 
     def _is_root(self, node: int) -> bool:
+        """Whether a node is computed by a nest and stored."""
         if node not in self.stored or node in self.hosts or node in self.given:
             return False
         return self.program.specs[node].size > 0 and not isinstance(self.program.nodes[node].op, Constant)
@@ -263,6 +264,7 @@ class _Planner:
     # -- rows
 
     def _place(self) -> None:
+        """Find rows, levels and phases anew."""
         self.members, self.levels = {}, {}
         self._choose_rows()
         self._assign()

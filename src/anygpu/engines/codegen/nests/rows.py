@@ -74,6 +74,7 @@ class _Rows:
         self.rows: list[Index] = []
 
     def _grain(self) -> int:
+        """How many rows one part has: enough work for a thread, and many beside the rows that are computed twice."""
         roots = [member.root for member in self.members]
         weight = sum(root.estimate.of_lanes(self.vector_bytes) * (root.size / self.count) for root in roots)
         halo = max(member.high - member.low for member in self.members)
@@ -274,6 +275,7 @@ class _Rows:
         return self.program.specs[root.node].size // self.count
 
     def _new_scratch(self, node: int, size: int, rows: int = 1) -> None:
+        """Add scratch memory for rows of a node."""
         spec = self.program.specs[node]
         dtype = part_of(spec.dtype)
         self.scratch.append(Scratch(f"row_{node}", dtype, rows * size * components(spec.dtype)))

@@ -134,17 +134,20 @@ class _Writer:
     """A program that is being changed: nodes are appended, and the old ones keep their positions."""
 
     def __init__(self, program: Program) -> None:
+        """Begin with all nodes of a program."""
         self._old = program
         self.nodes = list(program.nodes)
         self.specs = list(program.specs)
 
     def program(self) -> Program:
+        """The changed program, or the old one where nothing was added."""
         if len(self.nodes) == len(self._old.nodes):
             return self._old
         lines = (*self._old.lines, *(None for _ in self.nodes[len(self._old.nodes) :]))
         return Program.trusted(tuple(self.nodes), self._old.outputs, tuple(self.specs), lines)
 
     def _add(self, op: Primitive, *inputs: int) -> int:
+        """Append a node; returns its position."""
         self.nodes.append(Node(op, inputs))
         self.specs.append(op.infer(*(self.specs[each] for each in inputs)))
         return len(self.nodes) - 1

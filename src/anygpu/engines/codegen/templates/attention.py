@@ -105,6 +105,7 @@ class InLanes(AttentionKernel):
         return range(self.tiling.queries)
 
     def shared(self) -> Lines:
+        """The group's memory for keys and values; none where lanes hand them to each other."""
         if self.tiling.handed:
             return []
         sizes = {"tile_k": self.tiling.keys * self.along_d, "tile_v": self.tiling.keys * self.along_e}
@@ -145,6 +146,7 @@ class InLanes(AttentionKernel):
         return lines
 
     def begin(self) -> Lines:
+        """Totals and sums at 0, and the greatest score at the lowest number."""
         lines = list[str]()
         for j in self.each:
             lines += [self.syntax.zero(f"total_{j}_{part}", 4) for part in range(self.along_e)]
@@ -271,6 +273,7 @@ class InLanes(AttentionKernel):
         return lines
 
     def bias(self, j: int, x: int) -> str:
+        """The bias of a query and a key."""
         if self.meaning.bias == "keys" and self.tiling.handed:
             return f"subgroupBroadcast(bias, {x}u)"
         key = plus("key", x)
@@ -417,6 +420,7 @@ class InVectors(AttentionKernel):
         return ["for (; i < count; i++) {", *indented(self.scores(1)), "}"]
 
     def add_values(self) -> Lines:
+        """Add the values to the totals, block by block, and those that are left over."""
         e, block = self.sizes.e, min(self.tiling.value_block, self.sizes.e)
         lines = [f"for (int e = 0; e <= {e - block}; e += {block}) {{", *indented(self.add_block(block)), "}"]
         if e % block:

@@ -32,6 +32,8 @@ class AttentionSizes(msgspec.Struct, frozen=True):
 
 
 class Meaning(msgspec.Struct, frozen=True):
+    """The parameters of one attention: scale, causal mask and kind of bias."""
+
     scale: float
     causal: bool
     bias: BiasOf = "none"

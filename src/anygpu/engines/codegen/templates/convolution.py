@@ -278,12 +278,14 @@ class _Kernel:
         return lines
 
     def position_y(self, y: int) -> str:
+        """The row of the input at a distance from the block's first one."""
         above = times("h", self.sizes.stride[0])
         if _walk(self.sizes) != "none":
             above = f"{above} + {times('i', self.sizes.dilation[0])}"
         return plus(above, y)
 
     def position_x(self, x: int) -> str:
+        """The column of the input at a distance from the block's first one."""
         left = times("w", self.sizes.stride[1])
         if _walk(self.sizes) == "places":
             left = f"{left} + {times('j', self.sizes.dilation[1])}"
@@ -412,6 +414,7 @@ def _walk(sizes: ConvolutionSizes) -> Literal["none", "rows", "places"]:
 
 
 def _turns(tiling: ConvolutionTiling, sizes: ConvolutionSizes) -> int:
+    """How many turns the kernel's loops take, for limits of loops."""
     high, wide = sizes.window
     each = {"none": 1, "rows": 1 + high, "places": 1 + high + high * wide}[_walk(sizes)]
     return sizes.channels * each + tiling.channels * tiling.rows * tiling.vectors

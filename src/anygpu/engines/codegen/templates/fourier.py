@@ -320,17 +320,14 @@ class _Planner:
         return _End((f"value = {self.complexes.entry(buffer, place)};",), (buffer,))
 
     def _constant(self, name: str, values: _Complex) -> str:
+        """The name of a table of complex constants, which is added once."""
         pairs = np.stack([values.real, values.imag], axis=1).astype({"f32": "<f4", "f64": "<f8"}[self.component])
         if all(each.name != name for each in self.temporaries):
             self.temporaries.append(Temporary(name, self.component, pairs.size, pairs.tobytes()))
         return name
 
     def _pass(self, name: str, length: int, radix: int, done: int, source: _End, sink: _End) -> Stage:
-        """One pass: columns of `radix` elements are transformed in the group's memory and turned by their twiddles.
-
-        `done` is the product of the radices before. Loads and stores run along whichever of column and element lies
-        side by side in memory.
-        """
+        """One pass: columns of `radix` elements, in the group's memory; `done` is the product of earlier radices."""
         complexes = self.complexes
         columns_of_row = length // radix
         # Odd where lanes side by side write to columns side by side, which must not lie in one bank of the memory.

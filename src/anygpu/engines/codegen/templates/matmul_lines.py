@@ -61,6 +61,7 @@ class TypedSyntax(msgspec.Struct, frozen=True):
         return self.plain.loop(name, first, f"< {end}", "++" if step == "1" else f" += {step}")
 
     def component(self, value: str, number: int, width: int) -> str:
+        """One component of a vector; a vector of one is itself."""
         if width == 1:
             return value
         return f"{value}[{number}]" if self.wgsl else self.plain.component(value, number)
@@ -101,6 +102,7 @@ def divided(name: str, number: int) -> str:
 
 
 def guarded(lines: Lines, conditions: Lines, steps: int = 1) -> Lines:
+    """The lines inside of a condition, or bare ones where there is none."""
     if not conditions:
         return lines
     return [f"if ({' && '.join(conditions)}) {{", *indented(lines, steps), "}"]

@@ -91,6 +91,7 @@ def stages(
 
 
 def _outside(syntax: Syntax, index_type: ComputeType, length: int) -> str:
+    """The condition that an index is outside of its axis."""
     # C converts the length by itself; WGSL does not.
     beyond = f"index >= {syntax.cast(index_type, str(length)) if syntax.dialect == 'wgsl' else length}"
     return f"index < 0 || {beyond}" if index_type in ("i32", "i64") else beyond
@@ -157,6 +158,7 @@ class _Writer:
         return self.each(name, "scatter_fill", count, source.reads, sink.writes, values)
 
     def cleared(self, latest: str) -> Stage:
+        """A stage that clears the table of latest updates."""
         count = self.layout.batch * self.layout.axis
         return self.fill(
             "clear", count, Source(("0",), ()), Sink((f"{latest}[number] = value.part_0;",), (latest,)), ("i32",)
@@ -181,6 +183,7 @@ class _Writer:
         return self.each(name, "scatter_updates", count, ("indices", *reads), (*writes, "status"), values)
 
     def update(self, row: str, i: str) -> list[str]:
+        """The expressions of an update's components."""
         return [
             loaded(self.syntax, each, f"load_update_{k}(${{pass}}{row}, {i})") for k, each in enumerate(self.components)
         ]
@@ -258,11 +261,7 @@ class _Writer:
         return copies
 
     def in_copies(self, copies: int) -> Stages:
-        """Apply stretches of the updates to copies of the axis, one after the other, and combine the copies.
-
-        Within a copy the order of updates is kept, and copies are combined in order, so results are the same in every
-        run.
-        """
+        """Apply stretches of the updates to copies of the axis, and combine these in order: always the same result."""
         at = self.layout
         columns = at.rows * at.after
         combine, calls = combine_text(self.syntax, TOTALS[self.fn], self.components)

@@ -142,6 +142,7 @@ def sort_sizes(target: Target) -> GroupSizes:
 
 
 def order_key(component: ComputeType, expression: str, calls: Calls) -> str:
+    """An unsigned integer that sorts as the number does; integers are their own."""
     if component not in KEY_TYPES:
         return expression
     calls[f"order_key_{component}"] = ("order_key", component)

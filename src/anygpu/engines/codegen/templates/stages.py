@@ -126,6 +126,7 @@ def _aligned(size: int, to: int) -> int:
 
 
 def struct_text(syntax: Syntax, components: Sequence[ComputeType], name: str = "Value") -> str:
+    """The struct of a value with these components."""
     return syntax.struct_type(
         name, {f"part_{k}": syntax.types[carried(component)] for k, component in enumerate(components)}
     )
@@ -191,6 +192,7 @@ def combine_text(
 
 
 def _chosen(fn: str, component: ComputeType, name: str, calls: Calls) -> str:
+    """The larger or smaller of two numbers; of floats by the library's function, which keeps NaN."""
     if component not in ("f32", "f64"):
         return f"{fn}(a.{name}, b.{name})"
     placeholder = f"{_CHOICES[fn]}_{component}"

@@ -39,6 +39,7 @@ class Multiple(NamedTuple):
     rest: int = 0
 
     def __add__(self, other: object) -> Multiple:
+        """The multiples that a sum surely is."""
         if not isinstance(other, Multiple):
             return NotImplemented
         of = gcd(self.of, other.of)
@@ -46,6 +47,7 @@ class Multiple(NamedTuple):
         return Multiple(of, rest % of if of else rest)
 
     def times(self, factor: int) -> Multiple:
+        """The multiples that a product with a constant surely is."""
         return Multiple(
             abs(factor) * self.of, factor * self.rest % (abs(factor) * self.of) if self.of else factor * self.rest
         )
@@ -128,6 +130,7 @@ class Places:
         return Place(i64(0), (0,) * self.lanes, Multiple(0, 0), values)
 
     def place(self, index: Index) -> Place:
+        """The place of a position, computed once here and in the loops around."""
         for known in self._known:
             if index in known:
                 return known[index]
@@ -199,6 +202,7 @@ class Places:
         return self.each(self.w.binary(name, values, constant(by, values.type)))
 
     def _clamped(self, of: Place, low: int, high: int) -> Place:
+        """A place between two bounds, in every lane."""
         values = self.lanes_of(of)
         if values.type.lanes == 1:
             return self.uniform(self.w.minimum(self.w.maximum(values, i64(low)), i64(high)))
@@ -279,6 +283,7 @@ class LaneMemory:
         return self.w.address(elem, start, i64(offset)).text
 
     def _read(self, region: Region, first: Value, offset: int, lanes: int) -> Value:
+        """Lanes side by side from a region. Regions that nothing writes are marked as constant for LLVM."""
         elem = stored_type(region.dtype, self.compiler.target.halves)
         type = Type(elem, lanes)
         text = f"load {type}, ptr {self._at(region, elem, first, offset)}, align {BYTES[elem]}"

@@ -252,6 +252,7 @@ class NestBody:
         raise InvalidProgram(f"{expr}: is not for processors.")
 
     def _unknown(self, variable: Unknown) -> Value:
+        """The value of a variable that is no counter. Raises `InvalidProgram` where it has not been computed."""
         if variable.meaning is not None:
             return self.value(variable.meaning)
         if variable.name not in self.names:

@@ -107,6 +107,7 @@ def literal(value: float, elem: str) -> str:
 
 
 def _single(number: float) -> float:
+    """The nearest number that a float holds; infinite where that overflows."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", number))[0])
     except OverflowError:
@@ -213,6 +214,7 @@ class Writer:
         return self.op(f"{kind} {test} {one}, {other.text}", one.type.of("i1"))
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        """One of two values by a condition, lane by lane."""
         if yes == no:
             return yes
         condition = self.fit(condition, yes.type.lanes)
@@ -255,6 +257,7 @@ class Writer:
         return self.binary("add", one, other)
 
     def times(self, one: Value, factor: int) -> Value:
+        """An integer times a constant; constants are multiplied here."""
         a = whole(one)
         if a is not None:
             return i64(a * factor)
@@ -299,6 +302,7 @@ class Writer:
         return list(values) if len(found) == 1 else [self.fit(each, max(found)) for each in values]
 
     def lane(self, value: Value, number: int) -> Value:
+        """One lane of a value."""
         if value.type.lanes == 1:
             return value
         return self.op(f"extractelement {value}, i64 {number}", Type(value.type.elem))
@@ -367,6 +371,7 @@ class Writer:
         return self._block
 
     def merged(self, one: Value, one_block: str, other: Value, other_block: str) -> Value:
+        """A value that comes from one of two blocks."""
         if one == other:
             return one
         return self.new(f"phi {one.type} [ {one.text}, %{one_block} ], [ {other.text}, %{other_block} ]", one.type)
