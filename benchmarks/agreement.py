@@ -24,7 +24,7 @@ from anygpu.program.graph import Program
 from anygpu.program.independence import independent_cuts
 from anygpu.program.primitives import Linear, Primitive
 from anygpu.program.transforms import simplified
-from anygpu.receipts.fallback_warnings import host_operations
+from anygpu.receipts.receipt import host_operations
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
 from anygpu.testing.random_programs.error_bounds import disagreement
 from anygpu.workers.device_arrays import registry

@@ -11,7 +11,7 @@ import numpy as np
 from anygpu.array.deferred import calls, recorder, script
 from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.script import Script, Structures
-from anygpu.placement.deferred import _Run
+from anygpu.placement.deferred import DeferredRun
 
 #: Operations in a row, and how often that is measured.
 _OPERATIONS, _TIMES = 200, 200
@@ -82,7 +82,7 @@ def share(
     best: float | None = None
     for _ in range(4):
         timed = _Timed()
-        run = _Run(timed, function, trusts=True)  # type: ignore[arg-type]
+        run = DeferredRun(timed, function, trusts=True)  # type: ignore[arg-type]
         modules: tuple[Any, ...] = (recorder, calls)
         before = script.called_from
         for each in modules:

@@ -29,9 +29,8 @@ from anygpu.program import wire
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Input
 from anygpu.receipts.receipt import NetworkUse
-from anygpu.workers import task_messages
-from anygpu.workers.shared_memory import ByteArray, new_segment
-from anygpu.workers.task_messages import (
+from anygpu.workers import child_messages
+from anygpu.workers.child_messages import (
     Answer,
     Attached,
     Envelope,
@@ -41,6 +40,7 @@ from anygpu.workers.task_messages import (
     TaskFailed,
     error_from_message,
 )
+from anygpu.workers.shared_memory import ByteArray, new_segment
 from benchmarks.report import Figure, options_parser, publish, say
 
 NAME = "numpy@node-7"
@@ -123,7 +123,7 @@ class Doors:
 
     def _opened(self) -> DeviceActor:
         actor = DeviceActor(NAME, lease=None)
-        task = task_messages.Open(EngineEntry(name="numpy", target=""), numpy_device(), None)
+        task = child_messages.Open(EngineEntry(name="numpy", target=""), numpy_device(), None)
         actor.ask(messages.encode(Ask(Envelope(1, task), (), 1)))
         return actor
 
@@ -148,14 +148,14 @@ class Doors:
     def _good_question(self, random_: random.Random) -> tuple[bytes, list[MessagePart]]:
         data = _X.view(np.uint8)
         place = random_.choice([0, 1])
-        tasks: tuple[tuple[task_messages.ChildTask, Sequence[ByteArray]], ...] = (
+        tasks: tuple[tuple[child_messages.ChildTask, Sequence[ByteArray]], ...] = (
             (Run(PROGRAM.key, _TEXT, (InSegment(1, data.nbytes),), (place,), 0, True, False), [data]),
             (Run(PROGRAM.key, None, (_X.tobytes(),), (place,), 0, True, False), []),
-            (task_messages.Upload(InSegment(1, data.nbytes), _X.shape, "float32", 7), [data]),
-            (task_messages.Download(7, 1), []),
-            (task_messages.Supports(PROGRAM.key, _TEXT), []),
-            (task_messages.Prepare(PROGRAM.key, _TEXT), []),
-            (task_messages.AskMemory(), []),
+            (child_messages.Upload(InSegment(1, data.nbytes), _X.shape, "float32", 7), [data]),
+            (child_messages.Download(7, 1), []),
+            (child_messages.Supports(PROGRAM.key, _TEXT), []),
+            (child_messages.Prepare(PROGRAM.key, _TEXT), []),
+            (child_messages.AskMemory(), []),
         )
         task, arrays = random_.choice(tasks)
         ask = Ask(Envelope(self.number, task, (8, 9)), tuple(each.nbytes for each in arrays), random_.choice([1, 2, 9]))
@@ -175,7 +175,7 @@ class Doors:
             outcome = self._relay._answered(Envelope(self.number, task))
         except (ActorLost, AnswerLost):
             return "a reply, actor given up"
-        task_messages.decode_answer(task_messages.encode(Answer(self.number, outcome)))
+        child_messages.decode_answer(child_messages.encode(Answer(self.number, outcome)))
         return f"a reply, {_judged(outcome)}"
 
     def ask(self, header: bytes, parts: Sequence[MessagePart], returns: int) -> list[Any]:
@@ -199,10 +199,10 @@ class Doors:
     def answer(self, random_: random.Random) -> str:
         failed = TaskFailed("DeviceLost", "numpy is gone.", {"device": NAME, "generation": 2}, "")
         done = RunDone((_X.tobytes(),), 0.0, 0.0, 0.0, 0.0, 1, 1, 0, None, None, None, [], {}, NetworkUse(1, 2, 3))
-        outcomes: tuple[task_messages.TaskOutcome, ...] = (failed, done)
-        good = task_messages.encode(Answer(self.number, random_.choice(outcomes)))
+        outcomes: tuple[child_messages.TaskOutcome, ...] = (failed, done)
+        good = child_messages.encode(Answer(self.number, random_.choice(outcomes)))
         try:
-            found = task_messages.decode_answer(changed(random_, good))
+            found = child_messages.decode_answer(changed(random_, good))
         except msgspec.DecodeError:
             return "an answer, unreadable"
         return f"an answer, {_judged(found.outcome)}"
@@ -224,7 +224,7 @@ class Doors:
         return "a request or event, understood"
 
 
-def _judged(outcome: task_messages.TaskOutcome) -> str:
+def _judged(outcome: child_messages.TaskOutcome) -> str:
     """Whether it was done; a failure must become an error that users know."""
     if not isinstance(outcome, TaskFailed):
         return "done"

@@ -39,7 +39,7 @@ from anygpu.placement.planner import Planner
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.receipts.fallback_warnings import host_operations
+from anygpu.receipts.receipt import host_operations
 from anygpu.testing.random_programs import random_program
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 from benchmarks.report import say, this_machine

@@ -78,7 +78,7 @@ def memory() -> list[Figure]:
 def memory_process(*, predicts: bool) -> None:
     """Prints one line of JSON for each module."""
     import anygpu as ag
-    from anygpu.placement.offload import default_planner
+    from anygpu.placement.planner import default
 
     for name, (function, shape) in modules(wide=True).items():
         task = ag.offload(engine="torch")(function)
@@ -96,7 +96,7 @@ def memory_process(*, predicts: bool) -> None:
             one = Memory(name=name, rows=rows, predicted=predicted, measured=min(peaks, default=None))
             if predicts:
                 sys.stdout.write(msgspec.json.encode(one).decode() + "\n")
-    default_planner().recall.save(10.0)
+    default().recall.save(10.0)
 
 
 def speed(options: argparse.Namespace) -> list[Figure]:

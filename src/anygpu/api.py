@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from anygpu.base import events
-from anygpu.base.display import Listed
+from anygpu.base.events import Listed
 
 if TYPE_CHECKING:
     from anygpu.array.core.device import ArrayDevice
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from anygpu.placement.offload import Offloaded, Result
     from anygpu.placement.options import CallOptions, TaskOptions
     from anygpu.plan.plan import Plan
-    from anygpu.receipts.progress import Progress
     from anygpu.receipts.receipt import Receipt
-    from anygpu.runtime.future import Future
+    from anygpu.runtime.future import Future, Progress
     from anygpu.runtime.runtime import Outcome
     from anygpu.runtime.streams.pipeline import Streamed
     from anygpu.serving.application import ServingRuntime

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anygpu.hardware.cards import Card as Card
+    from anygpu.hardware.device import Card as Card
     from anygpu.hardware.device import Unavailable as Unavailable
     from anygpu.hardware.diagnosis import Diagnosis as Diagnosis
     from anygpu.hardware.inventory import Finding as Finding
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Attempt": "anygpu.receipts.receipt",
     "Candidate": "anygpu.plan.plan",
-    "Card": "anygpu.hardware.cards",
+    "Card": "anygpu.hardware.device",
     "Diagnosis": "anygpu.hardware.diagnosis",
     "Finding": "anygpu.hardware.inventory",
     "Health": "anygpu.runtime.health",

@@ -16,12 +16,10 @@ from anygpu.base.disturbance import (
     LEAST_WAITING,
     MOST_LOST,
     MOST_SPREAD,
-    PATIENCE,
     TELLING,
     Conditions,
     DisturbanceWatch,
     Reading,
-    RecentTimes,
     conditions,
     read_processors,
     spread,
@@ -155,52 +153,3 @@ def test_what_was_between_two_measurements_says_nothing() -> None:
     watched.clock.advance(10.0)
     watched.processors.busy = 0.0
     assert not watched.measure(0.1)
-
-
-# -- recent times
-
-
-@given(st.lists(st.tuples(SECONDS, st.booleans(), st.booleans()), max_size=60), SECONDS)
-def test_a_calm_time_bounds_all_disturbed_ones(events: list[tuple[float, bool, bool]], last: float) -> None:
-    times = RecentTimes()
-    for seconds, disturbed, passing in events:
-        times.add(seconds, disturbed=disturbed, passing=passing)
-        assert 1 <= len(times.recent) <= RecentTimes.WINDOW
-        assert min(times.recent) <= (times.least or 0.0) <= (times.estimate or 0.0) <= max(times.recent)
-    were = times.disturbed
-    times.add(last)
-    assert not times.disturbed
-    assert not were or max(times.recent) == last
-
-
-@given(st.lists(SECONDS, min_size=1, max_size=20), st.lists(SECONDS, max_size=100))
-def test_trials_of_our_own_never_make_a_calm_estimate_longer(calm: list[float], beside: list[float]) -> None:
-    times = RecentTimes()
-    for seconds in calm:
-        times.add(seconds)
-    before = times.estimate or 0.0
-    for seconds in beside:
-        times.add(max(seconds, before), disturbed=True, passing=True)
-    assert times.estimate == before
-
-
-def test_a_load_that_stays_is_what_is_usual_in_the_end_and_undone_at_once() -> None:
-    times = RecentTimes()
-    for _ in range(5):
-        times.add(1.0)
-    for _ in range(PATIENCE - 1):
-        times.add(3.0, disturbed=True)
-        assert times.estimate == 1.0
-    times.add(3.0, disturbed=True)
-    assert times.estimate == 3.0
-    assert times.disturbed
-    times.add(1.1)
-    assert times.estimate == 1.1
-
-
-def test_a_disturbed_time_that_was_faster_all_the_same_counts() -> None:
-    times = RecentTimes()
-    times.add(1.0)
-    times.add(0.5, disturbed=True)
-    assert times.estimate == 0.5
-    assert not times.disturbed

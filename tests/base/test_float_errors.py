@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.base.float_errors import float_errors, float_errors_ignored
+from anygpu.base.interrupts import float_errors, float_errors_ignored
 from tests.support.interrupting import AtMoment, places_of
 
 ASKED: contextvars.ContextVar[int] = contextvars.ContextVar("ASKED", default=0)

@@ -13,7 +13,7 @@ import pytest
 from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.testing import FakeEngine
-from anygpu.workers import spare_process as spare_module
+from anygpu.workers import child_process as spare_module
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.spares import Spares

@@ -10,7 +10,7 @@ import pytest
 from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program
 from anygpu.program.ops.linear import Attend
-from anygpu.receipts.fallback_warnings import host_operations
+from anygpu.receipts.receipt import host_operations
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
 from anygpu.testing.random_programs.error_bounds import disagreement
 from anygpu.workers.device_arrays.registry import DeviceRegistry

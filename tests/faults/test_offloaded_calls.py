@@ -22,7 +22,7 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import Fallback, options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.receipts import fallback_warnings
+from anygpu.receipts import receipt
 from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Ran, Worker
@@ -38,7 +38,7 @@ X = np.linspace(-1, 1, 100_000).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def nothing_said() -> None:
-    fallback_warnings.forget_what_was_said()
+    receipt.forget_what_was_said()
 
 
 class Failing:

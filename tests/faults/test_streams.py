@@ -24,7 +24,7 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.options import Fallback
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.receipts import fallback_warnings
+from anygpu.receipts import receipt
 from anygpu.runtime.streams.pipeline import Streamed
 from anygpu.runtime.streams.streaming import stream
 from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
@@ -42,7 +42,7 @@ def score(x: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def nothing_said() -> None:
-    fallback_warnings.forget_what_was_said()
+    receipt.forget_what_was_said()
 
 
 class Failing:

@@ -14,8 +14,8 @@ from anygpu.fleet.messages import Ask, MessagePart, Reply
 from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
 from anygpu.program.graph import Program
-from anygpu.workers import task_messages
-from anygpu.workers.task_messages import ChildTask, Envelope, InSegment, RunDone, TaskFailed
+from anygpu.workers import child_messages
+from anygpu.workers.child_messages import ChildTask, Envelope, InSegment, RunDone, TaskFailed
 from tests.workers.programs import doubled
 
 NAME = "numpy@node-7"
@@ -39,15 +39,15 @@ def _reply(found: list[MessagePart]) -> Reply:
 @pytest.fixture
 def actor() -> DeviceActor:
     made = DeviceActor(NAME, lease=None)
-    opened = _reply(_ask(made, 1, task_messages.Open(EngineEntry(name="numpy", target=""), numpy_device(), None)))
-    assert opened.answer.outcome == task_messages.Opened(overlaps=False)
+    opened = _reply(_ask(made, 1, child_messages.Open(EngineEntry(name="numpy", target=""), numpy_device(), None)))
+    assert opened.answer.outcome == child_messages.Opened(overlaps=False)
     return made
 
 
-def _run(program: Program, *, place: int = 1, segment: int = 1) -> task_messages.Run:
+def _run(program: Program, *, place: int = 1, segment: int = 1) -> child_messages.Run:
     text = wire.to_bytes(program, lines=False)
     nbytes = program.inputs[0].nbytes
-    return task_messages.Run(program.key, text, (InSegment(segment, nbytes),), (place,), 0, True, False)
+    return child_messages.Run(program.key, text, (InSegment(segment, nbytes),), (place,), 0, True, False)
 
 
 def test_arrays_come_and_go_in_parts(actor: DeviceActor) -> None:
@@ -72,10 +72,10 @@ def test_a_question_that_is_repeated_is_answered_and_not_executed_again(actor: D
 def test_what_is_executed_twice_is_counted(actor: DeviceActor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which only happens to a question whose answer is not kept any more: nobody asks for that."""
     for number in (2, 3, 3, 2):
-        reply = _reply(_ask(actor, number, task_messages.AskMemory()))
+        reply = _reply(_ask(actor, number, child_messages.AskMemory()))
     assert (reply.executed, reply.twice) == (2, 0)
     actor._answers.clear()
-    reply = _reply(_ask(actor, 2, task_messages.AskMemory()))
+    reply = _reply(_ask(actor, 2, child_messages.AskMemory()))
     assert (reply.executed, reply.twice) == (4, 1)
 
 
@@ -94,7 +94,7 @@ def test_an_answer_without_room_is_asked_for_again(actor: DeviceActor) -> None:
 
 def test_old_answers_are_let_go_by_number_and_by_bytes(actor: DeviceActor, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2, 200):
-        _ask(actor, number, task_messages.AskMemory())
+        _ask(actor, number, child_messages.AskMemory())
     assert len(actor._answers) == actors.ANSWERS
     monkeypatch.setattr(actors, "ANSWER_BYTES", 500_000)
     values = np.arange(100_000, dtype=np.float32)
@@ -109,7 +109,7 @@ def test_a_pulse_says_what_runs(actor: DeviceActor) -> None:
 
 def test_errors_speak_of_the_device_by_its_name_in_the_fleet() -> None:
     gone = msgspec.structs.replace(numpy_device(), name="another processor")
-    task = task_messages.Open(EngineEntry(name="numpy", target=""), gone, None)
+    task = child_messages.Open(EngineEntry(name="numpy", target=""), gone, None)
     outcome = _reply(_ask(DeviceActor(NAME, lease=None), 1, task)).answer.outcome
     assert isinstance(outcome, TaskFailed)
     assert outcome.fields["device"] == NAME

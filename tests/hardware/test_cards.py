@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from anygpu.hardware.cards import Card, assemble, normal_pci, normal_uuid, plain_name
-from anygpu.hardware.device import Device
+from anygpu.hardware.device import Card, Device, assemble, normal_pci, normal_uuid, plain_name
 from anygpu.testing import fake_device
 
 UUIDS = [f"{n:032x}" for n in range(1, 20)]

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.hardware.cards import Card
-from anygpu.hardware.device import Cause, Device, Unavailable
+from anygpu.hardware.device import Card, Cause, Device, Unavailable
 from anygpu.hardware.diagnosis import SCHEMA, Diagnosis, diagnose
 from anygpu.hardware.evidence import Container, DeviceNode, Evidence, Manifest
 from anygpu.hardware.inventory import Finding, Severity, take_inventory

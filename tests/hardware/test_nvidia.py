@@ -13,8 +13,7 @@ import pynvml
 import pytest
 
 from anygpu.hardware import nvidia
-from anygpu.hardware.cards import Card
-from anygpu.hardware.device import Unavailable
+from anygpu.hardware.device import Card, Unavailable
 from tests.standins.nvidia import build_nvml, environment, hide_nvml
 
 CHILD = """
@@ -25,7 +24,7 @@ import msgspec
 import pynvml
 
 from anygpu.hardware import nvidia
-from anygpu.hardware.cards import Card
+from anygpu.hardware.device import Card
 
 print("begins", flush=True)
 found = nvidia.read(system=Path(sys.argv[1]))

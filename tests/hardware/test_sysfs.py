@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from anygpu.hardware import sysfs
-from anygpu.hardware.cards import Card
-from anygpu.hardware.device import Unavailable
+from anygpu.hardware.device import Card, Unavailable
 
 GIB = 1 << 30
 

@@ -12,7 +12,7 @@ import pytest
 import anygpu as ag
 from anygpu.array.core.device import ArrayWork
 from anygpu.base import events
-from anygpu.base.display import Listed
+from anygpu.base.events import Listed
 from anygpu.notebook.outcomes import MOST_DRAWN, MOST_LINES, step_html
 from anygpu.receipts.receipt import Phases, numpy_receipt
 from anygpu.runtime.runtime import Outcome

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.base.display import Listed
+from anygpu.base.events import Listed
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.evidence import gather

@@ -1,8 +1,9 @@
 """`python -m tests.placement.fuzz_closed_code --count 3000 --seed 1`: random functions whose code is closed.
 
-They write in place, to views and through `out=`, put arrays into lists and dicts, branch on values and call each other.
-Each is called with the same array twice, with overlapping ones and with arrays that somebody else has, on NumPy and
-deferred, and everything that can be seen afterwards is compared (see `hostile_functions`).
+They write in place, to views and through `out=`, put arrays and views of them into lists and dicts, branch on values,
+raise, call each other and themselves, with defaults and keywords, and use names that mean something else from call to
+call. Each is called with the same array twice, with overlapping ones and with arrays that somebody else has, on NumPy
+and deferred, and everything that can be seen afterwards is compared (see `hostile_functions`).
 """
 
 from __future__ import annotations
@@ -57,6 +58,48 @@ _NEW = """
 {n} = np.add.reduce([{a}, {b}])
 {n} = np.broadcast_to({a}, (2, SIZE))[1]
 {n} = {a} ** 2 - abs({b})
+{n} = kept = {a}[{k}:]; {n} = np.concatenate([kept, {b}[:{k}]])
+{n}, rest = {a}, {b}[:{k}]
+{n} = [{a}[i:] for i in range(3)][0]
+{n} = {{"one": {a}, "two": {a}[:]}}["two"]
+{n} = [each[::-1] for each in held][0]
+{n} = {{i: each for i, each in enumerate(held)}}[0]
+{n} = sorted([{a}.sum(), {b}.sum(), FACTOR])[1] * {a}
+{n} = max(each.sum() for each in ({a}, {b})) - {b}
+{n} = scaled({a})
+{n} = scaled({a}, factor=FACTOR)
+{n} = scaled({a}, offset={b})
+{n} = nested({k}, {a})
+{n} = list_of({a}, {b})[-1]
+{n} = closed({a}, {b})
+{n} = CHOSEN({a}, {b})
+{n} = {a} * FACTOR if FACTOR is not None else {b}
+{n} = np.diagonal(np.stack([{a}, {b}])).sum() + {a}
+{n} = np.squeeze({a}[None, :])
+{n} = np.split({a}, 2)[0].repeat(2)
+{n} = np.swapaxes({a}.reshape(2, -1), 0, 1).T.reshape(-1)
+{n} = {a}[np.argsort({b})]
+{n} = np.take({a}, np.argmax({b})) + {b}
+{n} = {a}.astype(np.float64, copy=False)
+{n} = np.where({a} > 0)[0].sum() + {b}
+{n} = np.multiply.accumulate(np.clip({a}, -1, 1))
+{n} = np.maximum.reduce([{a}, {b}, held[0]])
+{n} = np.outer({a}, {b})[{k}]
+{n} = np.array({a})
+{n} = np.array([{a}, {b}])[1]
+{n} = np.real({a})
+{n} = ({a} + 1j * {b}).imag
+{n} = ({a} * 10).astype(np.int64) % 3 + {b}
+{n} = np.array({a}.tolist())
+{n} = {a}.ravel()
+{n} = np.expand_dims({a}, 0)[0]
+{n} = np.meshgrid({a}, {b}[:2])[0][1]
+{n} = {a} if isinstance({a}, np.ndarray) and {a}.ndim == 1 else {b}
+{n} = np.zeros_like({a}) + {a}.item({k})
+{n} = np.empty(SIZE); {n}[:] = {a}
+{n} = np.ones(SIZE); {n} *= {b}
+{n} = {a}[{a} > 0.5].sum() + {b}
+{n} = np.full_like({a}, FACTOR)
 """
 _OLD = """
 {a} += {b}
@@ -86,6 +129,36 @@ named["k"] = {a}
 named["k"][:{k}] = {b}[:{k}]
 named.update(other={b})
 total = total + {a}.sum()
+total += float({a}[{k}]) * {b}.size
+{a}[[0, {k}]] += {b}[{k}]
+{a}[1:-1] = ({a}[:-2] + {a}[2:]) / 2
+{a}[::-1][:{k}] = {b}[0]
+{a}.reshape(2, -1)[1] -= {b}.mean()
+{a}.T[{k}] = 7.0
+np.negative({a}[:{k}], out={a}[{k} : 2 * {k}])
+np.subtract({a}[1:], {b}[:-1], out={a}[:-1])
+np.where({a} > 0, {a}, {b}).sort()
+{a}[{a} > {b}] = {b}[{a} > {b}]
+{a}[{a} > 0.2] *= 0.5
+held.append({a}[{k}:])
+held.insert(0, {b}[::2])
+held[-1][0] = 2.5
+held[0] += 1
+held += [{a}]
+held = held + [{b}]
+held.clear(); held.append({a})
+named.setdefault("other", {a}[1:])
+named["list"] = [{a}, {a}[:{k}]]; named["list"][1][0] = 9.0
+named["k"] += {b}
+named = {{**{{}}, "k": {a}}} if FACTOR == -1.0 else named
+del_me = named.pop("k"); named["k"] = del_me
+if {a}.max() > 40: raise ValueError(f"too large: {{total}}")
+assert {a}.size > 0, "it is empty"
+if FACTOR > 1.5: {a}[0] = FACTOR
+scaled({a}, factor=2.0)[:] = 1.0
+changed({a})
+changed(held[0], {b})
+list_of({a}, {b})[0][{k}] = 0.25
 """
 _BLOCKS = r"""
 if {a}.max() > {k}:\n    {one}\nelse:\n    {two}
@@ -95,6 +168,13 @@ while total < {k}:\n    {one}\n    total = total + 1
 for each in ({a}, {b}):\n    each += 1\n    {one}
 for number, (u, v) in enumerate(zip([{a}, {b}], [{b}, {a}])):\n    u[{k}] = v[0]\n    {one}
 with np.errstate(all="ignore"):\n    {one}\n    {two}
+with np.errstate(divide="ignore", invalid="ignore"):\n    w = {a} / {b}\n    {one}
+for each in held[:2]:\n    each[0] = {b}[{k}]\n    {one}
+for each in [{a}[:{k}], {b}[{k}:]]:\n    each *= 0.5\n    {one}
+for each in reversed([{a}, {b}]):\n    if each.sum() > 1:\n        break\n    {one}\nelse:\n    {two}
+while {a}.max() > 3 and total < 9:\n    {a} *= 0.5\n    total = total + 3\n    {one}
+while True:\n    {one}\n    total = total + 1\n    if total > 2 or {a}.sum() < {k}:\n        break
+if not {a}.any():\n    return {b}[::2]\n{one}
 """
 _HELPERS = r"""
     return u * 2 + v
@@ -103,8 +183,46 @@ _HELPERS = r"""
     if u.sum() > v.sum():\n        return u\n    return v
     v[:3] = 1.0\n    return u[::-1]
 """
+#: What every function can call beside `helper`.
+_OTHERS = """
+FACTOR = 1.25
+def scaled(u, factor=2.0, offset=0.0):
+    return u * factor + offset
+def nested(depth, u):
+    if depth <= 0:
+        return u
+    u[depth] = u[0] + depth
+    return nested(depth - 1, u[:] if depth == 2 else u)
+def list_of(u, v):
+    found = [u]
+    for each in (v, u[::-1]):
+        found.append(each)
+    return found[:2]
+def changed(u, by=None):
+    if by is None:
+        u += 1
+        return None
+    u[:2] = by[:2]
+def _made(times):
+    def closed(u, v):
+        return u * times - v
+    return closed
+closed = _made(3.0)
+def first(u, v):
+    return u[::2].repeat(2) if u.size == v.size else v
+def second(u, v):
+    v[0] = u[-1]
+    return v
+CHOSEN = first
+def between(number):
+    global FACTOR, CHOSEN
+    FACTOR = (1.25, 2.0, -1.0)[number % 3]
+    CHOSEN = second if number % 2 else first
+"""
 _RETURNS = (
     "{a}|({a}, {b})|[{a}, {b}, held]|{{'k': {a}, 'l': [{b}]}}|{a}.sum()|(held, named)|({a}, total)|{a}[::2], {b}[1:]"
+    "|x|y[::-1]|x[1:], x[:-1]|x.reshape(2, -1).T|(x, (y, [x, y]))|np.diagonal(x.reshape(2, -1))|np.split({a}, 2)"
+    "|[each[1:] for each in held]|float({a}.max())|({a} > {b}, {a}.shape)|None|{a}.max() > {b}.min()"
 )
 
 
@@ -135,7 +253,7 @@ def source(chosen: random.Random, most: int = 7) -> str:
         lines += statement(number).splitlines()
     returned = chosen.choice(_RETURNS.split("|")).format(a=chosen.choice(arrays), b=chosen.choice(arrays))
     body = "\n    ".join([*lines, f"return {returned}"])
-    return f"def helper(u, v):\n{chosen.choice(HELPERS)}\ndef function(x, y):\n    {body}\n"
+    return f"{_OTHERS}\ndef helper(u, v):\n{chosen.choice(HELPERS)}\ndef function(x, y):\n    {body}\n"
 
 
 def main() -> int:

@@ -27,7 +27,7 @@ from anygpu.array.deferred import recorder
 from anygpu.array.deferred.standing_in import StandIn
 from anygpu.placement import native_calls
 from anygpu.placement.closed_code import ClosedCode
-from anygpu.placement.deferred import _Run, name_numpys_class
+from anygpu.placement.deferred import DeferredRun, name_numpys_class
 from anygpu.placement.options import Options
 from anygpu.placement.segments import Segments
 
@@ -2226,7 +2226,7 @@ def why_wrong(
     def deferred(*given: Any) -> Any:
         if not proof.holds(given, {}):
             return function(*given)
-        run = _Run(segments, function, trusts=True)
+        run = DeferredRun(segments, function, trusts=True)
         try:
             value = run(given, {})
         except BaseException as error:

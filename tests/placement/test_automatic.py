@@ -14,7 +14,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.deferred.standing_in import StandIn
-from anygpu.placement import automatic, deferred
+from anygpu.placement import automatic, automatic_deferral, deferred, loading, switching
 from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.native_calls import background
 
@@ -370,10 +370,12 @@ def test_closed_code_is_so_as_long_as_names_mean_the_same(monkeypatch: pytest.Mo
 def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Functions are deferred however small they are, and stay so; NumPy runs their segments."""
     monkeypatch.setenv("ANYGPU_NATIVE", "on")
-    monkeypatch.setenv("ANYGPU_DEFER", "on")
+    monkeypatch.delenv("ANYGPU_DEFER", raising=False)
+    monkeypatch.setattr(loading.segments, "is_ready", True)
+    monkeypatch.setattr(switching, "pause", lambda seconds: None)
     monkeypatch.setattr(automatic, "LEAST_TO_DEFER", 0.0)
     monkeypatch.setattr(automatic, "BEFORE_LOOKING", 0.0)
-    monkeypatch.setattr(automatic, "MOST_TO_LOOK", 1e9)
+    monkeypatch.setattr(automatic_deferral, "MOST_TO_LOOK", 1e9)
     monkeypatch.setattr(deferred, "LEAST_PER_OPERATION", 0.0)
     monkeypatch.setattr(deferred, "LEAST_GAIN", 1e9)
     monkeypatch.setattr(deferred, "PLAIN_EVERY", 1000)
@@ -389,7 +391,7 @@ def _automatic(function: Callable[..., Any], *arguments: Any) -> Any:
     for _ in range(2):  # the next call is evaluated
         ours(*arguments)
         background.settle(60)
-    assert any(isinstance(site.direct, automatic.DeferredCalls) for site in ours._known.native.values())
+    assert any(isinstance(site.direct, automatic_deferral.DeferredCalls) for site in ours._known.native.values())
     ours(*arguments)
     background.settle(60)  # calls are plain while native code for a segment is compiled
     return ours
@@ -404,18 +406,17 @@ def test_a_function_that_cannot_be_traced_is_deferred_without_being_asked_to() -
     assert np.array_equal(value, _newton(x))
     receipt = ag.last_receipt()
     assert receipt is not None
-    assert receipt.reason.startswith("deferred: ")
+    assert receipt.reason.startswith("deferred automatically: ")
 
 
 @pytest.mark.usefixtures("_always")
-def test_a_function_whose_code_is_closed_is_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANYGPU_DEFER", "on")
+def test_a_function_whose_code_is_closed_is_deferred() -> None:
     x = np.random.default_rng(1).random(N)
     ours = _automatic(_newton, x)
     assert np.array_equal(ours(x), _newton(x))
     receipt = ag.last_receipt()
     assert receipt is not None
-    assert "because its code can reach nothing but its arguments" in receipt.reason
+    assert "it cannot be traced, and its code has no side effects beyond its arguments" in receipt.reason
     sys.settrace(lambda *_: None)
     try:
         ours(x)
@@ -475,7 +476,8 @@ def test_what_is_not_closed_is_suggested_with_the_reason() -> None:
     receipt = ag.last_receipt()
     assert receipt is not None
     assert "it cannot be traced: " in receipt.reason
-    assert "With offload(deferred=True) it can run as it is; not by itself, because it sets something" in receipt.reason
+    suggested = "With offload(deferred=True) it can run as it is; not automatically, because it sets something"
+    assert suggested in receipt.reason
     assert type(_HOLDER.kept) is np.ndarray
 
 
@@ -491,7 +493,7 @@ def test_no_code_is_looked_at_before_calls_have_taken_long(monkeypatch: pytest.M
             asked.append(function)
             super().__init__(function)
 
-    monkeypatch.setattr(automatic, "ClosedCode", Asked)
+    monkeypatch.setattr(automatic_deferral, "ClosedCode", Asked)
     monkeypatch.setattr(automatic, "BEFORE_LOOKING", 1.0)
 
     def computes(x: Any) -> Any:
@@ -526,10 +528,10 @@ def test_without_native_code_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatc
     background.settle(60)
 
 
-def test_it_is_an_experiment_that_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYGPU_NATIVE", "on")
-    monkeypatch.delenv("ANYGPU_DEFER", raising=False)
-    monkeypatch.setattr(automatic, "defer_if_closed", lambda *given: pytest.fail("nobody asked for it"))
+    monkeypatch.setenv("ANYGPU_DEFER", "off")
+    monkeypatch.setattr(automatic, "defer_if_closed", lambda *given: pytest.fail("it is off"))
 
     @ag.offload
     def halved(x: Any) -> Any:

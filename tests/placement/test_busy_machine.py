@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from anygpu.placement import calibrate as calibration
 from anygpu.placement import offload
-from anygpu.placement import planner as planner_module
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
@@ -76,15 +76,15 @@ def test_a_device_that_was_slow_on_a_busy_machine_gets_its_calls_back(monkeypatc
 def test_a_calibration_of_a_busy_machine_is_repeated_by_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[str, Calibration] = {}
     made: list[str] = []
-    monkeypatch.setattr(planner_module, "recalled", lambda device: kept.get(device.id))
-    monkeypatch.setattr(planner_module, "remember", lambda measured, device: kept.update({device.id: measured}))
+    monkeypatch.setattr(calibration, "recalled", lambda device: kept.get(device.id))
+    monkeypatch.setattr(calibration, "remember", lambda measured, device: kept.update({device.id: measured}))
 
     def calibrate(worker: Worker, *, seconds: float) -> Calibration:
         made.append(worker.device.id)
         is_first = made.count(worker.device.id) == 1
         return msgspec.structs.replace(assumed(worker.device), source="measured", disturbed=is_first)
 
-    monkeypatch.setattr(planner_module, "calibrate", calibrate)
+    monkeypatch.setattr(calibration, "calibrate", calibrate)
     Machine(monkeypatch).call(40)
     assert made.count("opencl:0") == 1
     assert [kept["opencl:0"].disturbed] == [True]

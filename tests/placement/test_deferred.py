@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +16,8 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.deferred import recorder
-from anygpu.array.deferred.conversions import unconverted
+from anygpu.array.deferred.conversions import is_installed, unconverted
+from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
 from anygpu.errors import InvalidOption
 from anygpu.placement import deferred
@@ -670,6 +673,82 @@ def test_arguments_are_read_without_a_copy_where_nothing_else_leads_to_them(monk
     assert not any(Reach(each).holds() for each in (with_others, by_default, imports, len))
     monkeypatch.setitem(globals(), "_helps", lambda x: _SHARED)
     assert not reach.holds(), "a name means something else now"
+
+
+def test_functions_of_libraries_that_keep_nothing_reach_nothing_else() -> None:
+    softmax: Any = pytest.importorskip("scipy.special").softmax
+
+    @functools.wraps(softmax)
+    def wrapped(x: Any) -> Any:
+        return softmax(x) + _SHARED[0]
+
+    assert Reach(softmax).holds()
+    assert Reach(lambda x: softmax(x) * 2).holds()
+    assert not Reach(wrapped).holds(), "it has the library's name, and is not what the library has under it"
+
+
+def test_what_a_method_is_bound_to_may_have_its_arguments() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.values = np.ones(20_000)
+
+        def changed(self, x: Any) -> Any:
+            twice = x * 2.0
+            self.values[:] = 7.0
+            return twice
+
+    for _ in range(2):
+        holder = Holder()
+        ours: Any = ag.offload(deferred=True)(holder.changed)
+        for _ in range(4):
+            holder.values[:] = 1.0
+            assert (ours(holder.values) == 2.0).all()
+
+
+def test_arrays_can_be_written_to_by_libraries_that_ask_for_a_namespace() -> None:
+    pytest.importorskip("scipy")
+    from scipy.stats import zscore
+
+    ours: Any = ag.offload(deferred=True)(zscore)
+    x = np.random.default_rng(0).random(20_000)
+    fixed = x.copy()
+    fixed.setflags(write=False)
+    for _ in range(4):
+        assert np.array_equal(ours(x), zscore(x))
+        assert np.array_equal(ours(fixed), zscore(fixed))
+
+
+def test_what_pip_has_installed_elsewhere_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "some-1.0.dist-info").mkdir()
+    (tmp_path / "some-1.0.dist-info" / "RECORD").write_text("some/__init__.py,,\nother.py,,\n", encoding="utf-8")
+    assert is_installed(str(tmp_path / "some" / "deep" / "file.py"))
+    assert is_installed(str(tmp_path / "other.py"))
+    assert not is_installed(str(tmp_path / "mine.py"))
+    assert not is_installed("<string>")
+
+
+def test_what_the_only_view_of_memory_shows_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+
+    def relaxed(x: Any) -> Any:
+        for _ in range(4):
+            x = (np.roll(x, 1) + np.roll(x, -1)) * 0.5  # which NumPy gives as a view of memory that is nobody's
+            if float(x.max()) < 0:
+                break
+        return x
+
+    closing = Recorder.close
+
+    def close(self: Recorder) -> Any:
+        copied.append(self.copied)
+        return closing(self)
+
+    monkeypatch.setattr(Recorder, "close", close)
+    ours: Any = ag.offload(deferred=True)(relaxed)
+    x = np.random.default_rng(0).random(200_000)
+    for _ in range(4):
+        assert np.array_equal(ours(x), relaxed(x))
+    assert copied[-1] == 0
 
 
 def test_naming_a_type_is_no_reason_to_stay_on_numpy() -> None:

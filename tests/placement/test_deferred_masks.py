@@ -60,7 +60,9 @@ _LINES = [
     "a[m] = np.maximum(a[m], b[m])", "s = a[m]\n    b[m] = s\n    a[m] -= s", "a[m] = b[n]", "a[m] = a[m] % 1.0",
     "s = x[p]\n    seen()[7:90] = -5.0", "k = x[p] * 2\n    seen()[0:30] += 1", "p = x > 0.3", "x[5:40] = 2.5",
     "s = x[p]\n    x[p] = 0.5", "t = t + x[p].sum()", "s = x[p]\n    x += 0.25\n    t = t + s.max()", "x[p] /= 2.0",
-    "s = x[3:]\n    k = s[s > 0.2]\n    seen()[5] = 77.0",
+    "s = x[3:]\n    k = s[s > 0.2]\n    seen()[5] = 77.0", "t = t + a[m].mean()", "t = t + np.sum(a[n])",
+    "t = t + np.mean(x[p])\n    x[3:9] = 4.0", "s = a[m]\n    a += 1.0\n    t = t + s.mean()", "t = t + i[m].sum()",
+    "s = a[m]\n    t = t + s.mean() + s.size", "k = x[p]\n    seen()[3] = 9.0\n    t = t + k.sum()",
 ]  # fmt: skip
 
 
@@ -114,6 +116,28 @@ def test_masked_assignments_end_no_segment() -> None:
     receipt = ag.last_receipt()
     assert receipt is not None
     assert receipt.reason.startswith("deferred: 1 segment,")
+
+
+def test_the_mean_of_selected_elements_waits() -> None:
+    def separated(x: Any, at: Any) -> Any:
+        above = x > at
+        high, low = x[above].mean(), np.mean(x[~above])
+        return (high + low) / 2
+
+    ours = _deferred(separated)
+    x = np.random.default_rng(0).random(N)
+    for _ in range(5):
+        assert ours(x, 0.4) == separated(x, 0.4)
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert receipt.reason.startswith("deferred: 1 segment,")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert np.isnan(ours(x, 2.0))
+    assert [str(each.message).rstrip(".") for each in caught] == [
+        "Mean of empty slice",
+        "invalid value encountered in scalar divide",
+    ]
 
 
 def test_modes_that_change_end_no_segment_and_hold_for_their_own_lines() -> None:

@@ -221,3 +221,32 @@ def test_the_next_process_starts_with_native_code(tmp_path: Path) -> None:
     assert is_native == "True"
     assert int(trials) > 0
     assert run(60, waits=False) == ["True", "0"], "nothing is compiled or compared before it is used"
+
+
+def test_the_mean_of_selected_elements_needs_only_their_mask() -> None:
+    def separated(x: Any, at: Any) -> Any:
+        above = x > at
+        return x[above].mean() - x[~above].sum()
+
+    ours: Any = ag.offload(deferred=True)(separated)
+    x = np.random.default_rng(0).random(N)
+    _settled(ours, x, 0.4)
+    assert np.allclose(ours(x, 0.6), separated(x, 0.6), rtol=1e-13)
+    assert not any("argmax" in str(each.site.function.__doc__) for each in ours._segments if each.site is not None)
+    with pytest.warns(RuntimeWarning, match="Mean of empty slice"):
+        assert np.isnan(ours(x, 2.0))
+
+
+def test_new_memory_is_zeros_until_it_is_written() -> None:
+    def in_parts(x: Any) -> Any:
+        out = np.empty_like(x)
+        out[:9] = x[:9] * 2
+        if out[0] > 0:
+            out[9:] = x[9:] + 1
+        return out
+
+    ours: Any = ag.offload(deferred=True)(in_parts)
+    x = np.random.default_rng(0).random(N) + 1
+    _settled(ours, x)
+    assert np.array_equal(ours(x), in_parts(x))
+    assert not native_calls.pinned

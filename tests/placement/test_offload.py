@@ -14,7 +14,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.placement.planner import default
-from anygpu.receipts import fallback_warnings
+from anygpu.receipts import receipt
 
 Floats = npt.NDArray[Any]
 DEVICES = ["webgpu", "opencl"]
@@ -22,7 +22,7 @@ DEVICES = ["webgpu", "opencl"]
 
 @pytest.fixture(autouse=True)
 def nothing_said() -> Iterator[None]:
-    fallback_warnings.forget_what_was_said()
+    receipt.forget_what_was_said()
     yield
     default().settle(60)
 

@@ -10,7 +10,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.trace.tracing import record
-from anygpu.receipts.fallback_warnings import host_operations
+from anygpu.receipts.receipt import host_operations
 from anygpu.workers.device_arrays.registry import registry
 
 X = np.linspace(0.1, 1.0, 71, dtype=np.float32)

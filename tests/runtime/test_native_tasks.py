@@ -14,7 +14,7 @@ import anygpu as ag
 from anygpu.base import events
 from anygpu.placement import native_calls
 from anygpu.placement.host_tasks import native_site, run_on_host
-from anygpu.placement.offload import Offloaded, default_planner
+from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.receipts.notes import Failure, made
 from anygpu.receipts.receipt import Receipt
@@ -146,7 +146,7 @@ def test_a_task_runs_once_whatever_is_left_of_it() -> None:
         return x + 1
 
     calls: list[Any] = []
-    ran_by = Offloaded(counted, options(), default_planner)
+    ran_by = Offloaded(counted, options())
     call = ran_by.call((X,), {})
     site = native_site(call)
     assert site is not None

@@ -58,10 +58,10 @@ class Waiting:
         self.staged = threading.Event()
         run = ProcessWorker._run
 
-        def telling(worker: ProcessWorker, call: Any, staged: Any = None, seat: Any = None) -> Ran:
+        def telling(worker: ProcessWorker, call: Any, staged: Any = None) -> Ran:
             if staged is not None:
                 self.staged.set()
-            return run(worker, call, staged, seat)
+            return run(worker, call, staged)
 
         monkeypatch.setattr(ProcessWorker, "_run", telling)
         self._busy = worker._connection.use()

@@ -19,9 +19,9 @@ import pytest
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.testing import FakeEngine, Fault, fake_device
+from anygpu.workers.child_messages import ProbeItem
 from anygpu.workers.child_start import seconds_without_processor, thread_seconds_without_processor
 from anygpu.workers.probe_runner import ProbeDeadlines, run_probes
-from anygpu.workers.start_messages import ProbeItem
 from tests.support.isolation import children_with
 
 GOOD = FakeEngine("good").entry()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.testing import fake_device
+from anygpu.workers.child_messages import Discovered, Message, ProbeFinished, ProbeItem, ProbeStarted, Raised, Settled
 from anygpu.workers.probe_runner import EngineProbe, ProbeDeadlines, StartChild, StopChild
-from anygpu.workers.start_messages import Discovered, Message, ProbeFinished, ProbeItem, ProbeStarted, Raised, Settled
 
 NAMES = ("fake:0", "fake:1", "fake:2")
 DEADLINES = ProbeDeadlines(total=10, step=4)

@@ -29,12 +29,12 @@ from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Concatenate, Input
 from anygpu.testing import FakeEngine, Fault, fake_device
-from anygpu.workers import child_connection, shared_memory, task_messages
+from anygpu.workers import child_connection, child_messages, shared_memory
+from anygpu.workers.child_messages import error_from_message, error_to_message
 from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 from anygpu.workers.link import LinkClosed
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.shared_memory import MOST_OUT
-from anygpu.workers.task_messages import error_from_message, error_to_message
 from tests.support.isolation import run_alone
 from tests.workers.programs import chain, doubled
 
@@ -341,17 +341,17 @@ def test_a_handle_of_an_earlier_worker_is_refused(worker: ProcessWorker) -> None
 
 def test_a_program_is_sent_once_and_again_when_the_child_has_forgotten_it(worker: ProcessWorker) -> None:
     x = np.ones(3, np.float32)
-    sent: list[task_messages.Envelope] = []
+    sent: list[child_messages.Envelope] = []
     post = worker._connection.post
 
-    def watch(envelope: task_messages.Envelope, attached: Any) -> None:
+    def watch(envelope: child_messages.Envelope, attached: Any) -> None:
         sent.append(envelope)
         post(envelope, attached)
 
     worker._connection.post = watch  # type: ignore[method-assign]
     for _ in range(3):
         worker.run(doubled(3), [x])
-    assert [each.task.text is None for each in sent if isinstance(each.task, task_messages.Run)] == [False, True, True]
+    assert [each.task.text is None for each in sent if isinstance(each.task, child_messages.Run)] == [False, True, True]
     # As if the child had forgotten it.
     worker._connection.sent[chain(3).key] = None
     (result,) = worker.run(chain(3), [x]).results

@@ -19,10 +19,10 @@ import pytest
 from anygpu.engines.catalogue import EngineEntry, entry_of
 from anygpu.errors import DeviceLost
 from anygpu.testing import FakeEngine, check_worker, fake_device
-from anygpu.workers import task_messages
+from anygpu.workers import child_messages
+from anygpu.workers.child_messages import error_to_message
+from anygpu.workers.child_process import Spare, can_copy
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.spare_process import Spare, can_copy
-from anygpu.workers.task_messages import error_to_message
 from anygpu.workers.worker import open_worker
 from tests.support.faults import _let_children_import_tests
 from tests.support.fork_engines import THREADED
@@ -100,7 +100,7 @@ def lost_before_it_is_asked(worker: ProcessWorker) -> None:
     with worker._connection._lock:  # the thread that watches it does not come first
         worker.kill()
         worker._connection.child.process.wait()
-        worker._connection.request(task_messages.AskMemory())
+        worker._connection.request(child_messages.AskMemory())
 
 
 def used_after_it_was_closed(worker: ProcessWorker) -> None:
@@ -109,7 +109,7 @@ def used_after_it_was_closed(worker: ProcessWorker) -> None:
 
 
 def lost_as_it_says_itself(worker: ProcessWorker) -> None:
-    worker._connection.unwrap(error_to_message(DeviceLost("fake:0")), task_messages.RunDone)
+    worker._connection.unwrap(error_to_message(DeviceLost("fake:0")), child_messages.RunDone)
 
 
 @linux_only

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from anygpu.base.cache_location import cache_location
-from anygpu.base.digest import blake2b
-from anygpu.base.own_files import is_own
+from anygpu.base.own_files import blake2b, is_own
 
 if sys.platform == "win32":
     import msvcrt

@@ -1,15 +1,20 @@
-"""What packages tell and ask those above them, which they cannot import: who wants to hear of it subscribes here.
+"""Events: how a package tells and asks those above it, which it cannot import.
 
-An event is the list of its subscribers, called with it on the thread that it happened on. Most are empty in most
-processes, so that who has something to tell looks whether anyone listens before making it.
+An `Event` is the list of its subscribers, which are called on the thread that it happened on. Most are empty in most
+processes, so that a publisher looks whether anyone listens before it makes the record. What is asked (`html_of` and
+those beside it) is a function that `anygpu.api` sets when it is imported.
+
+`drawn` and `Listed` are what classes need for `_repr_html_`: the code that draws is above all that is drawn, and is
+loaded when a notebook first shows something.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Event(list[Callable[P, Any]]):
@@ -26,7 +31,7 @@ class Event(list[Callable[P, Any]]):
 calls: Event[[Any, Any]] = Event()
 #: A call returned: its receipt or note, its function, arguments and result (`Given`), and the user's line of a task.
 returned: Event[[Any, Any, tuple[str, int] | None]] = Event()
-#: An operation of arrays ran on the host (`anygpu.receipts.fallback_warnings.HostOperation`).
+#: An operation of arrays ran on the host (`anygpu.receipts.receipt.HostOperation`).
 host_operations: Event[[Any]] = Event()
 #: Arrays were copied, or a program ran on them, outside of calls (`anygpu.array.core.device.ArrayWork`).
 array_work: Event[[Any]] = Event()
@@ -48,3 +53,17 @@ usage_of: Callable[[Any, float], Any] = _not_provided
 array_device: Callable[[str | None], Any] = _not_provided
 #: The same: a call site (`anygpu.placement.native_site.NativeSite`) has a function that cannot be traced, and why.
 cannot_trace: Callable[[Any, str], None] = _not_provided
+
+
+def drawn(value: Any) -> str | None:
+    """The value as HTML; `None` where there is none, and a notebook shows the text."""
+    return html_of(value)
+
+
+class Listed(list[T]):
+    """A list that notebooks show as a table. It is a list in everything else."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str | None:
+        return drawn(self)

@@ -4,6 +4,10 @@ Python calls the handlers of signals in the main thread only, and there after ca
 between a `with` and the lock that it takes, as long as that is one of C (`threading.Lock`, `threading.RLock`; not a
 `Condition`, whose `__enter__` is a function of Python). So a lock is always let go of after `with lock:`. But what the
 block had begun is not finished. Where that matters, the main thread lets another one do it.
+
+`float_errors` is for functions that compute with other floating-point modes of NumPy. `with np.errstate(...)` is a
+function of Python at both ends: an interrupt inside of one of them leaves the modes changed for as long as the thread
+lives. A context is entered and left by C.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import functools
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,6 +99,7 @@ class TryAcquire:
         self._seconds = -1 if seconds is None else seconds
 
     def acquire(self) -> bool:
+        """Returns whether the lock was acquired in time; an interrupt meanwhile leaves it released."""
         if self._lock._is_owned():
             return False
         self._entered = True
@@ -118,6 +125,7 @@ class TryAcquire:
 
 
 def _run(call: Callable[[], object]) -> None:
+    """Calls it on a thread of C, and forgets the thread's stand-in afterwards."""
     try:
         call()
     finally:
@@ -132,6 +140,11 @@ def _forget_this_thread() -> None:
 
 
 def _elsewhere(call: Callable[[], T], *, patient: bool = False) -> T:
+    """Runs the call on another thread, in the caller's context, and returns or raises what it does.
+
+    An interrupt of the caller is raised at once, or with `patient` when the call has come to its end. A call that had
+    not begun then is taken back. No reference to the call, its value or its error stays with the other thread.
+    """
     done = _thread.allocate_lock()
     done.acquire()
     # Taken out of these lists by whoever uses it: the thread may live on for a moment, and must hold nothing then.
@@ -182,3 +195,28 @@ def _taken_back(calls: list[Callable[[], T]]) -> bool:
     except IndexError:
         return False
     return True
+
+
+def float_errors(**modes: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For a function that computes with some modes changed, named as those of `np.errstate`.
+
+    It sees its caller's context variables, as users' own functions inside of it may want to; what it sets is gone.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        def compute(*given: P.args, **named: P.kwargs) -> T:
+            np.seterr(**modes)
+            return function(*given, **named)
+
+        @functools.wraps(function)
+        def run(*given: P.args, **named: P.kwargs) -> T:
+            return contextvars.copy_context().run(compute, *given, **named)
+
+        return run
+
+    return decorate
+
+
+def float_errors_ignored(function: Callable[P, T]) -> Callable[P, T]:
+    """For a function that computes without warnings."""
+    return float_errors(all="ignore")(function)

@@ -108,7 +108,7 @@ def spoken(text: str) -> Html:
 
 
 def details(summary: object, *content: object) -> Html:
-    """What is seen when somebody opens it."""
+    """Returns a summary whose content is shown when the reader opens it."""
     return tag("details", tag("summary", summary), *content)
 
 
@@ -140,6 +140,7 @@ def column_table(columns: Sequence[Column[Item]], items: Iterable[Item], label: 
 
 
 def _content(column: Column[Item], item: Item, formats: Formats) -> object:
+    """Returns a cell's content: HTML as it is, or its text, marked if it is bad."""
     value = column.value(item)
     if isinstance(value, Html):
         return value
@@ -168,6 +169,7 @@ def bar(shares: Sequence[Share], whole: float | None = None) -> Html:
 
 
 def legend(shares: Sequence[Share]) -> Html:
+    """Returns the names, sizes and colours of a bar's parts; nothing for no parts."""
     items = [
         tag("li", tag("span", class_="swatch", style=f"background:{each.colour}"), f"{each.name} {each.shown}")
         for each in shares

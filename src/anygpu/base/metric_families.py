@@ -57,6 +57,7 @@ def to_text(families: Iterable[Family]) -> str:
 
 
 def _lines(families: Iterable[Family]) -> Iterator[str]:
+    """Yields two lines of description for each family, and one line for each sample."""
     for name, kind, text, samples in families:
         yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
         for value, labels, suffix in samples:

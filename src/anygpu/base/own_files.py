@@ -1,10 +1,18 @@
-"""Files that only this user (or root) can have written: no others are trusted."""
+"""Files that only this user (or root) can have written, as no others are trusted, and the hash of keys and checksums.
+
+`blake2b` is taken from the interpreter, because `hashlib` loads OpenSSL, which takes 5 ms.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+
+try:
+    from _blake2 import blake2b as blake2b  # type: ignore[import-not-found,unused-ignore]
+except ImportError:
+    from hashlib import blake2b as blake2b
 
 #: A record of any kind has fewer bytes than this.
 MOST_BYTES = 16 << 20
@@ -39,6 +47,7 @@ def read_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes | N
 
 
 def _read(descriptor: int, most: int) -> bytes | None:
+    """Reads a descriptor to its end; `None` if it has more than `most` bytes."""
     parts: list[bytes] = []
     left = most + 1
     while left > 0 and (part := os.read(descriptor, min(left, 1 << 20))):

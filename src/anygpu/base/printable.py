@@ -36,6 +36,7 @@ def encodable(text: str) -> str:
 
 
 def _escaped(value: Any) -> Any:
+    """Returns plain values with every text made encodable, keys of dictionaries too; tuples become lists."""
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, list | tuple):

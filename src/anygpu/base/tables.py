@@ -60,6 +60,8 @@ def pick(columns: Mapping[str, Column[Item]], *titles: str) -> tuple[Column[Item
 
 
 class Cell(NamedTuple):
+    """One value of a table as a surface shows it."""
+
     text: str
     #: The value to sort by; `None` if it is unknown.
     key: float | str | None = None

@@ -25,6 +25,7 @@ def bytes_from(text: str) -> int | None:
 
 
 def readable_bytes(count: int) -> str:
+    """Returns "512 bytes" or "1.5 GiB": one digit after the point, in powers of 1024."""
     if count < 1 << 10:
         return f"{count} bytes"
     for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
@@ -34,6 +35,7 @@ def readable_bytes(count: int) -> str:
 
 
 def readable_seconds(seconds: float) -> str:
+    """Returns "3 µs", "12.3 ms" or "4.56 s": three digits from a millisecond on."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:

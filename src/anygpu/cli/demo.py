@@ -21,7 +21,7 @@ from rich.text import Text
 import anygpu
 from anygpu import api
 from anygpu.base.disturbance import Reading, conditions, read_processors
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 from anygpu.base.units import readable_seconds
 from anygpu.hardware.host import processor_name
 from anygpu.receipts.receipt import Receipt

@@ -23,8 +23,7 @@ from anygpu.base.printable import printable
 from anygpu.base.tables import LONG, UNKNOWN, Column, Formats, Item, cells, pick
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
-from anygpu.hardware.cards import Card
-from anygpu.hardware.device import Device, State
+from anygpu.hardware.device import Card, Device, State
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.inventory import Finding, Inventory, all_facts, explained, in_a_few_words, memory_of, more_words
 from anygpu.hardware.usage.usage import ProcessUsage, UsageDocument

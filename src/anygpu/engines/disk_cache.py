@@ -20,8 +20,7 @@ import msgspec
 
 from anygpu._version import __version__
 from anygpu.base.cache_folder import bytes_on_disk, decoded, sealed, sweep, unsealed, write_file
-from anygpu.base.digest import blake2b
-from anygpu.base.own_files import read_file
+from anygpu.base.own_files import blake2b, read_file
 from anygpu.errors import InvalidOption
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_integer
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (

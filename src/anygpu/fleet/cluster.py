@@ -43,10 +43,10 @@ from anygpu.fleet.messages import (
     decode_event,
     encode,
 )
+from anygpu.workers.child_messages import TaskFailed, error_from_message
 from anygpu.workers.child_process import Child, how_it_ended
 from anygpu.workers.child_start import child_command
 from anygpu.workers.link import HAS_SOCKET_PAIRS, Invitation, Link, LinkClosed
-from anygpu.workers.task_messages import TaskFailed, error_from_message
 
 #: A cluster that has not let us in within this time is not there.
 CONNECT_SECONDS = 60.0

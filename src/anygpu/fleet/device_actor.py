@@ -26,10 +26,10 @@ from anygpu.hardware.device import Device, Unavailable, node_of, parse_device
 from anygpu.hardware.inventory import together
 from anygpu.plan.calibration import Calibration
 from anygpu.program.primitives import Spec
-from anygpu.workers import task_messages
+from anygpu.workers import child_messages
+from anygpu.workers.child_messages import Answer, InSegment, TaskFailed, TaskOutcome, error_to_message
 from anygpu.workers.child_server import ChildServer
 from anygpu.workers.shared_memory import ByteArray
-from anygpu.workers.task_messages import Answer, InSegment, TaskFailed, TaskOutcome, error_to_message
 from anygpu.workers.worker import default_budget
 
 # -- A short visit to another machine: which devices it has, how fast they are, and how far away it is
@@ -295,7 +295,7 @@ class ActorServer(ChildServer):
         self._places = {}
         try:
             self._given = messages.unpacked(ask.arrays, parts)
-            outcome = self.answer(ask.envelope, _no_descriptor) or task_messages.TaskDone()
+            outcome = self.answer(ask.envelope, _no_descriptor) or child_messages.TaskDone()
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
             outcome = error_to_message(error)
         finally:
@@ -315,14 +315,14 @@ class ActorServer(ChildServer):
             message = message.replace(self._there, self._name)
         return msgspec.structs.replace(failed, message=message, fields=fields)
 
-    def _open(self, task: task_messages.Open) -> TaskOutcome:
+    def _open(self, task: child_messages.Open) -> TaskOutcome:
         # The engine and the budget are this machine's business.
         budget = default_budget() if task.budget is None else task.budget
         seen = seen_here(task.device.id, os.environ.get("CUDA_VISIBLE_DEVICES"))
         device = msgspec.structs.replace(task.device, id=seen)
         super()._open(msgspec.structs.replace(task, entry=entry_of(seen), device=device, budget=budget))
         # Transfers beside a run would need a second way here.
-        return task_messages.Opened(overlaps=False)
+        return child_messages.Opened(overlaps=False)
 
     def _values(self, operand: bytes | InSegment, spec: Spec) -> HostArray:
         if isinstance(operand, bytes):

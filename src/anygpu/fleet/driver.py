@@ -48,9 +48,9 @@ from anygpu.fleet.messages import (
     encode,
 )
 from anygpu.fleet.relay import Relay
+from anygpu.workers.child_messages import error_to_message
 from anygpu.workers.child_start import end_with_parent
 from anygpu.workers.link import Link, LinkClosed, taken_up
-from anygpu.workers.task_messages import error_to_message
 
 if TYPE_CHECKING:
     from anygpu.fleet.ray_cluster import RayCluster

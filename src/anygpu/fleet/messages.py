@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.plan.calibration import Calibration, NetworkSpeed
+from anygpu.workers.child_messages import Answer, Envelope, TaskFailed, WireRecord, decoded
 from anygpu.workers.shared_memory import ByteArray
-from anygpu.workers.task_messages import Answer, Envelope, TaskFailed, WireRecord, decoded
 
 # -- messages between this process and the driver, its child that speaks to Ray: MessagePack, and nothing else
 

@@ -27,10 +27,8 @@ from anygpu.fleet.messages import (
     Reply,
 )
 from anygpu.receipts.receipt import NetworkUse
-from anygpu.workers import task_messages
-from anygpu.workers.link import Link, LinkClosed
-from anygpu.workers.shared_memory import AttachedSegments, ByteArray
-from anygpu.workers.task_messages import (
+from anygpu.workers import child_messages
+from anygpu.workers.child_messages import (
     Answer,
     ChildTask,
     Envelope,
@@ -39,6 +37,8 @@ from anygpu.workers.task_messages import (
     WireOperand,
     error_to_message,
 )
+from anygpu.workers.link import Link, LinkClosed
+from anygpu.workers.shared_memory import AttachedSegments, ByteArray
 
 #: While a question is open, the actor is pinged so often.
 PING_SECONDS = 2.0
@@ -93,8 +93,8 @@ class Relay:
                 if envelope is None:
                     continue
                 outcome = self._answered(envelope)
-                self._link.send(task_messages.encode(Answer(envelope.number, outcome)))
-                if isinstance(envelope.task, task_messages.Close):
+                self._link.send(child_messages.encode(Answer(envelope.number, outcome)))
+                if isinstance(envelope.task, child_messages.Close):
                     return CLOSED
         except LinkClosed:
             return self.lost or CLOSED
@@ -127,7 +127,7 @@ class Relay:
     def _next(self) -> Envelope | None:
         """The next task; without one the actor is told that somebody is still there."""
         try:
-            envelope = task_messages.decode_envelope(self._link.receive(IDLE_SECONDS))
+            envelope = child_messages.decode_envelope(self._link.receive(IDLE_SECONDS))
         except TimeoutError:
             self._pulse(self._actor.ping())
             return None
@@ -158,7 +158,7 @@ class Relay:
         task = envelope.task
         assert task is not None, "what has no task needs no answer"
         try:
-            if isinstance(task, task_messages.OpenSide):
+            if isinstance(task, child_messages.OpenSide):
                 raise InvalidOption("there is one way to another machine.")
             return self._asked(envelope.number, task)
         except NoRoomForParts:
@@ -188,7 +188,7 @@ class Relay:
         except ValueError as error:
             raise ActorLost(f"it sent an unreadable answer ({error})") from None
         outcome = reply.answer.outcome
-        if isinstance(outcome, task_messages.RunDone):
+        if isinstance(outcome, child_messages.RunDone):
             outcome = msgspec.structs.replace(outcome, network=use)
         return outcome
 
@@ -269,15 +269,15 @@ class Relay:
             return len(places)
 
         match task:
-            case task_messages.Run():
+            case child_messages.Run():
                 return msgspec.structs.replace(
                     task,
                     arguments=tuple([operand(each) for each in task.arguments]),
                     results=None if task.results is None else tuple([place(each) for each in task.results]),
                 )
-            case task_messages.Upload():
+            case child_messages.Upload():
                 return msgspec.structs.replace(task, values=operand(task.values))
-            case task_messages.Download():
+            case child_messages.Download():
                 return msgspec.structs.replace(task, segment=place(task.segment))
             case _:
                 return task

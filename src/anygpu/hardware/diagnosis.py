@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.printable import encode_json
 from anygpu.hardware import fixes
-from anygpu.hardware.cards import Card
-from anygpu.hardware.device import CPU, Unavailable
+from anygpu.hardware.device import CPU, Card, Unavailable
 from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.inventory import DiagnosisContext, Finding, Gpu, Inventory, together
 
@@ -34,6 +33,7 @@ DiagnosisRule = Callable[[DiagnosisContext], Iterator[Finding]]
 
 
 def engines_left_out(case: DiagnosisContext) -> Iterator[Finding]:
+    """The variable ANYGPU_ENGINES leaves engines out of this report."""
     name = "ANYGPU_ENGINES"
     if chosen := case.evidence.variables.get(name):
         yield Finding(
@@ -47,6 +47,7 @@ def engines_left_out(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def hidden_by_variable(case: DiagnosisContext) -> Iterator[Finding]:
+    """A variable hides all cards of a vendor: a problem if one of them is unused, else a note."""
     for name in _hiding_variables(case):
         vendors = _HIDING[name]
         unused = any(not gpu.ways for gpu in case.gpus if gpu.vendor in vendors)
@@ -80,6 +81,7 @@ def container_without_card(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def _not_given(case: DiagnosisContext) -> list[str]:
+    """Returns the vendors whose cards are on the bus, and of which this container has no device node."""
     if case.evidence.container is None:
         return []
     paths = [node.path for node in case.evidence.nodes]
@@ -199,6 +201,7 @@ def engine_finds_no_card(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def vulkan_loader_missing(case: DiagnosisContext) -> Iterator[Finding]:
+    """WebGPU finds no Vulkan loader; a container without graphics is told of that instead of drivers."""
     for item in case.unavailable("webgpu", "no_loader"):
         # Installing a driver in there would not help a container that was not given one.
         drivers = () if _applies(container_without_graphics, case) else _vulkan_drivers(case, case.vendors)
@@ -307,6 +310,7 @@ def _vulkan_override(case: DiagnosisContext) -> str | None:
 
 
 def _overridden(case: DiagnosisContext, variable: str, effect: str, about: str) -> Finding:
+    """Returns the finding for a variable that makes Vulkan look at other drivers."""
     return Finding(
         code="vulkan_driver_overridden",
         severity=case.severity_of_a_missing_way(),
@@ -322,6 +326,7 @@ def _vulkan_drivers(case: DiagnosisContext, vendors: Iterable[str]) -> tuple[str
 
 
 def no_opencl_driver(case: DiagnosisContext) -> Iterator[Finding]:
+    """OpenCL's loader works, and no driver is registered with it."""
     for item in case.unavailable("opencl", "no_driver"):
         yield Finding(
             code="no_opencl_driver",
@@ -349,6 +354,7 @@ def no_compiler(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def extra_not_installed(case: DiagnosisContext) -> Iterator[Finding]:
+    """Engines whose libraries are not installed, as one note for all."""
     missing = [item for item in case.inventory.unavailable if item.cause == "not_installed" and item.engine != CPU]
     if missing:
         yield Finding(
@@ -386,6 +392,7 @@ def no_gpu_at_all(case: DiagnosisContext) -> Iterator[Finding]:
 
 
 def unmatched_cards(case: DiagnosisContext) -> Iterator[Finding]:
+    """Cards that could not be told apart with certainty."""
     for card in case.inventory.cards:
         if card.note is not None:
             yield Finding(
@@ -493,6 +500,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose(inventory: Inventory, evidence: Evidence) -> Diagnosis:
+    """Applies all rules, adds what probes reported and no rule explains, and sorts by severity. Pure."""
     case = DiagnosisContext(inventory, evidence)
     findings = [finding for rule in RULES for finding in rule(case)]
     explained = {finding.about for finding in findings}

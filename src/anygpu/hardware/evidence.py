@@ -123,6 +123,7 @@ def gather(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
 
 
 def _distributions(root: Path) -> tuple[str, ...]:
+    """Returns the names of the Linux distribution and of those that it is like, from os-release."""
     fields = {}
     for line in _lines(root / "etc/os-release") or _lines(root / "usr/lib/os-release"):
         name, _, value = line.partition("=")
@@ -131,6 +132,7 @@ def _distributions(root: Path) -> tuple[str, ...]:
 
 
 def _container(root: Path, environment: Mapping[str, str]) -> Container | None:
+    """Returns the kind of container that this process is in; `None` outside of any."""
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
     if (root / ".dockerenv").exists():
@@ -141,6 +143,7 @@ def _container(root: Path, environment: Mapping[str, str]) -> Container | None:
 
 
 def _user() -> str:
+    """Returns the user's name, or the number of one without a name."""
     # getpass.getuser() trusts the environment; the effective user is what the kernel asks about.
     if sys.platform == "win32":
         return os.environ.get("USERNAME", "")
@@ -153,6 +156,7 @@ def _user() -> str:
 
 
 def _nodes(root: Path) -> Iterable[DeviceNode]:
+    """Yields the device nodes of GPUs, with their group and whether this user may open them."""
     for pattern in _NODES:
         for path in sorted(root.glob(pattern)):
             yield DeviceNode(
@@ -163,6 +167,7 @@ def _nodes(root: Path) -> Iterable[DeviceNode]:
 
 
 def _group(path: Path) -> str | None:
+    """Returns the name of a file's group; `None` if it has none, or on Windows."""
     try:
         return path.group()
     except (KeyError, OSError, NotImplementedError):
@@ -170,6 +175,7 @@ def _group(path: Path) -> str | None:
 
 
 def _find_library(root: Path, name: str, environment: Mapping[str, str]) -> str | None:
+    """Returns the path of a shared library, looked for as the loader would; `None` if there is none."""
     for folder in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep):
         if folder and (Path(folder) / name).exists():
             return str(Path(folder) / name)
@@ -180,6 +186,7 @@ def _find_library(root: Path, name: str, environment: Mapping[str, str]) -> str 
 
 
 def _vulkan_drivers(root: Path, environment: Mapping[str, str]) -> Iterable[Manifest]:
+    """Yields the manifests of Vulkan drivers: those that a variable names, or else those of the usual folders."""
     named = environment.get("VK_DRIVER_FILES") or environment.get("VK_ICD_FILENAMES")
     if named:
         for path in (Path(text) for text in named.split(os.pathsep) if text):
@@ -196,6 +203,7 @@ def _opencl_drivers(root: Path, environment: Mapping[str, str]) -> Iterable[Mani
 
 
 def _manifests(paths: Iterable[Path]) -> Iterable[Manifest]:
+    """Yields the manifests that exist, with their times of change."""
     for path in paths:
         try:
             yield Manifest(path=str(path), changed=path.stat().st_mtime)
@@ -204,6 +212,7 @@ def _manifests(paths: Iterable[Path]) -> Iterable[Manifest]:
 
 
 def _library_versions(names: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """Yields the installed libraries with their versions, without importing them."""
     from importlib import metadata  # here, because importing anygpu must not pay for it
 
     for name in names:
@@ -214,6 +223,7 @@ def _library_versions(names: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _lines(path: Path) -> list[str]:
+    """Returns the lines of a file; none if it cannot be read."""
     try:
         return path.read_text(errors="replace").splitlines()
     except OSError:

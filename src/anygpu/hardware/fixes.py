@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anygpu.hardware.cards import Card
+from anygpu.hardware.device import Card
 from anygpu.hardware.evidence import Evidence
 
 #: For each kind of system, its package manager's command and what the packages are called there.

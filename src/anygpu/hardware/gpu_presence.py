@@ -87,6 +87,7 @@ def suggests_gpu(evidence: GpuEvidence) -> bool:
 
 
 def _computes(function: PciFunction) -> bool:
+    """Whether a PCI function can compute: a display or an accelerator, but not one that only draws a screen."""
     pci_class, vendor, device = function
     if pci_class not in (_DISPLAY, _ACCELERATOR):
         return vendor == _GOOGLE and device not in _GOOGLES_OTHERS
@@ -123,6 +124,7 @@ def probes_by_itself() -> bool:
 
 
 def _pci_functions(folder: str) -> Iterator[PciFunction]:
+    """Yields the displays and accelerators on the bus; Google's TPUs are of no such class."""
     for name in _names(folder):
         pci_class = _number(os.path.join(folder, name, "class"))
         vendor = _number(os.path.join(folder, name, "vendor"))
@@ -145,6 +147,7 @@ def _drm_drivers(root: str) -> Iterator[str]:
 
 
 def _names(folder: str) -> list[str]:
+    """Lists a folder; empty if there is none."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -152,6 +155,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _number(file: str) -> int | None:
+    """Reads a hexadecimal number from a file of sysfs; `None` if there is none."""
     try:
         with open(file, "rb") as opened:
             return int(opened.read(32), 16)

@@ -77,6 +77,7 @@ def _host_memory(meminfo: str = "/proc/meminfo") -> tuple[int, int]:
 
 
 def _container_limit(cgroup: str = "/sys/fs/cgroup/memory.max") -> int:
+    """Returns the memory limit of this process's container in bytes; far more than any machine has without one."""
     unlimited = 1 << 62
     try:
         text = _text(cgroup).strip()

@@ -10,8 +10,7 @@ import msgspec
 
 from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_bytes
-from anygpu.hardware.cards import Card, assemble, plain_name
-from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.device import Card, Device, Unavailable, assemble, plain_name
 from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.selection import is_stand_in
 from anygpu.hardware.sysfs import PciDevice
@@ -64,6 +63,7 @@ def take_inventory(
 
 
 def in_a_few_words(device: Device) -> str:
+    """Returns a device in part of a sentence: its name, its kind, and through which interfaces it is reached."""
     if device.software:
         what = f"{device.name}, software on the CPU"
     elif device.kind == "cpu":
@@ -77,6 +77,7 @@ def in_a_few_words(device: Device) -> str:
 
 
 def more_words(device: Device) -> str:
+    """Returns driver, memory and features of a device, separated by dots."""
     parts = [f"driver {device.driver}"] if device.driver is not None else []
     if device.kind != "cpu" or device.software:
         parts.append(memory_of(device))
@@ -84,6 +85,7 @@ def more_words(device: Device) -> str:
 
 
 def memory_of(facts: Device | Card) -> str:
+    """Returns total and free memory in words, or why it is unknown."""
     if facts.memory_total is None:
         return f"memory unknown ({facts.unknown['memory_total']})"
     total = readable_bytes(facts.memory_total)
@@ -213,6 +215,10 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
         return [card for card in self.inventory.cards if card.id not in not_gpus | {"cpu"} and not _is_doubtful(card)]
 
     def _ways_into(self, card: Card) -> Iterator[Device]:
+        """Yields the verified devices of a card.
+
+        Of cards that cannot be told apart, those of the same model or name.
+        """
         doubtful = {each.id for each in self.inventory.cards if _is_doubtful(each)}
         for device in self.inventory.gpus:
             alike = (device.model or card.id) == card.model or plain_name(device.name) == plain_name(card.name)

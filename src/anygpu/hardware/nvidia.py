@@ -15,8 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anygpu.hardware.cards import Card, normal_pci, normal_uuid
-from anygpu.hardware.device import Cause, State, Unavailable, unknown_facts
+from anygpu.hardware.device import Card, Cause, State, Unavailable, normal_pci, normal_uuid, unknown_facts
 
 
 class NvmlCode(IntEnum):
@@ -162,11 +161,13 @@ def _unavailable(
 def _by_code(
     code: int, words: str, system: Path, *, index: int | None = None, pci: str | None = None, library: str = _UNKNOWN
 ) -> Unavailable:
+    """Returns the entry for an error of NVML or nvidia-smi, with the facts that its message needs."""
     facts = {"code": code, "groups": _groups(system), "kernel": _kernel_version(system), "library": library}
     return _unavailable(_PROBLEMS.get(code, _OTHER), words, index=index, pci=pci, **facts)
 
 
 def _kernel_version(system: Path) -> str:
+    """Returns the version of the kernel's part of the driver, from sysfs or procfs."""
     for name in ("sys/module/nvidia/version", "proc/driver/nvidia/version"):
         with contextlib.suppress(OSError):
             # The second file has it within a sentence.
@@ -228,12 +229,14 @@ class _Facts:
         self.unknown: dict[str, str] = {}
 
     def add(self, name: str, value: object, otherwise: str) -> None:
+        """Adds a fact, or the reason why it is unknown."""
         if value is None:
             self.unknown[name] = otherwise
         else:
             self.known[name] = value
 
     def ask(self, nvml: Any, getters: _Getters, *handle: object) -> _Facts:
+        """Asks NVML one function after the other; a refusal is a reason. Raises only if the card is lost."""
         for function, readings in getters.items():
             try:
                 answer = getattr(nvml, function)(*handle)
@@ -249,6 +252,7 @@ class _Facts:
 
 
 def _read_nvml(nvml: Any, system: Path) -> list[Card | Unavailable]:
+    """Returns every card that NVML lists, or the reason why it lists none."""
     try:
         driver = _Facts().ask(nvml, _DRIVER_FACTS)
         count = nvml.nvmlDeviceGetCount()
@@ -258,6 +262,7 @@ def _read_nvml(nvml: Any, system: Path) -> list[Card | Unavailable]:
 
 
 def _read_card(nvml: Any, index: int, driver: _Facts, system: Path) -> Card | Unavailable:
+    """Returns one card with all its facts, or the reason why it cannot be used."""
     facts = _Facts()
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -314,6 +319,7 @@ def _run_smi(program: str, columns: Mapping[str, str], seconds: float) -> subpro
 
 
 def _parse_smi(text: str, columns: Mapping[str, str] = _COLUMNS) -> list[Card | Unavailable]:
+    """Returns the cards of nvidia-smi's table; a line that is none of it becomes an entry with the line."""
     found: list[Card | Unavailable] = []
     for line in filter(None, map(str.strip, text.splitlines())):
         values = [value.strip() for value in line.split(",")]
@@ -326,6 +332,7 @@ def _parse_smi(text: str, columns: Mapping[str, str] = _COLUMNS) -> list[Card | 
 
 
 def _card_of_row(index: int, row: Mapping[str, str]) -> Card | Unavailable:
+    """Returns the card of one line; facts that an old nvidia-smi does not have are unknown."""
     facts = _Facts()
     for column, name in _COLUMNS.items():
         if column in row:

@@ -26,12 +26,14 @@ class HostMeter:
     """
 
     def __init__(self, process: Path = _PROCESS) -> None:
+        """Measures nothing yet; `process` is the folder of this process in procfs."""
         self._process = process
         self._resets = False
         self._of_files = 0
         self._trim = _malloc_trim()
 
     def begin(self) -> None:
+        """Gives freed memory back to the system, and resets the high-water mark where the system lets it."""
         if self._trim is not None:
             self._trim(0)
         try:
@@ -46,6 +48,7 @@ class HostMeter:
         return _status(self._process, "VmRSS")
 
     def peak(self) -> int | None:
+        """Returns the most bytes that were resident since `begin`; `None` if the mark could not be reset."""
         mark = _status(self._process, "VmHWM") if self._resets else None
         if mark is None:
             return None
@@ -57,6 +60,7 @@ class HostMeter:
 
 
 def _malloc_trim() -> Any:
+    """Returns glibc's `malloc_trim`; `None` with another C library."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):
@@ -81,6 +85,7 @@ def available(
 
 
 def _own_limits() -> tuple[int, ...]:
+    """Returns the soft limits of address space and data in bytes, -1 where there is none; nothing on Windows."""
     try:
         import resource
     except ImportError:  # Windows has none
@@ -133,6 +138,7 @@ def _left_by_groups(process: Path, root: Path) -> list[int]:
 
 
 def _left_by_machine(meminfo: Path) -> list[int]:
+    """Returns what Linux says is available, or the host's free memory elsewhere."""
     try:
         text = meminfo.read_text()
     except OSError:
@@ -144,6 +150,7 @@ def _left_by_machine(meminfo: Path) -> list[int]:
 
 
 def _number(file: Path) -> int | None:
+    """Returns the number in a file; `None` if it has none, such as "max"."""
     try:
         text = file.read_text().strip()
     except OSError:
@@ -152,6 +159,7 @@ def _number(file: Path) -> int | None:
 
 
 def _field(file: Path, name: str) -> int:
+    """Returns a field of a control group's statistics; 0 if it is not there."""
     with contextlib.suppress(OSError, ValueError):
         for line in file.read_text().splitlines():
             key, _, value = line.partition(" ")

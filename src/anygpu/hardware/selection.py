@@ -8,8 +8,7 @@ import msgspec
 
 from anygpu.base.units import readable_bytes
 from anygpu.errors import DeviceUnavailable
-from anygpu.hardware.cards import plain_name
-from anygpu.hardware.device import CPU, FLEET, Device, Unavailable, node_of, parse_device
+from anygpu.hardware.device import CPU, FLEET, Device, Unavailable, node_of, parse_device, plain_name
 from anygpu.hardware.gpu_presence import software_devices_are_automatic
 from anygpu.hardware.preference import Power, Preference
 
@@ -22,6 +21,8 @@ class DeviceRefusal(msgspec.Struct, frozen=True):
 
 
 class DeviceSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices that fit, best first, and the others with reasons."""
+
     chosen: tuple[Device, ...]
     refused: tuple[DeviceRefusal, ...]
 
@@ -117,6 +118,7 @@ def _nature(device: Device) -> str:
 
 
 def _too_little_memory(device: Device, wanted: int) -> str | None:
+    """Returns why the device's memory does not suffice; `None` if it does. Free memory counts where it is known."""
     if not wanted:
         return None
     have, which = (device.memory_free, "free") if device.memory_free is not None else (device.memory_total, "in all")
@@ -131,6 +133,7 @@ def _too_little_memory(device: Device, wanted: int) -> str | None:
 
 
 def _too_busy(device: Device, most: float) -> str | None:
+    """Returns why the device's load is too high; `None` if it is not. An unknown load is refused."""
     if most >= 1:
         return None
     if device.load is None:

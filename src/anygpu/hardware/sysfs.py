@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.hardware.cards import Card, normal_pci
-from anygpu.hardware.device import Unavailable
+from anygpu.hardware.device import Card, Unavailable, normal_pci
 from anygpu.hardware.gpu_presence import ONLY_A_SCREEN
 
 _VENDORS = {0x10DE: "NVIDIA", 0x1002: "AMD", 0x1022: "AMD", 0x8086: "Intel", 0x106B: "Apple"}
@@ -197,6 +196,8 @@ class _Number(NamedTuple):
 
 
 class _Text(NamedTuple):
+    """A text, or the reason why it is not known."""
+
     value: str | None
     reason: str = ""
 
@@ -213,6 +214,7 @@ def _card(
     no_uuid: str,
     no_api: str,
 ) -> Card:
+    """Makes a card from what its driver shows in sysfs; numbers that are missing bring their reasons."""
     numbers = {"memory_total": total, "memory_free": free, "load": load}
     unknown = {fact: number.reason for fact, number in numbers.items() if number.value is None}
     unknown |= {"uuid": no_uuid, "driver_api": no_api, "compute_capability": "only NVIDIA numbers its cards this way"}
@@ -241,6 +243,7 @@ def _driver(root: Path, kernel_driver: str) -> str:
 
 
 def _kernel_driver(folder: Path) -> str | None:
+    """Returns the name of the kernel's driver that is bound to the device; `None` without one."""
     try:
         return (folder / "driver").readlink().name
     except OSError:
@@ -275,6 +278,7 @@ def pci_folder(root: Path, address: str) -> Path:
 
 
 def folders(parent: Path, pattern: str) -> list[Path]:
+    """Returns the paths that match, in order; none if they cannot be listed."""
     try:
         return sorted(parent.glob(pattern))
     except OSError:
@@ -294,6 +298,7 @@ def _plain_name(device: PciDevice) -> str:
 
 
 def read_text(file: Path, absent: str = "there is no such file") -> _Text:
+    """Returns a file's text without white space around it, or the reason why it cannot be read."""
     try:
         return _Text(file.read_text(encoding="utf-8", errors="replace").strip())
     except (FileNotFoundError, NotADirectoryError):
@@ -306,6 +311,7 @@ def read_text(file: Path, absent: str = "there is no such file") -> _Text:
 
 
 def read_number(file: Path, absent: str = "there is no such file") -> _Number:
+    """Returns a file's number, decimal or with 0x hexadecimal, or the reason why there is none."""
     text, reason = read_text(file, absent)
     if text is None:
         return _Number(None, reason)

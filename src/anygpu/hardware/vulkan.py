@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from anygpu.hardware.cards import normal_uuid
+from anygpu.hardware.device import normal_uuid
 from anygpu.hardware.sysfs import vendor_name
 from anygpu.receipts.receipt import require_reasons
 
@@ -214,6 +214,7 @@ _VERSION_1_2 = (1 << 22) | (2 << 12)
 
 
 def _open_loader() -> Any:
+    """Loads the Vulkan loader; raises OSError with every name that was tried."""
     errors = []
     for name in LIBRARIES:
         try:
@@ -315,6 +316,10 @@ def _check(call: str, result: int) -> None:
 
 
 def _enumerate(library: Any, call: str, item: type[Any], *leading: Any) -> list[Any]:
+    """Calls a function of Vulkan that lists things, again if there were more by the second call.
+
+    Raises `VulkanError`.
+    """
     function: Callable[..., int] = getattr(library, call)
     while True:
         count = c_uint32()

@@ -12,7 +12,7 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.traced_scalar import TracedScalar
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.errors import InvalidOption
 from anygpu.program.ops.custom import Parameter, Scalar, Three
 from anygpu.program.primitives import Shape

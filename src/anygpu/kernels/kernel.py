@@ -27,7 +27,7 @@ from anygpu.kernels.first_use import FirstUse, device_for, engines_for, trials
 from anygpu.kernels.launching import Launcher, Tolerance, result_of
 from anygpu.placement.executing import ask, is_executing
 from anygpu.program.ops.custom import SPOKEN, Language, Parameter, Three
-from anygpu.receipts.fallback_warnings import warn_fallback
+from anygpu.receipts.receipt import warn_fallback
 
 if TYPE_CHECKING:
     from anygpu.hardware.device import Device

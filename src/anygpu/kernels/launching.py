@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array.trace.tracing import record
-from anygpu.base.float_errors import float_errors_ignored
-from anygpu.base.interrupts import is_of_a_handler
+from anygpu.base.interrupts import float_errors_ignored, is_of_a_handler
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.custom.lowering import Length, Reflected

@@ -11,7 +11,7 @@ import numpy as np
 from anygpu.array.core.arguments import converted, either, in_single, in_type_of
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import apply, broadcast, normal_axes, normal_axis, unary_float
-from anygpu.base.float_errors import float_errors
+from anygpu.base.interrupts import float_errors
 from anygpu.engines.numpy.lowering import attended, erf
 from anygpu.nn.quantisation import Quantised, quantised_matmul, rows_of
 from anygpu.program.ops.linear import Attend

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from anygpu.base.display import Listed
+from anygpu.base.events import Listed
 
 #: By class, the module beside this one and its function. Classes are named and not imported: some need torch.
 _DRAWN_BY = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anygpu.array.core.array import Array
-from anygpu.base.display import Listed
+from anygpu.base.events import Listed
 from anygpu.base.markup import (
     BLUE,
     GREY,
@@ -133,7 +133,7 @@ WRITTEN = (
     ("anygpu.observe.statistics", "Summary"),
     ("anygpu.hardware.device", "Device"),
     ("anygpu.hardware.diagnosis", "Diagnosis"),
-    ("anygpu.base.display", "Listed"),
+    ("anygpu.base.events", "Listed"),
 )
 
 

@@ -20,8 +20,8 @@ from anygpu.observe.answering import Answering
 from anygpu.observe.observation import Describing, Observation, Sampler
 from anygpu.observe.snapshot import Advice, Anomaly
 from anygpu.observe.statistics import Summary
-from anygpu.receipts.fallback_warnings import host_operations as host_operations
 from anygpu.receipts.notes import Origin, Seen
+from anygpu.receipts.receipt import host_operations as host_operations
 from anygpu.workers.child_start import WORKER_ARGUMENT, is_frozen
 
 if TYPE_CHECKING:

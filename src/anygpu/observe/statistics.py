@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.printable import encode_json
 from anygpu.base.tables import Column, to_text
 from anygpu.base.units import readable_seconds

@@ -11,7 +11,7 @@ import msgspec
 
 from anygpu.base.cache_folder import cache_folder
 from anygpu.base.disturbance import Reading, conditions, read_processors
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 from anygpu.engines import Isolation
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.engines.disk_cache import DiskCache, stamp_of

@@ -302,14 +302,6 @@ class CallSite:
         self.chooser.pin(why)
         self.host.say(why)
 
-    def measured(
-        self, name: str, seconds: float, peak_bytes: int | None = None, *, disturbed: bool = False, busy: bool = False
-    ) -> None:
-        """Learn how long a call took on a device, and how much memory it needed."""
-        self.chooser.measured(name, seconds, disturbed=disturbed, busy=busy)
-        if peak_bytes is not None:
-            self.candidates.learn_chunk_memory(name, peak_bytes)
-
     def has_run_at(self, name: str) -> bool:
         """Whether a call has run there lately."""
         track = self.chooser.tracks.get(name)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.engines.catalogue import traits_of, why_only_when_named
-from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind, node_of
 from anygpu.hardware.selection import DeviceSelection, select
@@ -16,8 +15,6 @@ from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevices, Strategy
 from anygpu.plan.choosing import DeviceChooser
-from anygpu.plan.chunking import ChunkRefused as Uncuttable
-from anygpu.plan.chunking import Chunks, chunks_for, corrected
 from anygpu.plan.fusion import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, doubt_about, predict
@@ -25,6 +22,7 @@ from anygpu.program.graph import Program, program_cost
 
 if TYPE_CHECKING:
     from anygpu.placement.call_site import Programs
+    from anygpu.plan.chunking import Chunks
 
 #: Copying the arguments and results of a call.
 COPIED_PER_SECOND = 4e9
@@ -205,11 +203,11 @@ class Candidates:
             room = usable_bytes(device)
             if room is not None and plain.peak_bytes > room:
                 chunks = self.chunks(device.id, room)
-                if not isinstance(chunks, Chunks):
+                if isinstance(chunks, str):
                     return Refused(
                         device.id,
                         f"{device.id} would need {readable_bytes(plain.peak_bytes)}, and {readable_bytes(room)} is "
-                        f"usable; it cannot be split into chunks: {chunks.reason}",
+                        f"usable; it cannot be split into chunks: {chunks}",
                     )
                 way = Chunked(device.id, chunks)
         calibration = planner.calibration(device)
@@ -217,14 +215,21 @@ class Candidates:
         if not is_baseline:
             once = predict(program, calibration, compiled=False).phases.compile
             once += 0.0 if planner.is_open(device.id) else calibration.open
-        tuning = tuning_budget() if traits_of(device.engine).tunes and not is_baseline else 0.0
+        tuning = 0.0
+        if traits_of(device.engine).tunes and not is_baseline:
+            from anygpu.engines.tuner import budget  # with the first device that is tuned
+
+            tuning = budget()
         doubt = doubt_about(device.id, seconds / plain.seconds) if plain.seconds else None
         is_measured = calibration.source == "measured"
         return Prediction(way, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt)
 
-    def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
-        """How to cut the program so that a piece needs at most `room` bytes; why it cannot be cut otherwise."""
-        return chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
+    def chunks(self, device: str, room: int) -> Chunks | str:
+        """Cut the program so that a piece needs at most `room` bytes; a sentence that says why if it cannot be."""
+        from anygpu.plan.chunking import Chunks, chunks_for  # few programs are too large for a device
+
+        found = chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
+        return found if isinstance(found, Chunks) else found.reason
 
     def consider_parts(self, planner: Planner) -> None:
         """Two devices for one program, where both are known well enough to say that it pays."""
@@ -293,6 +298,8 @@ class Candidates:
         """Learn from the memory that a call in chunks needed, to cut the next one better."""
         way = self.predictions[name].way if name in self.predictions else None
         if isinstance(way, Chunked):
+            from anygpu.plan.chunking import corrected
+
             old = self._chunk_corrections.get(name, 1.0)
             new = corrected(old, way.chunks.peak_bytes, peak_bytes)
             self._chunk_corrections[name] = new

@@ -121,7 +121,7 @@ class DeferredSite:
         self.plain_calls += 1
         self.plain = min(self.plain, seconds)
 
-    def ran(self, seconds: float, run: _Run, segments: Segments, *, is_tried: bool) -> str | None:
+    def ran(self, seconds: float, run: DeferredRun, segments: Segments, *, is_tried: bool) -> str | None:
         """A deferred call took so long. Returns why calls go back to plain ones, if they do.
 
         `is_tried` is whether something else may make them faster soon.
@@ -166,7 +166,7 @@ class Deferred(Offloaded[P, R]):
         self,
         function: Callable[P, R],
         options: Options,
-        planner: Callable[[], Planner],
+        planner: Callable[[], Planner] | None = None,
         closed: ClosedCode | None = None,
     ) -> None:
         super().__init__(function, options, planner)
@@ -194,8 +194,7 @@ class Deferred(Offloaded[P, R]):
         left = self._left
         if left > 0:
             self._left = left - 1
-            bare = self._bare
-            if bare is None or events.calls or executing.asked or _listening():
+            if events.calls or executing.asked or _listening():
                 return super().__call__(*arguments, **keywords)
             short = self._short
             if short is not None:
@@ -203,6 +202,9 @@ class Deferred(Offloaded[P, R]):
                 if _last() is not short:
                     last_receipt.set(short)
                 return value
+            bare = self._bare
+            if bare is None:
+                return super().__call__(*arguments, **keywords)
             begin = _clock()
             value = self._function(*arguments, **keywords)
             last_receipt.set((bare, begin, begin, _clock()))
@@ -234,6 +236,8 @@ class Deferred(Offloaded[P, R]):
             self._bare = site.note
             if site.least < _SHORT:
                 self._short = (site.note, 0.0, 0.0, site.least)
+                if site.is_settled:  # nothing is left to be found out but another kind of arguments
+                    self._left = max(_LOOK_EVERY, int(_LOOK_AFTER / site.least))
 
     # -- the function as a whole
 
@@ -335,7 +339,7 @@ class Deferred(Offloaded[P, R]):
                 whole.ran_on_host(_clock() - begin)
             return value, receipt
         trusts = self._trusts(arguments, keywords)
-        run = _Run(self._segments, self._function, trusts=trusts)
+        run = DeferredRun(self._segments, self._function, trusts=trusts)
         try:
             value = run(arguments, keywords)
         except BaseException as error:
@@ -439,7 +443,7 @@ def name_numpys_class(error: BaseException) -> None:
     )
 
 
-class _Run:
+class DeferredRun:
     """One deferred call."""
 
     def __init__(self, segments: Segments, function: Callable[..., Any], *, trusts: bool) -> None:
@@ -522,9 +526,10 @@ class _Run:
 
     def reason(self, back: str | None, *, by_itself: bool) -> str:
         segments = len(self._recorder.ended)
-        text = f"deferred: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
+        how = " automatically" if by_itself else ""
+        text = f"deferred{how}: {segments} segment{'s' * (segments != 1)}, {self.native} of them native code"
         if by_itself:
-            text += "; without being asked to, because its code can reach nothing but its arguments"
+            text += "; it cannot be traced, and its code has no side effects beyond its arguments"
         return f"{text}; the next calls are plain, because {back}." if back else f"{text}."
 
     def how(self) -> str | None:

@@ -15,6 +15,9 @@ PLANNING = "anygpu.placement.place_call"
 #: The module that places native code, which needs neither devices nor plans.
 NATIVE = "anygpu.placement.native"
 
+#: The module that has native code for segments of deferred calls tried.
+SEGMENTS = "anygpu.placement.segment_trial"
+
 #: Whoever forks in the middle of an import of their own may keep the thread waiting.
 _PATIENCE = 5.0
 
@@ -70,13 +73,14 @@ def _with_numpys_own() -> contextlib.AbstractContextManager[None]:
 
 planning = Loading(PLANNING, "place")
 native = Loading(NATIVE, "prepare")
+segments = Loading(SEGMENTS, "try_segment")
 
 is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_under_way
 
 
 def _finish() -> None:
     """A child that is forked off in the middle of an import would wait for its end for ever."""
-    for which in (planning, native):
+    for which in (planning, native, segments):
         for each in which.threads:  # which may become more meanwhile
             each.join(_PATIENCE)
 

@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
@@ -22,11 +22,11 @@ from anygpu.placement.background import Background
 from anygpu.placement.options import Options
 from anygpu.placement.pacing import LOOKING, Pace
 from anygpu.program.graph import Program
-from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.worker import Worker, default_budget
 
 if TYPE_CHECKING:
     from anygpu.placement.candidates import Candidates
+    from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 #: Of a device's free memory: the rest is for what others do there, and for what allocators round up.
 _USABLE = 0.8
@@ -53,8 +53,8 @@ def machine_of(devices: Iterable[Device], unavailable: Iterable[Unavailable]) ->
 class MachineLook(ABC):
     """What is known of the machine's devices, and when more of them are looked for."""
 
-    def __init__(self, known: DeviceRegistry, clock: Callable[[], float], background: Background) -> None:
-        self.places = known
+    def __init__(self, known: DeviceRegistry | None, clock: Callable[[], float], background: Background) -> None:
+        self._known = known
         self.clock = clock
         self.background = background
         #: Held around every change of choosers and tables; never while a program runs.
@@ -82,6 +82,15 @@ class MachineLook(ABC):
     @abstractmethod
     def _prepare_history(self, devices: Sequence[Device]) -> None:
         """In the background: have ready what earlier processes have learnt of these devices."""
+
+    @cached_property
+    def places(self) -> DeviceRegistry:
+        """The devices and their workers. They are loaded with the first look: many processes never take one."""
+        if self._known is not None:
+            return self._known
+        from anygpu.workers.device_arrays.registry import registry
+
+        return registry
 
     @property
     def awake(self) -> bool:

@@ -15,8 +15,7 @@ import numpy as np
 
 from anygpu._version import __version__
 from anygpu.base.cache_folder import cache_folder, decoded, write_file
-from anygpu.base.digest import blake2b
-from anygpu.base.own_files import read_file
+from anygpu.base.own_files import blake2b, read_file
 from anygpu.base.printable import encode_json
 from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch

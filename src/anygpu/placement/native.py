@@ -4,7 +4,7 @@ In the order in which it happens to a call site:
 
 - `NativeTrial` is its second or third call. The function is traced, runs on NumPy, and what went in and came out is
   copied for the background.
-- `_try_out` runs there: it compiles the program in a child, times it, and compares its results with NumPy's.
+- `try_out` runs there: it compiles the program in a child, times it, and compares its results with NumPy's.
 - `NativeCalls` are all calls from then on.
 - The agreement is kept on disk with the code: in the next process a call needs to be traced, and nothing else.
 
@@ -102,11 +102,11 @@ class NativeTrial:
         site.tries += 1
         seconds = None if site.is_marked else _trace_seconds(site.seconds)
         begun = _clock()
-        traced, heard = _traced(site, call, seconds)
+        traced, heard = traced_for(site, call, seconds)
         allowance.spend(_clock() - begun)
         if traced is None:
             return on_numpy(site, call)
-        recalled = _recalled(site, function, traced) if site.is_marked and not heard else None
+        recalled = kept_calls(site, function, traced) if site.is_marked and not heard else None
         if recalled is None:
             return _run_and_try(site, call, traced, heard, background.submit, begun)
         site.use(recalled)
@@ -118,7 +118,7 @@ def _trace_seconds(called: float) -> float:
     return max(min(_TRACE_SECONDS + called / 4, _MOST_AT_FIRST), _TRACE_SHARE * called)
 
 
-def _traced(site: NativeSite, call: Called, seconds: float | None) -> tuple[Traced | None, frozenset[Flag]]:
+def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[Traced | None, frozenset[Flag]]:
     """The program of a call, and what NumPy warns of in what the call computes of constants.
 
     There is no program where it cannot be traced, or tracing takes too long for now.
@@ -134,7 +134,7 @@ def _traced(site: NativeSite, call: Called, seconds: float | None) -> tuple[Trac
         site.look_again(1.0)
         return None, frozenset()
     heard: set[str] = set()
-    with _again_after_errors(site), executing.Executing():
+    with again_after_errors(site), executing.Executing():
         by_value = frozenset({float, int} - known.lifted)
         # The call then runs on NumPy, which gives the warnings of its constants.
         tracing = partial(trace, call.function, call.arguments, call.keywords, by_value=by_value, seconds=seconds)
@@ -166,7 +166,7 @@ def _listening(heard: set[str], tracing: Callable[[], Traced | NotTraceable]) ->
 
 
 @contextlib.contextmanager
-def _again_after_errors(site: NativeSite) -> Iterator[None]:
+def again_after_errors(site: NativeSite) -> Iterator[None]:
     """A trial that ends with an error of the user's own, or with an interrupt, is made again with another call."""
     try:
         yield
@@ -196,7 +196,7 @@ def _run_and_try(
 ) -> Any:
     """Run the call on NumPy, and have native code for it tried out with what went in and came out."""
     tracing = _clock() - begun
-    with _again_after_errors(site):
+    with again_after_errors(site):
         value = on_numpy(site, call)
     since = _clock()
     trust = Trust()
@@ -206,14 +206,14 @@ def _run_and_try(
         with contextlib.suppress(MemoryError):
             sample = sample_of(traced, given, value, ours=False)
             site.say("native code for it is being compiled and compared with numpy.")
-            submit(partial(_try_out, site, call.function, sample, trust, tracing))
+            submit(partial(try_out, site, call.function, sample, trust, tracing))
     allowance.spend(_clock() - since)
     return value
 
 
-def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trust: Trust, tracing: float) -> None:
+def try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trust: Trust, tracing: float) -> None:
     """In the background: compile the program, run it on the sample, and use it if it is right and faster."""
-    with _reported(site), yielding():
+    with reported(site), yielding():
         begin = _clock()
         traced = sample.traced
         mark_tried(site)  # until it is ready: the next process may be as short as this one
@@ -240,7 +240,7 @@ def _try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, tru
 
 
 @contextlib.contextmanager
-def _reported(site: NativeSite) -> Iterator[None]:
+def reported(site: NativeSite) -> Iterator[None]:
     """In the background, where nothing may be raised: what goes wrong becomes the reason to stay on NumPy."""
     try:
         yield
@@ -298,7 +298,7 @@ def _keep(
     unmark_tried(site)
 
 
-def _recalled(site: NativeSite, function: Callable[..., Any], traced: Traced) -> NativeCalls | None:
+def kept_calls(site: NativeSite, function: Callable[..., Any], traced: Traced) -> NativeCalls | None:
     """Native code that an earlier process has compared with NumPy, on this processor."""
     mark = mark_of(function)
     with contextlib.suppress(AnyGPUError):
@@ -321,10 +321,10 @@ def prepare(
     loading.native.is_ready = True
     site.look_again(math.inf)
     with _progress(site.note.task):
-        traced, heard = _traced(site, call, None)
+        traced, heard = traced_for(site, call, None)
         if traced is None:
             return on_numpy(site, call)
-        recalled = _recalled(site, function, traced) if not heard else None
+        recalled = kept_calls(site, function, traced) if not heard else None
         if recalled is None:
             return _run_and_try(site, call, traced, heard, lambda job: job(), call.begin)
         site.use(recalled)

@@ -11,10 +11,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 from anygpu.placement.history import hints
-from anygpu.placement.loading import NATIVE, native
-from anygpu.placement.switching import yielding
+from anygpu.placement.loading import NATIVE, native, segments
+from anygpu.placement.switching import at_leisure, yielding
 
 if TYPE_CHECKING:
     from anygpu.placement.native_site import NativeSite
@@ -91,6 +91,26 @@ def _trace_something() -> None:
     importlib.import_module("anygpu.placement.agreement.analysis")
     importlib.import_module("anygpu.placement.agreement.comparison")
     trace_small()
+
+
+#: What tracing loads when it first meets functions of NumPy's.
+_FUNCTIONS = """
+anygpu.array.functions.creation anygpu.array.functions.concatenation anygpu.array.functions.selection
+anygpu.array.functions.products anygpu.array.functions.ranges anygpu.array.functions.sorting
+anygpu.array.functions.differences anygpu.program.wire anygpu.placement.automatic_deferral numpy.ma
+"""
+
+
+def begin_segments() -> None:
+    """Begin to load what tries native code for segments, little by little: the calls that wait for it are plain."""
+    segments.begin(_load_functions)
+
+
+def _load_functions() -> None:
+    """Load all that is needed later, so that neither a call nor a trial beside it has to."""
+    for each in _FUNCTIONS.split():
+        with at_leisure():
+            importlib.import_module(each)
 
 
 # -- marks for the next process

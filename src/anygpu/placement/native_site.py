@@ -111,9 +111,13 @@ class NativeSite:
         elif self.least < _SHORT and loading.native.is_under_way() and not self.is_marked:
             pass  # tracing beside that would take twice as long, and the next calls will come soon
         elif self.direct is None:
-            from anygpu.placement.native import NativeTrial
+            self.direct, self.skip_planning = self.trial or self.begin_trial(), 0
 
-            self.direct, self.skip_planning = self.trial or NativeTrial(self), 0
+    def begin_trial(self) -> Callable[..., Any]:
+        """What runs the next call: it tries native code."""
+        from anygpu.placement.native import NativeTrial
+
+        return NativeTrial(self)
 
     def look_again(self, after: float) -> None:
         """Calls run on NumPy, until they have taken so many times as long as so far."""

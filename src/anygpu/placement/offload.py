@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, Typ
 import numpy as np
 
 from anygpu.base import events
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.errors import InvalidOption
 from anygpu.placement import executing, loading
 from anygpu.placement.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
@@ -59,9 +59,12 @@ class Calls:
 
     __slots__ = ("_find_planner", "_function", "_known")
 
-    def __init__(self, function: Callable[..., Any], known: Known, planner: Callable[[], Planner]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], known: Known, planner: Callable[[], Planner] | None = None
+    ) -> None:
         self._function = function
         self._known = known
+        #: `None` for the planner of the module's functions.
         self._find_planner = planner
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
@@ -81,9 +84,10 @@ class Calls:
     def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         """The call, to be placed."""
         from anygpu.placement.call import call_of
+        from anygpu.placement.planner import default
 
         key = signature(arguments, keywords, self._known.lifted)
-        return call_of(self._function, self._known, self._find_planner(), key, arguments, keywords)
+        return call_of(self._function, self._known, (self._find_planner or default)(), key, arguments, keywords)
 
     def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
         """Plan the call, and run it; its value and receipt."""
@@ -118,7 +122,11 @@ class Offloaded(Calls, Generic[P, R]):
     __wrapped__: Callable[P, R]
 
     def __init__(
-        self, function: Callable[P, R], options: Options, planner: Callable[[], Planner], known: Known | None = None
+        self,
+        function: Callable[P, R],
+        options: Options,
+        planner: Callable[[], Planner] | None = None,
+        known: Known | None = None,
     ) -> None:
         check_function(function)
         super().__init__(function, known or Known(options, code_of(function)), planner)
@@ -130,7 +138,7 @@ class Offloaded(Calls, Generic[P, R]):
         self._may_begin_on_host = _allows_numpy(options) and options.precision is None
         self._needs_no_planning = options.needs_no_planning
         # Another planner has other machines to choose from.
-        self._may_be_native = options.allows_native and planner is default_planner
+        self._may_be_native = options.allows_native and planner is None
         if self._may_be_native and known is None:
             self._known.numpy_marks = marks_on(NUMPY)
             if is_marked(function, NATIVE):
@@ -319,15 +327,8 @@ def _restored(function: Callable[..., Any], options: Options) -> Any:
     if options.deferred:
         from anygpu.placement.deferred import Deferred
 
-        return Deferred(function, options, default_planner)
-    return Offloaded(function, options, default_planner)
-
-
-def default_planner() -> Planner:
-    """The planner of the module's functions."""
-    from anygpu.placement.planner import default
-
-    return default()
+        return Deferred(function, options)
+    return Offloaded(function, options)
 
 
 def _allows_numpy(options: Options) -> bool:

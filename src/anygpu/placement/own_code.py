@@ -12,13 +12,13 @@ import dis
 import functools
 import inspect
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Reversible, Sized
 from typing import Any
 
 import numpy as np
 
+from anygpu.array.deferred.conversions import is_installed
 from anygpu.array.deferred.standing_in import StandIn
 
 #: Functions that are followed.
@@ -88,7 +88,7 @@ def why_not_deferred(function: Callable[..., Any]) -> str | None:
             for _, value in _reached(code, source):
                 if (insists := _insists_on_numpys(value)) is not None:
                     return insists
-        if code is not own and ("site-packages" in code.co_filename or code.co_filename.startswith(_STANDARD)):
+        if code is not own and is_installed(code.co_filename):
             continue
         if source is not None and any(
             value in _CLASSES_OF_BOTH for _, value in _reached(code, source) if isinstance(value, type)
@@ -124,8 +124,6 @@ def _texts(code: types.CodeType) -> Iterator[str]:
 def _insists_on_numpys(value: Any) -> str | None:
     """Why a function that was named takes no arrays but NumPy's own."""
     module = str(getattr(value, "__module__", ""))
-    if "array_api_extra" in module and getattr(value, "__name__", "") == "at":
-        return f"it uses {module}, which asks for the types of arrays"
     if type(value).__name__ == "fortran":
         return f"it calls {value.__name__}, which writes over what is not NumPy's own array"
     if isinstance(value, types.BuiltinFunctionType) and hasattr(sys.modules.get(module), "__pythran__"):
@@ -133,7 +131,6 @@ def _insists_on_numpys(value: Any) -> str | None:
     return None
 
 
-_STANDARD = sysconfig.get_path("stdlib")
 _RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 #: An array that stands for NumPy's says of itself what NumPy's does, but for these: one class stands for arrays and for
 #: numbers.
@@ -201,8 +198,12 @@ class Reach:
 
     def _look(self, function: Callable[..., Any]) -> bool:
         """Whether all code that the function leads to is harmless; note what that depends on."""
+        if _is_of_stateless_library(function):
+            return True
+        if isinstance(function, types.MethodType):
+            return False  # what it is bound to may have any array
         checked = 0
-        for code, source in _codes(function):
+        for code, source in _codes(function, _is_looked_into):
             checked += 1
             if checked > _MOST_FUNCTIONS or source is None:
                 return False
@@ -219,8 +220,14 @@ class Reach:
         return checked > 0
 
 
-def _codes(function: Callable[..., Any]) -> Iterator[tuple[types.CodeType, types.FunctionType | None]]:
-    """The code of a function, of those inside of it, and of functions of Python that it names, outside of NumPy."""
+def _codes(
+    function: Callable[..., Any], follows: Callable[[Any], bool] | None = None
+) -> Iterator[tuple[types.CodeType, types.FunctionType | None]]:
+    """The code of a function, of those inside of it, and of functions of Python that it names, outside of NumPy.
+
+    `follows` says which of these.
+    """
+    follows = follows or _is_followed
     waiting: list[Any] = [function]
     seen: set[Any] = set()
     while waiting and len(seen) <= _MOST_FUNCTIONS:
@@ -238,7 +245,7 @@ def _codes(function: Callable[..., Any]) -> Iterator[tuple[types.CodeType, types
             seen.add(code)
             yield code, inner
             parts += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-            waiting += [found for _, found in _reached(code, inner) if _is_followed(found)]
+            waiting += [found for _, found in _reached(code, inner) if follows(found)]
 
 
 def _NOTHING() -> None:  # noqa: N802 - a constant
@@ -248,6 +255,25 @@ def _NOTHING() -> None:  # noqa: N802 - a constant
 def _is_followed(value: Any) -> bool:
     """Whether a function's code is looked into: it is Python's, and not NumPy's."""
     return isinstance(value, types.FunctionType) and not str(value.__module__).startswith("numpy")
+
+
+def _is_looked_into(value: Any) -> bool:
+    return _is_followed(value) and not _is_of_stateless_library(value)
+
+
+#: Libraries whose functions keep no array of a call for later ones, and write to no memory but what they are given.
+_STATELESS = frozenset(("astropy", "pandas", "scipy", "skimage", "sklearn", "xarray"))
+
+
+def _is_of_stateless_library(value: Any) -> bool:
+    """Whether a function or a class is what such a library has under that name: nobody else has put anything in."""
+    name = getattr(value, "__module__", None)
+    if not isinstance(name, str) or name.partition(".")[0] not in _STATELESS:
+        return False
+    module = sys.modules.get(name)
+    if not is_installed(str(getattr(module, "__file__", ""))):
+        return False
+    return getattr(module, str(getattr(value, "__name__", "")), None) is value
 
 
 def _reached(code: types.CodeType, function: types.FunctionType) -> Iterator[tuple[Callable[[], Any] | None, Any]]:
@@ -315,7 +341,7 @@ def _is_number(value: Any) -> bool:
 
 def _is_harmless(value: Any) -> bool:
     """Whether calling or reading a global cannot lead out of the code that is known."""
-    if _is_number(value):
+    if _is_number(value) or _is_of_stateless_library(value):
         return True
     name = str(getattr(value, "__name__", ""))
     module = str(getattr(value, "__module__", ""))

@@ -21,16 +21,24 @@ from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.known import Known
 from anygpu.placement.options import Options
-from anygpu.placement.planner import Planner, no_device
+from anygpu.placement.planner import Planner, default, no_device
 from anygpu.placement.trust import (
     Filters,
     code_of,
 )
 from anygpu.placement.values import anygpu_arrays_in
 from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
-from anygpu.receipts.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.receipts.notes import publish, publish_failure
-from anygpu.receipts.receipt import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
+from anygpu.receipts.receipt import (
+    Attempt,
+    NetworkUse,
+    Phases,
+    PhaseTimer,
+    Receipt,
+    numpy_receipt,
+    ran_on_host,
+    warn_fallback,
+)
 from anygpu.workers.worker import Ran
 
 if TYPE_CHECKING:
@@ -43,14 +51,17 @@ _CALLS_BEFORE_RECORDING, _AT_FIRST = 2, 0.03
 def place(
     function: Callable[..., Any],
     known: Known,
-    find_planner: Callable[[], Planner],
+    find_planner: Callable[[], Planner] | None,
     key: Hashable,
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
     since: float | None = None,
 ) -> tuple[Any, Receipt]:
-    """The value, and what happened. `key` is the signature; `since` is when the call began that had this loaded."""
-    planner = find_planner()
+    """The value, and what happened. `key` is the signature; `since` is when the call began that had this loaded.
+
+    Without `find_planner` it is the planner of the module's functions.
+    """
+    planner = (find_planner or default)()
     timer = PhaseTimer(planner.clock)
     if since is not None:
         loading = time.perf_counter() - since
@@ -271,7 +282,7 @@ def run_untraced(
         with timer.phase("plan"):
             took, busy = timer.seconds("run"), planner.watch.end(conditions, planner.clock())
             with planner.lock:
-                site.measured("numpy", took, disturbed=disturbed or planner.pace.exploring, busy=busy)
+                site.chooser.measured("numpy", took, disturbed=disturbed or planner.pace.exploring, busy=busy)
                 planner.add_seconds(took)
             site.trust.heard = Filters.now()
             if call.cacheable:
@@ -345,7 +356,7 @@ def _run_on_lazy_arrays(
     phases = timer.finish()
     why = "not measured: the function ran eagerly on device arrays"
     with call.planner.lock:
-        site.measured(choice.candidate, phases.run)
+        site.chooser.measured(choice.candidate, phases.run)
         call.planner.add_seconds(phases.run)
     if call.cacheable and site.programs.refusal is None:
         explore(call)
@@ -377,7 +388,9 @@ def _learn(call: Call, name: str, run: DeviceRun) -> None:
     with planner.lock:
         # The first call there fills caches, which predictions for later ones know nothing of.
         is_first = not site.has_run_at(name)
-        site.measured(name, run.took, run.ran.peak_bytes, disturbed=run.disturbed, busy=run.busy)
+        site.chooser.measured(name, run.took, disturbed=run.disturbed, busy=run.busy)
+        if run.ran.peak_bytes is not None:
+            site.candidates.learn_chunk_memory(name, run.ran.peak_bytes)
         planner.add_seconds(run.took)
         if not is_first:
             is_rough = run.disturbed or run.busy

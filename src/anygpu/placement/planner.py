@@ -19,13 +19,11 @@ from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import CPU, Device
 from anygpu.hardware.selection import matches_name, require
 from anygpu.placement.background import Background
-from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.machine import MachineLook, numpy_device
 from anygpu.placement.options import Options
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.predicting import Corrections, Expected, predict
 from anygpu.program.graph import Program
-from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from anygpu.placement.history.history import CallHistory
     from anygpu.placement.mismatches import Mismatch
     from anygpu.placement.recall import Recall
+    from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 #: What a calibration in the background may take; `anygpu devices --calibrate` takes longer and is more exact.
 CALIBRATION_SECONDS = 2.0
@@ -53,12 +52,15 @@ class Planner(MachineLook):
     def __init__(
         self,
         *,
-        known: DeviceRegistry = registry,
+        known: DeviceRegistry | None = None,
         clock: Callable[[], float] = time.perf_counter,
         history: Callable[[], CallHistory] | None = None,
         read_processors: Callable[[], Reading] = read_processors,
     ) -> None:
-        """`history` opens that of the user. Without it nothing is known of earlier processes, or kept for later."""
+        """Plan for the devices that `known` has, by default those of this process.
+
+        `history` opens that of the user. Without it nothing is known of earlier processes, or kept for later.
+        """
         super().__init__(known, clock, Background(when_idle=self._rest))
         self._open_history = history
         self._recalled: Recall | None = None
@@ -138,6 +140,8 @@ class Planner(MachineLook):
 
     def _recall(self, devices: Sequence[Device]) -> None:
         """Read the calibrations of devices that are new here, or assume some."""
+        from anygpu.placement.calibrate import recalled
+
         for device in devices:
             if device.id not in self._calibrations:
                 known = self.places.calibration(device) or (recalled(device) if device.node is None else None)
@@ -158,6 +162,8 @@ class Planner(MachineLook):
 
     def calibrate(self, device: Device, *, seconds: float = CALIBRATION_SECONDS) -> Calibration:
         """Measure, and keep it for the next process."""
+        from anygpu.placement.calibrate import calibrate, remember
+
         # What runs in this process is measured here, at the priority that calls have.
         worker = self.worker(device.id) if device.engine == CPU else self.explorer(device.id)
         measured = calibrate(worker, seconds=seconds)

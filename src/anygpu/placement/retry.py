@@ -20,7 +20,7 @@ from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
 from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.plan.chunking import Chunks
-from anygpu.receipts.fallback_warnings import warn_fallback
+from anygpu.receipts.receipt import warn_fallback
 from anygpu.workers.task_lifecycle import (
     Action,
     DeviceFree,

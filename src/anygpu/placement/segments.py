@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.deferred.layouts import Layout
+from anygpu.array.deferred.masks import SELECTED
 from anygpu.array.deferred.modes import ignores_warnings
 from anygpu.array.deferred.script import Form, Script, Structures
-from anygpu.base.digest import blake2b
+from anygpu.base.own_files import blake2b
+from anygpu.placement import loading
 from anygpu.placement.history.hints import NATIVE, NUMPY, change_marks, hints_path, mark_of, marks_on
 from anygpu.placement.known import PLAN, Known
 from anygpu.placement.native_site import NativeSite
@@ -41,24 +43,52 @@ _clock = time.perf_counter
 class SegmentSite(NativeSite):
     """A segment with some constants: on NumPy until native code for it is ready."""
 
-    __slots__ = ("_scripts", "function", "runs", "task")
+    __slots__ = ("_make", "_scripts", "function", "operations", "runs", "task")
 
     runs_as_is = False
 
-    def __init__(self, task: str, function: FunctionType, options: Options, *, at_once: bool) -> None:
-        """Native code is tried once calls have taken long, or `at_once`."""
-        known = Known(options, function.__code__)
-        if options.allows_native:
-            known.native_marks, known.numpy_marks = marks_on(NATIVE), marks_on(NUMPY)
-        self.function = function
-        self.task = task
+    def __init__(
+        self, task: str, make: Callable[[], FunctionType], operations: int, options: Options, *, at_once: bool
+    ) -> None:
+        """Native code is tried once calls have taken long, or `at_once`; `make` writes the segment as a function."""
+        self.known = known = Known(options)
+        known.native_marks, known.numpy_marks = marks_on(NATIVE), marks_on(NUMPY)
+        self._make = make
+        #: The segment as a function, once it was written: that takes longer than most operations.
+        self.function: FunctionType | None = None
+        self.task, self.operations = task, operations
         #: Runs as native code.
         self.runs = 0
         #: What a thread computes.
         self._scripts = threading.local()
+        if known.native_marks or (known.numpy_marks and not at_once):
+            self.written()
         super().__init__(known, (), HostNote(f"a segment of {task}", "it is new.", None))
         if at_once:
             self._next_look = 0.0
+
+    def written(self) -> FunctionType:
+        """The segment as a function."""
+        function = self.function
+        if function is None:
+            self.function = function = self._make()
+            self.known.code = function.__code__
+        return function
+
+    def _look(self) -> None:
+        """Have what tries native code for segments loaded before the first trial."""
+        if loading.native.is_ready and not loading.segments.is_ready:
+            from anygpu.placement.native_loading import begin_segments
+
+            begin_segments()
+        else:
+            super()._look()
+
+    def begin_trial(self) -> Callable[..., Any]:
+        """What runs the next call: it has native code tried."""
+        from anygpu.placement.segment_trial import try_segment
+
+        return functools.partial(try_segment, self)
 
     def call_on_host(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """What NumPy gives, for what native code would return."""
@@ -137,12 +167,9 @@ class Segment:
         structure = self._structure
         inputs = [place for place in range(len(structure.inputs)) if place not in constants]
         known = {structure.inputs[place]: value for place, value in constants.items()}
-        function = written(structure, [structure.inputs[place] for place in inputs], known)
-        self._form = form = (
-            constants,
-            inputs,
-            SegmentSite(self._task, function, self._options, at_once=self._at_once),
-        )
+        make = functools.partial(written, structure, [structure.inputs[place] for place in inputs], known)
+        site = SegmentSite(self._task, make, self.calls, self._options, at_once=self._at_once)
+        self._form = form = (constants, inputs, site)
         return form
 
 
@@ -155,11 +182,15 @@ def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> F
     """The script as a function of Python: of its arrays, and of the numbers that are no constants."""
     names = {place: f"a{place}" for place in inputs}
     lines = []
+    unused = _unused_selections(script)
     for place, entry in enumerate(script.entries):
         if place in constants:
             names[place] = f"({constants[place]!r})"
         elif type(entry) is tuple:
             fact, operands = entry
+            if place in unused:
+                names[place] = ""
+                continue
             text = fact.op.text.format(*[names[each] for each in operands])
             if fact.op.writes:
                 names[place] = names[operands[0]]
@@ -180,6 +211,21 @@ def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> F
     made: FunctionType = space.pop(name)
     made.__doc__ = source
     return made
+
+
+def _unused_selections(script: Form) -> set[int]:
+    """The elements that a mask has selected which native code needs not: their sum needs the mask, for example."""
+    unused: set[int] = set()
+    used = set(script.outputs)
+    for place, entry in reversed([*enumerate(script.entries)]):
+        if type(entry) is not tuple:
+            continue
+        fact, operands = entry
+        if fact.op is SELECTED and place not in used:
+            unused.add(place)
+        else:
+            used.update(each for number, each in enumerate(operands) if f"{{{number}}}" in fact.op.text)
+    return unused
 
 
 class Segments:

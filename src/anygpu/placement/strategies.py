@@ -11,14 +11,12 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.expression import compute
 from anygpu.placement.executing import enter, leave
-from anygpu.plan.chunking import Chunks
 from anygpu.program.graph import Program
-from anygpu.program.independence import cut
 from anygpu.receipts.receipt import NetworkUse, Phases
-from anygpu.workers.device_arrays.lineage import TrackedBuffer
 from anygpu.workers.worker import Argument, Ran, Worker
 
 if TYPE_CHECKING:
+    from anygpu.plan.chunking import Chunks
     from anygpu.plan.splitting import ProgramPart, Split
 
 
@@ -102,6 +100,8 @@ def as_arguments(values: Sequence[Any], program: Program, resident: str | None) 
         if isinstance(value, Array):
             if value.device == resident and value.dtype.name == spec.dtype:
                 compute([value._value], value._device)
+                from anygpu.workers.device_arrays.lineage import TrackedBuffer  # with devices, which it is part of
+
                 buffer: Any = value._value.buffer
                 given.append(buffer.ensure_resident() if isinstance(buffer, TrackedBuffer) else buffer)
                 continue
@@ -153,6 +153,8 @@ def _in_chunks(
     between: Callable[[], None] | None,
 ) -> Ran:
     """Run a program piece by piece, and join the results; `between` is called between pieces."""
+    from anygpu.program.independence import cut  # few programs are cut
+
     whole = [each if isinstance(each, np.ndarray) else worker.download(each) for each in arguments]
     results = [np.empty(spec.shape, to_numpy_dtype(spec.dtype)) for spec in program.results]
     runs: list[Ran] = []

@@ -6,11 +6,14 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 #: Python's lock goes back to the calls after so long, where 5 ms are usual: those with many short operations would
 #: otherwise wait 5 ms for each of them.
 _SWITCH_SECONDS = 2e-4
+#: What is done at leisure takes such a share of one processor's time; and the longest pause.
+_SHARE, _LONGEST_PAUSE = 0.25, 0.5
 
 
 class _Switching:
@@ -61,6 +64,22 @@ def yielding() -> Iterator[None]:
         yield
     finally:
         switching.put_back()
+
+
+@contextlib.contextmanager
+def at_leisure(operation: float = 0.0) -> Iterator[None]:
+    """The same for what is not urgent: a pause follows the block, so that calls lose little of their time to it.
+
+    Calls of NumPy of this many seconds each run without Python's lock, and lose only what they wait for it between two.
+    """
+    begin = time.thread_time()
+    with yielding():
+        yield
+    waiting = _SWITCH_SECONDS / (_SWITCH_SECONDS + operation)
+    pause(min((time.thread_time() - begin) * waiting / _SHARE, _LONGEST_PAUSE))
+
+
+pause = time.sleep
 
 
 def _in_child() -> None:

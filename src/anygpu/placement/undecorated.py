@@ -11,7 +11,7 @@ from typing import Any
 
 from anygpu.placement.history.hints import NATIVE, NUMPY, code_of, marks_on
 from anygpu.placement.known import Known
-from anygpu.placement.offload import Calls, Offloaded, check_callable, check_function, default_planner
+from anygpu.placement.offload import Calls, Offloaded, check_callable, check_function
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.signature import function_key
 
@@ -77,8 +77,8 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
         return deferred_calls(function, wanted)
     known = known_of(function, wanted)
     if wanted.allows_native:
-        return Offloaded(function, wanted, default_planner, known)
-    return Calls(function, known, default_planner)
+        return Offloaded(function, wanted, known=known)
+    return Calls(function, known)
 
 
 #: Deferred functions without a decorator, by their key and options: what was learnt of their calls stays with them.
@@ -96,7 +96,7 @@ def deferred_calls(function: Callable[..., Any], wanted: Options) -> Calls:
     # The key may be that of another function of the same code, with other variables around it.
     if isinstance(found, Deferred) and found.function is function:
         return found
-    made: Calls = Deferred(function, wanted, default_planner)
+    made: Calls = Deferred(function, wanted)
     if key is not None:
         _deferred[key] = made
         if len(_deferred) > _MOST_FUNCTIONS:

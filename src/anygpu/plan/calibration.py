@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 from anygpu.engines.catalogue import traits_of
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import CPU, Device

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
-
-from anygpu.base.disturbance import RecentTimes
 
 #: Calls until a candidate that lost is tried again. One that has won before is owed a look more often.
 FIRST_INTERVAL, SOON = 16, 5
@@ -16,6 +14,67 @@ FIRST_INTERVAL, SOON = 16, 5
 #: trial: a call that measures a candidate. sample: a call on the baseline that checks a device. pinned: a device was
 #: wrong. untried: the first of several devices that were asked for, when none of them was measured.
 ChoiceKind = Literal["baseline", "known", "trial", "sample", "pinned", "untried", "only"]
+
+
+#: So many disturbed times in a row are what is usual now.
+PATIENCE = 5
+
+
+class RecentTimes:
+    """The last times of something, all of them calm or all of them disturbed.
+
+    A disturbed time counts as long as there is no other, or if it was faster all the same; a calm one bounds all
+    disturbed ones before it. After many disturbed times in a row those are what is usual now.
+    """
+
+    __slots__ = ("_passed_over", "disturbed", "recent")
+
+    #: How many are kept; and up to how many the best counts, because all may have been disturbed.
+    WINDOW, FEW = 5, 2
+
+    def __init__(self) -> None:
+        #: Seconds, the newest last.
+        self.recent: list[float] = []
+        self.disturbed = False
+        self._passed_over = 0
+
+    @property
+    def estimate(self) -> float | None:
+        """What the next is expected to take; `None` before the first."""
+        count = len(self.recent)
+        if count <= self.FEW:
+            return min(self.recent) if count else None
+        return median(self.recent)
+
+    @property
+    def least(self) -> float | None:
+        """What it would take without disturbances, as far as is known: these only ever add."""
+        return min(self.recent) if self.disturbed and self.recent else self.estimate
+
+    def add(self, seconds: float, *, disturbed: bool = False, passing: bool = False) -> None:
+        """It took so long. A disturbance that is `passing` ends by itself, so it is never what is usual."""
+        if disturbed and self.recent and not self.disturbed:
+            if seconds >= (self.estimate or 0.0):
+                self._passed_over += not passing
+                if self._passed_over < PATIENCE:
+                    return
+                self.recent.clear()
+            else:
+                disturbed = False
+        elif self.disturbed and not disturbed:
+            # Disturbances only ever add: without them those had taken no longer than this one.
+            self.recent[:] = [min(each, seconds) for each in self.recent]
+        self._passed_over = 0
+        self.disturbed = disturbed
+        self.recent.append(seconds)
+        if len(self.recent) > self.WINDOW:
+            del self.recent[0]
+
+
+def median(values: Sequence[float]) -> float:
+    """The median. `statistics.median` takes five times as long, and every call needs one."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 #: How many real calls a candidate has before its time counts as known.

@@ -20,7 +20,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from anygpu.base.disturbance import RecentTimes
 from anygpu.base.units import readable_seconds
 from anygpu.plan.candidate_history import (
     FIRST_INTERVAL,
@@ -28,6 +27,7 @@ from anygpu.plan.candidate_history import (
     SOON,
     CandidateHistory,
     DeviceChoice,
+    RecentTimes,
     Remembered,
     WaitingTimes,
     calls_between_samples,
@@ -93,7 +93,8 @@ class DeviceChooser:
         #: Seconds of all calls, and what was spent on finding out rather than computing.
         self.seconds = 0.0
         self.spent = 0.0
-        self._current: str | None = baseline
+        #: The candidate that has the work: the fastest as far as is known.
+        self.current: str | None = baseline
         #: What a candidate has to beat where calls take less than on the baseline already.
         self._bar = float("inf")
         #: The candidates that have been measured, by what a call takes there; and where each of them is in that order.
@@ -119,8 +120,8 @@ class DeviceChooser:
         for name in [name for name in self.tracks if name not in expected and name != self.baseline]:
             del self.tracks[name]
             self._file(name)
-        if self._current not in self.tracks:
-            self._current = self.baseline
+        if self.current not in self.tracks:
+            self.current = self.baseline
         self._promising, self._search_from = None, 0
 
     def recall(self, remembered: Mapping[str, Remembered]) -> None:
@@ -157,7 +158,7 @@ class DeviceChooser:
             track = self.tracks[candidate] = CandidateHistory()
             self._promising = None
         best = self._best_known(without=candidate)
-        if candidate != self._current and track.known:
+        if candidate != self.current and track.known:
             # It was away, and what it took long ago says little about now.
             track.recent.clear()
         track.add(seconds, disturbed=disturbed or busy, passing=disturbed)
@@ -166,7 +167,7 @@ class DeviceChooser:
         track.failures, track.suspended = 0, False
         self.calls += 1
         self.seconds += seconds
-        if best is not None and candidate != self._current:
+        if best is not None and candidate != self.current:
             self.spent += max(0.0, seconds - best[1])
         self._file(candidate)
         memory = self.remembered.pop(candidate, None)
@@ -210,7 +211,7 @@ class DeviceChooser:
         best = self._best_known(without=candidate)
         if best is not None and seconds > best[1] * CONTENTION:
             self._later(track)
-        elif track.known and best is not None and candidate != self._current:
+        elif track.known and best is not None and candidate != self.current:
             # It may be back: what it did before no longer counts.
             track.recent.clear()
         self._file(candidate)
@@ -233,9 +234,9 @@ class DeviceChooser:
         track.rough = None
         track.due = self.calls + FIRST_INTERVAL * 2 ** min(track.failures - 1, 6)
         self._file(candidate)
-        if self._current == candidate:
+        if self.current == candidate:
             best = self._best_known(without=candidate)
-            self._current = best[0] if best else self.baseline
+            self.current = best[0] if best else self.baseline
 
     def distrust(self, candidate: str) -> None:
         """The candidate must be compared again: its program is another one, or its device was opened again."""
@@ -249,9 +250,9 @@ class DeviceChooser:
         track.due = self.calls
         self._search_from = 0
         self._file(candidate)
-        if self._current == candidate:
+        if self.current == candidate:
             best = self._best_known(without=candidate)
-            self._current = best[0] if best else self.baseline
+            self.current = best[0] if best else self.baseline
 
     def beat(self, seconds: float) -> None:
         """Calls take so long without being planned, as native code: no candidate that takes longer gets work."""
@@ -260,7 +261,7 @@ class DeviceChooser:
     def pin(self, why: str) -> None:
         """A device was wrong: calls stay on the baseline from now on."""
         self.pinned = why
-        self._current = self.baseline
+        self.current = self.baseline
 
     def begin_sample(self, candidate: str) -> None:
         """A call on the baseline is about to be compared with what this candidate computes."""
@@ -294,11 +295,6 @@ class DeviceChooser:
         if early <= EARLY_CALLS * each and self.calls < EARLY_CALLS:
             return max(1, round((early - self.seconds) / each))
         return max(1, round(((self.spent + seconds) / LATER_SHARE - self.seconds) / each))
-
-    @property
-    def current(self) -> str | None:
-        """Who has the work: the fastest candidate as far as is known."""
-        return self._current
 
     @property
     def trying(self) -> bool:
@@ -441,7 +437,7 @@ class DeviceChooser:
             return None
         for name in self._by_promise():
             track = self.tracks[name]
-            if name in (self.baseline, self._current) or track.trying or self.calls < track.due:
+            if name in (self.baseline, self.current) or track.trying or self.calls < track.due:
                 continue
             if track.suspended:
                 return name
@@ -488,7 +484,7 @@ class DeviceChooser:
         dues = [
             track.due
             for name, track in self.tracks.items()
-            if name not in (self._current, self.baseline)
+            if name not in (self.current, self.baseline)
             and (track.suspended or (best is not None and self._may_be_better(name, best[1])))
         ]
         return max(self.calls + 1, min(dues, default=self.calls + LONGEST_INTERVAL))
@@ -548,7 +544,7 @@ class DeviceChooser:
         if best is None:
             return
         name, seconds = best
-        current = self._current
+        current = self.current
         mine = self.tracks[current].estimate if current is not None else None
         if mine is not None and current == self.baseline:
             mine = min(mine, self._bar)
@@ -558,13 +554,13 @@ class DeviceChooser:
             return
         if mine is None or seconds < mine * MARGIN:
             loser = self.tracks.get(current) if current is not None else None
-            self._current = name
+            self.current = name
             self.tracks[name].won = True
             if loser is not None:
                 # One that lost by little may have had a bad moment.
                 loser.interval = SOON if mine is not None and mine < seconds * NEARLY else FIRST_INTERVAL
                 loser.due = self.calls + loser.interval
-        if candidate != self._current:
+        if candidate != self.current:
             self._later(self.tracks[candidate])
 
     def _later(self, track: CandidateHistory) -> None:
@@ -578,7 +574,7 @@ class DeviceChooser:
 
         It is the best known one where the current one has no recent times or is suspended.
         """
-        current = self._current
+        current = self.current
         if current is None or not self.tracks[current].recent or self.tracks[current].suspended:
             return best[0]
         return current

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.receipts.receipt import Phases

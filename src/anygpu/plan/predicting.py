@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.base.disturbance import median
 from anygpu.plan.calibration import ARITHMETIC, Calibration, NativeSpeed
+from anygpu.plan.candidate_history import median
 from anygpu.plan.fusion import Kernel, structure_of
 from anygpu.program.graph import OperationClass, Program
 from anygpu.receipts.receipt import Phases

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.base.digest import blake2b
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
+from anygpu.base.own_files import blake2b
 from anygpu.base.printable import printable
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType

@@ -27,7 +27,7 @@ from anygpu.pytorch.gradient_comparison import (
 from anygpu.pytorch.rows import ROWS, Shown, look_at_rows, same, undisturbed
 from anygpu.pytorch.step_plans import Halving, Room, StepPlan, StepPrecision
 from anygpu.pytorch.undoing import forget, release
-from anygpu.receipts.fallback_warnings import users_line
+from anygpu.receipts.receipt import users_line
 
 #: Bytes by which a measured peak may be off on a host.
 _NOISE = 16 << 20

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from anygpu.base import events
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.units import bytes_from
 from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of

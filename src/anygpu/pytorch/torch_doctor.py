@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from anygpu.base.printable import encode_json
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host

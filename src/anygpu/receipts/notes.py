@@ -14,7 +14,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from anygpu.base import events
-from anygpu.base.display import Listed
+from anygpu.base.events import Listed
 
 if TYPE_CHECKING:
     from anygpu.receipts.receipt import Receipt

@@ -3,20 +3,28 @@
 A receipt is a record of plain values, so it can be logged, sent and read again. Its phases are measured by one
 `PhaseTimer`, whose nested phases subtract their children; time that no phase claims is `other`. So the phases add up
 to the total by construction.
+
+The end of the file has the warnings about work that ran elsewhere than asked for: no fallback is silent. Each names
+the user's own line, and comes once for each cause and line.
 """
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal, get_args
 
 import msgspec
 
-from anygpu.base.display import drawn
+from anygpu.base import events
+from anygpu.base.events import drawn
 from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_seconds
+from anygpu.errors import DeviceFallback, HostFallback
 
 Phase = Literal["trace", "plan", "compile", "queue", "write", "run", "read"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -50,6 +58,7 @@ class PhaseTimer:
     """Measures the phases of one call, on one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Starts the clock of the call. A phase that is open has the seconds of its children in `_claimed`."""
         self._clock = clock
         self._begin = clock()
         self._seconds: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
@@ -58,6 +67,7 @@ class PhaseTimer:
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
+        """Adds the time of the block to a phase, without that of the phases inside of it."""
         begin = self._clock()
         self._claimed.append(0.0)
         try:
@@ -185,6 +195,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(data, type=cls)
 
     def __str__(self) -> str:
+        """Returns one line: device, time and reason, then phases, parts, failed attempts and operations on the host."""
         predicted = ""
         if self.predicted_seconds is not None:
             predicted = f" (predicted {readable_seconds(self.predicted_seconds)})"
@@ -225,7 +236,7 @@ _NOT_COUNTED = "the function ran untraced, in Python, where nothing is counted"
 def numpy_receipt(
     task: str, reason: str, phases: Phases, predicted: float | None, attempts: tuple[Attempt, ...] = ()
 ) -> Receipt:
-    """Of a function that ran as it is; `attempts` are those that failed before."""
+    """Returns the receipt of a function that ran as it is; `attempts` are those that failed before."""
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), _NOT_COUNTED)
     if predicted is None:
         unknown["predicted_seconds"] = "no such call had been planned before, and there was no history of it"
@@ -242,7 +253,7 @@ def numpy_receipt(
 
 
 def native_receipt(task: str, reason: str, phases: Phases, predicted: float, program: str) -> Receipt:
-    """Of a program that ran as native code, on the caller's own arrays."""
+    """Returns the receipt of a program that ran as native code, on the caller's own arrays."""
     return Receipt(
         task=task,
         device="cpu",
@@ -259,7 +270,11 @@ def native_receipt(task: str, reason: str, phases: Phases, predicted: float, pro
 def deferred_receipt(
     task: str, reason: str, phases: Phases, parts: dict[str, float], how: str | None, *, any_native: bool
 ) -> Receipt:
-    """Of a deferred call: `parts` has the seconds of its segments and of Python, `how` says why each segment ended."""
+    """Returns the receipt of a deferred call.
+
+    `parts` has the seconds of its segments and of Python, and `how` says why each segment ended. It ran on "cpu" if any
+    segment was native code.
+    """
     device = "cpu" if any_native else "numpy"
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), _NOT_COUNTED)
     unknown["predicted_seconds"] = "a deferred call runs the function itself, of which nothing is known before"
@@ -277,11 +292,85 @@ def deferred_receipt(
 
 
 def repeated_receipt(like: Receipt, phases: Phases) -> Receipt:
-    """The receipt of a call that ran as an earlier one did, in other times."""
+    """Returns the receipt of a call that ran as an earlier one did, in other times."""
     attempts = (Attempt(device=like.device, phases=phases),)
     return msgspec.structs.replace(like, phases=phases, attempts=attempts)
 
 
 def queued_receipt(receipt: Receipt, seconds: float) -> Receipt:
-    """The receipt of a task that waited for so long before it ran."""
+    """Returns the receipt of a task that waited `seconds` before it ran."""
     return repeated_receipt(receipt, msgspec.structs.replace(receipt.phases, queue=seconds))
+
+
+# -- warnings of fallbacks
+
+
+_listeners: ContextVar[tuple[list[HostOperation], ...]] = ContextVar("host operations", default=())
+
+
+@contextmanager
+def host_operations() -> Iterator[list[HostOperation]]:
+    """Collects what runs on the host inside the block, instead of warning about it."""
+    collected: list[HostOperation] = []
+    token = _listeners.set((*_listeners.get(), collected))
+    try:
+        yield collected
+    finally:
+        _listeners.reset(token)
+
+
+def ran_on_host(operation: HostOperation) -> None:
+    """Tells those who listen that an operation ran on the host; if nobody collects it, warns at the user's line."""
+    events.host_operations.tell(operation)
+    listeners = _listeners.get()
+    for collected in listeners:
+        collected.append(operation)
+    if not listeners:
+        at = f" ({operation.line})" if operation.line else ""
+        message = (
+            f"{operation.operation}{at} ran on the host, and {operation.bytes_moved:,} bytes were copied for it: "
+            f"{operation.reason}."
+        )
+        # Attributed to the user's own line, so that Python shows it once for each such line.
+        file, _, number = (operation.line or "").rpartition(":")
+        warnings.warn_explicit(message, HostFallback, file or "anygpu", int(number) if number.isdigit() else 0)
+
+
+#: Causes that were already warned about, with the user's line.
+_said: set[tuple[tuple[str, ...], str, int]] = set()
+
+
+def warn_fallback(sentence: str, *, cause: tuple[str, ...]) -> None:
+    """Warn at the user's own line, once for each cause and line, however the sentence varies."""
+    file, number = users_line()
+    if (cause, file, number) not in _said:
+        _said.add((cause, file, number))
+        warnings.warn_explicit(sentence, DeviceFallback, file, number)
+
+
+def forget_what_was_said() -> None:
+    """Show every warning again, for tests and interactive sessions."""
+    _said.clear()
+
+
+_blamed: ContextVar[tuple[str, int] | None] = ContextVar("the line that a task was submitted on", default=None)
+
+
+def attribute_to_line(line: tuple[str, int]) -> None:
+    """On a thread that runs submitted tasks: attribute the warnings that follow to the line that submitted this one."""
+    _blamed.set(line)
+
+
+def users_line() -> tuple[str, int]:
+    """The nearest line outside this package and NumPy's dispatch, or the line set by `attribute_to_line`."""
+    blamed = _blamed.get()
+    if blamed is not None:
+        return blamed
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith(("anygpu.", "numpy.")):
+            return frame.f_code.co_filename, frame.f_lineno
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return "anygpu", 0

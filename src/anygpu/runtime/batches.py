@@ -117,6 +117,10 @@ class _Variant:
     """The program for several calls with certain inputs stacked."""
 
     def __init__(self, program: Program, marks: Marks) -> None:
+        """Keeps the program of a single call and which of its inputs are stacked.
+
+        Batched programs are made when needed.
+        """
         self.marks = marks
         self.single = program
         self._programs: dict[int, Program] = {}
@@ -126,6 +130,7 @@ class _Variant:
         self.stacked_bytes = sum(spec.nbytes for spec, mark in zip(specs, marks, strict=True) if mark)
 
     def program(self, size: int) -> Program:
+        """Returns the program for `size` calls at once, which is made once."""
         known = self._programs.get(size)
         if known is None:
             known = self._programs[size] = vmap(self.single, self.marks, size)
@@ -161,6 +166,10 @@ class _VariantHistory:
     """Statistics of one variant on one device."""
 
     def __init__(self, variant: _Variant) -> None:
+        """Starts without any launch. Dictionaries are by size of launch.
+
+        `ready` has the worker's generation that compiled it.
+        """
         self.variant = variant
         self.times = BatchTimes()
         self.missed = Missed()
@@ -211,6 +220,7 @@ class _VariantHistory:
         return self.lacks
 
     def ready_for(self, size: int, generation: int, seconds: float, *, disturbed: bool) -> None:
+        """Notes that a worker has compiled a size in so many seconds, from which later compile times are predicted."""
         self.ready[size] = generation
         self.missed.paid(size)
         if size in self._predicted:
@@ -243,6 +253,7 @@ class LaunchBatches:
     """
 
     def __init__(self, site: CallSite, watch: DisturbanceWatch | None = None) -> None:
+        """Makes the batches of a call site, which it does not keep alive; `watch` tells disturbed times."""
         # Weak, because a `WeakKeyDictionary` keeps batches by their call site.
         self._state = weakref.ref(site)
         self._watch = watch if watch is not None else DisturbanceWatch()
@@ -251,6 +262,10 @@ class LaunchBatches:
         self._forget(site.programs.current)
 
     def _forget(self, traced: Traced | None) -> None:
+        """Starts anew for a function that was traced again.
+
+        Programs, times and comparisons were those of the old trace.
+        """
         self._traced = traced
         self._variants: list[_Variant] = []
         self._tables: dict[tuple[str, Marks], _VariantHistory] = {}
@@ -580,6 +595,7 @@ class LaunchCheck:
     def __init__(
         self, planner: Planner, site: CallSite, function: Callable[..., Any], batches: LaunchBatches, batch: Batch
     ) -> None:
+        """Copies the arguments of the launch, because their callers may change them before it is compared."""
         self._planner = planner
         self._state = site
         self._function = function

@@ -1,4 +1,4 @@
-"""The future that `submit` returns."""
+"""The future that `submit` returns, and the progress of calls with many items."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.receipts.receipt import Receipt
 
 # -- short pauses of a thread that computes in Python beside an event loop
@@ -88,6 +88,7 @@ def begin(future: Awaitable, *, soon: bool = False) -> None:
 
 
 def end(*, soon: bool = False) -> None:
+    """Reports that this thread waits no longer; the scheduler is told when the outermost wait has ended."""
     seat = here.seat
     if seat is not None and here.waits:
         here.waits -= 1
@@ -230,6 +231,7 @@ class FutureLock(_thread.RLock):  # type: ignore[misc]
 
 
 def _call_back(function: Callable[[Any], object], future: Future) -> None:
+    """Calls a callback of a done future, and logs whatever it raises: the thread of a lane must go on."""
     try:
         function(future)
     except BaseException:  # noqa: BLE001 - as `concurrent.futures` does for most of them
@@ -244,6 +246,11 @@ class Future(concurrent.futures.Future[Any]):
     """
 
     def __init__(self, cancel: Callable[[Future], bool], awaited: Callable[[Future, bool], None] | None = None) -> None:
+        """Makes a pending future, whose lock and state replace those of `concurrent.futures.Future`.
+
+        `cancel` asks the scheduler to cancel the task, and returns whether it will not deliver. `awaited` tells the
+        scheduler that a thread of a lane waits for it, so that the task is run even if all threads wait.
+        """
         self._lock = FutureLock()
         super().__init__()
         self._condition = self._lock  # type: ignore[assignment]
@@ -289,6 +296,7 @@ class Future(concurrent.futures.Future[Any]):
         return self._lock.state not in ("PENDING", "RUNNING")
 
     def result(self, timeout: float | None = None) -> Any:
+        """Returns the value, or raises the task's error; raises `TimeoutError` after `timeout` seconds."""
         self._wait(timeout)
         if self._lock.state == "FINISHED" and self._exception is None:
             return self._result  # nothing changes any more, so no lock is needed
@@ -375,6 +383,7 @@ class _Mailbox:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Makes the mailbox of one loop, which it does not keep alive."""
         self._loop = ref(loop)
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._announced = False
@@ -419,7 +428,40 @@ _mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDict
 
 
 def _mailbox_of(loop: asyncio.AbstractEventLoop) -> _Mailbox:
+    """Returns the mailbox of a loop, which is made for the first task that is awaited there."""
     found = _mailboxes.get(loop)
     if found is None:
         found = _mailboxes[loop] = _Mailbox(loop)
     return found
+
+
+# -- progress
+
+
+#: True for a bar in the terminal, or a callback that takes the numbers of finished and of all items (None if unknown).
+Progress = bool | Callable[[int, int | None], object]
+
+
+@contextlib.contextmanager
+def showing(wanted: Progress, task: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Yields a callback that takes the number of finished items. A bar is drawn on standard error, by rich."""
+    if callable(wanted):
+        yield lambda done: (wanted(done, total), None)[1]
+        return
+    if not wanted:
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        number = bar.add_task(task, total=total)
+        yield lambda done: bar.update(number, completed=done)

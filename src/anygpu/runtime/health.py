@@ -34,6 +34,7 @@ class Visit:
     __slots__ = ("__weakref__", "_tell_end", "began", "device", "predicted", "task")
 
     def __init__(self, task: str, device: str, predicted: float, tell_end: Callable[[], None]) -> None:
+        """Notes that a caller's own thread begins a task now; `tell_end` is called once, when it has ended."""
         self.task = task
         self.device = device
         self.predicted = predicted

@@ -64,6 +64,10 @@ class Intake:
     """Tasks that have been accepted, and are not in the queue yet."""
 
     def __init__(self, let_in: Callable[[], None]) -> None:
+        """Makes an empty intake; its thread is started with the first task that needs one.
+
+        `let_in` admits what has arrived, and takes the queue's lock for it. Callers of `put` never do.
+        """
         self._let_in = let_in
         self._items: deque[Job | Submission] = deque()
         self._calls: deque[Callable[[], None]] = deque()
@@ -114,6 +118,7 @@ class Intake:
             uninterrupted(self._start)
 
     def _start(self) -> None:
+        """Starts the intake thread unless there is one, or the intake has ended."""
         with self._starting:
             if self._thread is None and not self._over:  # one that was interrupted may come here late
                 thread = threading.Thread(target=self._watch, name="anygpu-intake", daemon=True)
@@ -232,6 +237,10 @@ class Deadlines(Generic[T]):
     """Calls `expire(item)` for each item at its deadline, unless it was forgotten. The thread starts with the first."""
 
     def __init__(self, expire: Callable[[T], None], clock: Callable[[], float], name: str) -> None:
+        """Makes an empty watch over deadlines, which are times of `clock`; `name` is that of its thread.
+
+        `expire` is called on that thread without any lock of this object held.
+        """
         self._expire = expire
         self._clock = clock
         self._name = name
@@ -266,6 +275,7 @@ class Deadlines(Generic[T]):
             self._changed.notify()
 
     def close(self) -> None:
+        """Lets the thread end and joins it for five seconds at most, unless it is the caller's own."""
         self.end()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():

@@ -27,9 +27,8 @@ from anygpu.placement.retry import handle_failure, next_choice, one_line, refusa
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.plan.candidate_history import DeviceChoice
-from anygpu.receipts.fallback_warnings import attribute_to_line
 from anygpu.receipts.notes import made
-from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, queued_receipt
+from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, attribute_to_line, queued_receipt
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane
@@ -302,6 +301,11 @@ class LaneWorker:
         self.deliver(job, value, lambda: queued_receipt(made(note), waited), end - begin)
 
     def _limit(self, job: Job) -> None:
+        """Bounds the time of the call by the task's deadline.
+
+        A call in pieces looks between them whether it is still wanted. The worker gets a moment longer than the
+        deadline: the task expires first, and only one that hangs is killed.
+        """
         call = job.call
         if job.until is not None:
             left = max(1e-3, job.until - self._clock()) + _LATER

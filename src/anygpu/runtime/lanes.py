@@ -144,6 +144,11 @@ class LaneLoad:
     """
 
     def __init__(self, name: str, width: int) -> None:
+        """Makes the load of a device that runs up to `width` tasks at once.
+
+        `backlog` is the predicted seconds of the tasks that wait for it, and `used_bytes` the predicted memory of those
+        that run. `running` has the tasks of each thread and when they began, by the thread's number.
+        """
         self.name = name
         #: Maximum number of threads: one for a device, several for NumPy.
         self.width = width
@@ -231,6 +236,10 @@ class Lane(LaneLoad):
     """One device and the threads that use it. The scheduler's lock guards all of it."""
 
     def __init__(self, name: str, width: int, lock: Any, work: Callable[[Lane], None]) -> None:
+        """Makes the lane of a device without any thread; `work` is what each of its threads runs.
+
+        `lock` is the scheduler's, on which threads of the lane sleep until they are woken.
+        """
         super().__init__(name, width)
         self.wakened = threading.Condition(lock)
         self.threads: list[threading.Thread] = []
@@ -244,6 +253,7 @@ class Lane(LaneLoad):
         self.wakened.notify()
 
     def start(self) -> None:
+        """Starts one more daemon thread of the lane, which ends with the lane and not before."""
         thread = threading.Thread(
             target=self._work, args=(self,), name=f"anygpu-{self.name}-{len(self.threads)}", daemon=True
         )
@@ -278,6 +288,11 @@ class LaneIndex(Generic[LaneType]):
     """
 
     def __init__(self, make: Callable[[str], LaneType]) -> None:
+        """Makes an empty index; `make` makes the lane of a name when it is first needed.
+
+        Free lanes are kept in turn, busy ones by when they will be free. Both are brought up to date when they are
+        asked for, from the names that have changed since.
+        """
         self._make = make
         self._lanes: dict[str, LaneType] = {}
         #: Devices that nothing runs on or waits for, the longest free first; also those without a lane yet.
@@ -360,6 +375,7 @@ class LaneIndex(Generic[LaneType]):
         self._changed.clear()
 
     def _sort_busy(self, now: float) -> None:
+        """Puts each lane whose load has changed at its place by when it will be free, as predicted."""
         for name in self._moved:
             lane = self._lanes[name]
             until = now + lane.waiting(now) + lane.backlog / lane.width
@@ -379,6 +395,10 @@ class LaneWaitingTimes(WaitingTimes):
     __slots__ = ("_index", "_now", "_others", "_without")
 
     def __init__(self, index: LaneIndex[Any], now: float, others: Mapping[str, float], without: str | None) -> None:
+        """Keeps what is needed to tell waiting times at `now`; each is computed when it is asked for.
+
+        `others` are the seconds for which devices are busy outside of this runtime; `without` is the lane that asks.
+        """
         self._index = index
         self._now = now
         self._others = others

@@ -13,8 +13,7 @@ from anygpu.errors import AnyGPUError
 from anygpu.placement.opaque import place_opaque
 from anygpu.placement.planner import Planner
 from anygpu.plan.candidate_history import DeviceChoice
-from anygpu.receipts.fallback_warnings import attribute_to_line
-from anygpu.receipts.receipt import Attempt, Phases, Receipt
+from anygpu.receipts.receipt import Attempt, Phases, Receipt, attribute_to_line
 from anygpu.runtime.lanes import Job, Lane
 from anygpu.runtime.routing import Routing
 from anygpu.runtime.stacking import OpaqueBatches, alike_but_for_rows, best_device, cut, same, stacked

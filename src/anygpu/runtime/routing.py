@@ -61,6 +61,7 @@ class KindOfBatches(LaunchBatches):
     """The batches of one kind of tasks, with figures for the queue."""
 
     def __init__(self, site: CallSite, watch: DisturbanceWatch) -> None:
+        """Starts without figures: `seconds_each` is `None` until a launch was measured."""
         super().__init__(site, watch)
         #: Seconds per call in a batch.
         self.seconds_each: float | None = None
@@ -76,6 +77,11 @@ class Routing:
     """Decides where tasks should run, by the history of their kinds."""
 
     def __init__(self, planner: Planner, *, batching: bool, max_latency: float) -> None:
+        """Makes the routing of one scheduler, which shares the planner with calls outside of it.
+
+        Everything is kept by call site or by form, in weak dictionaries: what is known of a function goes with it.
+        `max_latency` bounds in seconds how long the first call of a batch waits for the others.
+        """
         self.max_latency = max_latency
         self._planner = planner
         self._batching = batching
@@ -113,6 +119,12 @@ class Routing:
         return found
 
     def _route(self, job: Job, waiting: WaitingTimes) -> Route:
+        """Chooses a lane for a task of which no fresh route is cached.
+
+        A device that the caller named is taken as it is, and a call that stays on the host goes to NumPy's lane. Before
+        the first plan of its kind it goes to `PLANNING`, whose thread traces it. A choice that is a sample of a device
+        is counted as begun here, because the task may wait for long.
+        """
         site = job.call.site
         engine = site.options.engine
         if engine is not None:
@@ -143,6 +155,12 @@ class Routing:
         return best if best.lane == lane.name else None
 
     def _sooner_here(self, job: Job, lane: LaneLoad, waiting: WaitingTimes) -> Route | None:
+        """Returns a route to this lane for a task that was assigned to another one.
+
+        `None` if it should go on waiting there. Only free choices may move: neither a device that was named or pinned,
+        nor a trial whose lane is idle, as that is there to measure it. This lane must have run the kind before, and win
+        by a margin, so that tasks do not change lanes for noise.
+        """
         site, choice = job.call.site, job.choice
         if choice is None or choice.kind not in _FREE_CHOICES or site.chooser.pinned is not None:
             return None
@@ -271,12 +289,14 @@ class Routing:
             batches.passed_over = batches.calls_to_pass_over
 
     def batches_of(self, site: CallSite) -> KindOfBatches:
+        """Returns the batches of one kind of calls, which are made for the first of them."""
         found = self._batches.get(site)
         if found is None:
             found = self._batches[site] = KindOfBatches(site, self._planner.watch)
         return found
 
     def opaque_batches_of(self, job: Job) -> OpaqueBatches:
+        """Returns the launches of the opaque task's form. Calls that differ only in their rows share one form."""
         form = job.call.form.form
         found = self._opaque.get(form)
         if found is None:
@@ -315,6 +335,10 @@ class Dispatcher(Generic[LaneType]):
         lanes: LaneIndex[LaneType],
         busy: Callable[[], Mapping[str, float]],
     ) -> None:
+        """Joins the queue, the routing and the lanes of one scheduler, and owns none of them.
+
+        `busy` tells for how many seconds devices are busy with work outside of this runtime.
+        """
         self.queue = queue
         self.routing = routing
         self.lanes = lanes
@@ -404,12 +428,18 @@ class Dispatcher(Generic[LaneType]):
         self._charge(lane, job, now)
 
     def _charge(self, lane: LaneType, job: Job, now: float) -> None:
+        """Charges the tenant the predicted seconds and the lane the predicted memory of a task that begins now.
+
+        Both are estimates: `settle` corrects the seconds by those that were measured, and `free_memory` returns the
+        bytes.
+        """
         job.taken, job.started = True, now
         self.queue.charge(job.tenant, job.seconds)
         job.held_bytes = self.routing.bytes_needed(job)
         lane.used_bytes += job.held_bytes
 
     def left_queue(self, job: Job) -> None:
+        """Takes a task off the backlog of its lane, as it waits there no longer."""
         lane = self.lanes[job.lane]
         lane.backlog = max(0.0, lane.backlog - job.seconds)
         lane.awaited.pop(job, None)

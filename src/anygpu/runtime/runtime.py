@@ -16,7 +16,7 @@ from operator import length_hint
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, Unpack
 
-from anygpu.base.display import Listed, drawn
+from anygpu.base.events import Listed, drawn
 from anygpu.base.interrupts import is_of_a_handler, whole
 from anygpu.errors import InvalidOption, Overloaded, QueueFull
 from anygpu.placement.call import Call
@@ -29,11 +29,9 @@ from anygpu.placement.signature import function_key
 from anygpu.placement.trust import Modes
 from anygpu.placement.undecorated import KnownFunctions, deferred_calls, known_of, unwrapped
 from anygpu.placement.values import bytes_of
-from anygpu.receipts.fallback_warnings import users_line
 from anygpu.receipts.notes import listeners, origin_here
-from anygpu.receipts.progress import Progress, showing
-from anygpu.receipts.receipt import Receipt
-from anygpu.runtime.future import Future, here
+from anygpu.receipts.receipt import Receipt, users_line
+from anygpu.runtime.future import Future, Progress, here, showing
 from anygpu.runtime.health import Health
 from anygpu.runtime.intake import Submission
 from anygpu.runtime.lanes import Job
@@ -115,6 +113,12 @@ def map_over(
     given: Mapping[str, Any],
     stop: Stop | None = None,
 ) -> list[Outcome]:
+    """Submits the function for every item, and returns the outcomes in order.
+
+    At most a share of the queue's limit is submitted at once, so that a long iterable leaves room for others and is
+    read as it is needed. An item's error is its own outcome. An error of the iterable, of the progress callback or
+    Ctrl-C stops the rest: what waits is cancelled, and the error is raised.
+    """
     stop = stop or Stop()
     hints = [length_hint(each, -1) for each in iterables]
     total = min((hint for hint in hints if hint >= 0), default=None)
@@ -177,6 +181,7 @@ def _submitted(
 
 
 def _outcome(future: Future) -> Outcome:
+    """Waits for a future, and returns its value with its receipt, or its error; a cancelled task is an error too."""
     # An exception raised here, such as KeyboardInterrupt, is the caller's; the task's own error is returned.
     try:
         error = future.exception()
@@ -210,6 +215,12 @@ class Runtime:
         ageing: float = 0.5,
         known: DeviceRegistry | None = None,
     ) -> None:
+        """Makes a queue for `queue` waiting tasks; threads are started when they are needed.
+
+        `deadline` and `max_latency` are seconds, and `ageing` is the waiting time that outweighs one step of priority.
+        Without `known` the runtime shares the planner, and so the workers, with calls of offloaded functions. Raises
+        `InvalidOption`.
+        """
         if deadline is not None and not deadline > 0:
             raise InvalidOption(f"deadline is a number of seconds, more than 0; got {deadline!r}.")
         if not max_latency > 0:
@@ -352,6 +363,7 @@ class Runtime:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        """Waits for all tasks if the block has not raised, and closes the runtime in any case."""
         try:
             if kind is None:
                 self.drain()
@@ -441,6 +453,7 @@ class Runtime:
 
 
 def _awaited(future: Future) -> Result:
+    """Waits for the future, and returns its value and receipt; raises the task's error."""
     value = future.result()
     receipt = future.receipt
     assert receipt is not None, "a task that is done has a receipt"

@@ -36,6 +36,10 @@ class Scheduler:
     def __init__(
         self, planner: Planner, queue: TaskQueue[Job], routing: Routing, make_job: Callable[[Submission], Job]
     ) -> None:
+        """Makes a scheduler without threads or lanes; `make_job` checks a submission and makes its job.
+
+        One lock guards the queue, the lanes and all accounts. Tasks run, and futures are resolved, without it.
+        """
         self._planner = planner
         self._make_job = make_job
         self.lock = threading.RLock()
@@ -100,6 +104,10 @@ class Scheduler:
                 self.cancel(future)
 
     def _put_now(self, job: Job, *, again: bool) -> None:
+        """Admits a task under the lock, after those that came before it.
+
+        It raises if the runtime is closed or the queue is full.
+        """
         with self.lock:
             self._admit_intake()
             self._check_open()
@@ -177,6 +185,10 @@ class Scheduler:
         return uninterrupted(lambda: self._drain(timeout))
 
     def _drain(self, timeout: float | None) -> bool:
+        """Refuses tasks from now on, and waits until nothing is open.
+
+        Returns whether that came within `timeout` seconds.
+        """
         with self.lock:
             if self._closed is None:
                 self._closed = "being drained"
@@ -188,6 +200,11 @@ class Scheduler:
         uninterrupted(lambda: self._close(timeout))
 
     def _close(self, timeout: float | None) -> None:
+        """Ends the scheduler. What waits is cancelled.
+
+        What runs has `timeout` seconds, and is killed then if it can be. A thread that still runs a task is left
+        behind, as it is a daemon. Calling it again does no harm.
+        """
         with self.lock:
             self._closed = self._closed if self._ended else "closed"
             self._admit_intake()
@@ -247,6 +264,7 @@ class Scheduler:
             raise RuntimeClosed(self._closed)
 
     def _admit(self, job: Job, *, again: bool = False) -> None:
+        """Puts a task into the queue with its deadline, and assigns it to a lane. The caller must hold the lock."""
         self._queue.push(job, job.submitted, again=again)
         self._jobs[job.future] = job
         if job.until is not None:
@@ -305,6 +323,11 @@ class Scheduler:
     # -- a lane's thread
 
     def _work(self, lane: Lane) -> None:
+        """The loop of a lane's thread: takes tasks, runs them without the lock, and sleeps while there are none.
+
+        Before it runs something it wakes another thread of a wide lane, and starts those that awaited or large tasks
+        need.
+        """
         here.seat = _LaneSeat(self, lane)
         while True:
             with self.lock:
@@ -325,6 +348,7 @@ class Scheduler:
             self._run(lane, jobs)
 
     def _run(self, lane: Lane, jobs: list[Job]) -> None:
+        """Runs tasks that were taken, and accounts for their end, whatever they raise."""
         try:
             self._lane_worker.serve(lane, jobs)
         except BaseException as error:  # noqa: BLE001 - a task must not end its lane
@@ -341,6 +365,7 @@ class Scheduler:
                     self._settled.notify_all()
 
     def _next(self, lane: Lane) -> list[Job]:
+        """Returns the next tasks of a lane; an error of ours is logged, as it must not end the thread."""
         try:
             return self._take(lane)
         except Exception:  # noqa: BLE001
@@ -402,6 +427,10 @@ class Scheduler:
             self._dispatcher.began(lane, thread.ident, jobs, time.monotonic())
 
     def _next_awaited(self, lane: Lane) -> list[Job]:
+        """Takes the first task of the lane that a running task waits for, out of turn, if it has room.
+
+        `[]` if there is none.
+        """
         for job in list(lane.awaited):
             if lane.active > 0 and not self._routing.has_room(lane, job):
                 continue  # there will be memory when a running task ends
@@ -431,6 +460,7 @@ class Scheduler:
             self._dispatcher.began(lane, thread.ident, jobs, time.monotonic())
 
     def _next_ahead(self, lane: Lane) -> list[Job]:
+        """Takes the next large task whose transfers may overlap those of the one that runs; `[]` if there is none."""
         now = time.monotonic()
         jobs = self._queue.take(now, lambda job: self._routing.may_overlap(lane, job), by=lane.name)
         for job in jobs:
@@ -470,6 +500,7 @@ class Scheduler:
     # -- reports of the lane worker
 
     def _admit_pending(self) -> None:
+        """Admits what is in the intake, and wakes a thread that waits for the runtime to become idle."""
         with self.lock:
             self._admit_intake()
             if self._closed is not None:
@@ -515,6 +546,11 @@ class Scheduler:
         return uninterrupted(lambda: self._cancel(future))
 
     def _cancel(self, future: Future) -> bool:
+        """Cancels the task of a future; returns whether it will not deliver.
+
+        A task that waits leaves the queue at once. One that runs in pieces is told, and stops after the present one;
+        any other that runs goes on, and `False` is returned.
+        """
         with self.lock:
             job = self._jobs.get(future)
             if job is None and not future.done():  # still in the intake

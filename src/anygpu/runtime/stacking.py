@@ -20,7 +20,7 @@ from anygpu.placement.opaque_form import OpaqueForm, predicted_peak
 from anygpu.plan.chunking import SIZES, BatchTimes, weigh
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.receipts.fallback_warnings import warn_fallback
+from anygpu.receipts.receipt import warn_fallback
 
 # -- stacks the arguments of several calls for one launch, and splits its results
 #
@@ -72,6 +72,7 @@ def differing(program: Program, rows: Sequence[Sequence[Any]]) -> Marks:
 
 
 def _differs(spec: Spec, column: Sequence[Any]) -> bool:
+    """Whether an input has to be stacked. Numbers are compared by their bytes; large arrays only by their memory."""
     first = column[0]
     if all(value is first for value in column):
         return False
@@ -154,6 +155,10 @@ class OpaqueBatches:
     """The launches of one form of an opaque task. Any thread may use it."""
 
     def __init__(self) -> None:
+        """Starts without a proof that rows are independent, which the first call with others waiting asks for.
+
+        `off` is the reason why calls run one by one for good, and `compared` has the devices whose first launch agreed.
+        """
         self._lock = threading.Lock()
         self.times = BatchTimes()
         #: The engine's proof; `None` as long as it was not asked.
@@ -193,6 +198,12 @@ class OpaqueBatches:
         return self._weighed(call, form, rows, name, there, latency)
 
     def _weighed(self, call: Call, form: OpaqueForm, rows: int, name: str, there: int, latency: float) -> int:
+        """Returns how many calls to take, by what a launch of each size is expected to take on the device.
+
+        Memory bounds it: the device's free bytes if the prediction is large, and fewer rows than those that ran out of
+        memory before. If one by one is faster, the next calls are not weighed at all, for longer if the times are not
+        doubtful.
+        """
         single = call.site.chooser.estimate(name) or 0.0
         seen = form.seen(name)
 
@@ -228,6 +239,7 @@ class OpaqueBatches:
     # -- the proof
 
     def _prove(self, call: Call, name: str) -> None:
+        """Starts the proof in the background, once at a time; calls run one by one meanwhile."""
         with self._lock:
             if self._is_proving:
                 return
@@ -323,6 +335,10 @@ def alike_but_for_rows(calls: Sequence[Call]) -> int:
 
 
 def _fits(leaf: Any, first: Any) -> bool:
+    """Whether an argument can be one launch with the first call's.
+
+    Arrays need rows of one shape, and all else is equal.
+    """
     if type(leaf) is np.ndarray:
         return type(first) is np.ndarray and leaf.shape[1:] == first.shape[1:] and leaf.dtype == first.dtype
     if isinstance(leaf, bool | int | float | str | bytes | complex | type(None)):
@@ -372,6 +388,7 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def _same_leaf(found: Any, expected: Any) -> bool:
+    """Whether one result is the same. Floats may differ by a few units of rounding of the largest finite value."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return False

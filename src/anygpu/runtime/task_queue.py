@@ -35,6 +35,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     queued: int | None = None
 
     def __post_init__(self) -> None:
+        """Raises `InvalidOption` for a name, share or limit that cannot be one."""
         if type(self.name) is not str or not self.name:
             raise InvalidOption(f"a tenant's name is a non-empty string; got {self.name!r}.")
         if type(self.share) not in (int, float) or not (self.share > 0 and math.isfinite(self.share)):
@@ -98,6 +99,7 @@ class _Entry(Generic[T]):
     def __init__(
         self, item: T, line: _TenantQueue[T], nbytes: int, submitted: float, order: float, sequence: int
     ) -> None:
+        """Keeps the facts by which a task is ordered; `order` is its time of submission, moved by its priority."""
         self.item = item
         self.line = line
         self.nbytes = nbytes
@@ -125,6 +127,7 @@ class _Group(Generic[T]):
     __slots__ = ("entries", "kind", "line", "start")
 
     def __init__(self, kind: _Kind[T], line: _TenantQueue[T]) -> None:
+        """Makes an empty group; `entries` is sorted, and those before `start` are dropped in bulk."""
         self.kind = kind
         self.line = line
         self.entries: list[tuple[float, int, _Entry[T]]] = []
@@ -153,6 +156,11 @@ class _TenantQueue(Generic[T]):
     )
 
     def __init__(self, tenant: Tenant, virtual: float, turn: int, reserved: int) -> None:
+        """Makes the queue of a tenant that starts at the virtual time `virtual`.
+
+        Virtual time is the device seconds that a tenant was charged by its share: the least of the waiting tenants is
+        next, and `turn` decides between equals. `reserved` places of the whole queue are this tenant's alone.
+        """
         self.tenant = tenant
         self.limited = tenant.bytes is not None or tenant.queued is not None
         #: Places of the queue that are reserved for it.
@@ -191,6 +199,10 @@ class TaskQueue(Generic[T]):
     """
 
     def __init__(self, *, most: int = 1000, ageing: float = 0.5, tenants: Iterable[Tenant] = ()) -> None:
+        """Makes a queue for `most` tasks, a share of which is reserved for the tenants that are named.
+
+        `ageing` is the waiting time in seconds that outweighs one step of priority. Raises `InvalidOption`.
+        """
         if type(most) is not int or most < 1:
             raise InvalidOption(f"a queue has room for a whole number of tasks, at least 1; got {most!r}.")
         if not (ageing > 0 and isfinite(ageing)):
@@ -376,6 +388,10 @@ class TaskQueue(Generic[T]):
     # -- coming
 
     def _admit(self, item: T, now: float, again: bool) -> _Entry[T]:
+        """Makes the entry of a task and counts it against its tenant; raises if a limit would be exceeded.
+
+        With `again` no limit applies, as the task was accepted before.
+        """
         priority, nbytes = item.priority, item.nbytes
         check_priority(priority)
         if nbytes < 0:
@@ -395,6 +411,10 @@ class TaskQueue(Generic[T]):
         return entry
 
     def _check_limits(self, line: _TenantQueue[T], nbytes: int) -> None:
+        """Raises `QueueFull` or `QuotaExceeded` if the tenant may add no task of that size.
+
+        Places that are reserved for other tenants count as taken, beyond this tenant's own.
+        """
         if self._waiting >= self.most:
             raise QueueFull(self.most)
         self._check_quotas(line, nbytes)
@@ -402,6 +422,7 @@ class TaskQueue(Generic[T]):
             raise QueueFull(self.most - self._reserved, self._reserved)
 
     def _check_quotas(self, line: _TenantQueue[T], nbytes: int) -> None:
+        """Raises `QuotaExceeded` if one more task would exceed the tenant's own limits."""
         tenant = line.tenant
         if tenant.queued is not None and line.waiting >= tenant.queued:
             raise QuotaExceeded(tenant.name, "queued tasks", tenant.queued)
@@ -449,6 +470,11 @@ class TaskQueue(Generic[T]):
     # -- going
 
     def _take(self, group: _Group[T], fits: Callable[[T], bool], most: int | Callable[[T, int], int]) -> list[T]:
+        """Takes the first task of a group, and up to `most` of its kind.
+
+        Those of its tenant come first, then others in turn. The queue's virtual time follows the tenant that is served.
+        Other tenants whose tasks come along keep their turn, unless it was theirs anyway.
+        """
         line, kind = group.line, group.kind
         if callable(most):
             most = most(group.first, kind.waiting)
@@ -517,6 +543,7 @@ class TaskQueue(Generic[T]):
             del self._order[bisect_left(self._order, (line.virtual, line.turn))]
 
     def _forget(self, entry: _Entry[T]) -> None:
+        """Drops a finished entry, and its bytes from its tenant's."""
         del self._entries[id(entry.item)]
         del entry.item  # a group may hold the taken entry for a while; the task's arguments must not stay with it
         entry.line.open_tasks -= 1
@@ -535,6 +562,7 @@ class TaskQueue(Generic[T]):
         line.virtual, line.turn = virtual, turn
 
     def _new_line(self, name: str) -> _TenantQueue[T]:
+        """Makes the queue of a tenant that was not named, after forgetting old ones if there are too many."""
         if len(self._lines) >= self._forget_at:
             self._sweep()
         line: _TenantQueue[T] = _TenantQueue(Tenant(name=name), self._virtual, next(self._turns), 0)

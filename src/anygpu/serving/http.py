@@ -23,7 +23,7 @@ from typing import Any, Literal
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from anygpu.receipts.fallback_warnings import attribute_to_line
+from anygpu.receipts.receipt import attribute_to_line
 from anygpu.serving.application import Application
 from anygpu.serving.limits import MAX_HEAD, Limits
 

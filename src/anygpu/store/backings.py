@@ -78,6 +78,7 @@ def open_into(
 
 
 def _opened(store: NamedTensors[T], source: TensorFile | TensorFolder, name: str, owner: str, namespace: Path) -> T:
+    """Enters one tensor of a file; its bytes stay in the file unless its type had to be converted."""
     values = source.values(name)
     # Types that NumPy lacks were converted, and so are not in the file's memory.
     in_file = source.spec(name).nbytes == source.stretch(name).nbytes
@@ -114,6 +115,7 @@ class SharedNames:
     """Tracks which tensors this store has published, and which it has found."""
 
     def __init__(self, name: str) -> None:
+        """Attaches to the shared store of that name, which is made if there is none."""
         self._shared = open_shared(name)
         #: By name, the version that this store has published or found.
         self._versions: dict[SegmentKey, int] = {}

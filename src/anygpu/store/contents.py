@@ -104,6 +104,7 @@ class HostBytes:
         kind: Literal["memory", "disk", "file", "shared"] = "memory",
         close: Callable[[], None] | None = None,
     ) -> None:
+        """Keeps values that are read-only from now on; `close` gives their memory back."""
         self.values = values
         #: memory: the store's own. disk: a file of the store's own, deleted with this object. file, shared: owned
         #: elsewhere, free of cost for the store, and not written to while they are here.
@@ -139,6 +140,7 @@ class Content:
     )
 
     def __init__(self, device: DeviceHandle, spec: Spec) -> None:
+        """Makes a content without bytes, which is filled by `bring` or gets a buffer."""
         self.key = next(_numbers)
         self.device_handle = device
         self.spec = spec
@@ -174,6 +176,7 @@ class Content:
 
     @property
     def tier(self) -> Tier:
+        """Returns the nearest tier that has it."""
         if self.on_device:
             return "device"
         if self.host is not None or self._recovery is not None:
@@ -300,6 +303,7 @@ class Content:
             tracked.lineage.forget(why)
 
     def drop_host(self) -> None:
+        """Drops the host's copy, and lets the array on the device be restored from what is left."""
         host, self.host = self.host, None
         self.remember()
         if host is not None:
@@ -329,6 +333,7 @@ def shares_host(device: DeviceHandle) -> bool:
 
 
 def is_on_device(value: Value) -> bool:
+    """Whether a value has a buffer, on a worker that is alive."""
     buffer = value.buffer
     if not isinstance(buffer, TrackedBuffer):
         return buffer is not None

@@ -34,6 +34,10 @@ def fingerprint_of(x: Array) -> bytes:
 
 
 def fingerprints(x: Array) -> Array:
+    """Computes two sums over the elements, one weighted by their positions, in the dtype of the device.
+
+    The weights make it unlikely that an array and a permutation of it agree.
+    """
     flat = x.reshape(-1)
     if flat.dtype.kind == "c":
         return np.concatenate([fingerprints(flat.real), fingerprints(flat.imag)])  # type: ignore[return-value]
@@ -70,6 +74,7 @@ def are_equal(one: Array, other: Array) -> bool:
 
 
 def _same(one: Array, other: Array) -> Array:
+    """Compares two arrays element by element, on the device; the sign of a zero counts."""
     if one.dtype.kind == "c":
         return _same(one.real, other.real) & _same(one.imag, other.imag)
     same = one == other
@@ -158,6 +163,10 @@ class Deduplication:
         return names, dropped
 
     def _equal_to(self, content: Content) -> Content | None:
+        """Returns a content that is equal to this one, which may be itself; `None` if there is none.
+
+        With a copy on the host it is found by its hash, else by computing on the device.
+        """
         with self._guard:
             values = content.read()[0] if content.copied else None
         if values is None:

@@ -73,6 +73,7 @@ class DeferredLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Makes the deferred calls, releases the lock, and looks for calls that came in between."""
         try:
             self._settle()
         finally:
@@ -96,6 +97,7 @@ class DeferredLock:
         return partial(self._watched.discard, gone)
 
     def _ring(self, _: object = None) -> None:
+        """A call was deferred: it is made at once if the lock is free, and by another thread otherwise."""
         if not may_be_interrupted():
             self._look_again()
         if self._notes:
@@ -122,6 +124,7 @@ class DeferredLock:
         return _Unlocked(self.lock)
 
     def _settle(self) -> None:
+        """Makes the deferred calls. The lock is held."""
         while self._notes:
             note = self._notes.popleft()
             if isinstance(note, _Gone):
@@ -130,6 +133,7 @@ class DeferredLock:
             note()
 
     def _look_again(self) -> None:
+        """Makes deferred calls as long as there are some and the lock is free: its holder may have missed them."""
         # A call may have been deferred between the last look and the release.
         while self._notes and self.lock.acquire(blocking=False):
             try:
@@ -276,6 +280,7 @@ class NamedEntry:
     def __init__(
         self, store: EntryStore, key: StoreKey, owner: str, content: Content, tensor: Callable[[NamedEntry], Array]
     ) -> None:
+        """Makes an entry that its owner holds; `tensor` makes the one array that stands for it."""
         self.store = store
         #: The namespace, and the name last.
         self.key = key

@@ -36,6 +36,7 @@ class Names:
     """Entries by name. An entry is removed with its last reference or lease."""
 
     def __init__(self, store: str, tiers: Tiers) -> None:
+        """Starts without names; `_orphans` are released tensors whose views are in use."""
         self.store = store
         self.entries: dict[StoreKey, NamedEntry] = {}
         self.closed = False
@@ -48,6 +49,7 @@ class Names:
             raise StoreClosed(self.store)
 
     def find(self, key: StoreKey) -> NamedEntry:
+        """Returns the entry of a key; raises `UnknownTensor` with similar names."""
         self.check_open()
         entry = self.entries.get(key)
         if entry is None:
@@ -62,6 +64,7 @@ class Names:
         return entry
 
     def _unknown(self, key: StoreKey) -> UnknownTensor:
+        """Returns the error for a key that is not there, with up to three similar names of its namespace."""
         others = [each[-1] for each in self.entries if each[:-1] == key[:-1]]
         alike = difflib.get_close_matches(key[-1], others, 3)
         where = f"{self.store}, namespace {'/'.join(key[:-1])}," if key[:-1] else self.store
@@ -123,6 +126,7 @@ class Names:
             self.free_if_unheld(entry)
 
     def free_if_unheld(self, entry: NamedEntry) -> None:
+        """Removes an entry that has no reference, lease or pin left. Views in use keep its last value."""
         if entry.is_held or entry.released:
             return
         entry.released = True
@@ -148,6 +152,7 @@ class Names:
         self._orphans = left
 
     def close(self) -> None:
+        """Releases every reference and lease. Views that are in use stay valid."""
         self.closed = True
         for entry in list(self.entries.values()):
             entry.holders.clear()
@@ -171,6 +176,7 @@ class Insertion:
         guard: DeferredLock,
         counters: StoreCounters,
     ) -> None:
+        """Joins the parts of one store that putting a tensor needs, and owns none of them."""
         self._new_entry = new_entry
         self._device = device
         self._names = names
@@ -227,6 +233,7 @@ class Insertion:
             self._names.check_owner(key, owner)
 
     def _put_resident(self, key: StoreKey, owner: str, array: Array, hashing: bool) -> NamedEntry:
+        """Enters an array that is on the device, without a copy where it can. Equal content is looked for first."""
         value, copied = resident_value(array, self._device)
         known, fingerprint = self._deduplication.with_buffer_of(value), None
         if known is None and hashing:

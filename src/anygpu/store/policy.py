@@ -56,6 +56,8 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierMove(msgspec.Struct, frozen=True):
+    """One move of a content between tiers."""
+
     key: int
     step: TierStep
 
@@ -199,6 +201,7 @@ class _State:
                     missing -= item.nbytes
 
     def drop_host(self, item: TierItem) -> None:
+        """Takes a content off the host: dropped if the device or disk has it, and else written to disk."""
         if item.on_device or item.backed:
             self.moves.append(TierMove(item.key, "drop_host"))
         else:
@@ -228,6 +231,7 @@ class PrefetchTrial:
     """Decides whether to prefetch: both ways are timed in turn, and the faster one is used for a while."""
 
     def __init__(self) -> None:
+        """Starts with prefetching, and without times of either way."""
         self._times: dict[bool, list[float]] = {True: [], False: []}
         self._began: float | None = None
         self._uses = 0
@@ -280,6 +284,7 @@ class Prefetcher:
 
     @whole
     def fetch(self, entries: Sequence[NamedEntry]) -> None:
+        """Adds tensors to the requests, and starts the daemon thread for the first ones. Does not wait."""
         with self._changed:
             if self._over:
                 return
@@ -318,6 +323,7 @@ class Prefetcher:
 
     @whole
     def close(self) -> None:
+        """Drops all requests, and joins the thread unless it is the caller's own."""
         with self._changed:
             self._over = True
             self._wanted.clear()

@@ -223,6 +223,7 @@ def hold(descriptor: int) -> None:
 
 
 def _check(path: Path, found: os.stat_result, *, folder: bool) -> None:
+    """Raises `StoreError` if the file or folder is of another kind, or if other users may use it."""
     if folder and not stat.S_ISDIR(found.st_mode):
         raise _refused(path, "it is not a folder")
     if not folder and not stat.S_ISREG(found.st_mode):
@@ -232,6 +233,7 @@ def _check(path: Path, found: os.stat_result, *, folder: bool) -> None:
 
 
 def _refused(path: Path, why: str) -> StoreError:
+    """Returns the error for a file or folder that must not be used."""
     return StoreError(
         f"{path} is not used: {why}. Tensors are shared between processes of one user only. Remove it if it is yours, "
         "or use another name for the store."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.units import readable_bytes
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     by_owner: dict[str, Owned]
 
     def __str__(self) -> str:
+        """Returns one line: tensors, contents, and bytes by tier."""
         tiers = ", ".join(
             f"{readable_bytes(count)} {where}"
             for count, where in (
@@ -149,6 +150,7 @@ class StoreCounters:
     """Running counters. The caller must hold the store's lock."""
 
     def __init__(self) -> None:
+        """Starts all counters at 0; `copies` has how often, and how many bytes, for each kind."""
         self.copies: dict[CopyKind, list[int]] = {kind: [0, 0] for kind in KINDS}
         self.evictions = 0
         self.returns = 0
@@ -203,6 +205,7 @@ def statistics_of(name: str, entries: Sequence[NamedEntry], tiers: Tiers, counte
 
 
 def _by_owner(entries: Sequence[NamedEntry]) -> dict[str, Owned]:
+    """Counts tensors and bytes of each owner; content that owners share counts for each."""
     found: dict[str, Owned] = {}
     for entry in entries:
         before = found.get(entry.owner, Owned())

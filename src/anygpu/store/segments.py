@@ -126,6 +126,7 @@ def fits_anywhere(shape: tuple[int, ...], dtype: DType) -> bool:
 
 
 def _check(entry: SegmentEntry, generation: int) -> None:
+    """Raises ValueError for an entry that no process can have written."""
     if not fits_anywhere(entry.shape, entry.dtype):
         raise ValueError(f"{entry.key} has the shape {entry.shape}, which no memory holds")
     if entry.offset % ALIGNMENT:
@@ -147,6 +148,7 @@ class ReservedSegment:
     """Reserved memory to write into; invisible to other processes until it is published."""
 
     def __init__(self, name: str, spec: Spec, memory: worker_memory.SharedSegment) -> None:
+        """Shows the memory as a writable array; it is given back with this object unless it is published."""
         self.name = name
         self.spec = spec
         self._memory = memory
@@ -243,6 +245,7 @@ def _size(nbytes: int) -> int:
 
 
 def _allocate(descriptor: int, nbytes: int) -> None:
+    """Allocates the memory of a segment now: a later lack of it would kill the process that writes."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, nbytes)
         return
@@ -269,6 +272,7 @@ def _pieces(values: HostArray) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
 
 
 def _write(descriptor: int, piece: npt.NDArray[np.uint8], offset: int) -> None:
+    """Writes all bytes at an offset."""
     rest = piece.data
     while rest:
         written = os.pwrite(descriptor, rest, offset)

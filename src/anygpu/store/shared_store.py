@@ -133,6 +133,10 @@ class SharedTensors:
     """One process's way to a shared store. Any thread may use it; a forked process has to open its own."""
 
     def __init__(self, name: str, folder: PrivateFolder, holder: str, descriptor: int) -> None:
+        """Takes over the folder and the held file that shows this process as attached; both go with this object.
+
+        The directory is cached, and read again when its time of change differs.
+        """
         self.name = name
         self._folder = folder
         self._process = os.getpid()
@@ -151,6 +155,7 @@ class SharedTensors:
         return self._folder.path
 
     def names(self) -> tuple[SegmentKey, ...]:
+        """Returns the keys of all tensors that any process has published."""
         with self._mutex:
             self._check_usable()
             if self._folder.changed_at(_DIRECTORY) == self._known_at:
@@ -315,6 +320,7 @@ class SharedTensors:
 
     @whole
     def statistics(self) -> Sharing:
+        """Counts tensors, bytes and attached processes; bytes that tensors share count once."""
         with self._mutex, self._using():
             with self._folder.locked():
                 processes = sum(name.startswith(_HOLDER) and self._folder.held(name) for name in self._folder.names())
@@ -352,6 +358,7 @@ class SharedTensors:
             ) from error
 
     def _check_usable(self) -> None:
+        """Raises `StoreClosed` after `close`, and `StoreError` in a forked process."""
         if not self._leave.alive:
             raise StoreClosed(self.name)
         if os.getpid() != self._process:
@@ -394,6 +401,7 @@ class SharedTensors:
             return added
 
     def _require_free(self, keys: Collection[SegmentKey], owner: str) -> None:
+        """Raises `NameTaken` if a key belongs to another owner."""
         for key in keys:
             there = self._entries.get(key)
             if there is not None and there.owner != owner:
@@ -456,6 +464,7 @@ class SharedTensors:
         return None
 
     def _map(self, name: str) -> mmap.mmap:
+        """Returns the mapping of a segment, which all arrays of this process share."""
         memory = self._maps.get(name)
         if memory is None:
             memory = self._maps[name] = segments.readable(self._folder, name)
@@ -468,6 +477,7 @@ class SharedTensors:
                 self._folder.remove(name)
 
     def _on_host(self, values: Any) -> HostArray:
+        """Returns the values as an array of NumPy's; what came from a device for that is counted."""
         read = np.asarray(values)
         if not isinstance(values, np.ndarray) and hasattr(values, "__array__"):
             self._crossings.append(Crossing(read.nbytes))
@@ -491,6 +501,7 @@ class _Written(NamedTuple):
 
 
 def _path(name: str, within: Path | None) -> Path:
+    """Returns the folder of a store: one for each user and name, which may be any text."""
     if not name:
         raise InvalidOption("a shared store needs a name, by which other processes find it.")
     # Any text can be a name; what the file system allows does not matter.
@@ -505,6 +516,7 @@ def _place() -> Path:
 
 
 def _check_texts(key: Any, owner: Any, hash: Any) -> None:
+    """Raises `InvalidOption` for a key, owner or hash that is none."""
     if not (isinstance(key, tuple) and key and all(isinstance(part, str) for part in key)):
         raise InvalidOption(
             f"{key!r} is not a key of a tensor: it is a tuple of strings, the namespaces and the name last."
@@ -518,6 +530,7 @@ def _is_dtype(name: str) -> TypeGuard[DType]:
 
 
 def _checked_dtype(key: SegmentKey, values: HostArray) -> DType:
+    """Returns the dtype's name; raises `InvalidOption` for one that tensors do not have."""
     name = values.dtype.name
     if not _is_dtype(name) or not values.dtype.isnative:
         raise InvalidOption(
@@ -543,6 +556,7 @@ def _read(folder: PrivateFolder) -> tuple[int, Directory]:
 
 
 def _broken(folder: PrivateFolder, why: str) -> StoreError:
+    """Returns the error for a directory that cannot be read."""
     return StoreError(
         f"the directory of the shared store in {folder.path} is broken: {why.rstrip('.')}. End the programs that use "
         "it; the next one to start then makes a new one."
@@ -572,6 +586,7 @@ def _tidy(folder: PrivateFolder) -> bool:
 
 
 def _discard_forgotten(shared: weakref.ref[SharedTensors], name: str) -> None:
+    """Gives back reserved memory whose object is gone. It is called by a finalizer, and so done on another thread."""
     found = shared()
     if found is not None and found._process == os.getpid():
         # Later, because a finalizer may run where the lock is taken.
@@ -579,6 +594,10 @@ def _discard_forgotten(shared: weakref.ref[SharedTensors], name: str) -> None:
 
 
 def _leave(folder: PrivateFolder, holder: str, descriptor: int, process: int) -> None:
+    """Detaches from the store, as soon as this thread has no folder locked.
+
+    A forked process only closes its descriptors.
+    """
     if os.getpid() != process:  # a forked process: the other one is still attached
         os.close(descriptor)
         folder.close()
@@ -587,6 +606,7 @@ def _leave(folder: PrivateFolder, holder: str, descriptor: int, process: int) ->
 
 
 def _leave_now(folder: PrivateFolder, holder: str, descriptor: int) -> None:
+    """Detaches under the folder's lock; the last process removes the folder."""
     try:
         with contextlib.suppress(OSError, StoreError), folder.locked():  # another process may have removed it all
             os.close(descriptor)

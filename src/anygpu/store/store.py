@@ -60,6 +60,11 @@ class Store:
         hash: bool = True,
         shared: bool = False,
     ) -> None:
+        """Makes an empty store on one device, which is opened when the first tensor needs it.
+
+        Budgets are bytes, or texts such as "512MiB"; `None` is no limit. Raises `InvalidOption`, and `StoreError` if a
+        shared store of that name cannot be used.
+        """
         if shared and name is None:
             raise InvalidOption('a shared store needs a name: Store("models", shared=True).')
         if mode not in get_args(StoreMode):
@@ -120,6 +125,7 @@ class Store:
 
     @whole
     def _put(self, name: str, array: Any, owner: str, namespace: Path, hashing: bool) -> Tensor:
+        """Enters an array under a name, and publishes it in a shared store; if that fails, nothing is kept."""
         key = self._key(namespace, name)
         if isinstance(array, Tensor) and array._entry.store is self:
             entry = self._insertion.put_again(key, array._entry, owner)
@@ -288,6 +294,7 @@ class Store:
 
     @whole
     def unpin(self, name: str, *, namespace: Path = "") -> None:
+        """Takes back one pin; raises `NotHeld` if there is none."""
         with self._guard:
             entry = self._names.find(key_of(namespace, name))
             if not entry.pins:
@@ -402,6 +409,7 @@ class Store:
     # -- for tensors, views and leases
 
     def _value_of(self, entry: NamedEntry) -> Value:
+        """Returns the value of an entry on the device. The usual way takes the lock once, and copies nothing."""
         with self._reading():
             there = None if entry.released or self._names.closed else self._tiers.value_there(entry.content)
         if there is not None:
@@ -440,6 +448,7 @@ class Store:
 
     @whole
     def _on_host(self, entry: NamedEntry) -> HostArray:
+        """Returns the values on the host as a read-only view."""
         with self._guard:
             content = self._settled_content(entry)
             self._tiers.touch(content)
@@ -512,6 +521,10 @@ class Store:
         return key
 
     def _news(self, key: StoreKey) -> Found | None:
+        """Returns a tensor that another process has published under the key since it was last taken.
+
+        `None` if there is none.
+        """
         if self._shared_names is None:
             return None
         with self._reading():
@@ -520,6 +533,7 @@ class Store:
         return self._shared_names.news(key, here=here)
 
     def _take_news(self, key: StoreKey) -> None:
+        """Enters what another process has published under the key, if there is something new."""
         found = self._news(key)
         if found is not None and self._shared_names is not None:
             self._shared_names.seen(key, found)
@@ -544,6 +558,7 @@ class Store:
 
 
 def _bytes(name: str, wanted: int | str | None) -> int | None:
+    """Returns a budget in bytes; raises `InvalidOption` for what is neither a number nor a size."""
     found = bytes_from(wanted) if isinstance(wanted, str) else wanted
     if (found is None and wanted is not None) or (found is not None and (isinstance(found, bool) or found < 0)):
         raise InvalidOption(f'{name}= is a number of bytes such as "512MiB" or 2**29; got {wanted!r}.')

@@ -35,6 +35,7 @@ class Folder:
     """A private folder inside the given one, or a temporary one, created when it is first needed."""
 
     def __init__(self, where: str | os.PathLike[str] | bool) -> None:
+        """Checks where the folder is to be, and creates nothing; raises `InvalidOption`."""
         if not isinstance(where, bool | str | os.PathLike):
             raise InvalidOption(f"disk= is a folder, or True for a temporary one; got {where!r}.")
         self._parent = None if isinstance(where, bool) else Path(where)
@@ -43,6 +44,7 @@ class Folder:
 
     @property
     def path(self) -> Path:
+        """Returns the folder, which is created when it is first asked for, and removed with this object."""
         if self._path is None:
             if self._parent is not None:
                 self._parent.mkdir(parents=True, exist_ok=True)
@@ -95,6 +97,11 @@ class Tiers:
         guard: DeferredLock,
         counters: StoreCounters,
     ) -> None:
+        """Starts without contents. `guard` is the store's lock, which is released around slow copies.
+
+        `_coming` are bytes that are on their way to the device; `_lingering` are buffers that left the store and live
+        on in arrays of the user's.
+        """
         self.store = store
         self.device_handle = device
         self.budgets = budgets
@@ -117,6 +124,7 @@ class Tiers:
     # -- which tensors have which content
 
     def link(self, content: Content, entry: NamedEntry) -> None:
+        """Adds an entry to a content, and names the array after it for messages about its loss."""
         content.tensors.add(entry)
         self.contents[content.key] = content
         if content.tracked is not None:
@@ -252,6 +260,7 @@ class Tiers:
             self._apply(move)
 
     def make_host_room(self, nbytes: int) -> None:
+        """Moves contents to disk until `nbytes` more fit on the host; raises `OverBudget` if they cannot."""
         if self.budgets.host is None:
             return
         try:
@@ -269,6 +278,7 @@ class Tiers:
     # -- locations
 
     def _items(self, but: Content | None = None) -> list[TierItem]:
+        """Returns the facts of all contents for the policy; `but` is one that must stay where it is."""
         return [
             TierItem(
                 content.key,
@@ -288,6 +298,7 @@ class Tiers:
         return content.moving or (content.on_device and not content.is_idle())
 
     def tiers_of(self, content: Content) -> list[Tier]:
+        """Returns the tiers that have a copy of the content, the nearest first."""
         found: list[Tier] = []
         if content.on_device:
             found.append("device")
@@ -298,6 +309,7 @@ class Tiers:
         return found
 
     def bytes_by_tier(self) -> dict[Tier, int]:
+        """Returns the bytes of each tier; a content counts for every tier that has a copy."""
         found: dict[Tier, int] = {"device": 0, "host": 0, "disk": 0}
         for content in list(self.contents.values()):
             for tier in self.tiers_of(content):
@@ -305,6 +317,7 @@ class Tiers:
         return found
 
     def lingering_bytes(self) -> int:
+        """Returns the device bytes that left the store, and that arrays of the user's still hold."""
         self._lingering = [each for each in self._lingering if _is_there(each[0]())]
         # A content that is in the store again, or lingers for several reasons, counts once.
         buffers = {id(content.value.buffer) for content in self.contents.values()}
@@ -341,6 +354,7 @@ class Tiers:
         return content.read()[0]
 
     def copy_to_host(self, content: Content) -> None:
+        """Keeps a copy on the host, after making room; waits while the content is moving."""
         while content.moving:
             self._guard.wait()
         if content.host is None and not (content.shares_host and content.on_device):
@@ -359,6 +373,10 @@ class Tiers:
             content.leave_device()  # it returns as an array of that very memory
 
     def _drop_host(self, content: Content) -> None:
+        """Drops the host's copy.
+
+        An array on the device that had no other is restored from the device's own copies then.
+        """
         host = content.host
         content.drop_host()
         tracked = content.tracked
@@ -416,6 +434,7 @@ class Tiers:
         self._counters.evictions += 1
 
     def _to_disk(self, content: Content) -> None:
+        """Writes a content into the store's folder; raises `OverBudget` if the store has none."""
         if self._folder is None:
             raise OverBudget("the host", content.nbytes, self.budgets.host or 0)
         values, copied = content.read()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Buffer, Engine, ProgramEngine

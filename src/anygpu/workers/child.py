@@ -3,15 +3,23 @@
 It is started as a Python command of its own and imports nothing of the caller's. The messages of a probe go out on what
 was its standard output; that is then pointed at standard error, so that a library which prints cannot garble them. A
 probe that is asked to stay becomes the worker of a device that it has verified. A spare waits to become one.
+
+A spare has loaded an engine's library, and waits to be needed. Where it can, it makes copies of itself, one for each
+worker that is to be replaced, and stays: a copy takes milliseconds, and loading the library most of a second. It can as
+long as it has nothing that a copy would share or lack: it has opened no device, and the library has started no thread.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
+import socket
 import sys
 import tempfile
+import threading
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -19,11 +27,12 @@ from anygpu.engines import catalogue
 from anygpu.engines.protocol import Engine, ProgramEngine
 from anygpu.errors import text_of
 from anygpu.hardware import nvidia, sysfs
-from anygpu.hardware.cards import Card
-from anygpu.hardware.device import Device, Unavailable
-from anygpu.workers.child_start import end_with_parent
-from anygpu.workers.start_messages import (
+from anygpu.hardware.device import Card, Device, Unavailable
+from anygpu.workers.child_messages import (
+    AskExit,
+    Copy,
     Discovered,
+    Exited,
     Message,
     ProbeFinished,
     ProbeRequest,
@@ -31,12 +40,18 @@ from anygpu.workers.start_messages import (
     Raised,
     ServeRequest,
     Settled,
+    SpareCopied,
+    SpareReady,
     decode_request,
+    decode_spare,
     encode_line,
+    encode_spare,
 )
+from anygpu.workers.child_start import end_with_parent, lower_this_thread
 
 if TYPE_CHECKING:
     from anygpu.workers.link import Link
+
 
 #: Who knows of cards without any engine.
 CARD_SOURCES: dict[str, Callable[[], list[Card | Unavailable]]] = {"nvidia": nvidia.read, "sysfs": sysfs.read}
@@ -45,6 +60,7 @@ SendMessage = Callable[[Message], None]
 
 
 def main() -> None:
+    """Does what the request on the command line asks for: probes, serves, or stands by as a spare. Never returns."""
     channel = _take_over_stdout()
     request = decode_request(sys.argv[1])
     is_spare = isinstance(request, ServeRequest) and request.spare_for is not None
@@ -74,9 +90,9 @@ def main() -> None:
 
 
 def _serve_when_needed(link: Link, request: ServeRequest) -> None:
+    """Stands by as a spare, and serves once it is needed; returns if it never was."""
     from anygpu.workers.child_server import serve
     from anygpu.workers.link import LinkClosed
-    from anygpu.workers.spare_child import stand_by
 
     try:
         link, engine = stand_by(link, request)
@@ -107,6 +123,7 @@ def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
 
 
 def _load(entry: catalogue.EngineEntry, send: SendMessage) -> Engine | None:
+    """Loads the engine; `None` if its library cannot be imported, which is sent as the probe's finding."""
     try:
         return catalogue.load(entry)
     except Exception as error:  # noqa: BLE001 - a broken install raises anything, OSError from its libraries most often
@@ -115,6 +132,10 @@ def _load(entry: catalogue.EngineEntry, send: SendMessage) -> Engine | None:
 
 
 def probe_engine(engine: Engine, request: ProbeRequest, send: SendMessage) -> None:
+    """Lists the devices of an engine, and verifies each.
+
+    Before each step the parent is told whom to blame if it hangs.
+    """
     found = [item for item in engine.discover() if item.id not in request.skip]
     devices = [item for item in found if isinstance(item, Device)]
     send(Discovered(pending=tuple(device.id for device in devices), items=tuple(found)))
@@ -124,6 +145,7 @@ def probe_engine(engine: Engine, request: ProbeRequest, send: SendMessage) -> No
 
 
 def read_cards(request: ProbeRequest, send: SendMessage) -> None:
+    """Reads the cards from the vendors' tools and from Linux, one source after the other."""
     sources = {name: read for name, read in CARD_SOURCES.items() if name not in request.skip}
     send(Discovered(pending=tuple(sources)))
     for name, read in sources.items():
@@ -143,6 +165,103 @@ def _end_after(seconds: float | None) -> None:
         # The default action needs no Python, so it works while a driver call blocks the interpreter.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(math.ceil(seconds) if seconds is not None else 0)
+
+
+# -- spares
+
+
+def stand_by(link: Link, request: ServeRequest) -> tuple[Link, ProgramEngine | None]:
+    """Load the engine, and wait. Returns in each copy, or where there are none at once, with what it is to serve.
+
+    Raises `LinkClosed` in the spare itself when it is not wanted any longer.
+    """
+    # All that a worker needs is loaded here, once.
+    from anygpu.workers import child_server  # noqa: F401
+
+    assert request.spare_for is not None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = _threads()
+    loaded = _load_quietly(request.spare_for) if request.quietly else catalogue.load(request.spare_for)
+    engine = loaded if isinstance(loaded, ProgramEngine) else None
+    copies = request.may_copy and _threads() == before
+    # What is there now is in every copy: a garbage collector that looks at it would make each copy's memory its own.
+    gc.collect()
+    gc.freeze()
+    link.send(encode_spare(SpareReady(copies)))
+    if not copies:
+        end_with_parent()
+        return link, engine
+    while True:
+        message = decode_spare(link.receive())
+        if isinstance(message, Copy):
+            descriptors = [link.next_descriptor() for _ in range(3)]
+            process = _fork()
+            if not process:
+                link.close()
+                return _settled(*descriptors), engine
+            for descriptor in descriptors:
+                os.close(descriptor)
+            link.send(encode_spare(SpareCopied(process)))
+        elif isinstance(message, AskExit):
+            link.send(encode_spare(Exited(_exit_code(message.process))))
+
+
+def _settled(link: int, stdin: int, stderr: int) -> Link:
+    """In a copy: what it shares with the spare until here becomes its own."""
+    os.dup2(stdin, 0)
+    os.dup2(stderr, 1)
+    os.dup2(stderr, 2)
+    os.close(stdin)
+    os.close(stderr)
+    end_with_parent()
+    from anygpu.workers.link import Link  # late, as above
+
+    return Link(socket.socket(fileno=link), takes_descriptors=True)
+
+
+def _fork() -> int:
+    """Copies this process: returns 0 in the copy, and the copy's number here."""
+    with warnings.catch_warnings():
+        # From Python 3.12 on it warns of threads. Those that NumPy's library has started end before a fork.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _threads() -> int:
+    """The threads of this process; 0 where that is not known, and nothing is copied."""
+    try:
+        return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only their number
+    except OSError:
+        return 0
+
+
+def _exit_code(process: int) -> int | None:
+    """Waits for the end of a copy, and returns its exit code; `None` if it was collected before."""
+    try:
+        _, status = os.waitpid(process, 0)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status)
+
+
+def _load_quietly(entry: catalogue.EngineEntry) -> Engine:
+    """Load it at low priority, on a thread of its own: most systems let nobody raise a priority again."""
+    outcome: list[Engine | BaseException] = []
+
+    def work() -> None:
+        try:
+            lower_this_thread()
+            outcome.append(catalogue.load(entry))
+        except BaseException as error:  # noqa: BLE001 - raised below
+            outcome.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    (loaded,) = outcome
+    if isinstance(loaded, BaseException):
+        raise loaded
+    return loaded
 
 
 if __name__ == "__main__":

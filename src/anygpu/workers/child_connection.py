@@ -25,11 +25,11 @@ from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, DevicePoison
 from anygpu.program import wire
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.workers import task_messages
+from anygpu.workers import child_messages
+from anygpu.workers.child_messages import Attached, ChildTask, Envelope, TaskOutcome, error_from_message
 from anygpu.workers.child_process import Child
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
 from anygpu.workers.shared_memory import MOST_OUT, SegmentKind, SharedMemory, SharedSegment
-from anygpu.workers.task_messages import Attached, ChildTask, Envelope, TaskOutcome, error_from_message
 
 if TYPE_CHECKING:
     from anygpu.workers.overlap import SideChannel
@@ -55,6 +55,7 @@ class _Use(TryAcquire):
         self._connection = connection
 
     def __enter__(self) -> bool:
+        """Takes the lock; raises if the child is busy for too long or gone. An interrupt leaves the lock released."""
         try:
             if not self.acquire():
                 raise self._connection._busy(self._seconds)
@@ -64,6 +65,9 @@ class _Use(TryAcquire):
             self.release()
             raise
         return True
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class _Abandoned(NamedTuple):
@@ -132,7 +136,7 @@ class ChildConnection:
         key = program.key
         text = None if key in self.sent else _text_of(program)
         outcome = self.request(task(key, text), timeout=timeout, blocks=blocks, handles=handles)
-        if isinstance(outcome, task_messages.UnknownProgram):
+        if isinstance(outcome, child_messages.UnknownProgram):
             outcome = self.request(task(key, _text_of(program)), timeout=timeout, blocks=blocks, handles=handles)
         self.sent.pop(key, None)
         self.sent[key] = None
@@ -158,7 +162,7 @@ class ChildConnection:
         number = self.number
         try:
             if descriptors:
-                self.link.send(task_messages.encode(Envelope(number, task)), descriptors)
+                self.link.send(child_messages.encode(Envelope(number, task)), descriptors)
             else:
                 self._send(number, task)
         except LinkClosed:
@@ -172,7 +176,7 @@ class ChildConnection:
         while True:
             try:
                 left = None if deadline is None else max(1e-3, deadline - time.monotonic())
-                answer = task_messages.decode_answer(self.link.receive(left))
+                answer = child_messages.decode_answer(self.link.receive(left))
             except LinkClosed:
                 raise self._lost() from None
             except msgspec.DecodeError:
@@ -195,7 +199,7 @@ class ChildConnection:
         """The outcome if it is of that kind. An error of the child is raised here."""
         if isinstance(outcome, kind):
             return outcome
-        if not isinstance(outcome, task_messages.TaskFailed):
+        if not isinstance(outcome, child_messages.TaskFailed):
             self.finish("it responded to another request")
             raise self._gone()
         error = error_from_message(outcome, self._device)
@@ -212,6 +216,11 @@ class ChildConnection:
             del error
 
     def _send(self, number: int, task: ChildTask) -> None:
+        """Sends a task with the news of shared memory: new segments, forgotten ones, and handles that were dropped.
+
+        A message carries a bounded number of descriptors, so that many new segments take several messages. Most tasks
+        have no news, and take the short way.
+        """
         shared = self.shared
         if not self.dropped and (shared is None or not (shared.unannounced or shared.forgotten)):
             self.post(Envelope(number, task), ())
@@ -234,7 +243,7 @@ class ChildConnection:
     def post(self, envelope: Envelope, attached: Sequence[SharedSegment]) -> None:
         """Send it as it is."""
         descriptors = [segment.descriptor for segment in attached if segment.descriptor >= 0]
-        self.link.send(task_messages.encode(envelope), descriptors)
+        self.link.send(child_messages.encode(envelope), descriptors)
         for segment in attached:
             segment.sent()
 
@@ -287,7 +296,7 @@ class ChildConnection:
                 return
             dropped, forgotten = tuple(self.dropped), self._forgotten()
             if self._end is None and (dropped or forgotten):
-                if self.link.send_if_free(task_messages.encode(Envelope(0, None, dropped, forgotten))):
+                if self.link.send_if_free(child_messages.encode(Envelope(0, None, dropped, forgotten))):
                     self._told(dropped)
                 elif self.shared is not None:
                     self.shared.forgotten.extend(forgotten)
@@ -298,6 +307,7 @@ class ChildConnection:
         self._dropped_bytes = 0
 
     def _forgotten(self) -> tuple[int, ...]:
+        """Takes the numbers of segments that the child may unmap."""
         taken = []
         while self.shared is not None and self.shared.forgotten:
             taken.append(self.shared.forgotten.popleft())
@@ -318,7 +328,7 @@ class ChildConnection:
             if self._end is not None:
                 return
             with contextlib.suppress(DeviceLost, DeviceHung):
-                self.request(task_messages.Close(), timeout=CLOSE_SECONDS, doing="it was closed")
+                self.request(child_messages.Close(), timeout=CLOSE_SECONDS, doing="it was closed")
             self.finish("it was closed")
 
     def finish(self, why: str) -> None:

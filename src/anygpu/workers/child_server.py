@@ -22,11 +22,11 @@ from anygpu.errors import InvalidOption
 from anygpu.program import wire
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.workers import task_messages
+from anygpu.workers import child_messages
+from anygpu.workers.child_messages import ChildTask, Envelope, InSegment, TaskOutcome, error_to_message
 from anygpu.workers.executor import Executor, Resident, open_engine, prepare_device
 from anygpu.workers.link import Link, LinkClosed
 from anygpu.workers.shared_memory import AttachedSegments
-from anygpu.workers.task_messages import ChildTask, Envelope, InSegment, TaskOutcome, error_to_message
 
 #: More than the worker's side expects to be here, so that it is seldom told otherwise.
 PROGRAMS_KEPT = 1024
@@ -48,10 +48,10 @@ def serve(link: Link, engine: ProgramEngine | None = None, *, listed: bool = Tru
     count = 0
     while not server.finished:
         try:
-            envelope = task_messages.decode_envelope(link.receive())
+            envelope = child_messages.decode_envelope(link.receive())
             outcome = server.answer(envelope, link.next_descriptor)
             if outcome is not None:
-                link.send(task_messages.encode(task_messages.Answer(envelope.number, outcome)))
+                link.send(child_messages.encode(child_messages.Answer(envelope.number, outcome)))
         except LinkClosed:
             return
         del envelope, outcome
@@ -73,6 +73,7 @@ class ChildServer:
     _lends = False
 
     def __init__(self, engine: ProgramEngine | None = None, *, listed: bool = True) -> None:
+        """Starts without a device, which the first task opens."""
         self.finished = False
         self._engine = engine
         self._listed = listed
@@ -82,55 +83,60 @@ class ChildServer:
         self._segments = AttachedSegments()
 
     def answer(self, envelope: Envelope, next_descriptor: Callable[[], int]) -> TaskOutcome | None:
+        """Carries out what an envelope says, and returns the outcome; an exception becomes a message.
+
+        Dropped arrays and forgotten segments come first, so that their memory is free for the task.
+        """
         for number in envelope.dropped:
             self._residents.pop(number, None)
         self._segments.forget(envelope)
         try:
             self._segments.announce(envelope, next_descriptor)
-            if isinstance(envelope.task, task_messages.OpenSide):
+            if isinstance(envelope.task, child_messages.OpenSide):
                 return self._open_side(next_descriptor())
             return self._do(envelope.task) if envelope.task is not None else None
         except LinkClosed:
             raise
         except UnknownProgramError:
-            return task_messages.UnknownProgram()
+            return child_messages.UnknownProgram()
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
             return error_to_message(error)
 
     def _do(self, task: ChildTask) -> TaskOutcome:
+        """Carries out one task."""
         match task:
-            case task_messages.Run():
+            case child_messages.Run():
                 return self._run(task)
-            case task_messages.Upload(operand, shape, dtype, handle):
+            case child_messages.Upload(operand, shape, dtype, handle):
                 self._residents[handle] = self._ready.upload(self._values(operand, Spec(shape, dtype)))
-                return task_messages.TaskDone()
-            case task_messages.Download(handle, segment):
+                return child_messages.TaskDone()
+            case child_messages.Download(handle, segment):
                 resident = self._resident(handle)
                 if not segment:
-                    return task_messages.Downloaded(self._ready.download(resident).tobytes())
+                    return child_messages.Downloaded(self._ready.download(resident).tobytes())
                 self._ready.download_into(resident, self._place(segment, resident.spec))
-                return task_messages.Downloaded(b"")
-            case task_messages.Supports(key, text):
-                return task_messages.Lacks(self._ready.supports(self._program(key, text)))
-            case task_messages.Prepare(key, text, tuning):
+                return child_messages.Downloaded(b"")
+            case child_messages.Supports(key, text):
+                return child_messages.Lacks(self._ready.supports(self._program(key, text)))
+            case child_messages.Prepare(key, text, tuning):
                 with tuning_limited_to(tuning):
-                    return task_messages.PrepareDone(self._ready.prepare(self._program(key, text)))
-            case task_messages.AskMemory():
-                return task_messages.MemoryNow(self._ready.memory())
-            case task_messages.ReclaimMemory():
-                return task_messages.Reclaimed(self._ready.reclaim())
-            case task_messages.Open():
+                    return child_messages.PrepareDone(self._ready.prepare(self._program(key, text)))
+            case child_messages.AskMemory():
+                return child_messages.MemoryNow(self._ready.memory())
+            case child_messages.ReclaimMemory():
+                return child_messages.Reclaimed(self._ready.reclaim())
+            case child_messages.Open():
                 return self._open(task)
-            case task_messages.OpenSide():
+            case child_messages.OpenSide():
                 raise InvalidOption("a side comes with its descriptor.")
-            case task_messages.Close():
+            case child_messages.Close():
                 self.finished = True
                 self._residents.clear()
                 if self._executor is not None:
                     self._executor.engine.close()
-                return task_messages.TaskDone()
+                return child_messages.TaskDone()
 
-    def _open(self, task: task_messages.Open) -> TaskOutcome:
+    def _open(self, task: child_messages.Open) -> TaskOutcome:
         """Open the device of the request. A probe that became a worker has its engine loaded already."""
         if self._engine is None:
             self._engine = open_engine(task.entry, task.device, task.budget)
@@ -140,16 +146,17 @@ class ChildServer:
         # What is there now stays: the garbage collector need not look at it again and again.
         gc.collect()
         gc.freeze()
-        return task_messages.Opened(self._executor.can_overlap)
+        return child_messages.Opened(self._executor.can_overlap)
 
     def _open_side(self, descriptor: int) -> TaskOutcome:
+        """Serves uploads and downloads on a second link and thread, if the engine can transfer while it computes."""
         link = Link(socket.socket(fileno=descriptor), takes_descriptors=True)
         overlaps = self._ready.can_overlap
         if overlaps:
             threading.Thread(target=_serve_side, args=(link, SideServer(self)), name="side", daemon=True).start()
         else:
             link.close()
-        return task_messages.SideOpened(overlaps)
+        return child_messages.SideOpened(overlaps)
 
     @property
     def _ready(self) -> Executor:
@@ -157,7 +164,7 @@ class ChildServer:
             raise InvalidOption("no device is open in this process: the first task opens it.")
         return self._executor
 
-    def _run(self, task: task_messages.Run) -> TaskOutcome:
+    def _run(self, task: child_messages.Run) -> TaskOutcome:
         """Run a program on operands from the message, from shared memory or on the device, and put results where
         asked.
         """
@@ -186,7 +193,7 @@ class ChildServer:
         if wanted is None:
             for number, (buffer, spec) in enumerate(zip(done.results, program.results, strict=True), task.handle):
                 self._residents[number] = Resident(buffer, spec)
-        return task_messages.RunDone(
+        return child_messages.RunDone(
             delivered,
             done.compile,
             done.write,
@@ -220,6 +227,7 @@ class ChildServer:
         return known
 
     def _resident(self, number: int) -> Resident:
+        """Returns the array that is kept under a number; raises `InvalidOption` if there is none."""
         found = self._residents.get(number)
         if found is None:
             raise InvalidOption(f"there is no array {number} on this device.")
@@ -238,6 +246,7 @@ class ChildServer:
         return self._segments.find(number, self._ready.device.id).array(spec)
 
     def _values(self, operand: bytes | InSegment, spec: Spec) -> HostArray:
+        """Returns an argument's values as a view of the message or of shared memory."""
         _know(spec)
         if isinstance(operand, InSegment):
             return self._segments.find(operand.segment, self._ready.device.id).array(spec)
@@ -259,21 +268,21 @@ class SideServer(ChildServer):
     def _do(self, task: ChildTask) -> TaskOutcome:
         """Carry out one transfer while the main connection runs a program."""
         match task:
-            case task_messages.Upload(operand, shape, dtype, handle):
+            case child_messages.Upload(operand, shape, dtype, handle):
                 self._residents[handle] = self._ready.upload_apart(self._values(operand, Spec(shape, dtype)))
-                return task_messages.TaskDone()
-            case task_messages.Download(handle, segment, last_use):
+                return child_messages.TaskDone()
+            case child_messages.Download(handle, segment, last_use):
                 resident = self._resident(handle)
                 self._ready.download_apart(resident, self._place(segment, resident.spec))
                 if last_use:
                     self._residents.pop(handle, None)
-                return task_messages.Downloaded(b"")
+                return child_messages.Downloaded(b"")
             case _:
                 raise InvalidOption("the side transfers, and does nothing else.")
 
     def withdraw(self, task: ChildTask | None) -> None:
         """Drop the results of a task whose caller has left."""
-        if isinstance(task, task_messages.Upload):
+        if isinstance(task, child_messages.Upload):
             self._residents.pop(task.handle, None)
 
 
@@ -282,11 +291,11 @@ def _serve_side(link: Link, server: SideServer) -> None:
     while True:
         task: ChildTask | None = None
         try:
-            envelope = task_messages.decode_envelope(link.receive())
+            envelope = child_messages.decode_envelope(link.receive())
             task = envelope.task
             outcome = server.answer(envelope, link.next_descriptor)
             if outcome is not None:
-                link.send(task_messages.encode(task_messages.Answer(envelope.number, outcome)))
+                link.send(child_messages.encode(child_messages.Answer(envelope.number, outcome)))
         except LinkClosed:
             server.withdraw(task)
             link.close()

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from anygpu.base.interpreter import interpreter
+from anygpu.base.this_process import interpreter
 
 # -- how a child is started: the command line that runs `anygpu.workers.child.main` in a process of its own
 #
@@ -156,6 +156,7 @@ def thread_seconds_without_processor(thread: int) -> float:
 
 
 def _seconds_waited(process: int | str, thread: int | str) -> float:
+    """Returns the seconds that a thread has waited in the run queue, from Linux's schedstat; 0 where there is none."""
     path = f"/proc/{process}/task/{thread}/schedstat"
     with contextlib.suppress(OSError, ValueError, IndexError), open(path) as file:
         # It may have ended since, or the system does not tell.

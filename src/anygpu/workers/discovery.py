@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 
 from anygpu.base.cache_folder import cache_folder, decoded, sealed, unsealed, write_file
-from anygpu.base.digest import blake2b
-from anygpu.base.own_files import read_file
+from anygpu.base.own_files import blake2b, read_file
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.engines.disk_cache import version_of
 from anygpu.hardware import evidence as evidence_of_this_machine
@@ -20,9 +19,9 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.diagnosis import Diagnosis, diagnose
 from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.inventory import Inventory, take_inventory
+from anygpu.workers.child_messages import ProbeItem
 from anygpu.workers.child_process import Child
 from anygpu.workers.probe_runner import CARDS, ProbeDeadlines, run_probes
-from anygpu.workers.start_messages import ProbeItem
 
 # -- what earlier probes found, kept on disk for as long as nothing has changed that could change it
 #

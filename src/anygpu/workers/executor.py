@@ -124,6 +124,7 @@ def _constants_of(program: Program, part: Sequence[int], lacking: Collection[int
 
 
 def _hosted(program: Program, position: int, reason: str, moved: int) -> Hosted:
+    """Describes a node that ran on the host, with the user's line and the bytes that were copied for it."""
     operation = HostOperation(
         operation=program.nodes[position].op.name,
         reason=reason,
@@ -213,6 +214,10 @@ class Executor:
     """
 
     def __init__(self, engine: ProgramEngine, device: Device) -> None:
+        """Makes the executor of a device that the engine has open.
+
+        Each optional ability of the engine is looked up once.
+        """
         self.engine = engine
         self.device = device
         self.translating = Translating(engine, device)
@@ -396,6 +401,7 @@ class Executor:
             self._overlaps.download_apart(resident.buffer, target)
 
     def _read_into(self, buffer: Buffer, target: HostArray) -> None:
+        """Copies a buffer into the target, without a copy in between where the engine can."""
         if self._reads_into is not None:
             self._reads_into.download_into(buffer, target)
         else:
@@ -484,6 +490,7 @@ def _does_not_fit(position: int, wanted: Spec, given: Spec) -> InvalidOption:
 
 
 def _difference(before: Counters, after: Counters) -> DriverWork:
+    """Returns the driver's calls between two readings of its counters."""
     return DriverWork(
         allocations=after.allocations - before.allocations,
         compilations=after.compilations - before.compilations,

@@ -35,6 +35,11 @@ class Link:
     """One end. Not to be used by two threads at once."""
 
     def __init__(self, sock: socket.socket, *, takes_descriptors: bool = False) -> None:
+        """Takes over a connected socket.
+
+        With `takes_descriptors` the other end may send descriptors, which are kept in order. The buffer is reused for
+        every message; `_filled` bytes of it have come, of which `_used` were handed out.
+        """
         self._socket = sock
         self._takes_descriptors = takes_descriptors
         self._room = bytearray(_ROOM)
@@ -172,6 +177,7 @@ class Invitation:
     """How a child is to reach its worker: told in its request, and taken up once."""
 
     def __init__(self, *, by_port: bool = not HAS_SOCKET_PAIRS) -> None:
+        """Makes a way for one child: a pair of sockets that it inherits, or a port of this machine and a secret."""
         self._theirs: socket.socket | None = None
         self._listening: socket.socket | None = None
         if by_port:

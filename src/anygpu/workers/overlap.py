@@ -29,11 +29,11 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.memory.resource import Block
 from anygpu.errors import AllocationError, DeviceHung
 from anygpu.program.primitives import Spec
-from anygpu.workers import task_messages
+from anygpu.workers import child_messages
 from anygpu.workers.child_connection import ChildConnection
+from anygpu.workers.child_messages import Attached, ChildTask, Envelope, InSegment, WireOperand, error_from_message
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
 from anygpu.workers.shared_memory import SegmentKind, SharedMemory, SharedSegment
-from anygpu.workers.task_messages import Attached, ChildTask, Envelope, InSegment, WireOperand, error_from_message
 from anygpu.workers.worker import Argument, Handle
 
 # -- A second way to a child, for uploads and downloads while the first one is busy with a run
@@ -47,6 +47,7 @@ class SideChannel:
     """The worker's end. One thread talks at a time; copies into and out of shared memory are made beside that."""
 
     def __init__(self, sock: socket.socket, device: str, memory_kind: SegmentKind | None) -> None:
+        """Takes over one end of a second link to the child, with a pool of shared memory of its own."""
         self._link = Link(sock)
         self._device = device
         self._lock = threading.RLock()
@@ -61,7 +62,7 @@ class SideChannel:
             segment: SharedSegment = block.handle
             np.copyto(segment.array(spec), values)
             self._request(
-                task_messages.Upload(InSegment(segment.number, spec.nbytes), spec.shape, spec.dtype, handle), until
+                child_messages.Upload(InSegment(segment.number, spec.nbytes), spec.shape, spec.dtype, handle), until
             )
         finally:
             self.shared.release(block)
@@ -70,7 +71,7 @@ class SideChannel:
         """The values of an array of the child, which lets go of it. Raises as `upload` does."""
         block = self._place(spec, until)
         try:
-            self._request(task_messages.Download(handle, block.handle.number, last_use=True), until)
+            self._request(child_messages.Download(handle, block.handle.number, last_use=True), until)
         except BaseException:
             self.shared.release(block)
             raise
@@ -106,14 +107,14 @@ class SideChannel:
             self._number += 1
             try:
                 self._send(task)
-                answer = task_messages.decode_answer(self._link.receive(seconds_left(until)))
+                answer = child_messages.decode_answer(self._link.receive(seconds_left(until)))
             except BaseException as error:
                 # Its answer may still come, and the child may still use the segment: neither is looked at again.
                 self.close()
                 if isinstance(error, msgspec.DecodeError):
                     raise LinkClosed("it sent an unreadable response") from None
                 raise
-        if isinstance(answer.outcome, task_messages.TaskFailed):
+        if isinstance(answer.outcome, child_messages.TaskFailed):
             raise error_from_message(answer.outcome, self._device)
 
     def _send(self, task: ChildTask) -> None:
@@ -129,13 +130,15 @@ class SideChannel:
         self._post(Envelope(self._number, task, forgotten=forgotten), list(fresh))
 
     def _post(self, envelope: Envelope, fresh: list[SharedSegment]) -> None:
+        """Sends a message with the descriptors of new segments, which need not be sent again."""
         attached = tuple([Attached(each.number, each.nbytes, each.name) for each in fresh])
         descriptors = [each.descriptor for each in fresh if each.descriptor >= 0]
-        self._link.send(task_messages.encode(msgspec.structs.replace(envelope, attached=attached)), descriptors)
+        self._link.send(child_messages.encode(msgspec.structs.replace(envelope, attached=attached)), descriptors)
         for each in fresh:
             each.sent()
 
     def _require(self, acquired: bool) -> None:
+        """Raises `LinkClosed` if the side was closed, and `TimeoutError` if the lock was not acquired in time."""
         if self.closed:
             raise LinkClosed("the side was closed")
         if not acquired:
@@ -161,6 +164,8 @@ class Staged(NamedTuple):
     operands: tuple[WireOperand, ...]
     #: Those that were uploaded for this call alone.
     own: tuple[int, ...]
+    #: The right of one call to have its arguments on the device while it waits: released when it starts, or fails.
+    seat: TryAcquire
 
 
 class Entered:
@@ -197,6 +202,10 @@ class Overlap:
     """The side of one worker, and what is on the device now."""
 
     def __init__(self, connection: ChildConnection, device: str, memory_kind: SegmentKind | None) -> None:
+        """Starts without a side, which is opened when a call has had to wait for another one.
+
+        Handles of staged arguments have negative numbers, so that they never meet those of the worker.
+        """
         self._connection = connection
         self._device = device
         self._memory_kind = memory_kind
@@ -244,12 +253,12 @@ class Overlap:
         ours, theirs = socket.socketpair()
         with theirs:
             answer = self._connection.request(
-                task_messages.OpenSide(),
+                child_messages.OpenSide(),
                 timeout=_OPEN_SECONDS,
                 doing="it opened a side",
                 descriptors=(theirs.fileno(),),
             )
-        if not isinstance(answer, task_messages.SideOpened) or not answer.overlaps:
+        if not isinstance(answer, child_messages.SideOpened) or not answer.overlaps:
             self.possible = False
             ours.close()
             return None
@@ -263,21 +272,16 @@ class Overlap:
         """Around a large call; `first` if its program is new to the child."""
         return Entered(self, nbytes, first)
 
-    def seat(self, until: float | None) -> TryAcquire:
-        """For `stage`: the right of one call to have its arguments on the device while it waits."""
-        return TryAcquire(self._seat, seconds_left(until))
-
     def stage(
         self,
         given: Sequence[Argument],
         specs: Sequence[Spec],
         until: float | None,
         number_of: Callable[[Handle], int],
-        seat: TryAcquire,
     ) -> Staged | None:
         """Upload the arguments if another large call runs meanwhile; `None` to go the ordinary way.
 
-        The caller releases `seat`, which may be acquired here, when its call has started or ended.
+        The caller releases the seat of what is returned when its call has started or ended.
         """
         side, others = self._there, self._inside - 1
         if not (self.possible and self.allowed):
@@ -290,14 +294,15 @@ class Overlap:
         if not self.possible or others < 1:
             return None
         # Behind the call that is staged now, and beside its run.
-        if not seat.acquire():
-            return None
-        if self._compiles or (self._too_many is not None and self._inside_bytes >= self._too_many):
-            seat.release()
-            return None
+        seat = TryAcquire(self._seat, seconds_left(until))
         own: list[int] = []
         operands: list[WireOperand] = []
         try:
+            if not seat.acquire():
+                return None
+            if self._compiles or (self._too_many is not None and self._inside_bytes >= self._too_many):
+                seat.release()
+                return None
             for argument, spec in zip(given, specs, strict=True):
                 if not isinstance(argument, np.ndarray):
                     operands.append(number_of(argument))
@@ -305,8 +310,9 @@ class Overlap:
                 own.append(next(self._numbers))
                 side.upload(own[-1], argument, spec, until)
                 operands.append(own[-1])
+            return Staged(tuple(operands), tuple(own), seat)
         except BaseException as error:
-            self.drop(Staged((), tuple(own)))
+            self.drop(own)
             seat.release()
             if isinstance(error, AllocationError):
                 self.crowded()
@@ -314,11 +320,10 @@ class Overlap:
                 raise
             # The ordinary way says what is wrong, if it still is.
             return None
-        return Staged(tuple(operands), tuple(own))
 
-    def drop(self, staged: Staged) -> None:
-        """The arguments are not wanted any more, if they are still there."""
-        for number in staged.own:
+    def drop(self, uploaded: Sequence[int]) -> None:
+        """Free the arguments that were uploaded for one call, if they are still there."""
+        for number in uploaded:
             self._connection.drop(number, 0)
 
     def fetch(

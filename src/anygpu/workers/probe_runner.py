@@ -20,9 +20,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.protocol import probe as probe_here
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Cause, Device, State, Unavailable
-from anygpu.workers.child_process import Child
-from anygpu.workers.child_start import seconds_without_processor, thread_seconds_without_processor
-from anygpu.workers.start_messages import (
+from anygpu.workers.child_messages import (
     Discovered,
     Message,
     ProbeFinished,
@@ -33,6 +31,8 @@ from anygpu.workers.start_messages import (
     Settled,
     decode_line,
 )
+from anygpu.workers.child_process import Child
+from anygpu.workers.child_start import seconds_without_processor, thread_seconds_without_processor
 
 # -- the course of one engine's probe, as a pure state machine: what happened goes in, what to do comes out
 #
@@ -76,6 +76,10 @@ class EngineProbe:
     """One engine (or the card readers) being probed. Holds no process, file or clock."""
 
     def __init__(self, name: str, *, deadlines: ProbeDeadlines, now: float) -> None:
+        """Starts the clock of one probe. Times are those of the caller's clock, in seconds.
+
+        Time in which the child or its reader waited for a processor is not counted: it is slow then, and does not hang.
+        """
         self.name = name
         self.done = False
         self._deadlines = deadlines
@@ -169,6 +173,7 @@ class EngineProbe:
         return self._blame("failed", "could not be probed: no child process could be started", why, now, fix=fix)
 
     def _settle(self, name: str, *items: ProbeItem) -> None:
+        """Notes that a device is dealt with, and what was found of it: a later child leaves it out."""
         self._items += items
         self._settled.append(name)
         self._pending = [pending for pending in self._pending if pending != name]
@@ -222,6 +227,7 @@ _FIXES: dict[Cause, str] = {
 
 
 def _how_it_died(code: int) -> str:
+    """Returns part of a sentence on how the child ended: by a signal, or with an exit code."""
     if code < 0:
         try:
             name = signal.Signals(-code).name
@@ -297,6 +303,7 @@ class _Children:
         adopt: dict[str, Child | None] | None,
         low_priority: bool,
     ) -> None:
+        """Starts no child yet. `adopt` is filled with children that verified a device and wait to become its worker."""
         self._targets = targets
         self._low_priority = low_priority
         self._adopt = adopt
@@ -311,6 +318,7 @@ class _Children:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        """Ends the children that are left: those that can become workers are given away, the others are killed."""
         for name, child in self._running.items():
             probe = self.probes[name]
             verified = any(isinstance(item, Device) and item.verified for item in probe.results())
@@ -409,6 +417,7 @@ class _Child:
         *,
         stays: bool,
     ) -> None:
+        """Starts the process, and a daemon thread that puts each of its lines into `events`, and `None` at its end."""
         self.child = Child(request, serves=stays)
 
         def read() -> None:
@@ -426,6 +435,7 @@ class _Child:
         return thread_seconds_without_processor(self._reader.native_id or 0)
 
     def kill(self) -> None:
+        """Kills the process; its files are closed only if the thread that reads them has ended."""
         self.child.kill()
         self._reader.join(timeout=0.3)
         # While it is read, closing the channel would wait for the reader.

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from anygpu.base.interrupts import TryAcquire
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines import Isolation
@@ -32,14 +31,13 @@ from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts.receipt import Phases
-from anygpu.workers import task_messages
+from anygpu.workers import child_messages
 from anygpu.workers.child_connection import ChildConnection
+from anygpu.workers.child_messages import InSegment, ServeRequest, WireOperand
 from anygpu.workers.child_process import Child
 from anygpu.workers.executor import check_arguments, line_of, native_order, spec_of
 from anygpu.workers.overlap import WORTH_FETCHING, WORTH_OVERLAPPING, Overlap, Staged, seconds_left
 from anygpu.workers.shared_memory import SegmentKind, SharedSegment
-from anygpu.workers.start_messages import ServeRequest
-from anygpu.workers.task_messages import InSegment, WireOperand
 from anygpu.workers.worker import Argument, Handle, Ran
 
 #: Arrays of so many bytes travel inside of the messages: below, a segment costs 10 µs more; from about twice as many on
@@ -61,6 +59,10 @@ class RemoteHandle:
     __slots__ = ("__weakref__", "generation", "number", "spec", "worker")
 
     def __init__(self, worker: ProcessWorker, number: int, spec: Spec) -> None:
+        """Names an array that the worker's child keeps under `number`.
+
+        The child is told to drop it with the last reference.
+        """
         self.worker = worker
         self.number = number
         self.spec = spec
@@ -126,10 +128,10 @@ class ProcessWorker:
         self._lacks: LRUCache[list[Lack]] = LRUCache()
         try:
             with self._connection.use():
-                task = task_messages.Open(entry, there or device, budget)
+                task = child_messages.Open(entry, there or device, budget)
                 timeout = OPEN_COPY_SECONDS if child.is_copy else OPEN_SECONDS
                 opened = self._connection.unwrap(
-                    self._connection.request(task, timeout=timeout, doing="it was opened"), task_messages.Opened
+                    self._connection.request(task, timeout=timeout, doing="it was opened"), child_messages.Opened
                 )
                 self._overlap.allow(opened.overlaps)
         except BaseException:
@@ -193,19 +195,25 @@ class ProcessWorker:
     # -- what a worker does
 
     def supports(self, program: Program) -> list[Lack]:
+        """Returns the operations that the device lacks for the program; the child is asked once for each program."""
+
         def ask() -> list[Lack]:
             with self._connection.use():
-                outcome = self._connection.send_program(program, lambda key, text: task_messages.Supports(key, text))
-                return self._connection.unwrap(outcome, task_messages.Lacks).lacks
+                outcome = self._connection.send_program(program, lambda key, text: child_messages.Supports(key, text))
+                return self._connection.unwrap(outcome, child_messages.Lacks).lacks
 
         return self._lacks.get(program.key, ask)
 
     def prepare(self, program: Program) -> float:
+        """Compiles the program in the child, and returns the seconds that took.
+
+        Kernels are tuned within the thread's limit.
+        """
         with self._connection.use():
             outcome = self._connection.send_program(
-                program, lambda key, text: task_messages.Prepare(key, text, tuning_limit())
+                program, lambda key, text: child_messages.Prepare(key, text, tuning_limit())
             )
-            return self._connection.unwrap(outcome, task_messages.PrepareDone).seconds
+            return self._connection.unwrap(outcome, child_messages.PrepareDone).seconds
 
     def run(
         self,
@@ -233,18 +241,18 @@ class ProcessWorker:
         overlap = self._overlap
         first = call.program.key not in self._connection.sent
         with overlap.enter(call.known.nbytes, first=first):
-            if not first:
-                seat = overlap.seat(call.until)
-                try:
-                    specs = [spec for spec, _, _ in call.known.inputs]
-                    staged = overlap.stage(call.arguments, specs, call.until, self._number_of, seat)
-                    if staged is not None:
-                        return self._run(call, staged, seat)
-                finally:
-                    seat.release()
-            return self._run(call)
+            if first:
+                return self._run(call)
+            specs = [spec for spec, _, _ in call.known.inputs]
+            staged = overlap.stage(call.arguments, specs, call.until, self._number_of)
+            if staged is None:
+                return self._run(call)
+            try:
+                return self._run(call, staged)
+            finally:
+                staged.seat.release()
 
-    def _run(self, call: _Call, staged: Staged | None = None, seat: TryAcquire | None = None) -> Ran:
+    def _run(self, call: _Call, staged: Staged | None = None) -> Ran:
         """Run a call. If it is `staged`, its arguments are on the device, and large results come while others run."""
         clock, overlap, connection, facts = time.perf_counter, self._overlap, self._connection, call.known.results
         fetches = staged is not None and sum([nbytes for _, _, nbytes in facts]) >= WORTH_FETCHING
@@ -271,17 +279,17 @@ class ProcessWorker:
                     apart = overlap.may_transfer and not call.timed
                     own = staged.own if staged is not None else ()
                     options = (operands, wanted, handles.start, call.wait, call.timed, apart, own)
-                    if seat is not None:
-                        seat.release()
+                    if staged is not None:
+                        staged.seat.release()
                     outcome = connection.send_program(
                         call.program,
-                        lambda key, text: task_messages.Run(key, text, *options),
+                        lambda key, text: child_messages.Run(key, text, *options),
                         timeout=seconds_left(call.until),
                         blocks=blocks,
                         handles=handles,
                     )
                     answered = clock()
-                    done = connection.unwrap(outcome, task_messages.RunDone)
+                    done = connection.unwrap(outcome, child_messages.RunDone)
                     results: list[Any] = []
                     if call.keep:
                         results = self._remote(handles, facts)
@@ -319,7 +327,7 @@ class ProcessWorker:
     def _abandon(self, staged: Staged | None, handles: range) -> None:
         """Drop the arguments and results of a call that failed, if it was staged."""
         if staged is not None:
-            self._overlap.drop(staged)
+            self._overlap.drop(staged.own)
             for number in handles:
                 self._connection.drop(number, 0)
 
@@ -347,6 +355,11 @@ class ProcessWorker:
         return self._upload(values, lend=True)
 
     def _upload(self, values: HostArray, *, lend: bool) -> tuple[RemoteHandle, HostArray | None]:
+        """Copies values to the device, and returns their handle.
+
+        With `lend` also the shared memory that they crossed in. That memory is lent only if segments are to spare. It
+        stays unchanged as long as the returned array lives.
+        """
         values = native_order(values)
         spec = spec_of(values)
         blocks: list[Block] = []
@@ -357,10 +370,10 @@ class ProcessWorker:
                 operand = self._operand(values, spec, values.dtype, values.nbytes, blocks)
                 if isinstance(operand, int):
                     raise InvalidOption("upload takes values of the host.")
-                task = task_messages.Upload(operand, spec.shape, spec.dtype, number)
+                task = child_messages.Upload(operand, spec.shape, spec.dtype, number)
                 self._connection.unwrap(
                     self._connection.request(task, blocks=blocks, handles=range(number, number + 1)),
-                    task_messages.TaskDone,
+                    child_messages.TaskDone,
                 )
                 handle = RemoteHandle(self, number, spec)
                 lent: HostArray | None = None
@@ -377,9 +390,9 @@ class ProcessWorker:
             own = self._own(handle)
             try:
                 block = self._place(own.spec.nbytes, blocks)
-                task = task_messages.Download(own.number, block.handle.number if block is not None else 0)
+                task = child_messages.Download(own.number, block.handle.number if block is not None else 0)
                 answer = self._connection.unwrap(
-                    self._connection.request(task, blocks=blocks), task_messages.Downloaded
+                    self._connection.request(task, blocks=blocks), child_messages.Downloaded
                 )
                 blocks.clear()
             finally:
@@ -397,18 +410,20 @@ class ProcessWorker:
         return self.upload(np.from_dlpack(array))
 
     def memory(self) -> Memory:
+        """Asks the child for the memory of its device."""
         with self._connection.use():
             return self._connection.unwrap(
-                self._connection.request(task_messages.AskMemory()), task_messages.MemoryNow
+                self._connection.request(child_messages.AskMemory()), child_messages.MemoryNow
             ).memory
 
     def reclaim(self) -> int:
+        """Frees cached memory on both sides; returns the bytes of device memory that were freed."""
         with self._connection.use():
             if self._connection.shared is not None:
                 self._connection.shared.reclaim()
             # The task also tells of handles without a reference, and of shared memory that is gone.
             return self._connection.unwrap(
-                self._connection.request(task_messages.ReclaimMemory()), task_messages.Reclaimed
+                self._connection.request(child_messages.ReclaimMemory()), child_messages.Reclaimed
             ).nbytes
 
     def kill(self) -> None:
@@ -444,6 +459,10 @@ class ProcessWorker:
         return self._own(handle).number
 
     def _own(self, handle: Handle) -> RemoteHandle:
+        """Returns the handle as one of this worker.
+
+        Raises `InvalidOption` for another device's, and `DeviceLost` for an old one.
+        """
         if not isinstance(handle, RemoteHandle) or handle.worker.device.id != self._device.id:
             raise InvalidOption(f"{handle!r} is not on {self._device.id}: download it, and upload it here.")
         if handle.worker is not self:
@@ -455,7 +474,9 @@ class ProcessWorker:
         return f"<worker of {self._device.id}, {state}, generation {self.generation}>"
 
 
-def _with_transfers(done: task_messages.RunDone, known: _Known, staged: Staged, fetched: bool) -> task_messages.RunDone:
+def _with_transfers(
+    done: child_messages.RunDone, known: _Known, staged: Staged, fetched: bool
+) -> child_messages.RunDone:
     """The child's account of a staged call, together with what crossed before and after its run."""
     own = set(staged.own)
     given = sum([facts[2] for operand, facts in zip(staged.operands, known.inputs, strict=True) if operand in own])
@@ -471,12 +492,16 @@ def _with_transfers(done: task_messages.RunDone, known: _Known, staged: Staged, 
 def _ran(
     program: Program,
     results: list[Any],
-    done: task_messages.RunDone,
+    done: child_messages.RunDone,
     queue: float,
     write: float,
     read: float,
     total: float,
 ) -> Ran:
+    """Makes the account of a run from the child's answer and the seconds that were measured here.
+
+    Seconds that no phase claims are `other`. Lines of the user are added here, because the child does not know them.
+    """
     phases = Phases(
         compile=done.compile,
         queue=queue,
@@ -508,6 +533,7 @@ def _from_bytes(data: bytes, spec: Spec, dtype: np.dtype[Any] | None) -> HostArr
 
 
 def _known_of(program: Program) -> _Known:
+    """Returns spec, NumPy type and size of every argument and result, which are looked up once for each program."""
     inputs, results = (
         tuple([(spec, _type_of(spec), spec.nbytes) for spec in specs]) for specs in (program.inputs, program.results)
     )
@@ -515,6 +541,7 @@ def _known_of(program: Program) -> _Known:
 
 
 def _type_of(spec: Spec) -> np.dtype[Any] | None:
+    """Returns NumPy's type of a spec; `None` for one that NumPy does not have."""
     try:
         return numpy_dtype(spec.dtype)
     except Unsupported:

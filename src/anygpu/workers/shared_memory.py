@@ -31,7 +31,7 @@ from anygpu.engines.memory.resource import Block, DeviceMemory
 from anygpu.errors import OutOfMemory
 from anygpu.hardware import host
 from anygpu.program.primitives import Spec
-from anygpu.workers.task_messages import Attached, Envelope
+from anygpu.workers.child_messages import Attached, Envelope
 
 #: memory: a Linux memfd; posix: shared memory of POSIX, unlinked at once; named: a file mapping of Windows.
 SegmentKind = Literal["memory", "posix", "named"]
@@ -63,6 +63,7 @@ class SharedSegment:
     __slots__ = ("_map", "address", "bytes", "descriptor", "name", "nbytes", "number")
 
     def __init__(self, number: int, nbytes: int, mapped: mmap.mmap, descriptor: int, name: str = "") -> None:
+        """Takes over the mapping and the descriptor, which is -1 for a segment with a name."""
         self.number = number
         self.nbytes = nbytes
         self.name = name
@@ -87,6 +88,7 @@ class SharedSegment:
             self.descriptor = -1
 
     def close(self) -> None:
+        """Closes the descriptor and the mapping; the memory goes with the last view of it."""
         self.sent()
         mapped, self._map = self._map, None
         if mapped is not None:
@@ -97,6 +99,7 @@ class SharedSegment:
 
 
 def new_segment(nbytes: int, kind: SegmentKind) -> SharedSegment:
+    """Makes a segment of that many bytes. Raises OSError where there is not so much shared memory."""
     number = next(_numbers)
     if kind == "named":
         name = f"anygpu-{os.getpid()}-{secrets.token_hex(8)}"
@@ -137,6 +140,7 @@ def _nameless(nbytes: int, kind: SegmentKind) -> int:
 
 
 def _mapped(descriptor: int, nbytes: int) -> mmap.mmap:
+    """Maps the whole segment, in huge pages if it is large and Linux has them."""
     mapped = mmap.mmap(descriptor, nbytes)
     if sys.platform == "linux" and nbytes >= _HUGE_PAGES_FROM:
         # Refused by kernels that have no huge pages for shared memory, which work all the same.
@@ -165,6 +169,11 @@ class SharedMemory:
         keep_bytes: int = KEEP_BYTES,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
+        """Makes an empty pool. Up to `keep_bytes` are kept for later calls, for `idle_seconds` after their last use.
+
+        `unannounced` has the segments that the child has yet to be told of, and `forgotten` the numbers that it may
+        unmap.
+        """
         self._device = device
         self._kind = kind or default_kind()
         self._root = DeviceMemory(self._new, self._drop, granularity=_PAGE)
@@ -183,6 +192,7 @@ class SharedMemory:
         return self._pool.allocate(nbytes)
 
     def release(self, block: Block) -> None:
+        """Gives a block back to the pool, or to the system if the pool is closed."""
         if self._closed:
             self._close(block.handle)
         else:
@@ -215,6 +225,7 @@ class SharedMemory:
             self._pool.reclaim()
 
     def _new(self, nbytes: int) -> SharedSegment:
+        """Makes a segment for the pool; raises `OutOfMemory` where the host has none left."""
         try:
             segment = new_segment(nbytes, self._kind)
         except (OSError, ValueError) as error:
@@ -238,6 +249,7 @@ class Lent:
     __slots__ = ("__array_interface__", "_block", "_shared")
 
     def __init__(self, shared: SharedMemory, block: Block) -> None:
+        """Shows the block's memory as an array interface; the block goes back with this object."""
         self._shared = shared
         self._block = block
         shared.out += 1

@@ -11,9 +11,8 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.hardware.device import Device
 
 if TYPE_CHECKING:
-    from anygpu.workers.child_process import Child
+    from anygpu.workers.child_process import Child, Spare
     from anygpu.workers.process import ProcessWorker
-    from anygpu.workers.spare_process import Spare
 
 
 # -- spares for workers that are lost: one for each engine, from its first loss on, and for a while after the last one
@@ -27,6 +26,10 @@ class Spares:
     """The spares of one process."""
 
     def __init__(self, seconds: float = KEEP_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        """Starts no spare: the first one is started by the first loss.
+
+        Each is kept for `seconds` after the last one.
+        """
         self._seconds = seconds
         self._clock = clock
         self._closed = False
@@ -47,7 +50,7 @@ class Spares:
         finds it ready.
         """
         # Most processes lose nothing.
-        from anygpu.workers.spare_process import Spare, can_copy
+        from anygpu.workers.child_process import Spare, can_copy
 
         name = entry.name
         with self._lock:
@@ -76,7 +79,7 @@ class Spares:
 
     def replenish(self, entry: EngineEntry) -> None:
         """After a loss: where a spare is used up by each, the next one is started in the background."""
-        from anygpu.workers.spare_process import Spare, can_copy
+        from anygpu.workers.child_process import Spare, can_copy
 
         name = entry.name
 
@@ -126,12 +129,17 @@ class Spares:
         return wanted
 
     def _expect_expiry(self, name: str, seconds: float) -> None:
+        """Starts the daemon timer that gives up the spare of an engine after so many seconds. The lock is held."""
         timer = threading.Timer(seconds, self._expire, [name])
         timer.daemon, timer.name = True, "anygpu-spare-expiry"
         self._timers[name] = timer
         timer.start()
 
     def _expire(self, name: str) -> None:
+        """Gives up a spare whose time is over, or waits for the rest if a loss has prolonged it.
+
+        Runs on the timer's thread.
+        """
         with self._lock:
             if self._timers.get(name) is not threading.current_thread():
                 return
@@ -183,6 +191,7 @@ class Explorers:
     """The explorer that this process has, if it has one."""
 
     def __init__(self) -> None:
+        """Starts without an explorer; generations count the workers that it was opened for."""
         self._lock = threading.Lock()
         self._worker: ProcessWorker | None = None
         #: Its child, also while it opens its device.
@@ -196,9 +205,9 @@ class Explorers:
         started.
         """
         # Most processes explore nothing.
+        from anygpu.workers.child_messages import ServeRequest
         from anygpu.workers.child_process import Child
         from anygpu.workers.process import ProcessWorker
-        from anygpu.workers.start_messages import ServeRequest
 
         known = self._worker
         if known is not None and known.alive and known.device.id == device.id:

@@ -271,6 +271,10 @@ def step(task: Task, event: TaskEvent) -> TaskStep:
 
 
 def _start(task: Task, event: Started) -> TaskStep:
+    """Starts the task on a device that it is queued for. Raises `InvalidTransition` for any other.
+
+    Retries for memory are counted for each device, so that they start anew on another one.
+    """
     device = event.device
     if (
         device not in task.devices
@@ -309,6 +313,11 @@ def _wrong_start(task: Task, event: Started) -> InvalidTransition:
 
 
 def _while_running(task: Task, event: TaskEvent) -> TaskStep:
+    """Handles an event of a running task, but for a plain `Finished`.
+
+    A task that was cancelled stops between two pieces, and fails when its device is free. One that has expired fails at
+    once: its worker is killed if it can be, and else it is abandoned until it ends by itself.
+    """
     device = task.device or ""
     if isinstance(event, Failed):
         return _fail(task, event, device)
@@ -347,6 +356,12 @@ def _repairs(event: TaskEvent, device: str) -> tuple[Action, ...]:
 
 
 def _fail(task: Task, event: Failed, device: str) -> TaskStep:
+    """Decides what follows from a failed attempt.
+
+    Cancelled and expired tasks fail, and so do errors of the user's own and tasks that must not be repeated. A batch is
+    run again one by one, to find the task that is the cause. A task whose workers died too often is poison. After a
+    lack of memory the device is tried again, and then it is given up for another one.
+    """
     fault, repairs = event.fault, _repairs(event, device)
     if task.cancelled:
         return _transition(task, event, Fail("cancelled"), *repairs, status="cancelled")
@@ -392,6 +407,7 @@ def _retry_for_memory(task: Task, event: Failed, device: str) -> TaskStep | None
 
 
 def _exclude(task: Task, event: Failed, device: str) -> TaskStep:
+    """Gives up a device for this task; the task fails with the last one."""
     excluded = (*task.excluded, device)
     if len(excluded) >= len(task.devices) and all(each in excluded for each in task.devices):
         return _fail_with(task, event, event.fault, excluded=excluded)
@@ -430,6 +446,7 @@ def describe(task: Task) -> tuple[str, ...]:
 
 
 def _happened(event: TaskEvent, device: str) -> str:
+    """Returns one event as a clause of the task's history."""
     match event:
         case Started():
             company = "alone" if event.alone else "with others"
@@ -446,6 +463,7 @@ def _happened(event: TaskEvent, device: str) -> str:
 
 
 def _done(action: Action) -> str:
+    """Returns one action as a clause of the task's history."""
     match action:
         case Requeue(device=None):
             return "it was queued for any device that is left"

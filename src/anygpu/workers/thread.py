@@ -48,6 +48,7 @@ class LocalHandle(Resident):
     __slots__ = ("__weakref__", "generation", "worker")
 
     def __init__(self, worker: ThreadWorker, buffer: Any, spec: Spec) -> None:
+        """Takes over a buffer of the worker's engine."""
         # Without the call of Resident's own: an array on the host is made in less than a call takes.
         self.buffer = buffer
         self.spec = spec
@@ -62,6 +63,10 @@ class ThreadWorker:
     """One open device of this process. A driver that crashes takes the process with it."""
 
     def __init__(self, engine: ProgramEngine, device: Device, *, generation: int = 1) -> None:
+        """Takes over an engine that has the device open, and closes it in the end.
+
+        The lock is held around every use of the engine, as most libraries allow one thread at a time.
+        """
         self._executor = Executor(engine, device)
         #: Such engines keep no state of arrays: these come and go while a program runs, without what a use costs.
         self._has_host_arrays = isinstance(engine, HostArrays)
@@ -96,6 +101,8 @@ class ThreadWorker:
         return self._end
 
     def supports(self, program: Program) -> list[Lack]:
+        """Returns the operations that the device lacks for the program; the engine is asked once for each program."""
+
         def ask() -> list[Lack]:
             with self._lock, self._use:
                 return self._executor.supports(program)
@@ -203,6 +210,7 @@ class ThreadWorker:
         return [LocalHandle(self, buffer, spec) for buffer, spec in zip(made, launch.results, strict=True)]
 
     def _keep_launch(self, program: Program) -> None:
+        """Compiles a program and keeps it for `launch`, by its identity. All are forgotten when there are too many."""
         with self._lock, self._use:
             if len(self._launches) >= _LAUNCHES_KEPT:
                 self._launches.clear()
@@ -214,6 +222,7 @@ class ThreadWorker:
         return self._executor.engine.download(handle.buffer)
 
     def upload(self, values: HostArray) -> LocalHandle:
+        """Copies values to the device. On NumPy's own device that needs neither the lock nor the engine."""
         if self._has_host_arrays and self._end is None and type(values) is np.ndarray:
             dtype = HOST_DTYPES.get(values.dtype)
             if dtype is not None:
@@ -237,6 +246,7 @@ class ThreadWorker:
             return self._executor.engine.native(self._own(handle).buffer)
 
     def adopt(self, array: Any) -> LocalHandle:
+        """Takes an array of the engine's own library as a buffer, without a copy where the engine can."""
         with self._lock, self._use:
             engine = self._executor.engine
             buffer = engine.adopt(array, self.device)
@@ -258,6 +268,7 @@ class ThreadWorker:
             self._let_go("it was closed")
 
     def _let_go(self, why: str) -> None:
+        """Closes the engine for good; `why` is what later calls are told."""
         if self._end is None:
             self._end = why
             self._launches.clear()
@@ -268,6 +279,7 @@ class ThreadWorker:
             raise DeviceLost(self.device.id, detail=self._end, generation=self.generation)
 
     def _leave(self, error: BaseException | None) -> None:
+        """After an error of the device: lets go of one that was lost or whose context is broken."""
         if isinstance(error, DeviceLost) and error.generation is None:
             error.generation = self.generation
             self._let_go("it was lost earlier")
@@ -275,6 +287,10 @@ class ThreadWorker:
             self._let_go("its context is broken")
 
     def _own(self, handle: Handle) -> LocalHandle:
+        """Returns the handle as one of this worker.
+
+        Raises `InvalidOption` for another device's, and `DeviceLost` for an old one.
+        """
         if not isinstance(handle, LocalHandle):
             raise InvalidOption(f"{handle!r} is not on {self.device.id}: download it, and upload it here.")
         if handle.worker is not self:

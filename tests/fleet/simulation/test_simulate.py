@@ -13,7 +13,7 @@ from anygpu.errors import InvalidOption
 from anygpu.fleet.simulation.ledger import InvariantBroken, Ledger, SimulatedFuture
 from anygpu.fleet.simulation.scenario import PATTERNS, Arrivals, Faults, Scenario, SimulatedNetwork
 from anygpu.fleet.simulation.simulate import breaks_first, simulate
-from anygpu.receipts.fallback_warnings import users_line
+from anygpu.receipts.receipt import users_line
 
 #: Sixteen blocking lanes, a Ray actor each, two cores: seconds of a launch, and the share of the time that devices
 #: were busy.

@@ -12,7 +12,7 @@ import numpy as np
 from anygpu.array.core.device import Buffer
 from anygpu.array.core.expression import Value, active_tracer, nearest_line
 from anygpu.array.core.recording import ABSTRACT, MAX_CONSTANT_BYTES, dtype_name, literal
-from anygpu.base.digest import blake2b
+from anygpu.base.own_files import blake2b
 from anygpu.base.typing import HostArray
 from anygpu.errors import VALUE_NEEDED, ValueNeeded
 from anygpu.program.dtypes import DType

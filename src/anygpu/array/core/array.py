@@ -34,7 +34,7 @@ from anygpu.array.core.recording import Operand, binary, dtype_name, is_array_dt
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import SharedState, View, write
 from anygpu.base import events
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.program.dtypes import DType

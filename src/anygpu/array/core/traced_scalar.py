@@ -15,7 +15,7 @@ import numpy as np
 
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import call_function, call_ufunc
-from anygpu.base.float_errors import float_errors
+from anygpu.base.interrupts import float_errors
 from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import DType
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.deferred.layouts import MOST_FORMS, Layout, Op
+from anygpu.array.deferred.layouts import MOST_FORMS, Layout, Op, Selection
 from anygpu.array.deferred.masks import ELEMENTWISE_TOO
 from anygpu.array.deferred.recorder import Recorder, _frame
 from anygpu.array.deferred.script import called_from
@@ -173,7 +173,7 @@ def _with_out(ufunc: np.ufunc) -> Op:
 
 #: How many of the first arguments are operands; all others are options.
 _OPERANDS = {
-    1: """sum prod mean std var max min amax amin any all argmax argmin cumsum cumprod count_nonzero ptp median round
+    1: """sum prod mean std var max min amax amin any all argmax argmin cumsum cumprod count_nonzero ptp round
         around nan_to_num transpose swapaxes moveaxis rollaxis reshape ravel squeeze expand_dims flip fliplr flipud roll
         rot90 diff zeros_like ones_like empty_like copy real imag angle diagonal trace tril triu broadcast_to repeat
         tile nansum nanmean nanmax nanmin nanstd nanvar nanprod sort argsort isneginf isposinf
@@ -205,6 +205,10 @@ def call_function(
         return function(*map(_dummy, arguments), **{name: _dummy(each) for name, each in options.items()})
     op = None
     operands: tuple[Any, ...] = ()
+    if function in _OF_SELECTED and len(arguments) == 1 and not options:
+        found = recorder.reduce_selected(_OF_SELECTED[function], arguments[0], 3)
+        if found is not None:
+            return found
     if function is np.clip and list(options) == ["out"] and len(arguments) == 3 and options["out"] is not None:
         op, operands = _CLIPPED, (options["out"], *arguments)
     elif options.get("out") is None:
@@ -213,6 +217,9 @@ def call_function(
         if known is not None:
             name, count = known
             operands, rest = arguments[:count], arguments[count:]
+            if function is np.empty_like:
+                # Nobody knows what is in new memory. With zeros native code and NumPy have the same in every part.
+                function, name = np.zeros_like, "zeros_like"
             is_whole = len(operands) == count or (name == "clip" and len(operands) == 2)
             if is_whole and not _may_write(name, rest, given):
                 op = _form(function, f"np.{name}", rest, given, operands=len(operands), only_view=name in _VIEWS)
@@ -226,11 +233,12 @@ def call_function(
     return _at_once(recorder, call, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
 
 
+_OF_SELECTED: dict[Any, str] = {np.mean: "mean", np.sum: "sum"}
+
+
 def _may_write(name: str, rest: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Whether options say that a function may write to its operand."""
-    if name == "nan_to_num":
-        return bool(rest) or "copy" in options
-    return name == "median" and (len(rest) > 2 or "overwrite_input" in options)
+    return name == "nan_to_num" and (bool(rest) or "copy" in options)
 
 
 _CLIPPED = Op(np.clip, "{0}[...] = np.clip({1}, {2}, {3})", writes=True, arranged=lambda out, *given: (*given, out))
@@ -392,6 +400,10 @@ def call_method(array: Any, name: str, arguments: tuple[Any, ...], options: dict
     recorder: Recorder = array._recorder
     count = METHODS[name]
     op = None
+    if type(array._layout) is Selection and not arguments and not options:
+        found = recorder.reduce_selected(name, array, 3)
+        if found is not None:
+            return found
     operands: tuple[Any, ...] = (array, *arguments[:count])
     if name == "astype" and "copy" in options:
         dtype = arguments[0] if arguments else options.get("dtype")

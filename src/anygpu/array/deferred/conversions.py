@@ -8,6 +8,7 @@ which looks them up in `numpy` as well) gets NumPy's own array: it would look in
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import sys
@@ -15,8 +16,8 @@ import sysconfig
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -123,13 +124,28 @@ def _array_of_ours(
         return None
     # A library that wants a copy only if it is needed is about to give the array to C.
     frame = sys._getframe(2)
-    return array if _is_asarray(frame) or (not _is_library(frame.f_code) and _is_called_in_python()) else None
+    is_users = not is_installed(frame.f_code.co_filename) and _is_called_in_python()
+    return array if _is_asarray(frame) or is_users else None
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_library(code: CodeType) -> bool:
-    """Whether code is of an installed library."""
-    return "site-packages" in code.co_filename or code.co_filename.startswith(sysconfig.get_path("stdlib"))
+def is_installed(path: str) -> bool:
+    """Whether a file is of an installed library: what has installed it has left its notes beside it."""
+    if "site-packages" in path or path.startswith(sysconfig.get_path("stdlib")):
+        return True
+    parts = Path(path)
+    return any(parts.relative_to(folder).parts[0] in _installed_in(folder) for folder in parts.parents)
+
+
+@functools.lru_cache(maxsize=4096)
+def _installed_in(folder: Path) -> frozenset[str]:
+    """The packages that were installed into a folder, as `pip install --target` does."""
+    found: set[str] = set()
+    for record in folder.glob("*.dist-info/RECORD") if folder.is_absolute() else ():
+        with contextlib.suppress(OSError):
+            lines = record.read_text(encoding="utf-8").splitlines()
+            found.update(line.partition("/")[0].partition(",")[0] for line in lines)
+    return frozenset(found)
 
 
 _IF_NEEDED: Any = getattr(getattr(np, "_CopyMode", None), "IF_NEEDED", None)
@@ -226,7 +242,7 @@ _of_warnings: list[tuple[Any, str, Callable[..., Any]]] = [
 _after_computing = [_compute_before(theirs, changes_filters=name != "_showwarnmsg") for _, name, theirs in _of_warnings]
 
 
-@contextmanager
+@contextlib.contextmanager
 def converting(recorder: Recorder | None = None) -> Iterator[None]:
     """Let them know arrays that stand for NumPy's, as long as any deferred call runs."""
     global _running
@@ -255,7 +271,7 @@ def _put(functions: dict[str, Callable[..., Any]]) -> None:
         setattr(np, name, each)
 
 
-@contextmanager
+@contextlib.contextmanager
 def unconverted() -> Iterator[None]:
     """Have NumPy's own functions in their place while modules are imported beside calls: some keep what they find.
 

@@ -1,7 +1,8 @@
 """Elements that a mask selects, `x[mask]`: calls on them wait as well, though nobody knows yet how many there are.
 
 They can be computed with: with numbers, and with elements that the same mask has selected. They can be assigned to the
-elements of an array that the same mask selects. Whatever else is wanted of them needs their values.
+elements of an array that the same mask selects. Their sum and their mean wait too. Whatever else is wanted of them
+needs their values.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 #: with a selected element in the place of others, so that nothing is met that NumPy would not meet.
 SELECTED = Op(operator.getitem, "np.where({1}, {0}, {0}.reshape(-1)[np.argmax({1})])")
 ASSIGNED = Op(operator.setitem, "{0}[...] = np.where({1}, {2}, {0})", writes=True)
+#: What is computed of the elements that a mask has selected: these, the mask, and what they were selected of.
+REDUCED = {
+    "sum": Op(lambda selected, mask, array: selected.sum(), "np.where({1}, {2}, 0.0).sum()"),
+    "mean": Op(lambda selected, mask, array: selected.mean(), "(np.where({1}, {2}, 0.0).sum() / {1}.sum())"),
+}
 _OPPOSITES = frozenset(("(~{0})", "np.logical_not({0})", "np.invert({0})", "np.bitwise_not({0})"))
 #: Forms that compute each element by itself, beside those that call a ufunc.
 ELEMENTWISE_TOO: set[Op] = set()

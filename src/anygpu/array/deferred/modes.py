@@ -86,7 +86,10 @@ def ignores_warnings() -> bool:
     """Whether a filter hides all of NumPy's warnings."""
     for action, message, category, module, line in warnings.filters:
         if issubclass(RuntimeWarning, category):
-            return action == "ignore" and message is None and module is None and not line
+            if message is None and module is None and not line:
+                return action == "ignore"
+            if action != "ignore":
+                return False
     return False
 
 

@@ -29,9 +29,9 @@ from anygpu.array.deferred.layouts import (
     number_key,
     selection,
 )
-from anygpu.array.deferred.masks import ASSIGNED, SELECTED, mask_key, selected_by
+from anygpu.array.deferred.masks import ASSIGNED, REDUCED, SELECTED, mask_key, selected_by
 from anygpu.array.deferred.modes import Modes, as_recorded, meaning_of, modes_now
-from anygpu.array.deferred.references import COUNTS, NO_OTHERS, ONLY_HERE, references, referred_to
+from anygpu.array.deferred.references import COUNTS, NO_OTHERS, ONLY_HERE, owns_memory, references, referred_to
 from anygpu.array.deferred.script import Place, Script, Structures, Where, called_from
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class Recorder:
             return self._at_once(op, operands, depth + 1)
         layouts = tuple(key)
         selected: Any = None
-        if self._selections and Selection in map(type, layouts):
+        if self._selections and Selection in map(type, layouts) and op not in _OF_SELECTED:
             selected = selected_by(op, operands, self.segment)
             if selected is None or (layouts not in op.facts and not op.foresee_selection(layouts, operands)):
                 return self._at_once(op, operands, depth + 1)
@@ -250,6 +250,21 @@ class Recorder:
                 made._source = (array, mask)  # which nobody writes to without our knowledge
             self._selections.append(made)
         return made
+
+    def reduce_selected(self, name: str, array: Any, depth: int = 2) -> Any:
+        """The sum or the mean of elements that a mask has selected, as long as they wait; `None` for anything else."""
+        op = REDUCED.get(name)
+        if op is None or type(array) is not StandIn_ or type(array._layout) is not Selection:
+            return None
+        if array._segment is not self.segment or array._source is None or array._layout.dtype != np.float64:
+            return None
+        if self._is_quiet:
+            return None  # of no elements at all NumPy warns whatever its modes are
+        whole, mask = array._source
+        layouts = (array._layout, mask._layout, whole._layout)
+        if op.facts.get(layouts) is None:
+            op.remember(layouts, NEW, layout_of(np.float64(0)))
+        return self._record(op, (array, mask, whole), None, depth + 1)
 
     def assign_selected(self, array: StandIn, mask: StandIn, values: StandIn, depth: int = 2) -> bool:
         """`array[mask] = values`, for elements that the same mask has selected; whether that was recorded."""
@@ -363,7 +378,7 @@ class Recorder:
             return self.trusts_arguments
         if root._segment is self.segment:
             return True  # since it was seen to be, nothing was handed out without ending the segment
-        if root._value is None or root._value.base is not None or not COUNTS:
+        if root._value is None or not COUNTS or not owns_memory(root._value):
             return False
         views = 0
         for each in root._views:
@@ -562,6 +577,7 @@ def _has_layout(value: Any) -> bool:
     return is_number(value) or can_stand_for(value)
 
 
+_OF_SELECTED = frozenset(REDUCED.values())
 _COPY = Op(lambda x: x.copy("K"), "{0}.copy()")
 
 

@@ -16,6 +16,16 @@ def references(array: Any) -> int:
     return _refcount(value)
 
 
+def owns_memory(value: Any) -> bool:
+    """Whether nobody refers to the memory of one of NumPy's arrays but the array: it is no view, or the only one."""
+    base = value.base
+    if base is None:
+        return True
+    if type(base) is not np.ndarray or base.base is not None or not base.flags.owndata:
+        return False
+    return _refcount(base) == ONE_VIEW
+
+
 def referred_to(made: list[Any], least: int) -> list[Any]:
     """Those with more references than so many; the list is empty then."""
     found = []
@@ -34,8 +44,14 @@ class _Held:
         self._value = np.empty(1)
 
 
+def _references_of_base(value: Any) -> int:
+    base = value.base
+    return _refcount(base)
+
+
 #: What `references` gives for memory that nobody else refers to; what `referred_to` needs to find nothing of that kind;
-#: and whether references are counted at once.
+#: references to memory of which there is one view; and whether references are counted at once.
 NO_OTHERS = references(_Held())
 ONLY_HERE = next(count for count in range(8) if not referred_to([_Held()], count))
+ONE_VIEW = _references_of_base(np.empty(4).reshape(2, 2))
 COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()

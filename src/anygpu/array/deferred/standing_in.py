@@ -7,6 +7,7 @@ It says of itself what NumPy's would: its class, shape, type and strides. Calls 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Iterator
 from typing import Any
 from weakref import ref
@@ -177,6 +178,8 @@ class StandIn:
         return calls.call_function(self._recorder, function, arguments, options)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__array_namespace__" and hasattr(np.ndarray, name) and self._may_be_written():
+            return _namespace
         if name.startswith("_") and name not in _POINTERS and name != "__array_wrap__":
             # What an array has not, such as `__cuda_array_interface__`; slots that are not set yet.
             raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}", name=name, obj=self)
@@ -190,6 +193,10 @@ class StandIn:
                 root = root._parent
             root._is_exposed = True
         return found
+
+    def _may_be_written(self) -> bool:
+        """Whether its elements can be assigned to: libraries ask that of arrays which have a namespace."""
+        return self._value is None or (not self._layout.is_number and bool(self._value.flags.writeable))
 
     def __dir__(self) -> list[str]:
         return dir(self._layout.kind)
@@ -331,6 +338,13 @@ class StandIn:
 
     def __dlpack_device__(self) -> Any:
         return (1, 0)
+
+
+def _namespace(**_: Any) -> Any:
+    """NumPy; for a library that has it in a form of its own, that, as it takes for NumPy's arrays."""
+    name = str(sys._getframe(1).f_globals.get("__name__"))
+    before, found, _after = name.partition("array_api_compat.")
+    return sys.modules.get(f"{before}{found}numpy", np) if found else np
 
 
 def _named(kind: type[Any]) -> str:

@@ -43,7 +43,7 @@ from anygpu.array.core.recording import (
 from anygpu.array.core.structure import require_plain
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.functions.manipulation import diagonal
-from anygpu.base.float_errors import float_errors
+from anygpu.base.interrupts import float_errors
 from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import DType, promote
 from anygpu.program.primitives import Broadcast, Concatenate, Flip, Pad, Reshape, Scan, Shape

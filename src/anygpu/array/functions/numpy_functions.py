@@ -119,8 +119,7 @@ def _on_host(function: Any, name: str, arguments: tuple[Any, ...], options: dict
     tell values, such as `allclose`, are returned as they are and not reported.
     """
     # Late: most functions have nothing that runs here.
-    from anygpu.receipts.fallback_warnings import ran_on_host
-    from anygpu.receipts.receipt import HostOperation
+    from anygpu.receipts.receipt import HostOperation, ran_on_host
 
     device = device_of(*_arrays_in((arguments, options)))
     result = function(*_hosted(arguments), **_hosted(options))

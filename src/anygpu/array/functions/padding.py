@@ -17,7 +17,7 @@ from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, broadcast, cast, reshape
 from anygpu.array.functions import reductions, statistics
 from anygpu.array.functions.ranges import linspace
-from anygpu.base.float_errors import float_errors
+from anygpu.base.interrupts import float_errors
 from anygpu.program.dtypes import is_integer
 from anygpu.program.primitives import Concatenate, Constant, Flip, Pad
 

@@ -27,7 +27,7 @@ from anygpu.array.core.recording import (
     where,
 )
 from anygpu.array.functions.manipulation import moveaxis
-from anygpu.base.float_errors import float_errors
+from anygpu.base.interrupts import float_errors
 from anygpu.program.dtypes import KIND, DType, is_integer, promote
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.layouts import is_in_order as is_layout_in_order
-from anygpu.base.digest import blake2b
+from anygpu.base.own_files import blake2b
 
 if TYPE_CHECKING:
     from anygpu.array.trace.captures import Capture

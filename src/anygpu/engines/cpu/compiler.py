@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from anygpu._version import __version__
-from anygpu.base.interpreter import interpreter
+from anygpu.base.this_process import interpreter
 from anygpu.engines.cpu import compile_child
 from anygpu.errors import CannotCompile, MissingExtra
 

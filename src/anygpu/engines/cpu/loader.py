@@ -28,7 +28,7 @@ import numpy as np
 
 from anygpu._version import __version__
 from anygpu.base.cache_location import cache_location
-from anygpu.base.digest import blake2b
+from anygpu.base.own_files import blake2b
 from anygpu.engines.cpu import compile_child
 from anygpu.engines.cpu.compiler import compiled, described_host
 from anygpu.engines.disk_cache import DiskCache, mark_of_llvmlite

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 from anygpu.engines.cpu.loader import HostProcessor, load
 from anygpu.errors import InvalidOption
 

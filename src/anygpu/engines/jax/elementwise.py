@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.engines.value_analysis import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.functions import FUNCTIONS, having

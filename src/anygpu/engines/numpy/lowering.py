@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.host_arrays import HostArrays

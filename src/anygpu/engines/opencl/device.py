@@ -12,8 +12,16 @@ from anygpu.engines.codegen.target import Target
 from anygpu.engines.opencl import memory
 from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, InvalidProgram, OutOfMemory, TooBig
 from anygpu.hardware import host
-from anygpu.hardware.cards import normal_pci, normal_uuid
-from anygpu.hardware.device import Device, DeviceForm, DeviceKind, Unavailable, reasons_for, unknown_facts
+from anygpu.hardware.device import (
+    Device,
+    DeviceForm,
+    DeviceKind,
+    Unavailable,
+    normal_pci,
+    normal_uuid,
+    reasons_for,
+    unknown_facts,
+)
 
 # -- pyopencl's errors as ours, by their codes
 

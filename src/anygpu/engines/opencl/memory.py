@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyopencl as cl
 
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 from anygpu.engines.driver import Bytes, Extent
 from anygpu.engines.opencl import device
 

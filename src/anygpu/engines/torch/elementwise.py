@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.engines.torch.site import HELD, LOWER, STAND_IN, TORCH, Site, Step, has_stand_in, narrowed, ordered, widened
 from anygpu.engines.value_analysis import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType

@@ -17,8 +17,15 @@ from anygpu.engines.torch import lowering
 from anygpu.engines.torch.lowering import TorchExecutable
 from anygpu.errors import AnyGPUError, CannotCompile, DevicePoisoned, OutOfMemory
 from anygpu.hardware import host
-from anygpu.hardware.cards import normal_pci, normal_uuid
-from anygpu.hardware.device import Device, Unavailable, VerifiedType, reasons_for, unknown_facts
+from anygpu.hardware.device import (
+    Device,
+    Unavailable,
+    VerifiedType,
+    normal_pci,
+    normal_uuid,
+    reasons_for,
+    unknown_facts,
+)
 from anygpu.hardware.resident_memory import HostMeter
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program

@@ -17,8 +17,7 @@ import wgpu
 from anygpu.engines.codegen.target import Target
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, OutOfMemory
 from anygpu.hardware import host, vulkan
-from anygpu.hardware.cards import plain_name
-from anygpu.hardware.device import Device, DeviceForm, Unavailable, reasons_for, unknown_facts
+from anygpu.hardware.device import Device, DeviceForm, Unavailable, plain_name, reasons_for, unknown_facts
 from anygpu.hardware.sysfs import vendor_name
 
 #: Best first: a card that is seen through several interfaces is used through the first that works.

@@ -348,7 +348,7 @@ class SimulatedDriver:
                 self._ledger.latencies.append(now - job.submitted)
                 self._worker.resolve(job, None, None)
         if launch.batch is None:
-            site.measured(name, took, busy=disturbed)
+            site.chooser.measured(name, took, busy=disturbed)
             self.planner.add_seconds(took)
             site.has_something_to_explore(self.planner)
         return self._next_launch(launch.work)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from anygpu.hardware.cards import normal_pci
+from anygpu.hardware.device import normal_pci
 from anygpu.hardware.sysfs import folders, pci_folder, read_number, read_text
 from anygpu.hardware.usage.usage import NO_SECOND_LOOK, ProcessUsage, Readings, share
 
@@ -154,6 +154,7 @@ def _load(before: Client, after: Client, seconds: float) -> float | None:
 
 
 def _loads(before: Client, after: Client, seconds: float) -> dict[str, float]:
+    """Returns the share of time that each engine was busy between two looks, from times or from cycles."""
     found: dict[str, float | None] = {}
     for engine, count in after.busy.items():
         engines = max(1, after.capacity.get(engine, 1))
@@ -175,6 +176,7 @@ def _is_drm(link: Path) -> bool:
 
 
 def _memory(values: Mapping[str, str]) -> int | None:
+    """Returns the bytes of the card's own memory that a client takes; `None` if the driver does not tell."""
     # What is resident says more than what was asked for; old drivers have only the last.
     for key in ("resident-", "memory-", "total-"):
         parts = [count for name, count in _numbers(values, key).items() if name.startswith(_OWN_MEMORY)]
@@ -184,6 +186,7 @@ def _memory(values: Mapping[str, str]) -> int | None:
 
 
 def _numbers(values: Mapping[str, str], prefix: str) -> dict[str, int]:
+    """Returns the numbers whose keys begin with a prefix, in bytes or plain, by the rest of the key."""
     found = {}
     for name, value in values.items():
         if name.startswith(prefix):
@@ -282,6 +285,7 @@ def intel_energy(root: Path, pci: str, now: float) -> Energy:
 
 
 def _power(before: Energy | None, after: Energy) -> tuple[float | None, str]:
+    """Returns watts between two readings of a counter, or the reason why they are unknown."""
     if after.joules is None:
         return None, _NO_SENSOR
     if before is None or before.joules is None or after.seconds <= before.seconds:
@@ -296,6 +300,7 @@ def _sensors(folder: Path) -> Path | None:
 
 
 def _add_sensor(found: Readings, sensors: Path | None, name: str, files: tuple[str, ...], scale: float) -> None:
+    """Adds the first sensor that there is, scaled; without one the reason."""
     reason = _NO_SENSOR
     for file in files if sensors is not None else ():
         assert sensors is not None
@@ -358,6 +363,7 @@ def _intel_engines(folder: Path) -> list[Path]:
 
 
 def _add_intel_clocks(found: Readings, folder: Path) -> None:
+    """Adds the highest clock of the card's parts, now and at most, in hertz."""
     for name, files in (
         ("clock", ("rps_act_freq_mhz", "act_freq")),
         ("clock_limit", ("rps_RP0_freq_mhz", "rp0_freq")),
@@ -368,6 +374,7 @@ def _add_intel_clocks(found: Readings, folder: Path) -> None:
 
 
 def _add_intel_throttling(found: Readings, folder: Path) -> None:
+    """Adds the reasons why any part of the card runs slower; an empty tuple if it does not."""
     known, reasons = False, set()
     for part in _intel_engines(folder):
         for prefix, place in (("throttle_reason_", part), ("reason_", part / "throttle")):

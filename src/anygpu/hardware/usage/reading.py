@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 from anygpu.base.units import readable_seconds
 from anygpu.hardware import host
 from anygpu.hardware import usage as package
@@ -65,6 +65,7 @@ def read_nvidia(nvml: Any, index: int, names: Callable[[int], str | None]) -> Us
 
 
 def _ask(nvml: Any, found: Readings, name: str, ask: Callable[[], object]) -> None:
+    """Adds what NVML answers, or why it does not; raises only if the card is lost."""
     try:
         found.add(name, ask(), "the driver's answer is empty")
     except nvml.NVMLError as error:
@@ -229,6 +230,7 @@ def process_name(pid: int, root: Path = Path("/")) -> str | None:
 
 
 def _processor_seconds(file: Path) -> float | None:
+    """Returns the processor time of a process in seconds, from its stat file; `None` if it has ended."""
     # A name may have blanks and brackets in it: what follows the last bracket is numbers.
     words = (read_text(file).value or "").rpartition(")")[2].split()
     try:
@@ -244,6 +246,7 @@ def _resident(file: Path) -> int | None:
 
 
 def _temperature(root: Path) -> float | None:
+    """Returns the processor's temperature in °C from the first sensor that is known to be its own."""
     for sensor in folders(root / "sys/class/hwmon", "hwmon[0-9]*"):
         if read_text(sensor / "name").value in _SENSORS:
             degrees = read_number(sensor / "temp1_input").value
@@ -253,6 +256,7 @@ def _temperature(root: Path) -> float | None:
 
 
 def _add_clocks(found: Readings, root: Path) -> None:
+    """Adds the highest clock of the processor's cores, now and at most, in hertz."""
     places = folders(root / "sys/devices/system/cpu", "cpu[0-9]*/cpufreq")
     reason = "the system does not tell the processor's clock"
     for name, file in (("clock", "scaling_cur_freq"), ("clock_limit", "cpuinfo_max_freq")):
@@ -270,6 +274,7 @@ class UsageReader:
     def __init__(
         self, *, root: Path = Path("/"), nvml: Any = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        """Takes no reading yet. `root` is where /proc and /sys are, and `nvml` replaces NVIDIA's bindings in tests."""
         self._root = root
         self._clock = clock
         self._nvidia = _Nvidia(nvml)
@@ -340,6 +345,7 @@ class _Nvidia:
     """NVML in a thread of its own, so that a call that never returns costs the readings and nothing else."""
 
     def __init__(self, nvml: Any) -> None:
+        """Starts no thread yet; `_open` counts the questions that have no answer."""
         self._nvml = nvml
         self._questions: queue.SimpleQueue[tuple[int, Callable[[int], str | None]]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Usage] = queue.SimpleQueue()
@@ -372,6 +378,7 @@ class _Nvidia:
         return answer
 
     def _answer(self) -> None:
+        """The thread: answers questions within one session of NVML, or why NVML cannot be used. It never ends."""
         nvml = self._nvml
         if nvml is None:
             nvml = nvml_library()

@@ -202,8 +202,10 @@ def _judge(watched: Any, *, measure: bool) -> FunctionAdvice:
     except Exception as error:  # noqa: BLE001 - the user's own error, or ours: either is a reason
         return told("not traceable", f"It cannot be traced: {type(error).__name__}: {_first_line(error)}")
     if plan.not_recorded is not None:
+        from anygpu.observe.advising.deferral import sentence_of
+
         not_traced = f"It cannot be traced: {plan.not_recorded.rstrip('.')}."
-        return told("not traceable", f"{not_traced} {_deferral(watched.function, sample)}")
+        return told("not traceable", f"{not_traced} {sentence_of(watched.function, sample.arguments, sample.keywords)}")
     estimates = _estimates(plan)
     if measure:
         estimates, numpy_seconds = _measured(watched.function, sample, estimates)
@@ -258,16 +260,6 @@ def _plan(function: Callable[..., Any], sample: _Sample) -> Plan:
     from anygpu.placement.undecorated import remembered
 
     return remembered(function, {}).explain(*sample.arguments, **sample.keywords)
-
-
-def _deferral(function: Callable[..., Any], sample: _Sample) -> str:
-    """Whether its calls would be deferred, which needs no trace."""
-    from anygpu.placement.closed_code import ClosedCode
-
-    why_not = ClosedCode(function).why_not
-    if why_not is None:
-        return "With offload(deferred=True) it can run as it is: no array of a call outlives it."
-    return f"With offload(deferred=True) it can run as it is; whether an array outlives a call: {why_not.rstrip('.')}."
 
 
 def _estimates(plan: Plan) -> list[DeviceEstimate]:

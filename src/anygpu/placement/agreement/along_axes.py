@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.placement.agreement.elementwise import (

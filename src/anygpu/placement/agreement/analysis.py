@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import LOWER, run_node
 from anygpu.placement.agreement import along_axes as along_axes  # which adds to BOUNDS

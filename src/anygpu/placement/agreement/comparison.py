@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array.core.structure import Structure, flatten
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.placement.agreement.analysis import (

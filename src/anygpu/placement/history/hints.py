@@ -71,7 +71,7 @@ def code_of(function: Callable[..., Any]) -> CodeType | None:
 
 def mark_of_code(code: CodeType, key: Iterable[Hashable] = ()) -> bytes:
     """The mark of a function with this code, or of its calls with such a key, whatever the numbers in it are."""
-    from anygpu.base.digest import blake2b  # late, as all that few processes need
+    from anygpu.base.own_files import blake2b  # late, as all that few processes need
 
     parts = [part if isinstance(part, tuple | str) else getattr(part, "__name__", type(part).__name__) for part in key]
     content = b"\0".join((code.co_qualname.encode(), code.co_code, repr((code.co_names, parts)).encode()))

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from anygpu.base.digest import blake2b
-from anygpu.base.processors import usable_processors
+from anygpu.base.own_files import blake2b
+from anygpu.base.this_process import usable_processors
 from anygpu.engines.disk_cache import stamp_of
 from anygpu.hardware.device import Device
 

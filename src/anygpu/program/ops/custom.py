@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from anygpu.base.digest import blake2b
+from anygpu.base.own_files import blake2b
 from anygpu.base.printable import printable
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import DType

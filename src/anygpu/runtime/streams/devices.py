@@ -38,7 +38,7 @@ from anygpu.plan.predicting import predict
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Spec
-from anygpu.receipts.fallback_warnings import warn_fallback
+from anygpu.receipts.receipt import warn_fallback
 from anygpu.runtime.streams.sources import span_of
 
 # -- traces a function of whole arrays into a program that can be split along one axis, without the arrays' values
@@ -159,6 +159,7 @@ class ChunkCheck:
     """Tracks which devices agreed with NumPy, by length of chunk."""
 
     def __init__(self, planner: Planner, function: Callable[..., Any], task: str, options: Options) -> None:
+        """Makes the checks of one stream; nothing has agreed yet, unless the planner knows of a mismatch."""
         self._planner = planner
         self._function = function
         self._task = task
@@ -244,6 +245,11 @@ class StreamDevices:
     """The devices of one stream. All methods but `_prepare` run on the thread that computes."""
 
     def __init__(self, stream: Stream, planner: Planner, check: ChunkCheck, may_open: Callable[[], bool]) -> None:
+        """Makes the choice of one stream's devices, which begins on NumPy.
+
+        `may_open` tells whether there is memory for another device. `_cold` has the seconds that first chunks took, by
+        device.
+        """
         self._stream = stream
         self._planner = planner
         self._check = check
@@ -413,6 +419,7 @@ class StreamDevices:
             self._offers[device].judged.set()
 
     def _fall_back(self, device: str, following: str, failure: AnyGPUError) -> None:
+        """Warns that a device is left for another one, or raises the failure, as the options say."""
         if self._options.fallback == "raise":
             raise failure
         if self._options.fallback == "warn":

@@ -31,9 +31,8 @@ from anygpu.placement.strategies import merge_runs
 from anygpu.placement.values import narrowing
 from anygpu.plan.chunking import corrected, memory_needed
 from anygpu.program.graph import Program
-from anygpu.receipts.fallback_warnings import ran_on_host
 from anygpu.receipts.receipt import Attempt as FailedAttempt
-from anygpu.receipts.receipt import HostOperation, Phases
+from anygpu.receipts.receipt import HostOperation, Phases, ran_on_host
 from anygpu.runtime.streams.devices import ChunkCheck, Stream, StreamDevices, returned_by
 from anygpu.runtime.streams.sources import span_of
 from anygpu.workers.overlap import WORTH_OVERLAPPING
@@ -63,6 +62,7 @@ class ChunkAttempt:
         clock: Callable[[], float],
         ended: Callable[[], None],
     ) -> None:
+        """Starts `run` on a daemon thread. `ended` is called there when it is over, whether it has raised or not."""
         self.key = key
         self.piece = piece
         self.given = given
@@ -134,6 +134,11 @@ class ChunkExecutor:
     """The stage that computes."""
 
     def __init__(self, stream: Stream, planner: Planner, may_open: Callable[[], bool]) -> None:
+        """Makes the computing stage of one stream; its totals are read when the stream is over.
+
+        `_resident` has the arrays that stay on a device from chunk to chunk, by device, its generation and input.
+        `correction` is the measured peak memory by the predicted one, and only ever grows.
+        """
         self._stream = stream
         self._planner = planner
         self._options = stream.options
@@ -393,6 +398,10 @@ class ChunkExecutor:
         )
 
     def _on_host(self, chunks: Sequence[HostArray], piece: Program) -> list[HostArray]:
+        """Calls the user's function with one chunk, and returns its arrays. What shares the chunk's memory is copied.
+
+        Raises `InvalidOption` if shapes or dtypes are others than those that were traced.
+        """
         with Executing():
             value = self._function(*chunks)
         leaves = [np.asarray(each) for each in flatten(value)[0]]
@@ -404,12 +413,14 @@ class ChunkExecutor:
     # -- afterwards
 
     def _learn_memory(self, piece: Program, ran: Ran) -> None:
+        """Corrects predictions of memory by the peak that a device has measured."""
         if ran.peak_bytes is not None:
             self.device_bytes = max(self.device_bytes, ran.peak_bytes)
             predicted = int(memory_needed(piece) * self.correction) + 1
             self.correction = max(self.correction, corrected(self.correction, predicted, ran.peak_bytes))
 
     def _tell(self, ran: Ran) -> None:
+        """Warns of operations that ran on the host: of each once for the whole stream."""
         for operation in ran.host_operations:
             if operation not in self._told:
                 self._told[operation] = None
@@ -417,6 +428,10 @@ class ChunkExecutor:
                     ran_on_host(operation)
 
     def _count(self, ran: Ran, took: float) -> None:
+        """Adds what one chunk took to the totals.
+
+        Transfers that were hidden behind computing are counted as overlapped.
+        """
         phases = ran.phases
         self.seconds_computing += phases.run + phases.compile
         moving = phases.total - phases.run - phases.compile

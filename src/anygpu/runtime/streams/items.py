@@ -15,8 +15,8 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.receipts.notes import publish
-from anygpu.receipts.progress import Progress, showing
 from anygpu.receipts.receipt import Attempt, Phases, Receipt
+from anygpu.runtime.future import Progress, showing
 from anygpu.runtime.streams.pipeline import (
     CHUNK_BYTES,
     IN_FLIGHT,
@@ -51,6 +51,10 @@ class Items:
         *,
         resume: bool,
     ) -> None:
+        """Makes a stream of calls, each placed like any call of an offloaded function.
+
+        Raises `InvalidOption` for `resume`.
+        """
         if resume:
             raise InvalidOption(
                 "resume=True needs a function that is recorded for the whole of its sources, which have to be files."
@@ -116,6 +120,7 @@ class Items:
         return self._go(read, sinks, axis, progress, length)
 
     def _sinks(self, sources: Sequence[StreamSource]) -> list[StreamSink]:
+        """Makes the sinks that the caller named, and checks that they are apart from the sources."""
         sinks = [sink_of(each) for each in (self._given if self._several else (self._given,))]
         # The result of a chunk may be longer or shorter than the chunk, so nothing is done in place.
         check_apart(sinks, sources, [False] * len(sinks))
@@ -163,6 +168,7 @@ class Items:
         return self._streamed(tuple(values) if self._several else values[0])
 
     def _parts(self, value: Any, wanted: int) -> Sequence[Any]:
+        """Returns one array for each sink; raises `InvalidOption` if the function returned another number of them."""
         if not self._several:
             return (value,)
         if not isinstance(value, tuple | list) or len(value) != wanted:
@@ -172,6 +178,7 @@ class Items:
         return value
 
     def _count(self, receipt: Receipt, parts: Sequence[Any], value: Any) -> None:
+        """Adds the receipt of one call to that of its device, and the memory that is in flight to the peak."""
         held = sum(_nbytes(each) for each in flatten((tuple(parts), value))[0])
         self._most = max(self._most, IN_FLIGHT * held + (receipt.peak_bytes or 0))
         # One for each device is enough: phases are added up.
@@ -229,6 +236,7 @@ class Items:
 
 
 def _added(one: Receipt, other: Receipt) -> Receipt:
+    """Returns two receipts of one device as one: times and bytes add up, and memory is that of the larger."""
     known = one.peak_bytes is not None and other.peak_bytes is not None
     return msgspec.structs.replace(
         one,

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from anygpu.base.display import drawn
+from anygpu.base.events import drawn
 from anygpu.base.interrupts import completed
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.receipts.receipt import Receipt
@@ -100,6 +100,7 @@ class Clock:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
+        """Adds the time of the block to that of the reading stage."""
         begin = time.perf_counter()
         try:
             yield
@@ -108,6 +109,7 @@ class Clock:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
+        """Adds the time of the block to that of the writing stage."""
         begin = time.perf_counter()
         try:
             yield
@@ -146,6 +148,7 @@ class StageState:
     """
 
     def __init__(self) -> None:
+        """Starts with all stages going on; `queues` are those that a stage may be waiting at."""
         self.over = False
         self._errors: list[BaseException] = []
         #: Signals that a queue has changed.
@@ -156,6 +159,10 @@ class StageState:
         return self._errors[0] if self._errors else None
 
     def stop(self, error: BaseException | None = None) -> None:
+        """Ends all stages; the first error is kept, and those that follow from it are dropped.
+
+        Any thread may call it.
+        """
         if error is not None and not self.over:
             self._errors.append(error)
         self.over = True
@@ -171,6 +178,10 @@ class Channel(Generic[Element]):
     """A bounded queue from one stage to another."""
 
     def __init__(self, stages: StageState, most: int, first: Iterable[Element] = ()) -> None:
+        """Makes a channel for `most` items, which has the items of `first` already.
+
+        A token in `_room` is a free place.
+        """
         self._stages = stages
         self._items: SimpleQueue[Any] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()
@@ -214,6 +225,10 @@ class Channel(Generic[Element]):
         self._items.put(_END)
 
     def _next(self, queue: SimpleQueue[Any]) -> Any:
+        """Returns the next of a queue, waiting for it.
+
+        It raises `StageStopped` if the stages are over, also while it waits.
+        """
         if self._stages.over:
             raise StageStopped
         found = queue.get()
@@ -296,6 +311,8 @@ def overlap(
 
 
 def _started(stages: StageState, name: str, stage: Callable[[], None]) -> threading.Thread:
+    """Starts a stage on a thread with the caller's context variables; whatever it raises stops the others."""
+
     def run() -> None:
         try:
             stage()

@@ -71,6 +71,7 @@ def _conflict(sink: StreamSink, source: StreamSource, aligned: bool) -> bool:
 
 
 def _same(one: StreamSink, other: StreamSink) -> bool:
+    """Whether two sinks would write to the same memory, file or folder."""
     if isinstance(one, ToArray) and isinstance(other, ToArray):
         return _overlap(one.array, other.array)
     if isinstance(one, ToFile) and isinstance(other, ToFile):
@@ -79,6 +80,7 @@ def _same(one: StreamSink, other: StreamSink) -> bool:
 
 
 def _overlap(one: HostArray, other: HostArray) -> bool:
+    """Whether two arrays share memory; where that is too hard to tell, they count as sharing it."""
     try:
         return bool(np.shares_memory(one, other, max_work=_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
@@ -86,6 +88,7 @@ def _overlap(one: HostArray, other: HostArray) -> bool:
 
 
 def _is_same_array(one: HostArray, other: HostArray) -> bool:
+    """Whether both are the same elements in the same order, so that a chunk is read before it is overwritten."""
     return (one.ctypes.data, one.strides, one.shape, one.dtype) == (
         other.ctypes.data,
         other.strides,
@@ -120,6 +123,7 @@ def _mapped(array: Any) -> Path | None:
 
 
 def _is_same_file(one: Path | None, other: Path | None) -> bool:
+    """Whether both paths lead to one file, through links too; a file that does not exist is compared by its path."""
     if one is None or other is None:
         return False
     try:
@@ -129,6 +133,7 @@ def _is_same_file(one: Path | None, other: Path | None) -> bool:
 
 
 def _named(sink: StreamSink) -> str:
+    """Returns how a sink is called in a message."""
     path = _file_of_sink(sink)
     if path is not None:
         return str(path)
@@ -161,6 +166,7 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digest_of(arrays: Sequence[Any]) -> str:
+    """Returns a hash of dtype, shape and content of the arrays, in order."""
     found = hashlib.blake2b(digest_size=16)
     for each in arrays:
         array = np.ascontiguousarray(each)
@@ -238,6 +244,10 @@ def _differences(before: StreamRecord, now: StreamRecord) -> list[str]:
 
 
 def _differences_of(old: Identity, new: Identity) -> list[str]:
+    """Says how one source differs from when the stream was begun.
+
+    The times are compared last, as they say the least.
+    """
     if (old.path, old.part) != (new.path, new.part):
         return [f"it read {old.path}, and now reads {new.path}"]
     if (old.shape, old.dtype) != (new.shape, new.dtype):

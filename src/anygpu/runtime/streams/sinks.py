@@ -24,7 +24,7 @@ from anygpu.base.interrupts import whole
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.program.primitives import Spec
-from anygpu.runtime.streams.sources import InFile, file_range_of, span_of
+from anygpu.runtime.streams.sources import InFile, created, file_range_of, folder_of, span_of
 from anygpu.store.tensor_files.header import FileRange, safetensors_header
 from anygpu.store.tensor_files.writing import sync_folder
 
@@ -54,6 +54,7 @@ class Collected:
         self._axis: int | None = None
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
+        """Allocates the whole array; raises `InvalidOption` if its shape is not known."""
         if spec is None:
             raise InvalidOption("results whose shape is not known cannot be collected into one array.")
         self._axis = axis
@@ -79,6 +80,7 @@ class Joined:
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None: ...
 
     def write(self, values: Any, start: int, stop: int) -> None:
+        """Keeps the leaves of one chunk; raises `InvalidOption` if they cannot be joined along the axis."""
         leaves, structure = flatten(values)
         if self._structure is None:
             self._structure, self._parts = structure, [[] for _ in leaves]
@@ -136,6 +138,10 @@ class ToArray:
     """Into an array of the caller; a memory map is written through its file, so that none of its pages stay."""
 
     def __init__(self, array: HostArray) -> None:
+        """Keeps the caller's array; raises `InvalidOption` if it is read-only.
+
+        The file of a memory map is found here.
+        """
         if not array.flags.writeable:
             raise InvalidOption("the array for the results of a stream cannot be written to.")
         self.array = self._array = array
@@ -146,6 +152,7 @@ class ToArray:
         self.file_range = self._file_range = file_range_of(array, writing=True)
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
+        """Checks that the results fit, and opens the file of a memory map that can be written in place."""
         self._axis, self._growing = axis, spec is None
         if spec is not None:
             _require_fit("the array for the results", self._array.shape, self._array.dtype, spec)
@@ -153,6 +160,7 @@ class ToArray:
             self._file = self._file_range.path.open("r+b", buffering=0)
 
     def write(self, values: Any, start: int, stop: int) -> None:
+        """Writes one span; of results whose length is not known, each has to fit into what is left of the array."""
         room = self._array.shape[self._axis or 0] if self._array.ndim else 0
         if self._growing and stop > room:
             raise InvalidOption(f"the array for the results has room for {room}, which is too small.")
@@ -166,6 +174,7 @@ class ToArray:
             write_span(self._file, self._file_range, self._axis, values, start, stop)
 
     def finish(self) -> Any:
+        """Returns the array; raises `InvalidOption` if results of unknown length did not fill it."""
         if self._growing and self._array.ndim and self._written < self._array.shape[self._axis or 0]:
             raise InvalidOption(
                 f"the array for the results has room for {self._array.shape[self._axis or 0]}, and there were only "
@@ -183,6 +192,11 @@ class ToFile:
     """Into a .npy or .safetensors file."""
 
     def __init__(self, path: Path, tensor: str | None = None, *, resume: bool = False) -> None:
+        """Names the file and its partial one, and creates neither.
+
+        A stream that may be resumed finds its partial file by name. Any other gets a name of its own, so that two do
+        not meet.
+        """
         self.path = path
         self._tensor = tensor
         self._resume = resume
@@ -199,6 +213,10 @@ class ToFile:
         self._rows = 0
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
+        """Creates the partial file if the shape is known; else with the first span.
+
+        Raises `InvalidOption` if it can be neither.
+        """
         self._axis, self._growing = axis, spec is None
         if self._growing and (self._tensor is not None or axis):
             raise InvalidOption(
@@ -209,6 +227,7 @@ class ToFile:
             self._open(spec.shape, to_numpy_dtype(spec.dtype))
 
     def _open(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Creates or reopens the partial file, locks it, and gives it its full size: a full disk is noticed here."""
         header = self._header(shape, dtype)
         self._file_range = file_range = FileRange(self.partial, len(header), shape, dtype)
         whole = len(header) + file_range.nbytes
@@ -240,6 +259,7 @@ class ToFile:
             source.close()
 
     def _header(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+        """Returns the bytes before the data: of a safetensors file with one tensor, or of a .npy file."""
         if self._tensor is not None:
             return safetensors_header(self._tensor, shape, dtype)
         text = io.BytesIO()
@@ -248,6 +268,7 @@ class ToFile:
         return text.getvalue()
 
     def write(self, values: Any, start: int, stop: int) -> None:
+        """Writes one span at its place. A file whose length is not known yet grows with each."""
         if self._file is None:
             first = np.asarray(values)
             if not first.ndim:
@@ -284,6 +305,7 @@ class ToFile:
         return self.path
 
     def abandon(self) -> None:
+        """Closes the file, and removes the partial one unless it is kept to be resumed. May be called twice."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -296,8 +318,7 @@ class ToZarr:
     """Into a zarr array, or into a new one in a folder."""
 
     def __init__(self, target: Any) -> None:
-        from anygpu.runtime.streams.zarr_arrays import folder_of
-
+        """Names the array or the folder of a new one, which `begin` creates."""
         self._target = target
         self.folder = folder_of(target)
         self._array: Any = None
@@ -306,8 +327,6 @@ class ToZarr:
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
         """Create the zarr array. Raises `InvalidOption` if the shape of the results is not known."""
-        from anygpu.runtime.streams.zarr_arrays import created
-
         if spec is None:
             raise InvalidOption(
                 "results whose length is not known beforehand cannot be written to a zarr array. Collect them, write a "
@@ -327,6 +346,10 @@ class ToZarr:
 
     @whole
     def finish(self) -> Any:
+        """Returns the array.
+
+        A new one gets its name only now, in place of an older one, which is removed afterwards.
+        """
         if self._partial is None:
             return self._array
         path: Path = self._target
@@ -366,6 +389,10 @@ def sink_of(given: Any, *, resume: bool = False) -> StreamSink:
 
 
 def _of_path(text: str, *, resume: bool) -> StreamSink:
+    """Returns the sink of a path by its suffix.
+
+    It raises FileNotFoundError without its folder, `InvalidOption` for others.
+    """
     file, colon, name = text.rpartition(_SAFETENSORS + ":")
     path = Path(file + _SAFETENSORS if colon and name else text)
     if not path.parent.is_dir():
@@ -393,6 +420,7 @@ def write_span(file: io.FileIO, file_range: FileRange, axis: int | None, values:
 
 
 def _write_all(file: io.FileIO, taken: memoryview, offset: int) -> None:
+    """Writes all bytes at an offset, however few the system takes at a time."""
     done = 0
     while done < len(taken):
         if hasattr(os, "pwrite"):

@@ -2,12 +2,15 @@
 
 Files are read with positioned reads into memory that the stream owns, never through a memory map: the pages of a map
 would count as this process's memory, and the system decides when they go.
+
+The last part opens and creates zarr arrays, for sources and sinks: no other module imports zarr.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import math
 import mmap
 import os
@@ -20,7 +23,8 @@ import numpy as np
 
 from anygpu.array.core.structure import require_plain
 from anygpu.base.typing import HostArray
-from anygpu.errors import InvalidOption
+from anygpu.errors import InvalidOption, MissingExtra
+from anygpu.program.primitives import Spec
 from anygpu.store.tensor_files.header import FileRange, in_npy, in_safetensors
 
 
@@ -91,6 +95,7 @@ class InFile:
     grain = None
 
     def __init__(self, file_range: FileRange, part: str = "") -> None:
+        """Opens the file, which is closed by `close`, and advises the system that it is read in order."""
         self.file_range = self._file_range = file_range
         self._part = part
         self.shape = file_range.shape
@@ -141,6 +146,7 @@ class InFile:
             wanted[number : number + len(part)] = part[:, first : first + wanted.shape[1]]
 
     def _fill(self, wanted: memoryview, offset: int) -> None:
+        """Reads bytes from an offset until `wanted` is full; raises `InvalidOption` if the file ends before."""
         done = 0
         while done < len(wanted):
             if hasattr(os, "preadv"):
@@ -153,6 +159,7 @@ class InFile:
             done += count
 
     def identity(self) -> Identity | None:
+        """Returns path, size, times and a hash of both ends of the file, by which a change is noticed."""
         stat = os.fstat(self._file.fileno())
         file_range = self._file_range
         return Identity(
@@ -166,6 +173,7 @@ class InFile:
         )
 
     def _ends(self, size: int) -> str:
+        """Returns a hash of the first and the last bytes of the file: the whole would take as long as the stream."""
         found = hashlib.blake2b(digest_size=16)
         for offset in (0, max(0, size - _ENDS)):
             data = bytearray(min(_ENDS, size))
@@ -184,12 +192,17 @@ class InMemory:
     grain = None
 
     def __init__(self, array: HostArray) -> None:
+        """Keeps the caller's array.
+
+        One of foreign byte order is copied piece by piece, so it counts as not in memory.
+        """
         self.array = self._array = array
         self.shape: tuple[int, ...] = array.shape
         self.dtype = array.dtype.newbyteorder("=")
         self.in_memory = array.dtype.isnative
 
     def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
+        """Returns a view of the span, or a copy in the machine's byte order."""
         part: HostArray = self._array[span_of(axis, start, stop)]
         if self.in_memory:
             # Not as what it may be a subclass of: a piece of a memory map is an array like any other.
@@ -222,8 +235,6 @@ def source_of(given: Any) -> StreamSource | None:
                 return InFile(file_range)
             return InMemory(np.asarray(given))
     if _is_zarr(given):
-        from anygpu.runtime.streams.zarr_arrays import InZarr
-
         return InZarr(given)
     if hasattr(given, "shape") and hasattr(given, "dtype"):
         # Another library's array, or anygpu's own: one array, and not an iterable of its rows.
@@ -243,13 +254,12 @@ def is_one_tensor(given: tuple[Any, ...]) -> bool:
 
 
 def _of_path(text: str) -> StreamSource:
+    """Returns the source of a path. A folder is a zarr array, and `file.safetensors:name` names a tensor."""
     file, colon, name = text.rpartition(_SAFETENSORS + ":")
     if colon and name:
         return InFile(in_safetensors(_existing(file + _SAFETENSORS), name), name)
     path = _existing(text)
     if path.is_dir():
-        from anygpu.runtime.streams.zarr_arrays import InZarr, opened
-
         return InZarr(opened(path))
     if path.suffix == _SAFETENSORS:
         raise InvalidOption(f'{path} may have several tensors: name one, as "{path}:name".')
@@ -257,6 +267,7 @@ def _of_path(text: str) -> StreamSource:
 
 
 def _existing(text: str) -> Path:
+    """Returns the path; raises `FileNotFoundError` with a sentence if nothing is there."""
     path = Path(text)
     if not path.exists():
         raise FileNotFoundError(2, "there is no such file for a stream to read", text)
@@ -296,3 +307,87 @@ def _is_that_file(array: HostArray, found: FileRange) -> bool:
     except OSError:
         return False
     return True
+
+
+# -- zarr
+
+
+def _zarr() -> Any:
+    """Imports zarr; raises `MissingExtra` where it is not installed."""
+    try:
+        return importlib.import_module("zarr")
+    except ImportError as error:
+        raise MissingExtra("zarr", "zarr") from error
+
+
+def opened(path: Path) -> Any:
+    """Opens a zarr array for reading; raises `InvalidOption` for a folder that is none."""
+    zarr = _zarr()
+    try:
+        return zarr.open_array(str(path), mode="r")
+    except (ValueError, FileNotFoundError, TypeError) as error:
+        raise InvalidOption(f"{path} is a folder, but not a zarr array: {error}") from error
+
+
+def created(path: Path, spec: Spec, dtype: np.dtype[Any], axis: int | None, length: int) -> Any:
+    """A new array in a folder, chunked along the axis as it will be written; an old one is replaced."""
+    shape = list(spec.shape)
+    chunks = [max(1, each) for each in shape]
+    if axis is not None:
+        chunks[axis] = max(1, min(chunks[axis], length))
+    return _zarr().create_array(store=str(path), shape=spec.shape, chunks=tuple(chunks), dtype=dtype, overwrite=True)
+
+
+def folder_of(target: Any) -> str:
+    """The location of an array, or of the folder for a new one, as a string."""
+    location = str(target if isinstance(target, Path) else target.store_path)
+    return location if "://" in location and not location.startswith("file://") else str(_folder(location).resolve())
+
+
+def _folder(location: str) -> Path:
+    return Path(location.removeprefix("file://"))
+
+
+class InZarr:
+    """In the chunks of a zarr array."""
+
+    in_memory = False
+
+    def __init__(self, array: Any) -> None:
+        """Keeps the array, which the caller or `opened` has opened; raises `InvalidOption` for a group of arrays."""
+        if not hasattr(array, "shape") or not hasattr(array, "chunks"):
+            raise InvalidOption(f"{array!r} is not a zarr array, but a group of them: pass one of its arrays.")
+        self._array = array
+        self.folder = folder_of(array)
+        self.shape: tuple[int, ...] = tuple(array.shape)
+        self.dtype = np.dtype(array.dtype).newbyteorder("=")
+        self.grain: tuple[int, ...] | None = tuple(array.chunks)
+
+    def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
+        """Reads a span, which zarr decompresses chunk by chunk; it is copied into `into` if that is given."""
+        values: HostArray = np.asarray(self._array[span_of(axis, start, stop)])
+        if into is None:
+            return values.astype(self.dtype, copy=False)
+        np.copyto(into, values)
+        return into
+
+    def identity(self) -> Identity | None:
+        """Size and times of the array's files, by which a change is noticed; `None` if it is not in a folder."""
+        folder = Path(str(self._array.store_path).removeprefix("file://"))
+        described = [each for each in (folder / "zarr.json", folder / ".zarray") if each.is_file()]
+        if not described:
+            return None
+        # Chunks are files of their own.
+        stats = [each.stat() for each in folder.rglob("*") if each.is_file()]
+        return Identity(
+            path=str(folder.resolve()),
+            part="zarr",
+            shape=self.shape,
+            dtype=np.dtype(self._array.dtype).str,
+            size=sum(each.st_size for each in stats),
+            changed=max(each.st_mtime_ns for each in stats),
+            ends=hashlib.blake2b(described[0].read_bytes(), digest_size=16).hexdigest(),
+        )
+
+    def close(self) -> None:
+        """Nothing to do: zarr keeps no file open."""

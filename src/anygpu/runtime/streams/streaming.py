@@ -27,8 +27,8 @@ from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.place_call import receipt_of
 from anygpu.placement.planner import Planner, default
 from anygpu.receipts.notes import publish
-from anygpu.receipts.progress import Progress, showing
 from anygpu.receipts.receipt import Phases
+from anygpu.runtime.future import Progress, showing
 from anygpu.runtime.streams.devices import Stream, recorded, stand_in
 from anygpu.runtime.streams.executor import ChunkExecutor, FinishedSpan
 from anygpu.runtime.streams.items import Items
@@ -138,6 +138,11 @@ class _Run:
     """A stream of a traced function."""
 
     def __init__(self, work: Stream, sources: list[StreamSource], axis: int, budget: int, planner: Planner) -> None:
+        """Plans a stream within `budget` bytes: the length of its chunks, and how many of them are in flight.
+
+        The longest chunk that fits is taken first. What is left is used for more chunks between the stages, or for one
+        that is on its way to the device while another is computed there.
+        """
         self._work = work
         self._sources = sources
         self._axis = axis
@@ -329,6 +334,7 @@ class _Run:
         return np.empty(bytes_of_a_step(source, self._axis) * self._length, np.uint8)
 
     def _room(self, source: StreamSource, buffer: HostArray, length: int) -> HostArray | None:
+        """Returns the part of a buffer that a chunk of this length fills, as a view of the source's dtype and shape."""
         if source.in_memory:
             return None
         shape = shortened(source.shape, self._axis, length)
@@ -338,6 +344,7 @@ class _Run:
     # -- ends
 
     def _sinks(self, sink: Any, *, resume: bool) -> list[StreamSink]:
+        """Makes one sink for each returned array, and checks that none overwrites what has yet to be read."""
         work = self._work
         wanted = len(self._returned)
         given = [None] * wanted if sink is None else list(sink) if isinstance(sink, tuple | list) else [sink]
@@ -383,6 +390,10 @@ class _Run:
         )
 
     def _value(self, sink: Any, values: list[Any]) -> Any:
+        """Returns the caller's value.
+
+        Without sinks it is the function's own nest of arrays, else what each sink returns.
+        """
         if sink is None:
             # The first of equal results: the others are copies, as the function would return them.
             first = {array.number: value for array, value in reversed(list(zip(self._returned, values, strict=True)))}
@@ -446,6 +457,7 @@ def _along(sources: Sequence[StreamSource], axis: int) -> tuple[int, int]:
 
 
 def _budget(memory: int | str | None) -> int:
+    """Returns the memory of a stream in bytes, from a number, a text such as "1GB", or the free memory of the host."""
     if memory is None:
         return min(_MEMORY, int(host.memory_free() * _OF_FREE))
     found = bytes_from(memory) if isinstance(memory, str) else memory
@@ -455,6 +467,7 @@ def _budget(memory: int | str | None) -> int:
 
 
 def _function_and_options(function: Callable[..., Any], given: CallOptions) -> tuple[Callable[..., Any], Options]:
+    """Returns the plain function and its options; those of an offloaded function hold unless others are given."""
     if isinstance(function, Offloaded):
         if all(value is None for value in given.values()):
             return function.function, function.options

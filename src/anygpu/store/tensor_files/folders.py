@@ -41,6 +41,8 @@ _MAP = msgspec.json.Decoder(dict[str, str])
 
 
 class FolderIndex(NamedTuple):
+    """The index of a folder: the file of each tensor, and the metadata."""
+
     #: By tensor, the name of its file, which was checked to be in the folder.
     files: dict[str, str]
     #: Files of the previous save, which may still exist.
@@ -65,6 +67,7 @@ class TensorFolder:
     """The tensors of all files of a folder. Created by `open_folder`."""
 
     def __init__(self, folder: Path, *, outside_links: bool = False) -> None:
+        """Opens all files of the folder; their headers are read when the first tensor of each is asked for."""
         self.path = folder
         self._outside_links = outside_links
         self._lock = threading.Lock()
@@ -169,6 +172,10 @@ class TensorFolder:
         return f"<TensorFolder {str(self.path)!r}: {len(self)} tensors in {len(self._files)} files{state}>"
 
     def _opened(self, where: str) -> TensorFile:
+        """Returns a file with its header read and checked.
+
+        An error is remembered, and raised for each of its tensors.
+        """
         if self._closed:
             raise InvalidOption(f"{self.path} was closed. Open it again, or read what you need before.")
         if where in self._broken:
@@ -284,6 +291,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def _small_file(path: Path) -> bytes:
+    """Reads an index; raises `InvalidTensorFile` if it is too long to be one."""
     with opened(path) as file:
         if os.fstat(file.fileno()).st_size > LONGEST_HEADER:
             raise InvalidTensorFile(

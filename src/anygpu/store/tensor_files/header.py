@@ -78,6 +78,8 @@ _NUMPY = {kind: np.dtype(dtype).newbyteorder("<") for kind, dtype in KINDS.items
 
 
 class Header(NamedTuple):
+    """The tensors of a file by name, its metadata, and where the data begins."""
+
     entries: dict[str, TensorEntry]
     metadata: dict[str, str]
     #: The offset of the data in the file.
@@ -154,6 +156,7 @@ def shown(name: str) -> str:
 
 
 def _metadata(path: str, raw: msgspec.Raw) -> dict[str, str]:
+    """Decodes the metadata; raises `InvalidTensorFile` if it is no table of strings."""
     try:
         return _METADATA.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -198,6 +201,7 @@ def _without_gaps(path: str, entries: Mapping[str, TensorEntry]) -> int:
 
 
 def _read(path: str, file: io.FileIO, length: int) -> bytes:
+    """Reads exactly so many bytes; raises `InvalidTensorFile` if the file ends before."""
     found = b""
     while len(found) < length:
         more = file.read(length - len(found))
@@ -208,6 +212,7 @@ def _read(path: str, file: io.FileIO, length: int) -> bytes:
 
 
 def _no_header(first: bytes, size: int) -> str:
+    """Returns why the first bytes are no header: a pickle, a zip file, too short, or a length that cannot be."""
     if first[:4] == b"PK\x03\x04" or (first[:1] == b"\x80" and first[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
         return (
             "despite its name it is not a safetensors file, but a zip file or a pickle, as torch.save writes them. "
@@ -274,6 +279,7 @@ def stretch_in(header: Header, path: Path, name: str) -> FileRange:
 
 
 def entry_in(header: Header, path: Path, name: str) -> TensorEntry:
+    """Returns the entry of a tensor; raises `InvalidOption` with the names that there are."""
     entry = header.entries.get(name)
     if entry is None:
         listed = ", ".join(each[:40] for each in sorted(header.entries)[:10]) or "none"
@@ -290,6 +296,7 @@ def safetensors_header(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def _inside(found: FileRange) -> FileRange:
+    """Returns the range if the file is long enough for it; raises `InvalidOption`."""
     size = found.path.stat().st_size
     if found.offset + found.nbytes > size:
         raise InvalidOption(

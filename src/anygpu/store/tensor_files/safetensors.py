@@ -72,6 +72,7 @@ _WHY_NO_PICKLES = "a pickle runs whatever it says when it is read, so anygpu rea
 
 
 def _converting(name: str) -> str:
+    """Returns the sentence on how to turn a pickle into a safetensors file."""
     return (
         "If you trust where it comes from, turn it into safetensors once: "
         f'safetensors.torch.save_file(torch.load({name!r}, weights_only=True), "model.safetensors").'
@@ -92,6 +93,7 @@ def open_file(path: str | os.PathLike[str]) -> TensorFile:
 
 
 def opened(path: Path) -> io.FileIO:
+    """Opens an ordinary file. Anything else is refused before it is opened, as a pipe would wait for its writer."""
     kind = path.stat().st_mode  # before it is opened: opening a pipe would wait for a writer
     if stat.S_ISDIR(kind):
         raise InvalidOption(f"{path} is a folder. Open it with open_folder.")
@@ -236,6 +238,7 @@ class TensorFile:
         return np.ndarray(entry.shape, dtype, self._open_pages(), self._header.begin + entry.data_offsets[0])
 
     def _widened(self, entry: TensorEntry) -> HostArray:
+        """Returns bfloat16 as float32, which is exact; the copy is counted in `copied_bytes`."""
         bits = self._view(entry, np.dtype("<u2"))
         wide = np.empty(entry.shape, np.uint32)
         np.left_shift(bits, 16, out=wide, dtype=np.uint32)
@@ -255,6 +258,7 @@ class TensorFile:
             self._sound.add(name)
 
     def _unknown(self, name: str, entry: TensorEntry) -> InvalidOption:
+        """Returns the error for a type that NumPy does not have."""
         return InvalidOption(
             f"the tensor {shown(name)} of {self.path} is of {entry.dtype}, which neither NumPy nor anygpu has. Save it "
             "as float32 or float16 with the library that made it"
@@ -263,6 +267,7 @@ class TensorFile:
 
 
 def _mapped(path: Path, file: io.FileIO) -> mmap.mmap:
+    """Maps the file for reading, without keeping a descriptor where Python can."""
     options: dict[str, Any] = {"access": mmap.ACCESS_READ}
     if sys.version_info >= (3, 13):
         options["trackfd"] = False  # a model of hundreds of files would use up the descriptors of the process

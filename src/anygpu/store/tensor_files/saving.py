@@ -68,6 +68,8 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Tensor(NamedTuple):
+    """One tensor to save: its name, the value as it was given, and its type and shape in the file."""
+
     name: str
     #: An array, or an object that is converted to one when it is written.
     given: Any
@@ -109,6 +111,7 @@ def save(
 
 
 def _save_file(target: Path, tensors: list[_Tensor], metadata: Mapping[str, str], hashes: bool) -> Saved:
+    """Saves one file: written under another name, and renamed when it is complete."""
     clear_unfinished(target.parent)
     new = Unfinished(target.parent, like=_existing(target))
     try:
@@ -252,6 +255,7 @@ def _clear(folder: Path) -> None:
 
 
 def _planned(tensors: Mapping[str, Any], owners: Mapping[str, str]) -> list[_Tensor]:
+    """Checks everything before anything is written; raises `InvalidOption`."""
     if not isinstance(tensors, Mapping):
         raise InvalidOption(f"save takes arrays by name, as a dict; got {type(tensors).__name__}.")
     planned = [_tensor(name, given, owners) for name, given in tensors.items()]
@@ -286,6 +290,7 @@ def _tensor(name: Any, given: Any, owners: Mapping[str, str]) -> _Tensor:
 
 
 def _fetched(tensor: _Tensor) -> HostArray:
+    """Reads the values of a tensor when its turn comes; raises `InvalidOption` if they are others than declared."""
     values = np.asarray(tensor.given)
     if values.shape != tensor.shape or kind_of(values.dtype, f"the tensor {shown(tensor.name)}") != tensor.kind:
         raise InvalidOption(
@@ -296,6 +301,7 @@ def _fetched(tensor: _Tensor) -> HostArray:
 
 
 def _checked_metadata(metadata: Mapping[Any, Any]) -> dict[str, str]:
+    """Returns the metadata; raises `InvalidOption` for what is no text, or uses a key of ours."""
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidOption(f"metadata is strings by strings; got {key!r:.80}: {value!r:.80}.")
@@ -323,6 +329,10 @@ def _require_file_name(target: Path) -> None:
 
 
 def _existing(target: Path) -> os.stat_result | None:
+    """Returns the facts of the file that is replaced; `None` if there is none.
+
+    Raises `InvalidOption` for another kind.
+    """
     try:
         found = target.stat()
     except FileNotFoundError:

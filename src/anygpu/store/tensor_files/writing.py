@@ -81,6 +81,7 @@ def new_file(path: Path, like: os.stat_result | None) -> io.FileIO:
 
 
 def _new_file(path: Path, like: os.stat_result | None) -> io.FileIO:
+    """Creates the file, which must not exist, with owner and permissions of `like` as far as the system lets it."""
     mode = 0o666 if like is None else 0o600
     file = open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
     if like is not None and sys.platform != "win32":
@@ -123,6 +124,7 @@ def write_all(file: io.FileIO, piece: memoryview) -> None:
 
 
 def sync_file(file: io.FileIO) -> None:
+    """Flushes the file to the disk itself."""
     if sys.platform == "darwin":
         # There fsync gives the bytes to the disk, which may keep them to itself for a while.
         with contextlib.suppress(OSError):
@@ -153,6 +155,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _removed_as_dead(path: Path) -> bool:
+    """Removes the file of a process that is gone; returns `False` if it is locked, so that its process lives."""
     try:
         with contextlib.ExitStack() as stack:
             if sys.platform != "win32":

@@ -14,8 +14,7 @@ from anygpu.engines.numpy import lowering
 from anygpu.errors import CannotCompile, DeviceLost
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
-from anygpu.receipts.fallback_warnings import ran_on_host
-from anygpu.receipts.receipt import HostOperation
+from anygpu.receipts.receipt import HostOperation, ran_on_host
 from anygpu.workers.executor import line_of
 from anygpu.workers.thread import LocalHandle, ThreadWorker
 from anygpu.workers.worker import Argument, Handle, Worker
@@ -101,6 +100,7 @@ class DeviceHandle:
     """One device that holds arrays and runs programs."""
 
     def __init__(self, facts: Device, find_worker: Callable[[], Worker]) -> None:
+        """Opens nothing: `find_worker` opens the device when it is first used, and again when its worker has died."""
         self.facts = facts
         self.device = facts.id
         self._find_worker = find_worker
@@ -119,12 +119,17 @@ class DeviceHandle:
         return (worker if worker is not None and worker.alive else self.worker).upload(values)
 
     def download(self, buffer: Any) -> HostArray:
+        """Copies a buffer to the host; raises `DeviceLost` if the worker that had it has died."""
         worker = self._worker
         if type(buffer) is LocalHandle and buffer.worker is worker and worker.alive:
             return worker.download(buffer)
         return self._worker_of(buffer).download(buffer)
 
     def run(self, program: Program, buffers: Sequence[Any]) -> list[Any]:
+        """Runs a program on buffers, and leaves the results on the device.
+
+        On a worker of this process a program that ran before is only launched, without waiting for it.
+        """
         if type(self._worker) is ThreadWorker:
             launched = self._worker.launch(program, buffers)
             if launched is not None:

@@ -57,6 +57,10 @@ class HostCopy:
     __slots__ = ("__weakref__", "_number", "_returned", "nbytes", "needed_by", "values", "why")
 
     def __init__(self, values: HostArray, number: int, returned: deque[int]) -> None:
+        """Keeps values that are never written to.
+
+        `number` is put into `returned` when the copy is gone, by its finalizer.
+        """
         self.values: HostArray | None = values
         self.nbytes = values.nbytes
         #: The reason, once the values were dropped.
@@ -83,6 +87,10 @@ class HostCopyCache:
     """All host copies of a process. Beyond the budget the oldest are dropped, except those that an array depends on."""
 
     def __init__(self, budget: int | None = None) -> None:
+        """Starts without copies; without a budget it is that of the environment, or a share of the host's memory.
+
+        Copies are held by the arrays that they belong to, and only counted here.
+        """
         self._budget = budget
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -132,6 +140,11 @@ class HostCopyCache:
             return True
 
     def _made(self, values: HostArray, *, owned: bool = False, forced: bool = False) -> HostCopy | None:
+        """Makes a copy within the budget, for which older ones may be dropped; `None` if it cannot be made.
+
+        With `forced` the budget may be exceeded, and `owned` values are taken as they are. The copy is made without the
+        lock.
+        """
         nbytes = values.nbytes
         with self._lock:
             self._settle()
@@ -154,6 +167,7 @@ class HostCopyCache:
         return copy
 
     def _drop_oldest(self, nbytes: int) -> None:
+        """Drops the oldest copies that no array depends on, until so many bytes are free. The lock is held."""
         for number, reference in list(self._copies.items()):
             if nbytes <= 0:
                 return
@@ -224,6 +238,7 @@ class Lineage(msgspec.Struct, eq=False, weakref=True):
         return copy
 
     def remember(self, copy: HostCopy | str) -> None:
+        """Sets the copy, or the reason why there is none."""
         if isinstance(copy, HostCopy):
             self._copy = copy
             if self.producer is None:
@@ -246,12 +261,14 @@ class Lineage(msgspec.Struct, eq=False, weakref=True):
         self.held = self._copy.nbytes if self._copy is not None else 0
 
     def describe(self) -> str:
+        """Returns how messages call the array: its name in a store, or the user's line that made it."""
         if self.name:
             return f"{self.name} ({self.spec})"
         line = self._users_line()
         return f"{self.spec} of {line[0]}:{line[1]}" if line is not None else str(self.spec)
 
     def _users_line(self) -> Line | None:
+        """Returns the user's line that made the array: of its node in the producer's program, or of its upload."""
         if self.producer is None:
             return self.line
         program = self.producer.program
@@ -462,6 +479,7 @@ class Restoration:
         return values is not None
 
     def _compute(self, wanted: Lineage, producer: Producer, uses: dict[int, int]) -> None:
+        """Runs a producer again on the worker. Inputs that nothing else needs are released at once."""
         given = [self._held[id(source)] for source in producer.inputs]
         ran = self._worker.run(producer.program, given, keep=True, wait=False)
         for source in producer.inputs:
@@ -486,6 +504,7 @@ class HostRestoration:
     """The restoration of arrays whose device cannot be opened any more: NumPy computes what has no copy."""
 
     def __init__(self, device: str, wanted: Sequence[TrackedBuffer]) -> None:
+        """Restores the wanted arrays on the host; `programs` collects what NumPy has computed for it."""
         self._device = device
         self._wanted = wanted
         #: By the id of its lineage.
@@ -513,6 +532,7 @@ class HostRestoration:
         return id(lineage) in self._values
 
     def _compute(self, wanted: Lineage, producer: Producer, uses: dict[int, int]) -> None:
+        """Runs a producer again by NumPy; raises `DeviceLost` for bfloat16, which NumPy does not have."""
         if any(spec.dtype == "bfloat16" for spec in producer.program.specs):
             detail = f"{wanted.describe()} cannot be restored: NumPy has no bfloat16"
             raise DeviceLost(self._device, detail=detail)

@@ -26,8 +26,7 @@ from anygpu.errors import (
 )
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
-from anygpu.receipts.fallback_warnings import ran_on_host
-from anygpu.receipts.receipt import HostOperation
+from anygpu.receipts.receipt import HostOperation, ran_on_host
 from anygpu.workers.device_arrays.handle import DeviceHandle, is_shared, run_and_keep
 from anygpu.workers.device_arrays.lineage import (
     DEPTH,
@@ -80,6 +79,10 @@ class RecoverableDevice(DeviceHandle):
     """
 
     def __init__(self, facts: Device, find_worker: Callable[[], Worker], copies: HostCopyCache) -> None:
+        """Makes the device with no array. `copies` is the cache of host copies that all devices of the process share.
+
+        Arrays are held weakly, by the moment of their last use, which is the order of eviction.
+        """
         super().__init__(facts, find_worker)
         self._copies = copies
         #: Every array, by a number of its own; dead ones are removed now and then. Needs no lock: adding one, removing
@@ -103,6 +106,7 @@ class RecoverableDevice(DeviceHandle):
     # -- the device as arrays use it
 
     def upload(self, values: HostArray) -> TrackedBuffer:
+        """Copies values to the device, with a host copy within the budget from which they are restored after a loss."""
         handle, lent = self._with_retries((), lambda worker, _: _uploaded(worker, values))
         lineage = Lineage(handle.spec, line=users_line())
         lineage.remember(self._copies.keep(values) if lent is None else self._copies.keep(lent, owned=True))
@@ -123,6 +127,11 @@ class RecoverableDevice(DeviceHandle):
         return self.upload(np.from_dlpack(array))
 
     def download(self, buffer: TrackedBuffer) -> HostArray:
+        """Returns the values of an array: of its copy if it is on no device, else from the device, restored if need be.
+
+        Where the device cannot be opened any more, NumPy computes them. Values without a copy, or with a long history,
+        are kept as one.
+        """
         lineage = buffer.lineage
         worker = self._worker
         if buffer.handle is None or worker is None or not worker.alive:
@@ -142,6 +151,10 @@ class RecoverableDevice(DeviceHandle):
         return self._with_retries((buffer,), lambda worker, handles: worker.native(handles[0]))
 
     def run(self, program: Program, buffers: Sequence[TrackedBuffer | HostArray]) -> list[TrackedBuffer]:
+        """Runs a program on buffers, which are restored first if need be, and returns the results with their lineage.
+
+        Where the device cannot be opened any more, NumPy runs it.
+        """
         try:
             results = self._with_retries(buffers, lambda worker, handles: run_and_keep(worker, program, handles))
         except DeviceUnavailable as gone:
@@ -175,6 +188,10 @@ class RecoverableDevice(DeviceHandle):
         given: Sequence[TrackedBuffer | Argument],
         results: Sequence[Handle],
     ) -> list[TrackedBuffer]:
+        """Makes the results' buffers. A history that became too long or too large is cut at the program's inputs.
+
+        Equal programs are kept once, unless they come from other lines of the user.
+        """
         known = self._programs.get(program.key)
         if known is None:
             if len(self._programs) >= _PROGRAMS:
@@ -206,6 +223,7 @@ class RecoverableDevice(DeviceHandle):
         return self._track_results(program, sources, given, results)
 
     def _tracked(self, handles: Sequence[Handle], lineages: Sequence[Lineage]) -> list[TrackedBuffer]:
+        """Registers handles with their lineages as arrays of this device."""
         found: list[TrackedBuffer] = []
         for handle, lineage in zip(handles, lineages, strict=True):
             now = next(_ticks)
@@ -217,6 +235,7 @@ class RecoverableDevice(DeviceHandle):
         return found
 
     def _prune(self) -> None:
+        """Forgets arrays that are gone, when so many have come that half of the table may be."""
         for number, each in list(self._arrays.items()):
             if each() is None:
                 self._arrays.pop(number, None)
@@ -256,6 +275,7 @@ class RecoverableDevice(DeviceHandle):
         return self._tracked(results, lineages)
 
     def _downloaded(self, handle: Handle) -> HostArray | None:
+        """Reads a handle of the present worker; `None` if that is another one by now, or cannot."""
         worker = self._worker
         if worker is None or worker.generation != handle.generation:
             return None
@@ -366,6 +386,7 @@ class RecoverableDevice(DeviceHandle):
         return handles
 
     def _restored(self, worker: Worker, buffers: Sequence[Any]) -> list[Any] | None:
+        """Restores what is not on the worker, under the lock of moves; `None` if the worker has died meanwhile."""
         wanted = [each for each in buffers if type(each) is TrackedBuffer]
         with self._moving:
             if not worker.alive:
@@ -413,6 +434,7 @@ class RecoverableDevice(DeviceHandle):
         return found
 
     def _tell(self, program: Program, nbytes: int) -> None:
+        """Reports that a program ran on the host because the device is gone."""
         last = len(program.nodes) - 1
         ran_on_host(
             HostOperation(

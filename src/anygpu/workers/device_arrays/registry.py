@@ -79,6 +79,11 @@ class DeviceRegistry:
     """The known devices, their handles and their open workers."""
 
     def __init__(self) -> None:
+        """Starts without any device: engines are listed or probed when a name is first looked up.
+
+        Handles and workers are by device and isolation. Each device has a lock around its opening, beside the
+        registry's own.
+        """
         self._locks()
         self._by_name: dict[tuple[str, Isolation | None], DeviceHandle] = {}
         self._handles: dict[tuple[str, Isolation], DeviceHandle] = {}
@@ -140,6 +145,11 @@ class DeviceRegistry:
         raise DeviceUnavailable(f'on="{", ".join(names)}"', list(dict.fromkeys(refusals)))
 
     def _find(self, wanted: str, isolation: Isolation | None) -> DeviceHandle:
+        """Returns the handle of the best device that a name means; raises `MissingExtra` or `DeviceUnavailable`.
+
+        Engines that are isolated are probed in children, the others are loaded and listed here. No engine is touched
+        whose devices the name cannot mean.
+        """
         if names_a_fleet(wanted):
             return self._find_in_fleets(wanted)
         if wanted.lower() == CPU and why_cpu_is_numpy() is not None:
@@ -161,6 +171,7 @@ class DeviceRegistry:
         return self._handle_for(best, isolation)
 
     def _find_in_fleets(self, wanted: str) -> DeviceHandle:
+        """Returns the handle of a device of another machine, from the first fleet that has it."""
         refusals: list[str] = []
         for fleet in list(self._fleets):
             try:
@@ -180,6 +191,7 @@ class DeviceRegistry:
             self._fleets.remove(fleet)
 
     def _handle_for(self, device: Device, isolation: Isolation | None) -> DeviceHandle:
+        """Returns the handle of a device, which is made once; arrays of a worker in a process survive it."""
         where = self.isolation(device.id, isolation)
         with self._lock:
             key = (device.id, where)
@@ -274,6 +286,11 @@ class DeviceRegistry:
         return tuple(dict.fromkeys(getattr(worker, "process_id", os.getpid()) for worker in workers))
 
     def _open(self, device: Device, where: Isolation) -> Worker:
+        """Returns the live worker of a device, and opens one if there is none. Other devices can be opened meanwhile.
+
+        Arrays of a dead worker are accounted for before it is replaced. A child that has verified the device becomes
+        the worker, unless it has a low priority, which it could not shed.
+        """
         key = (device.id, where)
         with self._lock:
             opening = self._opening[key]
@@ -448,6 +465,10 @@ class DeviceRegistry:
         return [item for entry in entries for item in self._probed[entry.name]]
 
     def _probe_new(self, entries: Sequence[EngineEntry], *, low_priority: bool) -> None:
+        """Probes engines in children, and keeps those children for a while that could become workers.
+
+        With `low_priority` the children of engines without a device for automatic use are ended at once.
+        """
         from anygpu.workers.discovery import discover
 
         # Explorers are children whatever the engine; torch and jax take seconds to load.
@@ -488,6 +509,7 @@ class DeviceRegistry:
                 child.close()
 
     def _list(self, entry: EngineEntry) -> list[Device | Unavailable]:
+        """Loads an engine into this process and lists its devices, once."""
         with self._lock:
             if entry.name not in self._listed:
                 engine = load(entry)

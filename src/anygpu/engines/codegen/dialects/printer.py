@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.engines.codegen.functions import library
 from anygpu.engines.codegen.index import Clamped, Index, Quotient, Remainder
 from anygpu.engines.codegen.kernel import Binding, Kernel

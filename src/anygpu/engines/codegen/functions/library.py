@@ -9,7 +9,7 @@ from functools import cache
 import msgspec
 import numpy as np
 
-from anygpu.base.float_errors import float_errors_ignored
+from anygpu.base.interrupts import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.functions.source import defined, definition
 from anygpu.engines.codegen.kernel import Binding, Kernel, Output, Schedule, Slot

@@ -1,4 +1,8 @@
-"""Messages between a worker and its child: tasks one way, outcomes the other, as MessagePack."""
+"""Messages between a process and its children, as records of plain values.
+
+A child is asked one thing when it is started, as JSON on its command line, and a probe answers in lines of JSON. A
+spare and a worker talk over a link, in MessagePack: of a worker, tasks go one way and outcomes the other.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,141 @@ from anygpu import errors
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.errors import AnyGPUError, DeviceError, text_of
-from anygpu.hardware.device import Device
+from anygpu.hardware.device import Card, Device, Unavailable
 from anygpu.program.dtypes import DType
 from anygpu.receipts.receipt import DriverWork, HostOperation, NetworkUse
+
+# -- what a child is asked when it is started, and what a probing child answers: one JSON record a line
+
+
+ProbeItem = Device | Unavailable | Card
+
+
+class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
+    """List and verify; it travels as the child's only argument."""
+
+    #: The engine to probe; `None` asks for the cards that the vendors' own tools know.
+    engine: EngineEntry | None
+    deep: bool = False
+    #: Devices that an earlier child already dealt with, or died of.
+    skip: tuple[str, ...] = ()
+    #: The child ends itself after this many seconds, whatever happens to its parent.
+    seconds: float = 60.0
+    #: Where a child that has finished waits to become the worker of a device; without it, the child ends.
+    serve_at: str | None = None
+    #: Whether it has a low priority, for good.
+    low_priority: bool = False
+
+
+class ServeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="serve"):
+    """Be the worker of a device: which one is the first task."""
+
+    serve_at: str = ""
+    #: Whether it has a low priority, for good.
+    low_priority: bool = False
+    #: The engine that a spare loads before it is needed; `None` for a worker that is needed now.
+    spare_for: EngineEntry | None = None
+    #: Whether a spare may make copies of itself, and whether it loads at low priority, as nobody waits for it.
+    may_copy: bool = False
+    quietly: bool = False
+
+
+ChildRequest = ProbeRequest | ServeRequest
+
+
+def decode_request(text: str) -> ChildRequest:
+    return msgspec.json.decode(text, type=ChildRequest)  # type: ignore[no-any-return]
+
+
+class Discovered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The devices that were found. Each name in `pending` will be verified in turn."""
+
+    pending: tuple[str, ...]
+    items: tuple[ProbeItem, ...] = ()
+
+
+class ProbeStarted(msgspec.Struct, frozen=True, tag=True):
+    """The next step may hang or kill the child: this is the name to blame."""
+
+    name: str
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The step is over, and this is what it found."""
+
+    name: str
+    items: tuple[ProbeItem, ...]
+
+
+class Raised(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The whole probe failed with a Python exception."""
+
+    error: str
+    message: str
+    #: The engine's module or its library could not be imported at all.
+    importing: bool = False
+
+
+class ProbeFinished(msgspec.Struct, frozen=True, tag=True):
+    """Nothing more will come."""
+
+
+Message = Discovered | ProbeStarted | Settled | Raised | ProbeFinished
+
+
+def encode_line(message: Message) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode_line(line: bytes) -> Message:
+    """Raises `msgspec.DecodeError` or its child `ValidationError` for anything that is not a message."""
+    return msgspec.json.decode(line, type=Message)  # type: ignore[no-any-return]
+
+
+# -- what crosses between a spare and the process that keeps it, as MessagePack
+
+
+class SpareReady(msgspec.Struct, frozen=True, tag="ready"):
+    """It has loaded its engine. Without `copies` it serves from now on, as any child does."""
+
+    copies: bool
+
+
+class Copy(msgspec.Struct, frozen=True, tag="copy"):
+    """Make a copy. With it come three descriptors: the copy's link, its standard input and its standard error."""
+
+
+class SpareCopied(msgspec.Struct, frozen=True, tag="copied"):
+    """The spare has made a copy; `process` is its number."""
+
+    process: int
+
+
+class AskExit(msgspec.Struct, frozen=True, tag="ask_exit"):
+    """How did this copy end? It is over, and nobody but the spare is told by the system."""
+
+    process: int
+
+
+class Exited(msgspec.Struct, frozen=True, tag="exited"):
+    """How the copy ended that was asked for."""
+
+    #: As of `subprocess.Popen`; `None` if it is not known.
+    code: int | None
+
+
+SpareMessage = SpareReady | Copy | SpareCopied | AskExit | Exited
+
+encode_spare = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[SpareMessage] = msgspec.msgpack.Decoder(SpareMessage)
+
+
+def decode_spare(data: bytes | memoryview) -> SpareMessage:
+    """Raises `msgspec.DecodeError` for anything else."""
+    return _decoder.decode(data)
+
+
+# -- what crosses between a worker and its child, as MessagePack
 
 
 class WireRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -41,12 +177,19 @@ class Open(WireRecord, frozen=True, tag="open"):
 
 
 class Supports(WireRecord, frozen=True, tag="supports"):
+    """Asks which operations of the program the device lacks.
+
+    The text is sent if the child does not have the program.
+    """
+
     program: str
     #: The byte form, unless the child should have it.
     text: bytes | None
 
 
 class Prepare(WireRecord, frozen=True, tag="prepare"):
+    """Compile the program now, within the limit for tuning its kernels."""
+
     program: str
     text: bytes | None
     #: The most seconds that sizes of kernels may be looked for; `None` leaves it to the child's own environment.
@@ -54,6 +197,8 @@ class Prepare(WireRecord, frozen=True, tag="prepare"):
 
 
 class Run(WireRecord, frozen=True, tag="run"):
+    """Run the program on operands: values in the message, in shared memory, or arrays that the child keeps."""
+
     program: str
     text: bytes | None
     arguments: tuple[WireOperand, ...]
@@ -70,6 +215,8 @@ class Run(WireRecord, frozen=True, tag="run"):
 
 
 class Upload(WireRecord, frozen=True, tag="upload"):
+    """Keep these values on the device, under a number that the worker has chosen."""
+
     values: bytes | InSegment
     shape: tuple[int, ...]
     dtype: DType
@@ -77,6 +224,8 @@ class Upload(WireRecord, frozen=True, tag="upload"):
 
 
 class Download(WireRecord, frozen=True, tag="download"):
+    """Read an array of the device, into the segment or, without one, into the answer."""
+
     handle: int
     #: As in `Run.results`.
     segment: int
@@ -85,10 +234,14 @@ class Download(WireRecord, frozen=True, tag="download"):
 
 
 class AskMemory(WireRecord, frozen=True, tag="memory"):
+    """Asks for the memory of the device."""
+
     pass
 
 
 class ReclaimMemory(WireRecord, frozen=True, tag="reclaim"):
+    """Free the memory that is cached for later calls."""
+
     pass
 
 
@@ -97,6 +250,8 @@ class OpenSide(WireRecord, frozen=True, tag="side"):
 
 
 class Close(WireRecord, frozen=True, tag="close"):
+    """Close the device and end."""
+
     pass
 
 
@@ -124,24 +279,34 @@ class Envelope(WireRecord, frozen=True):
 
 
 class Opened(WireRecord, frozen=True, tag="opened"):
+    """The device is open."""
+
     #: Whether the device can transfer while it computes.
     overlaps: bool = False
 
 
 class SideOpened(WireRecord, frozen=True, tag="side_opened"):
+    """Whether the child serves the second link."""
+
     #: Whether the device can compute and transfer at once; else there is no side.
     overlaps: bool
 
 
 class Lacks(WireRecord, frozen=True, tag="lacks"):
+    """The answer to `Supports`."""
+
     lacks: list[Lack]
 
 
 class PrepareDone(WireRecord, frozen=True, tag="prepared"):
+    """The program is compiled, which took so many seconds."""
+
     seconds: float
 
 
 class RunDone(WireRecord, frozen=True, tag="done"):
+    """The program has run: its results that are not kept, its times, transfers and counts."""
+
     #: For each result its bytes; empty where it is in its segment.
     values: tuple[bytes, ...]
     compile: float
@@ -169,10 +334,14 @@ class Downloaded(WireRecord, frozen=True, tag="values"):
 
 
 class MemoryNow(WireRecord, frozen=True, tag="memory_now"):
+    """The answer to `AskMemory`."""
+
     memory: Memory
 
 
 class Reclaimed(WireRecord, frozen=True, tag="reclaimed"):
+    """The answer to `ReclaimMemory`: bytes of device memory that were freed."""
+
     nbytes: int
 
 
@@ -210,6 +379,8 @@ TaskOutcome = (
 
 
 class Answer(WireRecord, frozen=True):
+    """What came of the task with this number."""
+
     number: int
     outcome: TaskOutcome
 

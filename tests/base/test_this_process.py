@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.base.processors import usable_processors
+from anygpu.base.this_process import usable_processors
 
 
 @pytest.mark.parametrize(

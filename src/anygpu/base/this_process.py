@@ -1,13 +1,27 @@
-"""The Python interpreter that children are started with."""
+"""This process: the processors that it may use, and the Python interpreter that its children are started with."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
 
+def usable_processors(cgroup: str = "/sys/fs/cgroup/cpu.max") -> int:
+    """The processors that this process may use, as far as it or its container is limited."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # No Linux, or no limit. And `open`, because loading `pathlib` takes longer than a first call may.
+    with contextlib.suppress(OSError, ValueError), open(cgroup) as file:
+        quota, period = map(int, file.read().split())
+        return max(1, min(found, quota // period))
+    return found
+
+
 def interpreter() -> str:
-    """Its file. Raises OSError, which says what to do, where there is none."""
+    """Returns the path of the interpreter to start children with.
+
+    Raises OSError, whose message says what to do, where there is none: Python may be embedded in another program.
+    """
     # An interpreter that an embedding application has set for multiprocessing is used for our children too. If that
     # module is not loaded, none was set.
     spawn = sys.modules.get("multiprocessing.spawn")
