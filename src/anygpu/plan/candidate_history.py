@@ -103,6 +103,10 @@ class CandidateHistory(RecentTimes):
     )
 
     def __init__(self) -> None:
+        """A candidate without calls or failures.
+
+        Its first sample comes after `FIRST_INTERVAL` calls.
+        """
         super().__init__()
         #: Calls and trials that the history has not been told of.
         self.calls = 0

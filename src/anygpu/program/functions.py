@@ -231,6 +231,7 @@ def binary_dtype(fn: BinaryFunction, one: DType, other: DType) -> DType:
 
 
 def _result_of(fn: UnaryFunction | BinaryFunction, dtype: DType) -> DType:
+    """The type of a function's result by its row. Raises `InvalidProgram` where it is not defined."""
     row = FUNCTIONS[fn]
     if KIND[dtype] not in row.kinds:
         raise InvalidProgram(f"{fn}: is not defined for {dtype}; cast it first.")

@@ -74,6 +74,10 @@ def call_text(title: str, read: Sequence[Parameter], numbers: Sequence[Number]) 
 
 
 def _array(title: str, parameter: Parameter, value: Any) -> Any:
+    """The array for a parameter.
+
+    Raises `InvalidOption` for what is no array, and for another type: nothing is converted.
+    """
     if not isinstance(value, Array) and isinstance(value, np.generic):
         value = np.asarray(value)
     if not isinstance(value, Array | np.ndarray):
@@ -91,6 +95,7 @@ def _array(title: str, parameter: Parameter, value: Any) -> Any:
 
 
 def _number(title: str, number: Number, value: Any) -> int | float:
+    """The number for a parameter, rounded to its type. Raises `InvalidOption` where it does not fit."""
     if isinstance(value, Array) and not value.shape:
         value = value.item()
     if type(value) is TracedScalar:
@@ -170,6 +175,11 @@ def _made_shapes(
     numbers: Mapping[str, int | float],
     results: Results | None,
 ) -> Sequence[Shape]:
+    """The shapes of the results that a kernel makes.
+
+    These are what `results` says, by names of arrays or by a function, and otherwise the shape of the first array.
+    Raises `InvalidOption` where that does not fit the number of results.
+    """
     if not made:
         return []
     if results is None:
@@ -206,6 +216,7 @@ def _returned(title: str, found: Any, count: int) -> list[Shape]:
 
 
 def _shape(found: Any) -> Shape:
+    """The lengths as a shape. Raises `TypeError` for negative ones and for what is no integer."""
     lengths = [found] if not isinstance(found, Sequence) else found
     shape = tuple(operator.index(each) for each in lengths)
     if any(n < 0 for n in shape):

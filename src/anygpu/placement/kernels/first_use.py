@@ -83,6 +83,7 @@ class _Slot:
     """The child of one device. Its lock is held while it works, and around every change."""
 
     def __init__(self) -> None:
+        """A place for the worker of one device, which is opened when it is needed."""
         self.lock = threading.Lock()
         self.worker: Worker | None = None
         #: Whether it has run no kernel yet, so that no other kernel can be to blame.
@@ -95,6 +96,7 @@ class Sandboxes:
     """The children, at most one for each device."""
 
     def __init__(self, *, idle: float = IDLE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        """Children are opened when they are needed, and ended after `idle` seconds without work by the `clock`."""
         self._idle = idle
         self._clock = clock
         self._lock = threading.Lock()
@@ -139,6 +141,11 @@ class Sandboxes:
     # -- one trial
 
     def _do(self, device: Device, kernel: str, timeout: float, what: str, work: Callable[[Worker], T]) -> T:
+        """Do something with the child of a device, within `timeout` seconds, and return its result.
+
+        A child that dies is replaced once, unless it was new: earlier kernels may have damaged it. Raises
+        `InvalidKernel` where the kernel has killed a child of its own, and `DeviceHung` where time runs out.
+        """
         slot = self._slot(device)
         with slot.lock:
             worker = self._open(slot, device)
@@ -186,12 +193,17 @@ class Sandboxes:
     # -- children
 
     def _slot(self, device: Device) -> _Slot:
+        """The slot of a device. Raises `DeviceUnavailable` while the process ends."""
         with self._lock:
             if self._over:
                 raise DeviceUnavailable(f'on="{device.id}"', ["this process is shutting down."], device=device.id)
             return self._slots.setdefault(device.id, _Slot())
 
     def _open(self, slot: _Slot, device: Device) -> Worker:
+        """The child of the slot, alive.
+
+        It is opened if need be, warmed up with a small program, and its memory is limited.
+        """
         if slot.worker is not None and slot.worker.alive:
             return slot.worker
         self._let_go(slot)
@@ -203,6 +215,7 @@ class Sandboxes:
         return slot.worker
 
     def _let_go(self, slot: _Slot) -> None:
+        """End the slot's child, if it has one."""
         worker, slot.worker = slot.worker, None
         if worker is not None:
             worker.close()
@@ -216,6 +229,7 @@ class Sandboxes:
         slot.timer.start()
 
     def _look_after(self, slot: _Slot) -> None:
+        """On a timer: end the child if it has been idle for long enough, and look again later otherwise."""
         with slot.lock:
             slot.timer = None
             left = slot.used + self._idle - self._clock()
@@ -266,6 +280,7 @@ def _limit_memory(worker: Worker) -> None:
 
 
 def _data_bytes(process: int) -> int:
+    """Bytes of data that a process has mapped, from `/proc`; 0 where that does not say."""
     with Path(f"/proc/{process}/status").open(encoding="ascii") as status:
         for line in status:
             if line.startswith("VmData:"):
@@ -274,6 +289,7 @@ def _data_bytes(process: int) -> int:
 
 
 def _hung(device: Device, kernel: str, timeout: float, what: str) -> DeviceHung:
+    """The error for a kernel that did not end in time, with a note on what may have happened and what to raise."""
     error = DeviceHung(device.id, timeout, doing=f"the kernel {kernel} {what} aside")
     error.add_note(
         f"The kernel {kernel} may have an endless loop. It {what} in a process of its own, which was stopped, so "
@@ -283,6 +299,7 @@ def _hung(device: Device, kernel: str, timeout: float, what: str) -> DeviceHung:
 
 
 def _killed(kernel: str, what: str, worker: Worker, error: Exception) -> InvalidKernel:
+    """The error for a kernel that has brought down its process, with how that ended."""
     why = worker.ended or str(error)
     return InvalidKernel(
         kernel,
@@ -321,6 +338,11 @@ def samples(specs: Sequence[Spec], ranges: Sequence[Range | None] = ()) -> list[
 
 
 def _sample(random: np.random.Generator, spec: Spec, reach: Range | None, top: int) -> HostArray:
+    """Random values of a spec that a kernel is tried with.
+
+    Integers are from the range that the kernel's reference allows, and otherwise from 0 to `top`; floats from -1 to 1.
+    A range that is not finite counts as none.
+    """
     dtype = to_numpy_dtype(spec.dtype)
     if dtype.kind == "b":
         return random.integers(0, 2, spec.shape).astype(dtype)
@@ -368,6 +390,7 @@ class FirstUse:
     """The outcome of one kernel's first runs in child processes."""
 
     def __init__(self, launcher: Launcher, trials: Sandboxes, timeout: float) -> None:
+        """`trials` compiles and runs kernels aside, each within `timeout` seconds."""
         self._launcher = launcher
         self._trials = trials
         self._timeout = timeout
@@ -413,6 +436,11 @@ class FirstUse:
         self._passed.add(quick)
 
     def _outcome(self, device: Device, given: Given, launch: LaunchCall) -> AnyGPUError | None:
+        """Try a launch, unless the disk remembers that it has passed; the error that it ended with, or `None`.
+
+        An index out of bounds is raised where the arguments were the user's own values, for it is theirs, and passes
+        otherwise. Too little memory is raised unless another launch of the kernel has passed.
+        """
         kept = _kept(device)
         if launch.lasting_key is not None and kept.record("kernel-checked", launch.lasting_key, bool):
             return None
@@ -444,6 +472,7 @@ class FirstUse:
             self._tried[device.id, launch.key] = None
 
     def _try(self, device: Device, given: Given, launch: LaunchCall) -> None:
+        """Run a launch aside, and compare its results with the reference where there is one. Raises what is wrong."""
         launcher = self._launcher
         arguments = arguments_for(given, launch.inputs, MOST_DOWNLOADED)
         found = self._trials.run(device, launch.alone, arguments, launcher.name, self._timeout)
@@ -453,6 +482,7 @@ class FirstUse:
 
 
 def _expected(reference: Callable[..., Any], arguments: Sequence[HostArray], given: Given) -> list[Any]:
+    """The reference's results on read-only arguments: one that writes to them shows it here."""
     for each in arguments:
         each.flags.writeable = False  # a reference that writes to its arguments shows it here
     return flatten(call_like(reference, arguments, given.numbers))[0]

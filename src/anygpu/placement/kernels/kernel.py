@@ -47,6 +47,7 @@ class _CallSignature:
     """The parameters of a kernel's calls. The class has those of its constructor."""
 
     def __get__(self, kernel: Kernel | None, owner: type[Kernel]) -> inspect.Signature:
+        """The signature of a kernel's call: the arrays that it reads, then its numbers. The class itself has none."""
         if kernel is None:
             raise AttributeError("__signature__")
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -99,14 +100,13 @@ class Kernel:
         unchecked: bool = False,
         timeout: float = 10.0,
     ) -> None:
-        if not isinstance(source, str):
-            raise InvalidOption(f"the source of a kernel is a string; got a {type(source).__name__}.")
-        if reference is not None and not callable(reference):
-            raise InvalidOption(f"reference= is a function; got {reference!r}.")
-        if not 0 < timeout < math.inf:
-            raise InvalidOption(f"timeout is a number of seconds, more than 0; got {timeout!r}.")
-        if isinstance(updates, str):
-            raise InvalidOption(f"updates= is a list of names; write [{updates!r}].")
+        """Read the source and prepare its launches; see the class for the options.
+
+        Compiles the kernel aside where a device for its language is known. Raises `InvalidOption` for options that do
+        not fit, and `InvalidKernel` for a source that cannot be read. A device that refuses the kernel is not an error
+        here: calls then run the reference.
+        """
+        _check(source, reference, updates, timeout)
         ask()
         self._given = source, reference
         self._options = {
@@ -186,6 +186,7 @@ class Kernel:
     __signature__ = _CallSignature()
 
     def __repr__(self) -> str:
+        """The call, the arrays that it makes, and the language."""
         made = ", ".join(f"{each.name}: array of {each.dtype}" for each in self._launcher.written)
         return (
             f"<Kernel {call_text(self.name, self._launcher.read, self.numbers)} -> {made}, in {SPOKEN[self.language]}>"
@@ -280,6 +281,10 @@ class Kernel:
     # -- no device
 
     def _tell_why_not(self) -> None:
+        """Say once why calls run the reference.
+
+        The option `fallback` decides how: by a warning, by an error, or not at all.
+        """
         from anygpu.placement.options import options
 
         fallback = options().fallback
@@ -298,7 +303,20 @@ def _again(source: str, reference: Callable[..., Any] | None, options: dict[str,
     return Kernel(source, reference, **options)
 
 
+def _check(source: Any, reference: Any, updates: Any, timeout: float) -> None:
+    """Raise `InvalidOption` for arguments of a kernel that are of the wrong kind."""
+    if not isinstance(source, str):
+        raise InvalidOption(f"the source of a kernel is a string; got a {type(source).__name__}.")
+    if reference is not None and not callable(reference):
+        raise InvalidOption(f"reference= is a function; got {reference!r}.")
+    if not 0 < timeout < math.inf:
+        raise InvalidOption(f"timeout is a number of seconds, more than 0; got {timeout!r}.")
+    if isinstance(updates, str):
+        raise InvalidOption(f"updates= is a list of names; write [{updates!r}].")
+
+
 def _checked_tolerance(tolerance: Any) -> Tolerance | None:
+    """The tolerance as one number or a pair of them. Raises `InvalidOption` for anything negative or not finite."""
     if tolerance is None:
         return None
     parts = tolerance if isinstance(tolerance, tuple | list) else (tolerance,)

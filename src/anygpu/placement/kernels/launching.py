@@ -95,6 +95,12 @@ def first_difference(found: HostArray, expected: HostArray, tolerance: Tolerance
 def _is_close(
     found: HostArray, expected: HostArray, tolerance: Tolerance | None, typical: float
 ) -> npt.NDArray[np.bool_]:
+    """For each element whether found and expected agree within the tolerance.
+
+    A single number is a share of the expected value or, if that is larger, of what is `typical` for the result. NaN
+    agrees with NaN alone, and infinity only with itself, which the caller has compared before. Differences are computed
+    in a wider type.
+    """
     dtype = found.dtype
     if tolerance is None:
         tolerance = default_tolerance(dtype)
@@ -162,6 +168,11 @@ class Launcher:
         tolerance: Tolerance | None = None,
         unchecked: bool = False,
     ) -> None:
+        """How a kernel is launched: `read` and `written` are its parameters by role, `numbers` its scalars.
+
+        `results` and `grid` give shapes and invocations where the source does not tell; `unchecked` leaves out the
+        checks of indices. Launches are kept for the last arguments' shapes.
+        """
         self.name = name
         self.reflected = reflected
         self.reference = reference
@@ -190,6 +201,10 @@ class Launcher:
         return program_of(op, tuple(Spec(few[each.name], each.dtype) for each in self.read))
 
     def _launch(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> LaunchCall:
+        """A launch for inputs of these specs and these numbers: shapes of results, grid, and the keys that remember it.
+
+        Raises `InvalidOption` where lengths do not fit what the source declares.
+        """
         given = {each.name: spec.shape for each, spec in zip(self.read, inputs, strict=True)}
         reference = self._recorded(inputs, numbers)
         shapes = self._shapes(given, numbers, reference)
@@ -209,6 +224,7 @@ class Launcher:
         numbers: Mapping[str, int | float],
         reference: Program | None = None,
     ) -> Custom:
+        """The primitive that runs the kernel over a grid, with its reference as bytes where that could be recorded."""
         group = group_for(self.reflected.group, grid)
         return Custom(
             language=self.reflected.language,
@@ -240,6 +256,11 @@ class Launcher:
     def _shapes(
         self, given: Mapping[str, Shape], numbers: Mapping[str, int | float], reference: Program | None
     ) -> tuple[Shape, ...]:
+        """The shapes of the results: the reference's where there is one, or else what `results` or the source says.
+
+        Raises where the reference returns another number or type of results than the kernel writes, or where both say
+        different shapes.
+        """
         parameters, results = self.reflected.parameters, self._results
         if reference is None:
             return result_shapes(self.name, parameters, given, numbers, results)
@@ -282,6 +303,7 @@ class Launcher:
 
 
 def of_another_type(kernel: str, parameter: Parameter, found: str) -> InvalidOption:
+    """The error for a reference whose result has another type than the kernel's."""
     return InvalidOption(
         f"the reference of the kernel {kernel} gives {parameter.name} in {found}, and the kernel in {parameter.dtype}. "
         f"End the reference with .astype(np.{parameter.dtype})."
@@ -289,6 +311,7 @@ def of_another_type(kernel: str, parameter: Parameter, found: str) -> InvalidOpt
 
 
 def of_another_number(kernel: str, written: Sequence[Parameter], found: int) -> InvalidOption:
+    """The error for a reference with another number of results than the kernel's."""
     names = ", ".join(each.name for each in written)
     return InvalidOption(
         f"the reference of the kernel {kernel} returns {found} arrays, and the kernel writes {len(written)}: {names}."
@@ -301,6 +324,7 @@ def result_of(op: Custom, number: int) -> Custom:
 
 
 def program_of(op: Custom, inputs: tuple[Spec, ...]) -> Program:
+    """A program of one launch, all of whose results it returns."""
     recorder = Recorder()
     sources = [recorder.input(spec) for spec in inputs]
     return recorder.program([recorder.add(result_of(op, number), *sources) for number in range(len(op.written))])
