@@ -14,7 +14,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.deferred.standing_in import StandIn
-from anygpu.placement import automatic, automatic_deferral, deferred, loading, switching
+from anygpu.placement import automatic, automatic_deferral, deferred, loading, native_loading, switching
 from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.native_calls import background
 
@@ -542,3 +542,8 @@ def test_it_is_an_experiment_that_has_to_be_asked_for(monkeypatch: pytest.Monkey
 
     halved.prepare(np.arange(9.0))
     assert "it cannot be traced" in ag.last_receipt().reason  # type: ignore[union-attr]
+
+
+def test_what_is_loaded_beside_calls_is_there() -> None:
+    native_loading._load_functions(switching.yielding)
+    assert "anygpu.placement.automatic_deferral" in sys.modules
