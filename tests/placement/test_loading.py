@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.placement import loading
+from anygpu.placement import loading, native_loading
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.history.hints import NATIVE, change_marks
 from anygpu.placement.known import note_of_new
@@ -71,7 +72,7 @@ def test_it_is_loaded_on_a_thread_when_calls_have_taken_long_enough() -> None:
 import numpy as np
 import anygpu as ag
 from anygpu.placement import loading, offload
-from anygpu.testing.clock import ManualClock
+from anygpu.testing.fakes import ManualClock
 
 # On a busy machine calls may take any time.
 offload._clock = clock = ManualClock()
@@ -186,3 +187,9 @@ def test_the_reason_of_calls_without_planning_holds_for_the_last_of_them() -> No
     assert planned.host.note.reason == "numpy takes 10 µs per call (decided at call 0 for the next 1,000 calls)."
     planned.host.skip_planning_for(2, "numpy takes 10 µs per call.")
     assert planned.host.note.reason == "numpy takes 10 µs per call."
+
+
+def test_what_segments_need_can_be_loaded() -> None:
+    # A module of another name would keep native code from all segments, and say nothing.
+    for name in native_loading._FUNCTIONS.split():
+        importlib.import_module(name)

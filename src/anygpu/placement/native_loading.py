@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from anygpu.base.this_process import usable_processors
+from anygpu.placement.background import at_leisure, yielding
 from anygpu.placement.history import hints
 from anygpu.placement.loading import NATIVE, native, segments
-from anygpu.placement.switching import at_leisure, yielding
 
 if TYPE_CHECKING:
     from anygpu.placement.native_site import NativeSite
@@ -99,7 +99,7 @@ def _trace_something() -> None:
 _FUNCTIONS = """
 anygpu.array.functions.creation anygpu.array.functions.concatenation anygpu.array.functions.selection
 anygpu.array.functions.products anygpu.array.functions.ranges anygpu.array.functions.sorting
-anygpu.program.wire anygpu.placement.automatic_deferral numpy.ma
+anygpu.array.functions.numeric anygpu.program.wire anygpu.placement.automatic_deferral numpy.ma
 """
 
 
