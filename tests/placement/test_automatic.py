@@ -14,8 +14,8 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.deferred.standing_in import StandIn
-from anygpu.placement import automatic, automatic_deferral, deferred, loading
-from anygpu.placement import background as pacing
+from anygpu.placement import automatic, automatic_deferral, deferred, loading, native_loading
+from anygpu.placement import background as beside
 from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.native_calls import background
 
@@ -373,7 +373,7 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("ANYGPU_NATIVE", "on")
     monkeypatch.setenv("ANYGPU_DEFER", "on")
     monkeypatch.setattr(loading.segments, "is_ready", True)
-    monkeypatch.setattr(pacing, "pause", lambda seconds: None)
+    monkeypatch.setattr(beside, "pause", lambda seconds: None)
     monkeypatch.setattr(automatic, "LEAST_TO_DEFER", 0.0)
     monkeypatch.setattr(automatic, "BEFORE_LOOKING", 0.0)
     monkeypatch.setattr(automatic_deferral, "MOST_TO_LOOK", 1e9)
@@ -543,3 +543,8 @@ def test_it_is_an_experiment_that_has_to_be_asked_for(monkeypatch: pytest.Monkey
 
     halved.prepare(np.arange(9.0))
     assert "it cannot be traced" in ag.last_receipt().reason  # type: ignore[union-attr]
+
+
+def test_what_is_loaded_beside_calls_is_there() -> None:
+    native_loading._load_functions(beside.yielding)
+    assert "anygpu.placement.automatic_deferral" in sys.modules

@@ -181,7 +181,7 @@ _SCRIPT = """
 import warnings
 import numpy as np
 import anygpu as ag
-from anygpu.placement import deferred, native_calls
+from anygpu.placement import deferred, loading, native_calls
 
 deferred.LEAST_PER_OPERATION, deferred.LEAST_GAIN, deferred.TRACES_TOO = 0.0, 1e9, False
 
@@ -201,6 +201,8 @@ for number in range({calls}):
     native.append(ag.last_receipt().device == "cpu")
     if {waits}:
         native_calls.background.settle(60)
+        if loading.segments.thread is not None:
+            loading.segments.thread.join()
 from anygpu.placement import native as trials
 print(any(native), len(trials.history))
 """

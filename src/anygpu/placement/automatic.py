@@ -43,7 +43,7 @@ class Trial:
         if site.least < LEAST_TO_DEFER:
             site.stay(self._why)
         elif not loading.segments.is_ready:
-            begin_segments()
+            begin_segments(soon=False)
         elif not loading.segments.is_under_way():
             from anygpu.placement.automatic_deferral import look  # it was loaded beside the calls
 

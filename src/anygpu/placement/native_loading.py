@@ -8,6 +8,8 @@ import importlib.util
 import os
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -101,15 +103,15 @@ anygpu.array.functions.numeric anygpu.program.wire anygpu.placement.automatic_de
 """
 
 
-def begin_segments() -> None:
-    """Begin to load what tries native code for segments, little by little: the calls that wait for it are plain."""
-    segments.begin(_load_functions)
+def begin_segments(*, soon: bool) -> None:
+    """Begin to load what tries native code for segments: `soon`, or little by little where nobody has asked for it."""
+    segments.begin(partial(_load_functions, yielding if soon else at_leisure))
 
 
-def _load_functions() -> None:
+def _load_functions(how: Callable[[], AbstractContextManager[None]]) -> None:
     """Load all that is needed later, so that neither a call nor a trial beside it has to."""
     for each in _FUNCTIONS.split():
-        with at_leisure():
+        with how():
             importlib.import_module(each)
 
 

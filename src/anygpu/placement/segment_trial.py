@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.placement import background as pacing
+from anygpu.placement import background as beside
 from anygpu.placement import native_calls
-from anygpu.placement.background import at_leisure
 from anygpu.placement.native import again_after_errors, kept_calls, reported, traced_for, try_out
-from anygpu.placement.native_calls import Called, background, inputs_after
+from anygpu.placement.native_calls import Called, inputs_after
 from anygpu.placement.segments import SegmentSite
 from anygpu.placement.trust import Filters, Sample, Trust, loud, modes_now, sample_of
 
@@ -51,7 +50,7 @@ def try_segment(site: SegmentSite, *given: Any) -> Any:
         site.stay("its results are views, or there is no memory for copies.")
     else:
         site.say("native code for it is being compiled and compared with numpy.")
-        background.submit(partial(_trace_and_try, site, *copied, dict(modes), Filters.now()))
+        native_calls.background.submit(partial(_trace_and_try, site, *copied, dict(modes), Filters.now()))
     allowance.spend(_clock() - begin)
     return value
 
@@ -92,17 +91,17 @@ def _trace_and_try(
     `modes` and `filters` are those of the call.
     """
     operation = site.least / site.operations
-    pacing.pause(_FIRST_PAUSE)
+    beside.pause(_FIRST_PAUSE)
     with reported(site):
         begin = _clock()
-        with at_leisure(operation), np.errstate(**modes):
+        with beside.at_leisure(operation), np.errstate(**modes):
             call = Called(site.written(), arguments, {}, begin)
             found = _traced(site, call, value)
         if found is None:
             return
         sample, trust = found
         trust.heard = filters
-        with at_leisure(operation):
+        with beside.at_leisure(operation):
             try_out(site, call.function, sample, trust, _clock() - begin)
 
 

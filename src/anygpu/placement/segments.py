@@ -80,7 +80,7 @@ class SegmentSite(NativeSite):
         if loading.native.is_ready and not loading.segments.is_ready:
             from anygpu.placement.native_loading import begin_segments
 
-            begin_segments()
+            begin_segments(soon=True)
         else:
             super()._look()
 
