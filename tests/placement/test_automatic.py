@@ -14,7 +14,8 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.deferred.standing_in import StandIn
-from anygpu.placement import automatic, automatic_deferral, background, deferred, loading
+from anygpu.placement import automatic, automatic_deferral, deferred, loading
+from anygpu.placement import background as background_work
 from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.native_calls import background
 
@@ -372,7 +373,7 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("ANYGPU_NATIVE", "on")
     monkeypatch.delenv("ANYGPU_DEFER", raising=False)
     monkeypatch.setattr(loading.segments, "is_ready", True)
-    monkeypatch.setattr(background, "pause", lambda seconds: None)
+    monkeypatch.setattr(background_work, "pause", lambda seconds: None)
     monkeypatch.setattr(automatic, "LEAST_TO_DEFER", 0.0)
     monkeypatch.setattr(automatic, "BEFORE_LOOKING", 0.0)
     monkeypatch.setattr(automatic_deferral, "MOST_TO_LOOK", 1e9)
