@@ -33,7 +33,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "uvicorn": "serving/http.py",
     "httptools": "serving/http.py",
     "uvloop": "serving/http.py",
-    "IPython": "notebook/magics.py",
+    "IPython": "cli/notebook/magics.py",
     "textual": "cli/top/",
     "bokeh": "observe/dashboard/",
     "scalene": "observe/profile.py",
