@@ -97,7 +97,7 @@ def _trace_something() -> None:
 _FUNCTIONS = """
 anygpu.array.functions.creation anygpu.array.functions.concatenation anygpu.array.functions.selection
 anygpu.array.functions.products anygpu.array.functions.ranges anygpu.array.functions.sorting
-anygpu.array.functions.differences anygpu.program.wire anygpu.placement.automatic_deferral numpy.ma
+anygpu.array.functions.numeric anygpu.program.wire anygpu.placement.automatic_deferral numpy.ma
 """
 
 

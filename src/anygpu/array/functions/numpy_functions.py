@@ -33,7 +33,6 @@ MODULES = (
     "numeric",
     "sorting",
     "statistics",
-    "differences",
     "nan_reductions",
     "linalg",
     "histograms",
