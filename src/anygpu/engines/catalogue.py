@@ -1,4 +1,9 @@
-"""Which engines there are, without importing any of their libraries."""
+"""Which engines there are, without importing any of their libraries.
+
+An `EngineEntry` names an engine, its library and its module, and has its traits. Built-in engines are a table here;
+others come from entry points, and are known before their libraries are loaded. `load` imports one. ANYGPU_ENGINES
+leaves engines out.
+"""
 
 from __future__ import annotations
 

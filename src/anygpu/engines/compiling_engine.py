@@ -1,4 +1,8 @@
-"""What the engines that compile have in common: what they cannot do, a session for each device, and their methods."""
+"""What the engines that compile have in common: what they cannot do, a session for each device, and their methods.
+
+`CompilingEngine` implements the protocol over `Session`: buffers are `DeviceArray`s, and executables
+`CompiledProgram`s. An engine adds how its devices are found, verified and opened, by a `Driver`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What engines have in common whose buffers are NumPy's own arrays: types, errors, and as few copies as can be."""
+"""What engines have in common whose buffers are NumPy's own arrays: types, errors, and as few copies as can be.
+
+`HostArrays` is the base of NumPy's engine and of native code. `ProgramCache` keeps executables, and refusals, by
+program and device. `raise_broken` makes the errors of rules that values have broken, in NumPy's words.
+"""
 
 from __future__ import annotations
 

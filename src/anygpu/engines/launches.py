@@ -1,4 +1,8 @@
-"""Launches of kernels beside those of single runs: repeated ones, prepared once, and those that measure something."""
+"""Launches of kernels beside those of single runs: repeated ones, prepared once, and those that measure something.
+
+`PreparedLaunches` keeps the commands of a program for the same blocks of memory, so that a repeated run only submits
+them; they go with the blocks. `KernelTimer` runs single kernels, for tuning and for choosing built-in functions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Values of a program that are known before it runs: intervals of indices, and numbers that are the same everywhere."""
+"""Values of a program that are known before it runs: intervals of indices, and numbers that are the same everywhere.
+
+`IndexFacts` follows integers through a program, so that indices which are surely in range need no checks, and scatters
+whose indices are surely distinct no order. `uniform_numbers` finds operands that are one number everywhere.
+"""
 
 from __future__ import annotations
 

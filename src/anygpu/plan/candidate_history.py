@@ -1,4 +1,9 @@
-"""The history of one candidate for a function's calls: its times, when to sample it, and whether to open its device."""
+"""The history of one candidate for a function's calls: its times, when to sample it, and whether to open its device.
+
+`RecentTimes` estimates a time from the last calls and notices when it changes. `CandidateHistory` adds failures, trials
+and checks. The functions at the end answer single questions: how often to compare results, and whether opening a device
+pays for the calls that are expected.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Calls cut into chunks that fit into memory, and waiting calls of one program joined into one launch."""
+"""Calls cut into chunks that fit into memory, and waiting calls of one program joined into one launch.
+
+`chunks_for` finds how a call is cut when its program does not fit into a device's memory. `weigh` and `BatchTimes`
+decide how many waiting calls are joined: a launch of several is shared by all of them, but each waits for it.
+"""
 
 from __future__ import annotations
 

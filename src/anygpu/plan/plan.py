@@ -1,4 +1,8 @@
-"""A plan: where a call could run, in order, with what is predicted for each and one sentence why."""
+"""A plan: where a call could run, in order, with what is predicted for each and one sentence why.
+
+A `Plan` is what `explain` returns and what a receipt quotes: `Candidate`s that could run the call, and those that were
+`Refused`, each with a sentence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The predicted time of a program on a device: native code, kernels by phase, and corrections learnt from calls."""
+"""The predicted time of a program on a device: native code, kernels by phase, and corrections learnt from calls.
+
+`predict` adds up launches, kernels and transfers by a device's calibration. `Corrections` learn from calls how far
+predictions are off, for each device and class of work, and `doubt_about` says how far they may still be.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A program: an immutable graph of primitives in the order in which they can be computed, its cost, and its text."""
+"""A program: an immutable graph of primitives in the order in which they can be computed, its cost, and its text.
+
+`Program` is checked when it is made: every node fits its inputs. `Recorder` builds one, with equal nodes recorded once.
+Then come costs before a program runs, lifetimes of values, and the program as text.
+"""
 
 from __future__ import annotations
 

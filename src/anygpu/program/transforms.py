@@ -1,4 +1,8 @@
-"""Programs with the same meaning: smaller ones, and in another precision."""
+"""Programs with the same meaning: smaller ones, and in another precision.
+
+`simplified` is what engines call: constants folded, identities and dead code removed. Precisions follow. `vmap`, at the
+end, gives a program a new leading axis, by the rule of each primitive.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """Creation of arrays: filled, from other arrays, and from other libraries.
 
 Nothing here takes memory that is not needed: `zeros` is one number repeated, `arange` and `eye` are made of a counter.
+
+Every function records a value on a device; nothing is allocated before it is needed. `asarray` and `from_dlpack` take
+what other libraries have, `full` and its relatives repeat one number, and triangles and diagonals are selections by
+position.
 """
 
 from __future__ import annotations

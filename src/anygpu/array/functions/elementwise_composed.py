@@ -1,6 +1,9 @@
 """Elementwise functions that no primitive does alone, as expressions of several.
 
 Each takes values of one shape in the types that NumPy computes in, and gives what NumPy gives, its corner cases too.
+
+`elementwise` names these as the bodies of ufuncs. Each takes values in the type that NumPy's ufunc computes in, and has
+NumPy's results for NaN, infinities and signs of zeros. float16 is computed in float32 where NumPy does so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Discrete Fourier transforms: the Array API's `fft` extension and the rest of `numpy.fft`."""
+"""Discrete Fourier transforms: the Array API's `fft` extension and the rest of `numpy.fft`.
+
+One primitive does a transform along an axis; cutting, padding, scaling and further axes are composed around it. `hfft`
+and `ihfft` are real transforms of the conjugate, and shifts exchange the halves of an axis.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Shapes and axes of one array. A view in NumPy is a view here, and a read-only one refuses writes."""
+"""Shapes and axes of one array. A view in NumPy is a view here, and a read-only one refuses writes.
+
+Reshaping and reordering give views that share memory where NumPy's do. Splitting, rolling, repeating and tiling follow;
+these copy, as in NumPy.
+"""
 
 from __future__ import annotations
 

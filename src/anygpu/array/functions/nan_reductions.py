@@ -1,4 +1,8 @@
-"""Reductions that leave NaN out. Where nothing is left, the answer is what NumPy gives, without its warning."""
+"""Reductions that leave NaN out. Where nothing is left, the answer is what NumPy gives, without its warning.
+
+NaN is replaced by the number that changes nothing, and elements that were there are counted; the rest is `reductions`.
+Integers have no NaN, and take the plain functions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Products of arrays: of vectors, of matrices and of everything that `einsum` can spell."""
+"""Products of arrays: of vectors, of matrices and of everything that `einsum` can spell.
+
+All of them are contractions of labelled values (see `matrices`). `einsum` reads its subscripts, checks lengths and
+contracts two operands at a time, in NumPy's order or in the cheapest one.
+"""
 
 from __future__ import annotations
 

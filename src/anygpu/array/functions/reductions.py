@@ -1,4 +1,8 @@
-"""Reductions and running totals: sums, extremes, means. Result dtypes are NumPy's."""
+"""Reductions and running totals: sums, extremes, means. Result dtypes are NumPy's.
+
+`reduced` records the primitive; the public functions add NumPy's rules for types, `where`, `initial`, `out` and
+`keepdims`. Means and variances are sums over counts, and running totals are scans.
+"""
 
 from __future__ import annotations
 

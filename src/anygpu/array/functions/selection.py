@@ -1,4 +1,8 @@
-"""Elements picked by condition or by position, or changed in place; flat and multi-dimensional indices."""
+"""Elements picked by condition or by position, or changed in place; flat and multi-dimensional indices.
+
+Functions that change an array in place come first; they record a new value and assign it. Then conditions, positions of
+true elements, whose number is known only when it runs, and picking along axes.
+"""
 
 from __future__ import annotations
 

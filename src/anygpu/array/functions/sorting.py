@@ -1,4 +1,8 @@
-"""Sorting, partition and binary search, and vectors as sets."""
+"""Sorting, partition and binary search, and vectors as sets.
+
+Sorting is stable and puts NaN last. Distinct values are found by sorting and comparing neighbours, and sets are unions
+of such vectors.
+"""
 
 from __future__ import annotations
 

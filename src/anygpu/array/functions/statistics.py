@@ -1,4 +1,8 @@
-"""Medians and quantiles, weighted means, covariances and correlations."""
+"""Medians and quantiles, weighted means, covariances and correlations.
+
+Quantiles sort along the axes and interpolate between two positions, by any of NumPy's methods. NaN makes a line NaN, or
+is sorted out of the way. Covariances are products of centred values.
+"""
 
 from __future__ import annotations
 

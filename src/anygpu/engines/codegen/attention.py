@@ -1,4 +1,9 @@
-"""Attention as its template sees it, with what comes before fused in; and as other primitives where that is better."""
+"""Attention as its template sees it, with what comes before fused in; and as other primitives where that is better.
+
+`tilings_of` lists the ways to cut a node that measuring chooses from, and `attention_kernel` makes the kernel of one:
+the accessors here load queries, keys, values and bias at named positions, so that views and elementwise producers cost
+nothing. `decomposed` spells a node out as products and a softmax where a target has no kernel for it.
+"""
 
 from __future__ import annotations
 

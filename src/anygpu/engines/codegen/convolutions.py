@@ -2,6 +2,11 @@
 
 A contraction over windows of an image reads it at h * stride + i * dilation, with h an axis of the result and i one
 that is summed. However the windows were made and whatever order the axes have, that is a convolution.
+
+A convolution reaches a program as a contraction over windows. `convolutions_in` recognises it from the positions at
+which the contraction reads its first operand: a sum of an output place times a stride and a window place times a
+dilation. `contract_tilings` offers the direct form beside those of a matrix product, and `convolution_kernel` fills its
+template.
 """
 
 from __future__ import annotations

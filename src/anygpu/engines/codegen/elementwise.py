@@ -1,4 +1,8 @@
-"""Functions of real values, element by element: NumPy's meaning in the seven compute types."""
+"""Functions of real values, element by element: NumPy's meaning in the seven compute types.
+
+Values are computed in a compute type and `narrowed` to the dtype after each function. `apart` keeps shader compilers
+from combining functions by algebra that holds only for real numbers. `cast` and `converted` follow NumPy's `astype`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The result of code generation: kernels as text and the buffers they use, with nothing that needs a device."""
+"""The result of code generation: kernels as text and the buffers they use, with nothing that needs a device.
+
+A `Schedule` is a program for one target: slots of memory, kernels in order with their bindings, results as parts of
+slots, the rules that values can break, and the choices that tuning may still make. `shared_temporaries` lets values
+that never live together share memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Builds kernels from statements: sizes, buffers, and how values are stored."""
+"""Builds kernels from statements: sizes, buffers, and how values are stored.
+
+`KernelBuilder` makes a kernel of statements, with the buffers and search functions that they use. Accessors follow:
+functions such as `load_a(batch, row, k)`, through which templates reach data, for single elements or for vectors.
+`TemplateKernel` joins a template's text with its accessors.
+"""
 
 from __future__ import annotations
 

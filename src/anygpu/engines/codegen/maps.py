@@ -1,4 +1,9 @@
-"""Kernels that compute every element by itself: maps, and the parts of a concatenation."""
+"""Kernels that compute every element by itself: maps, and the parts of a concatenation.
+
+`map_kernel` gives each invocation several neighbours, and whole words where elements are narrower than one.
+`piece_kernels` does a concatenation piece by piece. `turned` finds maps that read along one axis and write along
+another, which are done in square blocks that are turned in registers.
+"""
 
 from __future__ import annotations
 

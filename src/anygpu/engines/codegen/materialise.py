@@ -1,4 +1,9 @@
-"""Chooses the values of a program that are stored: everything else is computed inside of the kernels that use it."""
+"""Chooses the values of a program that are stored: everything else is computed inside of the kernels that use it.
+
+`chosen` decides it, in this order: results, what only kernels of their own can do and long sums; then values that would
+be computed again and again, reads that would tangle a kernel, and kernels that would grow too large. The other
+functions are the questions that this and grouping ask of a node.
+"""
 
 from __future__ import annotations
 

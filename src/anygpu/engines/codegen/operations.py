@@ -1,4 +1,9 @@
-"""Operations of several stages: scans, sorts, scatters and Fourier transforms, from their templates."""
+"""Operations of several stages: scans, sorts, scatters and Fourier transforms, from their templates.
+
+Each operation describes its stages, which templates fill, and the functions at both ends that load the operands and
+store the result: so views and elementwise producers are fused into the first stage. `search_function` is the binary
+search that any kernel may call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Matrix products: contractions as the matmul template sees them, with what comes before and after fused in."""
+"""Matrix products: contractions as the matmul template sees them, with what comes before and after fused in.
+
+`product_of` sees a contraction as batch, m, n and k. The accessors load both operands at these positions and store
+totals with whatever follows elementwise; `tilings_of` lists the sizes that tuning may choose from, and
+`product_kernels` makes the kernel, and a second one where k is cut into parts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Combines values: one rule for loops, for the lanes of a group, and for partial results."""
+"""Combines values: one rule for loops, for the lanes of a group, and for partial results.
+
+The state of a reduction is one value or, for positions, a value and its place. `identity` begins it, `combined` joins
+two states in order, and `finished` makes the result of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Kernels of rows: each row is reduced, and what is made of the totals may be mapped over it again."""
+"""Kernels of rows: each row is reduced, and what is made of the totals may be mapped over it again.
+
+`rows_kernel` gives a row to one invocation or to the lanes of a group. Reductions that need each other are passes over
+the row, with its elements kept in the group's memory where they are dear. Rows too long for one group are cut:
+`two_stage_kernels` reduces parts, and then their states.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A program for a target: what is stored where, which kernels make it, and in which order they run."""
+"""A program for a target: what is stored where, which kernels make it, and in which order they run.
+
+`schedule` chooses what is stored (`materialise`), groups it into kernels (`grouping`) and makes these by their kind.
+The functions at the end choose shapes of groups, and the alternatives that tuning measures.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""What code depends on: the facts about a device, the types that kernels compute, and the spelling of dialects."""
+"""What code depends on: the facts about a device, the types that kernels compute, and the spelling of dialects.
+
+`Target` has the features and limits of a device; the same target and program always give the same text. Kernels compute
+in seven types, which narrower dtypes are converted to and from. `Syntax` is a table of how the two dialects spell the
+same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The processor through LLVM: fused loop nests as native code, in this process, on NumPy's arrays."""
+"""The processor through LLVM: fused loop nests as native code, in this process, on NumPy's arrays.
+
+`CpuExecutable` runs a compiled program: by one native call where possible, and otherwise step by step through Python.
+`CpuEngine` makes executables, keeps them, and says what it cannot do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Threads and memory that native code of a process shares: a pool to run nests on, and memory that is used again."""
+"""Threads and memory that native code of a process shares: a pool to run nests on, and memory that is used again.
+
+`NestPool` runs parts of a nest on threads that wait for work outside of Python's lock. `RecycledMemory` gives NumPy's
+arrays and temporaries memory that was used before, which needs no page faults, and returns what is idle to the system.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """How a program runs: its slots, and its steps without what they compute. This is kept on disk with the native code.
 
 The nests themselves (`anygpu.engines.codegen.nests`) are needed only until LLVM has compiled them.
+
+`RunPlan` has the slots, the nests with their parts, and host steps in order. `layout_of` packs temporaries into one
+piece of memory by their lifetimes, `segments_of` finds the nests between host steps, and `can_call` says whether one
+native call does it all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Compiled programs as functions of Python: the layout of arrays, the function that calls nests, a shared runtime."""
+"""Compiled programs as functions of Python: the layout of arrays, the function that calls nests, a shared runtime.
+
+Host steps come first: the work that stays NumPy's, split over rows where each is computed by itself. Then the layout of
+NumPy's array objects, checked before it is relied on, and `python_function`, which calls a program without ctypes.
+`NativeRuntime` is what all programs of a process share.
+"""
 
 from __future__ import annotations
 

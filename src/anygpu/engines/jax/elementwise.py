@@ -1,4 +1,8 @@
-"""Element by element in jax: unary and binary functions, select, and casts, each with NumPy's meaning."""
+"""Element by element in jax: unary and binary functions, select, and casts, each with NumPy's meaning.
+
+`JaxSite` is what a rule knows of its place in a program, and `LOWER` has the rule of each primitive. Where jax differs
+from NumPy, as at zeros, infinities and NaN of complex numbers, the formula stands here.
+"""
 
 from __future__ import annotations
 

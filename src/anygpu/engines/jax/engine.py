@@ -1,4 +1,8 @@
-"""JAX: XLA on the CPU, on CUDA and ROCm cards, and on TPUs."""
+"""JAX: XLA on the CPU, on CUDA and ROCm cards, and on TPUs.
+
+`JaxExecutable` is a program compiled as one function; errors that depend on values come back as flags. `lacks` names
+what jax does not compute as NumPy does. `JaxEngine` finds devices and moves arrays.
+"""
 
 from __future__ import annotations
 

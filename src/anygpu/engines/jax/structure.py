@@ -1,4 +1,8 @@
-"""What is not element by element in jax: movement, reductions, sorting, contraction, gathering, transforms."""
+"""What is not element by element in jax: movement, reductions, sorting, contraction, gathering, transforms.
+
+Each function is the rule of one primitive in `LOWER`. Gathers and scatters check their indices first, unless the
+program shows that they are right; a wrong one sets a flag, for XLA cannot raise.
+"""
 
 from __future__ import annotations
 

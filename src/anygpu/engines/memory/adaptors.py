@@ -1,4 +1,9 @@
-"""Adaptors of memory resources (a budget, retries, counts by owner), and three strategies composed of them."""
+"""Adaptors of memory resources (a budget, retries, counts by owner), and three strategies composed of them.
+
+Each adaptor wraps a resource and adds one thing: `Limit` a budget, `OnFailure` freeing and trying again, `Stats`
+counts. `eager`, `lazy` and `pooled` compose them. A release may come from any thread, also from a destructor, so none
+of them waits for a lock there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Released memory: held back until the device has finished with it, then kept for reuse."""
+"""Released memory: held back until the device has finished with it, then kept for reuse.
+
+`Fenced` holds a block back until the device has passed what was submitted before its release. `Pool` keeps blocks by
+size for a while. Releases are noted without a lock, and sorted in when someone allocates.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Every primitive in NumPy. This is the reference: what a program means is what happens here."""
+"""Every primitive in NumPy. This is the reference: what a program means is what happens here.
+
+`LOWER` has the function of each primitive. `prepare` makes steps of a program, and `run` computes them and lets go of
+values early; `run_node` and `evaluate_constant` compute single nodes. `NumpyEngine`, at the end, is the engine made of
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Kernels from text, or from what a compiler made of it earlier."""
+"""Kernels from text, or from what a compiler made of it earlier.
+
+The first part declares the built-in functions that a text uses, in place of a header of thousands of lines. `Builder`
+compiles and keeps functions, and `OpenCLKernel` learns how long its groups take, so that long launches are cut.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""OpenCL devices: pyopencl's errors as ours, parts as devices of their own, facts, and opening one."""
+"""OpenCL devices: pyopencl's errors as ours, parts as devices of their own, facts, and opening one.
+
+Status codes become errors of ours. A partition by ANYGPU_OPENCL_SUBDEVICES makes several devices of one. `describe` has
+the facts, each with a reason where it is missing, and `open_device` finds out how memory is shared with the host.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The OpenCL engine: which devices there are, whether they compute, and how to open them."""
+"""The OpenCL engine: which devices there are, whether they compute, and how to open them.
+
+`OpenCLDriver` is one open device that holds memory and runs kernels: the driver of `anygpu.engines.driver`. Commands
+are enqueued in order on one queue; copies beside kernels have queues of their own. `OpenCLEngine` finds and verifies
+devices.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Element by element in torch: unary and binary functions, select, and casts, each with NumPy's meaning."""
+"""Element by element in torch: unary and binary functions, select, and casts, each with NumPy's meaning.
+
+Each function chooses the torch call of a primitive at its site, before anything runs. Where torch differs from NumPy
+the formula stands here; types that torch lacks are held as stand-ins (see `site`).
+"""
 
 from __future__ import annotations
 

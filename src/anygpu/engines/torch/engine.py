@@ -1,4 +1,8 @@
-"""PyTorch, on whatever its build serves: CUDA, ROCm, Apple's Metal (mps), Intel's xpu, and the CPU."""
+"""PyTorch, on whatever its build serves: CUDA, ROCm, Apple's Metal (mps), Intel's xpu, and the CPU.
+
+`TorchEngine` is the engine; meters measure a card's memory and time where torch tells them. The functions at the end
+describe devices, each missing fact with a reason, and explain why there is no card.
+"""
 
 from __future__ import annotations
 

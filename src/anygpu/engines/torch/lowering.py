@@ -1,4 +1,8 @@
-"""A program as a list of torch calls, and which of its nodes torch has no call for."""
+"""A program as a list of torch calls, and which of its nodes torch has no call for.
+
+`compile_program` makes a `TorchExecutable`: calls over numbered slots, with each value let go of after its last use.
+What torch lacks is found by trying an operation on next to nothing, once for each type and kind of device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Movement, reductions, sorting, contraction, gathering and transforms in torch."""
+"""Movement, reductions, sorting, contraction, gathering and transforms in torch.
+
+Each function is the rule of one primitive: it chooses the torch call at a site. Indices are checked before a card sees
+them, for a wrong one would break its context.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Opening a device: everything that the adapter offers, and less of it step by step where it refuses."""
+"""Opening a device: everything that the adapter offers, and less of it step by step where it refuses.
+
+Adapters that show one card are brought together, and Vulkan is asked for what WebGPU does not tell. `ladder` lists
+requests from everything that an adapter offers down to what every device has, and `open_device` takes the first that
+works. `find_types_fast` shortens wgpu's own start.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Commands written down as the library wants them, in as few passes as possible, and bytes between host and device."""
+"""Commands written down as the library wants them, in as few passes as possible, and bytes between host and device.
+
+`Encoder` writes commands: launches share a pass until a copy comes between them. `Uploads` cuts large copies into
+pieces, so that the library's staging memory stays small; `Downloads` maps buffers that it keeps for the next time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The WebGPU engine: the adapters of this machine, whether they compute, and how they are opened."""
+"""The WebGPU engine: the adapters of this machine, whether they compute, and how they are opened.
+
+`WebGPUDriver` is one open device: memory, kernels and submissions. Every call into the library goes through one place,
+which turns its errors into ours and notices a lost device. `WebGPUEngine` finds and verifies cards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Kernels made ready (shader modules, layouts, pipelines), and the memory that they are given, in bind groups."""
+"""Kernels made ready (shader modules, layouts, pipelines), and the memory that they are given, in bind groups.
+
+`Pipelines` compiles texts and keeps pipelines by text and layout. `BindGroups` keeps the bind groups of launches that
+repeat, until one of their blocks goes. `Numbers` is a table of the numbers that launches pass, at dynamic offsets.
+"""
 
 from __future__ import annotations
 

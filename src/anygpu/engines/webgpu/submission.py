@@ -1,4 +1,9 @@
-"""The one way to the device's queue: how much work goes there at once, and submissions that repeat."""
+"""The one way to the device's queue: how much work goes there at once, and submissions that repeat.
+
+Systems reset a card that is busy for too long, so `plan` cuts work of unknown length into submissions, and `KernelPace`
+learns how long kernels really take. `NativeCalls` repeats a submission by a few calls of wgpu-native. `Gate` is where
+everything is submitted.
+"""
 
 from __future__ import annotations
 

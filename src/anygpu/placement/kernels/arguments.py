@@ -1,4 +1,9 @@
-"""The arguments of a kernel, checked: arrays by position, then numbers; nothing is converted silently."""
+"""The arguments of a kernel, checked: arrays by position, then numbers; nothing is converted silently.
+
+`given_to` sorts a call's arguments into arrays and numbers. `result_shapes` and `invocations` find the shapes of
+results and the grid, from options, from the source or from the first result. Whatever does not fit is an
+`InvalidOption` that says what to write.
+"""
 
 from __future__ import annotations
 

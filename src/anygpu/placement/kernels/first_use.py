@@ -1,4 +1,9 @@
-"""The first use of a kernel: compiled and run in a child, compared with its reference, and remembered on disk."""
+"""The first use of a kernel: compiled and run in a child, compared with its reference, and remembered on disk.
+
+`Sandboxes` keeps children in which a kernel is compiled and run: whatever it does there harms no one else. A child is
+an ordinary worker, replaced when it dies, and let go of after a while without work. `FirstUse` tries a launch there
+with the user's values or with samples, and compares the results with the reference.
+"""
 
 from __future__ import annotations
 

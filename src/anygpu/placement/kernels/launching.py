@@ -1,4 +1,8 @@
-"""From a kernel's text and the shapes of its arguments to the node of a program that launches it."""
+"""From a kernel's text and the shapes of its arguments to the node of a program that launches it.
+
+`Launcher` makes a `LaunchCall` for the shapes of arguments, and keeps the last ones. Comparisons of results come first:
+`first_difference` finds where a kernel and its reference disagree beyond the tolerance.
+"""
 
 from __future__ import annotations
 

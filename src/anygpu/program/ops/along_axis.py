@@ -1,4 +1,8 @@
-"""Primitives along an axis: reductions, running reductions, indexing, sorting, and searching in what is sorted."""
+"""Primitives along an axis: reductions, running reductions, indexing, sorting, and searching in what is sorted.
+
+Each primitive has all of its rules here: the result's spec, which axes pass through, how it is batched, its cost and
+its text. Indices out of range are errors when a program runs, not when it is made.
+"""
 
 from __future__ import annotations
 

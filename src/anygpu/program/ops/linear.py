@@ -1,4 +1,9 @@
-"""Products of matrices and their generalisation, decompositions, systems of equations, Fourier transforms."""
+"""Products of matrices and their generalisation, decompositions, systems of equations, Fourier transforms.
+
+`Contract` sums products over pairs of axes, of which matrix products are a case. `Attend` is attention as one
+primitive, so that engines may use kernels of their own. `Linear` has several results, of which a node picks one;
+`Fourier` is one transform along one axis.
+"""
 
 from __future__ import annotations
 

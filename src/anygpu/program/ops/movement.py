@@ -1,4 +1,8 @@
-"""Movements: primitives whose elements are elements of their inputs at other positions."""
+"""Movements: primitives whose elements are elements of their inputs at other positions.
+
+Views look at their input and cost nothing; `Update`, `Pad` and `Concatenate` make new values. Two movements of a kind
+in a row become one (`simpler`). `stretch_of` takes a part of a value along an axis, by which calls are cut into pieces.
+"""
 
 from __future__ import annotations
 

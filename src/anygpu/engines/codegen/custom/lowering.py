@@ -1,4 +1,9 @@
-"""Nodes of a program that are a user's kernel, as launches: what they take, what is checked, and what is too much."""
+"""Nodes of a program that are a user's kernel, as launches: what they take, what is checked, and what is too much.
+
+The way of a node: `reflected_of` reads its source, `refusal` says why a target cannot run it, `checks_of` numbers the
+checks of its indices, and `launch_kernel` makes the kernel with the copies that it needs. A launch whose results are
+several nodes of a program runs once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The rules of a checked OpenCL C kernel, looked at word by word, and the functions that it may call."""
+"""The rules of a checked OpenCL C kernel, looked at word by word, and the functions that it may call.
+
+`Checking` walks over one function and knows each variable in scope. It refuses pointers whose length it cannot know,
+recursion and forbidden names, and notes in `Guards` where an index has to be clamped and reported. Nothing is compiled
+here: a text that passes can reach only the memory that it was given.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""An OpenCL C kernel made ready to run: its parameters in our order, and every index checked."""
+"""An OpenCL C kernel made ready to run: its parameters in our order, and every index checked.
+
+`prepared_opencl` checks a kernel and all functions that it calls, adds up their private memory, and writes the text
+again: parameters in our order behind a status buffer, numbers as one block, and every access through a guard.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The parameters of an OpenCL C kernel, from its declarations, and the built-in functions that it may call."""
+"""The parameters of an OpenCL C kernel, from its declarations, and the built-in functions that it may call.
+
+`reflected_opencl` finds the entry point and the role of each parameter: pointers to constant memory are read, others
+are written, and numbers are passed by value. `buffer_of`, `scalar_of` and `group_of` read single declarations; a kernel
+that they do not understand is refused with its line.
+"""
 
 from __future__ import annotations
 

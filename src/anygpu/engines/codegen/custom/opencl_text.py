@@ -1,4 +1,8 @@
-"""An OpenCL C text as declarations: its functions, their parameters, and the arrays that they declare."""
+"""An OpenCL C text as declarations: its functions, their parameters, and the arrays that they declare.
+
+`Text` preprocesses a source and reads its declarations without a full grammar: bodies stay lists of tokens, for
+`opencl_checking` to walk over. Sizes of types and lengths of arrays are computed, because the checks need them.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 A guarded kernel is written from these words and not from the user's text, so that no macro can hide anything from the
 checks.
+
+Macros are expanded, conditions evaluated and includes refused, by the rules of C99. Doing it here means that what was
+checked and what is compiled are one text. `with_defines` puts the user's constants in front of a source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Records of a user's kernel: what its text says of itself, the form that a driver takes, and a compiler's messages."""
+"""Records of a user's kernel: what its text says of itself, the form that a driver takes, and a compiler's messages.
+
+Constant expressions come first: `evaluate` works out sizes of groups and arrays, and what the preprocessor compares,
+with C's precedence and Python's integers. The records follow: `Reflected` is what a source declares, `Prepared` the
+text that a driver compiles, and `Complaint` the place and words of a compiler's message.
+"""
 
 from __future__ import annotations
 

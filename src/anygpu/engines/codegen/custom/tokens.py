@@ -1,4 +1,9 @@
-"""The words of a kernel's text, in WGSL or OpenCL C, each with its place: comments and white space are gone."""
+"""The words of a kernel's text, in WGSL or OpenCL C, each with its place: comments and white space are gone.
+
+`tokens_of` splits a source by the rules of its language, `partners` finds the closing bracket of each opening one, and
+`edited` applies replacements by position. A text that cannot be read raises `Unreadable` with the token at which that
+shows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A user's WGSL kernel: its parameters, from its declarations, and a text in which every index is checked."""
+"""A user's WGSL kernel: its parameters, from its declarations, and a text in which every index is checked.
+
+`reflected_wgsl` finds the entry point, the buffers that it reaches and their roles. `prepared_wgsl` writes the text
+again: bindings in our order, uniform numbers as one block, each index of a buffer clamped to its length and reported,
+and a long grid folded into two dimensions where that is possible.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A WGSL text as declarations: its variables, types, constants and functions, and what each name in them refers to."""
+"""A WGSL text as declarations: its variables, types, constants and functions, and what each name in them refers to.
+
+`Module` reads declarations, and resolves which globals each function refers to, through the functions that it calls.
+Sizes and alignments follow WGSL's rules for layouts. Bodies of functions stay lists of tokens.
+"""
 
 from __future__ import annotations
 

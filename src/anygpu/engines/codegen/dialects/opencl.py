@@ -1,4 +1,8 @@
-"""OpenCL C: pointers, every width of integers, and vectors where one invocation works for many elements."""
+"""OpenCL C: pointers, every width of integers, and vectors where one invocation works for many elements.
+
+`OpenCLPrinter` prints kernels, and `OpenCLVectors` the vectors that one invocation of a processor works in. Fused
+roundings are off except in polynomials, and float16 is loaded and stored by conversion, which needs no extension.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Prints kernels: statements, operators and positions, which both dialects spell alike."""
+"""Prints kernels: statements, operators and positions, which both dialects spell alike.
+
+`Printer` is the part that WGSL and OpenCL C share; each dialect adds loads, stores, declarations and the entry point.
+`use` names the buffers, `lines` prints statements, and `kernel` puts a text together, with only those functions of the
+library that it calls.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Loops over neighbours in strips, and rows in registers: what one loop has loaded, the next need not load again."""
+"""Loops over neighbours in strips, and rows in registers: what one loop has loaded, the next need not load again.
+
+`strips_of` cuts a loop into strips as long as a vector. `planned` finds loops one after the other over the same row,
+and `Registers` prints them so that loads, and stores that are overwritten, happen once.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Loads and stores side by side are done together, values that are the same for all stay single, and functions that take
 no vectors are called for each component. What cannot be done in vectors raises `NotVectorisable`.
+
+`VectorSyntax` is the vectors of one dialect: their spelling, and how they are loaded and stored. `VectorText` prints
+statements in them. The rules of which loops become vectors are in `anygpu.engines.codegen.dialects.vectors`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""WGSL: typed, without pointers into buffers, nothing narrower than 32 bits in them, and vectors of four."""
+"""WGSL: typed, without pointers into buffers, nothing narrower than 32 bits in them, and vectors of four.
+
+`WGSLPrinter` declares buffers as arrays of words or of vectors of four; narrow types are packed into words, and buffers
+larger than a binding have several windows behind accessor functions. Compilers of WGSL compute with real numbers: what
+must be rounded is hidden from them by a zero that is known only when the kernel runs.
+"""
 
 from __future__ import annotations
 

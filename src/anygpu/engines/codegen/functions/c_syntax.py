@@ -2,6 +2,9 @@
 
 There are functions of numbers and of structs of numbers, with local values, ternaries, loops and conditions. There
 are no pointers, no arrays and no memory.
+
+The grammar is small: functions and structs, declarations, assignments, conditions, loops and expressions. `parsed`
+reads a definition; the last functions ask a tree what it names, assigns and depends on.
 """
 
 from __future__ import annotations

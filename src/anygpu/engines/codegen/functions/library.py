@@ -1,4 +1,9 @@
-"""The name that a kernel calls for a function: a built-in one where it is accurate enough, or our own definition."""
+"""The name that a kernel calls for a function: a built-in one where it is accurate enough, or our own definition.
+
+`call` and `vector_call` give the name, `definitions` the text of everything that names need. Which built-in functions a
+driver has right is measured once: `trials` makes the kernels, `trusted` compares their results with float64, and in
+OpenCL C `race` finds where ours are faster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Nests of one loop: elementwise functions, totals in parts, running totals down columns, NumPy's sum of everything."""
+"""Nests of one loop: elementwise functions, totals in parts, running totals down columns, NumPy's sum of everything.
+
+`flat_nest` is one loop over all elements, in lanes. A `Total` is reduced in each part and combined by a second nest, in
+the order of the parts, so that results do not depend on threads. `scan_nest` runs down columns, and `tree_nests` adds a
+whole array in the tree that NumPy uses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Finished nests as text, for people and tests, and as numbers of instructions and bytes, for predictions."""
+"""Finished nests as text, for people and tests, and as numbers of instructions and bytes, for predictions.
+
+`to_text` prints nests as pseudo-code. `work_of` counts the instructions and bytes of a nest, by which native code is
+predicted without compiling it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Which values are stored, which of them share a nest, and in which order nests and host steps run."""
+"""Which values are stored, which of them share a nest, and in which order nests and host steps run.
+
+`planned` begins with what must be stored, and stores more where values would be computed too often. Each stored value
+is a root; roots whose rows fit together become members of one group, which is one pass over rows with several phases.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Roots: the values of a program that are stored, the loops that compute each, and what those read and repeat."""
+"""Roots: the values of a program that are stored, the loops that compute each, and what those read and repeat.
+
+A `Root` has the shape of its loops, the values that it reads and at which positions, and an estimate of the work of one
+element. A `Domain` merges axes that run on in memory, so that the innermost loop is as long as possible. `examined`
+lowers a value once without keeping the statements, to find all of that.
+"""
 
 from __future__ import annotations
 

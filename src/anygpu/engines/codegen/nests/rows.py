@@ -2,6 +2,9 @@
 
 What a later pass needs of an earlier one stays in scratch: a row of it, or a band of rows where neighbouring rows are
 read. A band is computed for a few rows more than a part has, by every part for itself.
+
+`rows_nest` makes the nest of a group. A part of it has a range of rows; members that read neighbouring rows of others
+have these computed again at the ends of a part. Rows that only later phases read stay in scratch memory.
 """
 
 from __future__ import annotations

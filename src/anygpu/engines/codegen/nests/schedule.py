@@ -1,4 +1,9 @@
-"""A program for a processor: rewritten for loops, and its values in nests and host steps over slots."""
+"""A program for a processor: rewritten for loops, and its values in nests and host steps over slots.
+
+`rewritten` spells out what loops do better in another form, such as small matrix products and squares. `nests` plans,
+gives memory to what is stored, and makes the steps; where that grows too large it tries again with a nest for each
+value.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The result of scheduling a program for a processor: loop nests and host steps, in order, over numbered slots."""
+"""The result of scheduling a program for a processor: loop nests and host steps, in order, over numbered slots.
+
+`NestProgram` is the result: slots, `Nest` and `HostStep` in order, outputs and checks. Costs follow: `estimated` counts
+the operations of one element, `lanes_of` chooses the lanes of a loop from it, and `grain_of` the size of a part, so
+that starting a thread pays.
+"""
 
 from __future__ import annotations
 

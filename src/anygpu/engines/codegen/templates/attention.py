@@ -1,4 +1,8 @@
-"""Attention in one kernel: scores, softmax and the sum of values, with never more scores than a few keys have."""
+"""Attention in one kernel: scores, softmax and the sum of values, with never more scores than a few keys have.
+
+`InLanes` is for GPUs: each lane has a query or a few and walks over the keys. `InVectors` is for processors: a vector
+holds a column of queries. Both keep a running maximum and sum, so the scores are never all in memory.
+"""
 
 from __future__ import annotations
 

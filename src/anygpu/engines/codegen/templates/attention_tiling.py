@@ -1,4 +1,8 @@
-"""Attention: its sizes, the ways to cut it that measuring chooses from, and the lines that all ways share."""
+"""Attention: its sizes, the ways to cut it that measuring chooses from, and the lines that all ways share.
+
+`tilings` lists the candidates for a target, the likely best first, without those that its memory, registers or loop
+limits do not allow. `AttentionKernel` is the base of both forms.
+"""
 
 from __future__ import annotations
 

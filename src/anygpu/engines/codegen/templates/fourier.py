@@ -1,4 +1,9 @@
-"""FFTs along rows, of any length, from short ones that are straight lines of text."""
+"""FFTs along rows, of any length, from short ones that are straight lines of text.
+
+A length is factored into radices; those up to eight are written out, and longer ones are steps in the group's memory. A
+length with a large prime factor is a convolution (Bluestein) of a smooth length. Long transforms take several passes,
+with twiddles from tables.
+"""
 
 from __future__ import annotations
 

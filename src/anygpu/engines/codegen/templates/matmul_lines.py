@@ -1,4 +1,8 @@
-"""The unrolled lines of a matmul kernel: what the placeholders of its template become."""
+"""The unrolled lines of a matmul kernel: what the placeholders of its template become.
+
+`TypedSyntax` spells vectors of one type. `MatmulBody` has what all forms share: places of tiles, totals, stores and
+loads of both operands; `Blocks` is the form without shared memory.
+"""
 
 from __future__ import annotations
 

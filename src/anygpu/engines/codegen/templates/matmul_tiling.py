@@ -1,4 +1,8 @@
-"""Tilings of a matrix product: the numbers that tuning may change, and candidates for a target."""
+"""Tilings of a matrix product: the numbers that tuning may change, and candidates for a target.
+
+A `Tiling` has the block of one lane, the lanes of a group and the depth of a step. `tilings` lists candidates by the
+kind of device, without those that its memory or loop limits do not allow; `parts` says into how many pieces k is cut.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Template files and what fills them in: values of several components, stages, and rows over groups."""
+"""Template files and what fills them in: values of several components, stages, and rows over groups.
+
+A template is a file in a restricted OpenCL C, which `in_wgsl` respells. A `Stage` is one kernel of an operation: its
+template, the values of its placeholders, and the buffers that it reads and writes. `Source` and `Sink` are the two ends
+of a stage; `layout` lays rows over groups.
+"""
 
 from __future__ import annotations
 

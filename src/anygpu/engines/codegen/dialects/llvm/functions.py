@@ -2,6 +2,10 @@
 
 A condition is a truth value in each lane; both sides of a ternary are computed and one is selected. An `if` is left
 out when no lane takes it. Functions whose operands decide how often a loop runs are computed lane by lane.
+
+A definition is inlined at each call, or becomes a function of its own where it is long. `CValue` is a value with its
+type in C, which decides about signedness; `Compiler` writes calls for as many lanes as its operands have. Branches that
+depend on data become selections, so that all lanes take the same way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Loops of a nest: round by round, in lanes, and as NumPy adds."""
+"""Loops of a nest: round by round, in lanes, and as NumPy adds.
+
+`write` chooses the form of a loop: round by round, in vectors of lanes with a rest, or, for sums of floats along
+memory, the eight running totals of NumPy's pairwise sum, so that results have the same bits. `module_text` puts the
+functions of all nests together.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Positions in lanes, and loads and stores of buffers there."""
+"""Positions in lanes, and loads and stores of buffers there.
+
+A `Place` is a position as LLVM sees it: a value that all lanes share, and a constant distance for each lane. From these
+`LaneMemory` knows whether lanes lie side by side (a vector load), are the same (one load for all), or are apart.
+`Multiple` keeps what divides a position, for alignment.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The statements of a nest as instructions, and a program of nests as one module."""
+"""The statements of a nest as instructions, and a program of nests as one module.
+
+The first part spells functions of values as instructions, with C's conversions between numbers. `NestBody` runs
+statements within loops, one value for each name; `NestUnit` is one nest as a function of its buffers and the range of
+its part. The last functions look at statements: what they read, write and weigh.
+"""
 
 from __future__ import annotations
 
