@@ -3,7 +3,7 @@
     python -m benchmarks.deferred_proofs FILE
 
 The file has `FUNCTIONS[name] = (function, make)`; `make(n)` gives the positional and named arguments of the n-th call.
-It prints what is found in the code of each (`ANYGPU_DEFER=on`).
+It prints what is found in the code of each.
 """
 
 from __future__ import annotations

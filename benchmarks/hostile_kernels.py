@@ -37,7 +37,7 @@ from anygpu.errors import (
     InvalidKernel,
     WrongKernel,
 )
-from anygpu.kernels.first_use import samples, trials
+from anygpu.placement.kernels.first_use import samples, trials
 from anygpu.program.ops.custom import Language
 from anygpu.program.primitives import Spec
 from anygpu.workers.device_arrays.registry import registry

@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from anygpu.observe import trace
-from anygpu.observe.profile_records import LineProfile, Profile
+from anygpu.observe.profile import LineProfile, Profile
 from anygpu.observe.profiler import LineSampler, Profiler, UsersFiles
 from benchmarks.observe import quiet, seconds_of
 

@@ -36,7 +36,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "IPython": "notebook/magics.py",
     "textual": "cli/top/",
     "bokeh": "observe/dashboard/",
-    "scalene": "observe/profile_records.py",
+    "scalene": "observe/profile.py",
     "starlette": "nobody",
     "prometheus_client": "observe/metrics.py",
     # The types of its providers are named where it is asked for.
@@ -160,7 +160,7 @@ import numpy  # what numpy itself does is not ours to judge
 sys.addaudithook(watch)
 import anygpu
 optional = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3", "uvicorn", "httptools"}
-optional |= {"llvmlite", "IPython", "html", "anygpu.notebook"}
+optional |= {"llvmlite", "IPython", "html", "anygpu.cli.notebook"}
 loaded = optional & set(sys.modules)
 assert not loaded, loaded
 assert not opened, opened

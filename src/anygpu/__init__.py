@@ -14,7 +14,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from anygpu import errors
-from anygpu._version import __version__
 from anygpu.api import (
     collect_receipts,
     devices,
@@ -31,6 +30,7 @@ from anygpu.api import (
     submit,
 )
 from anygpu.base import events
+from anygpu.base.version import __version__
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from anygpu.array.namespace import *  # noqa: F403
     from anygpu.array.trace.tracing import record
     from anygpu.hardware.device import Device
-    from anygpu.kernels.kernel import Kernel
+    from anygpu.placement.kernels.kernel import Kernel
     from anygpu.plan.plan import Plan
     from anygpu.program.graph import Program
     from anygpu.program.transforms import vmap
@@ -114,7 +114,7 @@ __all__ = [
 _LATER = {
     "Device": "anygpu.hardware.device",
     "Future": "anygpu.runtime.future",
-    "Kernel": "anygpu.kernels.kernel",
+    "Kernel": "anygpu.placement.kernels.kernel",
     "Plan": "anygpu.plan.plan",
     "Program": "anygpu.program.graph",
     "Receipt": "anygpu.receipts.receipt",
@@ -137,7 +137,7 @@ def __getattr__(name: str) -> Any:
     elif name in (namespace := importlib.import_module("anygpu.array.namespace")).__all__:
         value = getattr(namespace, name)
     else:
-        return importlib.import_module("anygpu.old_names").moved(name)
+        return importlib.import_module("anygpu.types").moved(name)
     globals()[name] = value
     return value
 
@@ -147,12 +147,12 @@ def __dir__() -> list[str]:
 
 
 def _html_of(value: Any) -> str | None:
-    html: str | None = importlib.import_module("anygpu.notebook").html_of(value)
+    html: str | None = importlib.import_module("anygpu.cli.notebook").html_of(value)
     return html
 
 
 def _cannot_trace(site: Any, why: str) -> None:
-    if os.environ.get("ANYGPU_DEFER", "on") != "off":
+    if os.environ.get("ANYGPU_DEFER", "off") != "off":
         importlib.import_module("anygpu.placement.automatic").defer_if_closed(site, why)
 
 
@@ -162,12 +162,12 @@ events.cannot_trace = _cannot_trace
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext anygpu`: the magics `%anygpu` and `%%offload`."""
-    importlib.import_module("anygpu.notebook.magics").load(shell)
+    importlib.import_module("anygpu.cli.notebook.magics").load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """`%unload_ext anygpu`."""
-    importlib.import_module("anygpu.notebook.magics").unload(shell)
+    importlib.import_module("anygpu.cli.notebook.magics").unload(shell)
 
 
 if os.environ.get("ANYGPU_OBSERVE"):

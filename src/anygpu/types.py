@@ -1,12 +1,15 @@
-"""The classes of what anygpu's functions take and return, for annotations and `isinstance`.
+"""The classes that anygpu's functions take and return, for annotations and `isinstance`.
 
-They are loaded when they are first used.
+Each is loaded when it is first used. `moved` finds the names that were in `anygpu` itself before 0.1.
 """
 
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
+
+from anygpu import errors
 
 if TYPE_CHECKING:
     from anygpu.hardware.device import Card as Card
@@ -54,3 +57,22 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(_MODULES)
+
+
+def moved(name: str) -> Any:
+    """The object that was `anygpu.name` before 0.1, with a `DeprecationWarning` that says where it is now.
+
+    The old names stay for one release: classes are in `anygpu.types`, leaf errors in `anygpu.errors`. The warning
+    points at the code that asked `anygpu` for the name. Raises `AttributeError` for a name that never was there.
+    """
+    if name == "host_operations":
+        place = "anygpu.observe"
+    elif name in _MODULES:
+        place = __name__
+    elif isinstance(getattr(errors, name, None), type):
+        place = "anygpu.errors"
+    else:
+        raise AttributeError(f"module 'anygpu' has no attribute {name!r}")
+    message = f"anygpu.{name} is {place}.{name} now. The old name goes with the next release."
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return getattr(importlib.import_module(place), name)

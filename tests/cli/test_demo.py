@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from anygpu.cli import app
+from anygpu.cli.commands import app
 from anygpu.cli.demo import DemoProgram, DemoTimes, compare, facts, programs, show, show_end, verdict
 from anygpu.receipts.receipt import Phases, Receipt
 from anygpu.testing import FakeProcessors, ManualClock

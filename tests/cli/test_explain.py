@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from anygpu.cli import app
+from anygpu.cli.commands import app
 from anygpu.plan.plan import Plan
 from anygpu.receipts.receipt import Receipt
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from anygpu.base.cache_folder import write_file
-from anygpu.cli import app
+from anygpu.cli.commands import app
 from anygpu.cli.history import KnownHistory
 from anygpu.errors import InvalidOption
 from anygpu.placement.history.history import History

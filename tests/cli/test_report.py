@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anygpu.array.trace.tracing import record
-from anygpu.cli import app
+from anygpu.cli.commands import app
 from anygpu.placement.agreement.comparison import Difference
 from anygpu.placement.mismatches import FOLDER, Mismatch, keep, mismatch
 from anygpu.program.graph import Program

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from anygpu.cli import app
-from anygpu.cli.serve import _named
+from anygpu.cli.commands import app
+from anygpu.cli.fleet import _named
 
 MODULE = "def score(x):\n    return x\n\n\nasync def later(x):\n    return x\n"
 

@@ -16,8 +16,7 @@ from textual.pilot import Pilot
 
 from anygpu.cli.top import VARIABLE as RUN_VARIABLE
 from anygpu.cli.top.pages import NO_PROCESS, Watching
-from anygpu.cli.top.screen import TextPage, Top
-from anygpu.cli.top.table import Rows
+from anygpu.cli.top.screen import Rows, TextPage, Top
 from anygpu.observe import VARIABLE
 from anygpu.observe.looking import Following, observed_processes
 from tests.cli.test_top_pages import HOSTILE, _Answers

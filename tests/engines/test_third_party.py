@@ -17,8 +17,8 @@ from anygpu.engines.catalogue import EngineEntry, library_version, traits_of
 from anygpu.engines.traits import EngineTraits
 from anygpu.errors import AllocationError, CopyNeeded
 from anygpu.hardware.device import Device
-from anygpu.kernels.first_use import device_for, engines_for
 from anygpu.placement.call_site import CallSite
+from anygpu.placement.kernels.first_use import device_for, engines_for
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.plan.calibration import assumed

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anygpu.observe.answering import Answering
 from anygpu.observe.looking import NoAnswer, ObservedProcess, observed_processes
+from anygpu.observe.servers import Answering
 from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.sockets import (
     MOST_QUESTION,

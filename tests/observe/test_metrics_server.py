@@ -17,7 +17,7 @@ import pytest
 import anygpu as ag
 from anygpu import observe
 from anygpu.errors import InvalidOption
-from anygpu.observe.local_http import MOST_BYTES, MOST_CONNECTIONS, MetricsServer
+from anygpu.observe.servers import MOST_BYTES, MOST_CONNECTIONS, MetricsServer
 from anygpu.serving.server import Server
 
 

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from anygpu.errors import MissingExtra
-from anygpu.observe import profile_records
-from anygpu.observe.profile_html import to_html
-from anygpu.observe.profile_records import FunctionProfile, LineProfile, OperationProfile, Profile
+from anygpu.observe import profile as profile_module
+from anygpu.observe.profile import FunctionProfile, LineProfile, OperationProfile, Profile, to_html
 from anygpu.observe.profiler import LineSampler, ThreadPosition, UsersFiles, seconds_by_line
 from benchmarks.profile import FOLDER, first_lines, hot_line, sum_error
 
@@ -232,7 +231,7 @@ def test_lines_of_scalene_join_ours() -> None:
     ours = msgspec.structs.replace(
         hostile_profile(), lines=(LineProfile(file="a.py", line=2, code="y = f(x)", seconds=1.0),)
     )
-    both = profile_records.joined(ours, profile_records.read_scalene(data), "Scalene 2.4.0")
+    both = profile_module.joined(ours, profile_module.read_scalene(data), "Scalene 2.4.0")
     first, second = both.lines
     assert first.scalene is not None
     assert (first.seconds, first.scalene.percent, first.scalene.peak_megabytes) == (1.0, 65.0, 12.0)
@@ -241,11 +240,11 @@ def test_lines_of_scalene_join_ours() -> None:
 
 
 def test_what_scalene_has_not_written_is_refused() -> None:
-    with pytest.raises(profile_records.ScaleneFailed, match="Profile without --scalene"):
-        profile_records.read_scalene(b"nothing")
+    with pytest.raises(profile_module.ScaleneFailed, match="Profile without --scalene"):
+        profile_module.read_scalene(b"nothing")
 
 
 def test_scalene_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [])
     with pytest.raises(MissingExtra, match=r"pip install .scalene"):
-        profile_records.version()
+        profile_module.version()

@@ -13,11 +13,9 @@ from rich.console import Console
 from anygpu.cli.scripts import show_profile
 from anygpu.observe import trace
 from anygpu.observe.dashboard.history import DashboardHistory
-from anygpu.observe.dashboard.panels import Columns, HistoryView
-from anygpu.observe.dashboard.tables import notes, problems, steps
+from anygpu.observe.dashboard.panels import Columns, HistoryView, notes, problems, steps
 from anygpu.observe.metrics import BUCKETS, call_families
-from anygpu.observe.profile_html import to_html
-from anygpu.observe.profile_records import Profile
+from anygpu.observe.profile import Profile, to_html
 from anygpu.observe.profiler import Profiler
 from anygpu.observe.snapshot import fallback_of
 from anygpu.observe.statistics import LONGEST_PART, MOST_PARTS, CallStatistics, RunningStatistics, batches, breakdown

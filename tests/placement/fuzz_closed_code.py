@@ -100,6 +100,11 @@ _NEW = """
 {n} = np.ones(SIZE); {n} *= {b}
 {n} = {a}[{a} > 0.5].sum() + {b}
 {n} = np.full_like({a}, FACTOR)
+{n} = np.asanyarray({a})
+{n} = {a} if FACTOR in (1.25, -1.0, None) else {b}
+{n} = {a} * 2 if {a}.dtype.kind in ["f", "c"] else {b}
+{n} = {a} if float({a}[{k}]) not in (0.5, 9.0) else {b}[::-1]
+{n} = {b} if {a}[{k}] in (0.5, 2.5, 9.0) else {a}[:]
 """
 _OLD = """
 {a} += {b}

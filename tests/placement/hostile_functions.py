@@ -950,11 +950,11 @@ def outer():
     return change, function
 between, function = outer()
 # -- a function of NumPy that is another later
-HYPOT = np.hypot
+FMAX = np.fmax
 def between(n):
-    np.hypot = (lambda a, b: keep(a * b)) if n == 2 else HYPOT
+    np.fmax = (lambda a, b: keep(a * b)) if n == 2 else FMAX
 def function(x, y):
-    return np.hypot(x, y) if x.sum() > -1e300 else x
+    return np.fmax(x, y) if x.sum() > -1e300 else x
 # -- a function inside that is another later
 def helper(x):
     return x * 2

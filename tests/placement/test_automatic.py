@@ -14,7 +14,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.deferred.standing_in import StandIn
-from anygpu.placement import automatic, automatic_deferral, deferred, loading, switching
+from anygpu.placement import automatic, automatic_deferral, background, deferred, loading
 from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.native_calls import background
 
@@ -370,9 +370,9 @@ def test_closed_code_is_so_as_long_as_names_mean_the_same(monkeypatch: pytest.Mo
 def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Functions are deferred however small they are, and stay so; NumPy runs their segments."""
     monkeypatch.setenv("ANYGPU_NATIVE", "on")
-    monkeypatch.delenv("ANYGPU_DEFER", raising=False)
+    monkeypatch.setenv("ANYGPU_DEFER", "on")
     monkeypatch.setattr(loading.segments, "is_ready", True)
-    monkeypatch.setattr(switching, "pause", lambda seconds: None)
+    monkeypatch.setattr(background, "pause", lambda seconds: None)
     monkeypatch.setattr(automatic, "LEAST_TO_DEFER", 0.0)
     monkeypatch.setattr(automatic, "BEFORE_LOOKING", 0.0)
     monkeypatch.setattr(automatic_deferral, "MOST_TO_LOOK", 1e9)
@@ -529,10 +529,10 @@ def test_without_native_code_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatc
     background.settle(60)
 
 
-def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_an_experiment_that_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYGPU_NATIVE", "on")
-    monkeypatch.setenv("ANYGPU_DEFER", "off")
-    monkeypatch.setattr(automatic, "defer_if_closed", lambda *given: pytest.fail("it is off"))
+    monkeypatch.delenv("ANYGPU_DEFER", raising=False)
+    monkeypatch.setattr(automatic, "defer_if_closed", lambda *given: pytest.fail("nobody asked for it"))
 
     @ag.offload
     def halved(x: Any) -> Any:

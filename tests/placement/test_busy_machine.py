@@ -10,10 +10,10 @@ import pytest
 
 from anygpu.placement import calibrate as calibration
 from anygpu.placement import offload
+from anygpu.placement.background import LOOKING
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
-from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.choosing import LONGEST_IN_DOUBT

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.placement.background import LOOKING
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
-from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
 from anygpu.plan.plan import Candidate
 from tests.support.slowed import SlowedRegistry

@@ -72,7 +72,7 @@ def test_it_is_loaded_on_a_thread_when_calls_have_taken_long_enough() -> None:
 import numpy as np
 import anygpu as ag
 from anygpu.placement import loading, offload
-from anygpu.testing.clock import ManualClock
+from anygpu.testing.fakes import ManualClock
 
 # On a busy machine calls may take any time.
 offload._clock = clock = ManualClock()

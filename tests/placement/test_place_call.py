@@ -11,10 +11,10 @@ import pytest
 
 import anygpu as ag
 from anygpu.placement import offload
+from anygpu.placement.background import LOOKING
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
-from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SplitAcrossDevices
 from anygpu.plan.splitting import Split

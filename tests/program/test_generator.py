@@ -19,12 +19,12 @@ from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Node, Program, Recorder
 from anygpu.program.primitives import PRIMITIVES, Primitive, Spec
 from anygpu.testing.random_programs import (
+    NODE_GENERATORS,
     WEIGHTS,
     random_inputs,
     random_program,
 )
 from anygpu.testing.random_programs.error_bounds import disagreement, tolerance, tolerances
-from anygpu.testing.random_programs.node_generators import NODE_GENERATORS
 from tests.support.random_programs import programs
 
 EVERY_PRIMITIVE = set(PRIMITIVES) - {p.Input, p.Custom}

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from anygpu.errors import InvalidOption, Unsupported
-from anygpu.pytorch.checkpointing import candidates, checkpointed, layer_seconds, select
+from anygpu.pytorch.checkpointing import candidates, checkpointed, select
 from anygpu.pytorch.step_plans import LayerCost
 
 
@@ -290,23 +290,6 @@ class TestCheckpointed:
             assert torch.equal(found, model(x))
 
 
-class TestLayerSeconds:
-    def test_adds_up_calls(self) -> None:
-        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        ticks = itertools.count()
-        with left_as_it_was(model), layer_seconds(model, ("0",), clock=lambda: float(next(ticks))) as seconds:
-            model(torch.ones(1, 4))
-            model(torch.ones(1, 4))
-        assert seconds == {"0": 2.0}
-        assert not model[0]._forward_hooks
-
-    def test_leaves_no_hooks_after_errors(self) -> None:
-        model = Tower()
-        with pytest.raises(ZeroDivisionError), layer_seconds(model, candidates(model)):
-            1 / 0  # noqa: B018
-        assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
 def plain_sequential(width: int = 8) -> nn.Sequential:
     torch.manual_seed(3)
     parts: list[nn.Module] = []
@@ -381,9 +364,3 @@ class TestSegments:
     def test_a_segment_that_is_not_there_is_refused(self, name: str) -> None:
         with pytest.raises(InvalidOption, match="has no submodule"), checkpointed(plain_sequential(), (name,)):
             pass
-
-    def test_seconds_are_of_the_whole_segment(self) -> None:
-        model = plain_sequential()
-        with layer_seconds(model, ("0:4", "5"), clock=iter(range(10)).__next__) as seconds:
-            model(torch.randn(6, 8))
-        assert seconds == {"0:4": 1, "5": 1}

@@ -15,7 +15,7 @@ import pytest
 from anygpu.errors import DeadlineExceeded, InvalidOption
 from anygpu.runtime.intake import Deadlines
 from anygpu.runtime.runtime import Runtime
-from anygpu.testing.clock import ManualClock
+from anygpu.testing.fakes import ManualClock
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.thread import ThreadWorker

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.observe import local_http
-from anygpu.observe.local_http import MOST_BYTES, MOST_CONNECTIONS, MetricsServer
+from anygpu.observe import servers
+from anygpu.observe.servers import MOST_BYTES, MOST_CONNECTIONS, MetricsServer
 from anygpu.serving import limits as module
 from anygpu.serving.limits import MAX_HEAD, MAX_HEADERS, MAX_INPUTS, MAX_JSON, MAX_RANK, HeldRequests, Limits
 from anygpu.serving.server import Server
@@ -508,7 +508,7 @@ def test_every_limit_is_in_the_table() -> None:
     for value in (
         *(getattr(defaults, name) for name in Limits.__struct_fields__ if name.endswith("_seconds")),
         *(MAX_HEADERS, MAX_INPUTS, MAX_RANK, MAX_HEAD >> 10, MAX_JSON >> 20, defaults.body >> 20),
-        *(local_http.REQUEST_SECONDS, local_http.ANSWER_SECONDS, MOST_BYTES >> 10, MOST_CONNECTIONS),
+        *(servers.REQUEST_SECONDS, servers.ANSWER_SECONDS, MOST_BYTES >> 10, MOST_CONNECTIONS),
         *(module._CONNECTIONS, module._MOST_CONNECTIONS),
     ):
         assert f"{value:g}" in shown, value

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from anygpu.placement import loading, native, native_calls, native_site, switching
+from anygpu.placement import background, loading, native, native_calls, native_site
 
 #: Calls as native code until these may skip their keys, and then between two that are compared.
 CALLS_UNTIL_QUICK, CALLS_BETWEEN_SAMPLES = 1, 4
@@ -30,7 +30,7 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
         mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on", "ANYGPU_HISTORY": history}),
         mock.patch.object(loading.native, "is_ready", True),
         mock.patch.object(loading.segments, "is_ready", True),
-        mock.patch.object(switching, "pause"),
+        mock.patch.object(background, "pause"),
         mock.patch.multiple(native_site, LEAST_FOR_NATIVE=0.0, BEFORE_NATIVE=0.0, BEFORE_ANOTHER_TRY=0.0),
         mock.patch.multiple(native, WORTH_TRYING=math.inf, OVERHEAD=-math.inf, _trace_seconds=lambda called: math.inf),
         mock.patch.multiple(
@@ -63,7 +63,7 @@ def tried_at_once() -> Iterator[None]:
         ),
         mock.patch.object(loading.native, "is_ready", True),
         mock.patch.object(loading.segments, "is_ready", True),
-        mock.patch.object(switching, "pause"),
+        mock.patch.object(background, "pause"),
     ):
         yield
         settle()

@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from anygpu.cli import app
-from anygpu.testing.verify import checks
-from anygpu.testing.verify.cases import Subject
+from anygpu.cli.commands import app
+from anygpu.testing.verify import Subject, VerifyRecord, checks, from_json
 from anygpu.testing.verify.checks import FAULTS, NAMES, all_checks
-from anygpu.testing.verify.document import VerifyRecord, from_json
 from anygpu.workers.device_arrays.registry import registry
 
 Result = subprocess.CompletedProcess[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anygpu.testing.verify.document import Owner, this_owner, without_personal_data
+from anygpu.testing.verify import Owner, this_owner, without_personal_data
 
 OWNER = Owner(folders=("/home/mallory smith", "/home/mallory", "/tmp"), names=("mallory", "mallorys-laptop"))
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from anygpu.cli.verify import Screen
 from anygpu.testing import fake_device
-from anygpu.testing.verify.document import (
+from anygpu.testing.verify import (
     CallTiming,
     CheckRecord,
     VerifiedDevice,

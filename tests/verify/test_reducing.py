@@ -8,7 +8,7 @@ import numpy as np
 
 from anygpu.array.trace.tracing import record
 from anygpu.program.graph import Program
-from anygpu.testing.verify.cases import Suspect, operations, part, reduced
+from anygpu.testing.verify import Suspect, operations, part, reduced
 from anygpu.testing.verify.values import program_of
 
 

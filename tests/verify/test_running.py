@@ -7,7 +7,7 @@ from typing import Any
 
 from anygpu.errors import DeviceHung, DeviceLost, OutOfMemory, Unsupported
 from anygpu.testing import ManualClock
-from anygpu.testing.verify.cases import ActCase, Subject, Tried, VerifyCase, VerifyCheck
+from anygpu.testing.verify import ActCase, Subject, Tried, VerifyCase, VerifyCheck
 from anygpu.testing.verify.running import MOST_DEATHS, MOST_FINDINGS, DeviceTrial, TrialOutcome
 from anygpu.workers.device_arrays.registry import registry
 from tests.verify.watching import Silent

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anygpu.hardware.device import Device
-from anygpu.testing.verify.cases import Subject, VerifyCheck
+from anygpu.testing.verify import Subject, VerifyCheck, VerifyRecord
 from anygpu.testing.verify.checks import all_checks, chosen
-from anygpu.testing.verify.document import VerifyRecord
 from anygpu.testing.verify.running import verify_device
 from anygpu.testing.verify.values import CONFORMANCE, SIZES, program_of, programs
 from anygpu.workers.device_arrays.registry import registry

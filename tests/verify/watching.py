@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anygpu.testing.verify.cases import VerifyCheck
-from anygpu.testing.verify.document import CheckRecord, WrongCase
+from anygpu.testing.verify import CheckRecord, VerifyCheck, WrongCase
 
 
 class Silent:

@@ -17,9 +17,8 @@ from PyInstaller.utils.hooks import (  # type: ignore[import-untyped]
 _NOT_COLLECTED = (
     "anygpu.cli",
     "anygpu.__main__",
-    "anygpu.notebook",
     "anygpu.observe.dashboard",
-    "anygpu.observe.profile_records",
+    "anygpu.observe.profile",
     "anygpu.testing",
     "anygpu.verify",
     "anygpu._pyinstaller",

@@ -1,4 +1,8 @@
-"""`anygpu demo`: two small programs on this machine, with NumPy and with the decorator, side by side."""
+"""`anygpu demo`: two small programs on this machine, with NumPy and with the decorator, side by side.
+
+`compare` measures, `show` prints. The source of the programs is part of the output, so they are written as people write
+NumPy, and have no docstrings.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +91,10 @@ class DemoTimes:
 
 
 def programs(scale: float = 1.0) -> list[DemoProgram]:
-    """The programs; `scale` multiplies the number of their elements, about."""
+    """The programs; `scale` multiplies the number of their elements, about.
+
+    Their random inputs have a fixed seed.
+    """
     generator = np.random.default_rng(0)
     height, width = max(2, round(1080 * scale**0.5)), max(2, round(1920 * scale**0.5))
     paths = max(2, round(1_000_000 * scale))
@@ -110,7 +117,11 @@ def compare(
     last_receipt: Callable[[], Receipt | None] = api.last_receipt,
     read: Callable[[], Reading] = read_processors,
 ) -> DemoTimes:
-    """Call the decorated function until it has found its place, `seconds` at most; then both functions in turn."""
+    """Calls the decorated function until it has found its place, `seconds` at most; then both functions in turn.
+
+    The times are medians of `_in_turn`, without the calls of the search. The results are compared once, and not kept.
+    The clock, receipts and readings of processors are parameters for tests.
+    """
 
     def timed(function: Callable[..., Any]) -> tuple[float, Any]:
         begin = clock()
@@ -136,16 +147,7 @@ def compare(
     # A result that is kept takes memory that the next call would use again, so neither function's are kept.
     del wanted, value
     before = read()
-    theirs: list[float] = []
-    ours: list[float] = []
-    end = clock() + MEASURED_SECONDS
-    while not ours or (len(ours) < CALLS and clock() < end):
-        if len(ours) % 2:
-            theirs.append(timed(program.function)[0])
-            ours.append(called()[0])
-        else:
-            ours.append(called()[0])
-            theirs.append(timed(program.function)[0])
+    theirs, ours = _in_turn(lambda: timed(program.function)[0], lambda: called()[0], clock)
     found = conditions(before, read())
     device = Counter(each.device for each in receipts[searched:]).most_common(1)[0][0]
     return DemoTimes(
@@ -162,6 +164,26 @@ def compare(
         lost=None if found.waiting is None else found.lost,
         disturbed=found.disturbed,
     )
+
+
+def _in_turn(
+    theirs: Callable[[], float], ours: Callable[[], float], clock: Callable[[], float]
+) -> tuple[list[float], list[float]]:
+    """The seconds of both functions, called in turn: `CALLS` times each, or for `MEASURED_SECONDS` and at least once.
+
+    The order changes from pair to pair, so that neither always runs on a cache or a clock that the other has warmed.
+    """
+    of_theirs: list[float] = []
+    of_ours: list[float] = []
+    end = clock() + MEASURED_SECONDS
+    while not of_ours or (len(of_ours) < CALLS and clock() < end):
+        if len(of_ours) % 2:
+            of_theirs.append(theirs())
+            of_ours.append(ours())
+        else:
+            of_ours.append(ours())
+            of_theirs.append(theirs())
+    return of_theirs, of_ours
 
 
 def demo(
@@ -255,7 +277,7 @@ def facts(comparison: DemoTimes) -> list[tuple[str, str]]:
 
 
 def show_end(console: Console, found: Sequence[DemoTimes]) -> None:
-    """Print the next step."""
+    """Prints the next step, and where to look if nothing was faster than NumPy."""
     console.print()
     if all(each.device == "numpy" for each in found):
         console.print(f"Nothing was faster than NumPy here. {PAGE}.html lists the reasons.", soft_wrap=True)
@@ -263,6 +285,7 @@ def show_end(console: Console, found: Sequence[DemoTimes]) -> None:
 
 
 def _show_bar(console: Console, name: str, seconds: float, longest: float, style: str, after: str) -> None:
+    """Prints a time with a bar as long as its share of the longest, and a remark after it."""
     length = max(1, round(BAR * seconds / longest)) if longest > 0 else 1
     bar = "█" * length + " " * (BAR - length) if after else "█" * length
     console.print(
@@ -286,6 +309,7 @@ def _readable_ratio(ratio: float) -> str:
 
 
 def _is_settled(receipts: Sequence[Receipt]) -> bool:
+    """Whether the last `SETTLED` calls ran on one device that is not NumPy."""
     last = {each.device for each in receipts[-SETTLED:]}
     return len(receipts) >= SETTLED and len(last) == 1 and last != {"numpy"}
 
@@ -296,7 +320,10 @@ def _since(receipts: Sequence[Receipt], device: str) -> int:
 
 
 def _difference(wanted: Any, got: Any) -> tuple[float, bool]:
-    """The largest relative difference, and whether it is only rounding in numbers of such a dtype."""
+    """The largest relative difference, and whether it is only rounding in numbers of such a dtype.
+
+    Infinite, and no rounding, for other shapes or dtypes.
+    """
     one, other = np.asarray(wanted), np.asarray(got)
     if one.shape != other.shape or one.dtype != other.dtype:
         return float("inf"), False

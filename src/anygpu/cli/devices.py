@@ -1,4 +1,8 @@
-"""`anygpu devices`: lists devices, what they are doing, and how fast they are."""
+"""`anygpu devices`: lists devices, what they are doing, and how fast they are.
+
+With `--calibrate` devices are measured, or what is stored of them is shown; without, `output` prints the inventory or
+the usage.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +128,10 @@ def calibrate(
 
 
 def calibrate_devices(names: list[str] | None, *, json: bool, seconds: float, show: bool, timeout: float) -> None:
-    """Measure these devices, or show what is stored of them. Exits with 1 when one could not be measured."""
+    """Measures these devices, or shows what is stored of them. Exits with 1 when one could not be measured.
+
+    `names` are ids, engines or kinds; all devices by default. An error of one device does not end the others' turn.
+    """
     with waiting("Looking for devices"):
         inventory = discover(timeout=timeout)
     chosen = require(inventory.devices, prefer(names or None), inventory.unavailable)
@@ -152,6 +159,7 @@ def calibrate_devices(names: list[str] | None, *, json: bool, seconds: float, sh
 
 
 def _measured(device: Device, seconds: float) -> Calibration:
+    """Opens a worker for the device, measures it and stores the result; the time to open it is part of that."""
     from anygpu.engines.catalogue import entry_of
     from anygpu.workers.worker import open_worker
 
@@ -168,6 +176,7 @@ def _measured(device: Device, seconds: float) -> Calibration:
 def _show_all(
     console: Console, devices: Sequence[Device], found: dict[str, Calibration], failures: dict[str, str]
 ) -> None:
+    """Prints each device with its calibration, or with the error that prevented one."""
     for device in devices:
         console.print(Text.assemble((device.id, "bold"), f"  {device.name}, through {device.api}"))
         if device.id in failures:
@@ -177,7 +186,10 @@ def _show_all(
 
 
 def _show(console: Console, calibration: Calibration) -> None:
-    """Print the calibration of one device: overheads, transfers and a table of rates."""
+    """Prints the calibration of one device: overheads, transfers and a table of rates.
+
+    Rates that were derived from others are marked, and so are measurements on a busy machine.
+    """
     if calibration.source == "assumed":
         console.print(Padding(Text("not measured yet: assumed from its kind", style="yellow"), (0, 0, 0, 2)))
     elif calibration.disturbed:
@@ -217,12 +229,14 @@ def _show(console: Console, calibration: Calibration) -> None:
 
 
 def _way(transfer: Transfer) -> str:
+    """A direction of transfer in words: its rate and its latency, or that nothing is copied."""
     if transfer.bytes_per_second > _NOTHING_MOVES:
         return "no copy needed"
     return f"{_number(transfer.bytes_per_second / 1e9)} GB/s after {_short(transfer.latency)}"
 
 
 def _speed(kind: OperationClass, per_second: float) -> str:
+    """A rate with its unit: operations for arithmetic, bytes for everything else."""
     unit = "Gop/s" if kind in ARITHMETIC else "GB/s"
     return f"{_number(per_second / 1e9)} {unit}"
 

@@ -1,4 +1,8 @@
-"""`anygpu explain`: where a function would run with such arguments, and why; with --run, what happens when it does."""
+"""`anygpu explain`: where a function would run with such arguments, and why; with --run, what happens when it does.
+
+First what was typed becomes values, then the calls with our warnings as sentences, then the plan and the receipts are
+printed. `Explanation` is the document of `--json`.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     afterwards: Plan | None = None
 
     def to_json(self) -> bytes:
+        """The document in UTF-8, on one line."""
         return encode_json(self)
 
 
@@ -117,7 +122,7 @@ def explain(
 
 
 def _checked(on: str | None, fallback: str | None, precision: str | None) -> dict[str, Any]:
-    """The options as `anygpu.explain` takes them."""
+    """The options as `anygpu.explain` takes them. Raises `typer.BadParameter` for one that makes no sense."""
     from anygpu.placement.options import options
 
     given: dict[str, Any] = {
@@ -133,7 +138,10 @@ def _checked(on: str | None, fallback: str | None, precision: str | None) -> dic
 
 
 def _value(text: str, generator: np.random.Generator) -> Any:
-    """The value of an argument on the command line: a random array, a .npy file, a number or a word."""
+    """The value of an argument on the command line: a random array, a .npy file, a number or a word.
+
+    Raises `typer.BadParameter` for an array or file that cannot be made, and for a word that looks like an option.
+    """
     array = _ARRAY.fullmatch(text)
     if array is not None:
         return _random(text, array["dtype"], array["shape"], generator)
@@ -179,6 +187,7 @@ def _random(text: str, name: str, shape_text: str, generator: np.random.Generato
 
 
 def _loaded(text: str) -> Any:
+    """The array in a .npy file. Pickles are refused: loading one runs code from the file."""
     try:
         # Pickles are refused: loading one runs code from the file.
         return np.load(text, allow_pickle=False)
@@ -189,6 +198,7 @@ def _loaded(text: str) -> Any:
 
 
 def _wrong(what: str, why: str) -> NoReturn:
+    """Raises `typer.BadParameter` with the reason and an example of the command."""
     raise typer.BadParameter(f"{why}. For example: {_EXAMPLE}", param_hint=what)
 
 
@@ -212,6 +222,7 @@ def _plainly_warned(console: Console) -> Iterator[None]:
 
 
 def _settle(console: Console) -> None:
+    """Waits for trials in the background, so that the next receipt knows their outcome; `_PATIENCE` seconds at most."""
     from anygpu.placement.planner import default
 
     if not default().settle(_PATIENCE):
@@ -242,6 +253,7 @@ def show_plan(console: Console, plan: Plan) -> None:
 
 
 def _show_rows(console: Console, candidates: Sequence[Candidate], plan: Plan) -> None:
+    """Prints each candidate with its time and reason, the chosen one marked, and then each refusal."""
     table = grid(4, right=2)
     for each in candidates:
         mark = Text("→", "green") if each.device == plan.chosen else Text(" ")
@@ -253,6 +265,7 @@ def _show_rows(console: Console, candidates: Sequence[Candidate], plan: Plan) ->
 
 
 def _in_words(candidate: Candidate) -> str:
+    """What a candidate's time is based on, its phases and its memory, on one line."""
     parts: list[str] = [candidate.basis]
     if candidate.phases is not None and candidate.basis != "measured":
         parts.append(str(candidate.phases))
@@ -268,5 +281,6 @@ def _sentence(text: str) -> str:
 
 
 def _show_receipt(console: Console, receipt: Receipt, number: int) -> None:
+    """Prints a receipt as one line that is not wrapped, so that it can be searched and copied."""
     # Not wrapped by us: a receipt is one line, to be searched and copied.
     console.print(Text.assemble("\n" if number == 1 else "", (f"{number}. ", "dim"), str(receipt)), soft_wrap=True)

@@ -1,4 +1,8 @@
-"""`anygpu history`: what is known of earlier calls, what follows from it, and how to forget it."""
+"""`anygpu history`: what is known of earlier calls, what follows from it, and how to forget it.
+
+`show`, `explain` and `clear` are the commands; below them is how the file's contents become functions with their
+timings, and how these are printed. `KnownHistory` is the document of `--json`.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +83,7 @@ class KnownHistory(msgspec.Struct, frozen=True, kw_only=True):
     functions: tuple[FunctionHistory, ...]
 
     def to_json(self) -> bytes:
+        """The document in UTF-8, on one line."""
         return encode_json(self)
 
 
@@ -153,6 +158,7 @@ def clear(
 
 
 def _functions(contents: Contents) -> list[FunctionHistory]:
+    """The functions of a history with the timings of their programs, the latest calls first."""
     by_program: dict[str, list[Timing]] = {}
     for key, row in contents.timings.items():
         by_program.setdefault(key.program, []).append(timing_of(key, row))
@@ -176,6 +182,7 @@ def _named(functions: Sequence[FunctionHistory], name: str) -> list[FunctionHist
 
 
 def _matches(habit: Habit, name: str) -> bool:
+    """Whether a name is this function's, with or without its module, or the beginning of its hash."""
     if habit.name is not None and (habit.name == name or habit.name.endswith(f".{name}")):
         return True
     return len(name) >= _DIGITS and habit.function.startswith(name)
@@ -192,10 +199,12 @@ def _timings_of(contents: Contents, habits: set[HabitKey]) -> set[TimingKey]:
 
 
 def _label(habit: Habit) -> str:
+    """The name of a function, or the beginning of its hash where names are not stored."""
     return habit.name or habit.function[:_DIGITS]
 
 
 def _print(stored: HistoryFile, functions: Sequence[FunctionHistory]) -> None:
+    """Prints the document of `--json`."""
     document = KnownHistory(
         path=str(stored.path),
         nbytes=stored.nbytes,
@@ -228,6 +237,7 @@ _TABLE: tuple[Column[_Timed], ...] = (
 
 
 def _timed(function: FunctionHistory, now: float) -> list[_Timed]:
+    """The lines of a function: one for each device with its latest timing, or one for the host."""
     habit = function.habit
     if not function.timings:
         took = habit.seconds / max(1, habit.calls)
@@ -242,13 +252,14 @@ def _timed(function: FunctionHistory, now: float) -> list[_Timed]:
 
 
 def _show_functions(console: Console, functions: Sequence[FunctionHistory], now: float) -> None:
+    """Prints the table of functions, without the column of memory if nothing is known of it."""
     has_memory = any(timing.peaks for each in functions for timing in each.timings)
     rows = [row for each in functions for row in _timed(each, now)]
     show_table(console, _TABLE if has_memory else _TABLE[:-1], rows, PLAIN)
 
 
 def _explain(console: Console, function: FunctionHistory, now: float) -> None:
-    """Print what is known of one function: its habit, and its latest times on each device."""
+    """Prints one function: how it is called, and for each device its latest time and what follows from it."""
     habit = function.habit
     console.print(Text.assemble((_label(habit), "bold"), f"  {habit_text(habit, now)}"), soft_wrap=True)
     latest = latest_by_device(function.timings)
@@ -274,6 +285,7 @@ def _explain(console: Console, function: FunctionHistory, now: float) -> None:
 
 
 def _where(stored: HistoryFile) -> str:
+    """A sentence about the file: where it is and how large, or why nothing is read or added."""
     problem = stored.problem
     if problem is not None:
         return problem

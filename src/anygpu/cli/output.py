@@ -1,4 +1,8 @@
-"""Output of commands: tables on a terminal, and files that are written whole or not at all."""
+"""Output of commands: tables on a terminal, and files that are written whole or not at all.
+
+First inventories, diagnoses and usage, then tables of columns, then files, and at the end how a function is found by
+the name that was typed. Texts of users and drivers are printed as text: markup in them has no effect.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,7 @@ def waiting(what: str) -> Status:
 
 
 def print_json(data: bytes) -> None:
+    """Prints a JSON document and a newline on standard output, as it is."""
     sys.stdout.write(data.decode() + "\n")
 
 
@@ -59,6 +64,7 @@ def warn_of_old_name(old: str, new: str) -> None:
 
 
 def show_inventory(console: Console, inventory: Inventory, *, deep: bool = False) -> None:
+    """Prints the cards with the devices that reach each, and then what is not available with its reason."""
     for card in inventory.cards:
         _show_card(console, card, [device for device in inventory.devices if device.card == card.id], deep=deep)
     if inventory.unavailable:
@@ -71,6 +77,7 @@ def show_inventory(console: Console, inventory: Inventory, *, deep: bool = False
 
 
 def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
+    """Prints the verdict, the devices that can compute, and each finding with its fix."""
     console.print(Text(diagnosis.verdict, style="bold"))
     console.print()
     console.print("[bold]What can compute here[/bold]")
@@ -85,6 +92,7 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def show_findings(console: Console, verdict: str, findings: Sequence[Finding]) -> None:
+    """Prints a verdict and findings; says so if none of them is a problem."""
     console.print(Text(verdict, style="bold"))
     console.print()
     for finding in findings:
@@ -113,6 +121,7 @@ def _show_card(console: Console, card: Card, ways: list[Device], *, deep: bool) 
 
 
 def show_finding(console: Console, finding: Finding) -> None:
+    """Prints one finding: its severity and title, its cause, and the commands that fix it, each on one line."""
     word, style = _SEVERITIES[finding.severity]
     line = Text(f"{word}: ", style=f"bold {style}")
     line.append(finding.title, style="bold")
@@ -134,10 +143,12 @@ def grid(columns: int, *, right: int | None = None, style: str = "") -> Table:
 
 
 def _mark(state: State) -> Text:
+    """The sign and colour for the state of a device."""
     return Text(*_MARKS[state])
 
 
 def _how_we_know(inventory: Inventory) -> str:
+    """How the states of devices were found out, and how long that took."""
     took = f"Took {readable_seconds(inventory.seconds)}."
     if not inventory.remembered:
         return f"✓: a computation on the device just gave the right result. {took}"
@@ -218,7 +229,10 @@ def _show_unknown(console: Console, document: UsageDocument) -> None:
 
 
 def check_output(path: Path | None, inputs: Iterable[str | Path], option: str) -> None:
-    """Raise `typer.BadParameter` before any work is done if `path` cannot be written, or is one of the inputs."""
+    """Raises `typer.BadParameter` before any work is done if `path` cannot be written, or is one of the inputs.
+
+    `option` is the name of the option in the message. `None` is no file, and always right.
+    """
     if path is None:
         return
     folder = path.absolute().parent
@@ -234,7 +248,10 @@ def check_output(path: Path | None, inputs: Iterable[str | Path], option: str) -
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Write the file beside its place and rename it. A file that is replaced keeps its mode; links are followed."""
+    """Writes the file beside its place and renames it. A file that is replaced keeps its mode; links are followed.
+
+    Pipes and terminals are written directly. Raises `InvalidOption` if it cannot be written.
+    """
     try:
         before = path.stat() if path.exists() else None
         if before is not None and not stat.S_ISREG(before.st_mode):
@@ -253,7 +270,10 @@ def write_output(path: Path, content: bytes) -> None:
 
 
 def write_new(names: Iterable[Path], content: bytes, mode: int | None = None) -> Path:
-    """Write to the first of the names that is free, and return it. A link is not free, wherever it leads."""
+    """Writes to the first of the names that is free, and returns it. A link is not free, wherever it leads.
+
+    Raises `InvalidOption` if no name is free or the file cannot be written.
+    """
     path = None
     for path in names:
         try:
@@ -289,6 +309,7 @@ def _create(path: Path, content: bytes, mode: int | None) -> None:
 
 
 def _is_same(one: Path, other: str | Path) -> bool:
+    """Whether both names lead to one file; `False` if one does not exist."""
     try:
         return one.samefile(other)
     except (OSError, ValueError):  # one of them does not exist
@@ -296,7 +317,11 @@ def _is_same(one: Path, other: str | Path) -> bool:
 
 
 def find_function(name: str, example: str) -> Callable[..., Any]:
-    """The function `module:name`, or `module:Class.name`; modules of the current folder come first, as for scripts."""
+    """The function `module:name`, or `module:Class.name`; modules of the current folder come first, as for scripts.
+
+    The module is imported, which runs it; what it raises is raised. A name that does not exist is a
+    `typer.BadParameter` with `example`.
+    """
 
     def wrong(why: str) -> NoReturn:
         raise typer.BadParameter(f"{why}. For example: {example}", param_hint="MODULE:FUNCTION")
@@ -326,6 +351,7 @@ def find_function(name: str, example: str) -> Callable[..., Any]:
 
 
 def _did_you_mean(module: Any) -> str:
+    """The end of a message: up to eight functions that the module itself has."""
     own = [
         name
         for name, each in vars(module).items()

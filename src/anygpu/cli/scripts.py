@@ -1,4 +1,8 @@
-"""Commands that run a user's script: `anygpu advise` and `anygpu profile`."""
+"""Commands that run a user's script: `anygpu advise` and `anygpu profile`.
+
+Both run it in a process of its own, with the standard streams of this one, get a JSON file back, and exit as the script
+did. An interrupt from the keyboard is the script's.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,18 @@ from anygpu.base.units import readable_seconds
 from anygpu.cli.output import PLAIN, check_output, numbered, show_table, write_new, write_output
 from anygpu.observe.advising import watching
 from anygpu.observe.advising.judging import AdviceReport, FunctionAdvice
-from anygpu.observe.profile_html import FUNCTIONS, OPERATIONS, line_columns, summary, to_html
-from anygpu.observe.profile_records import Profile, by_device, joined, run_scalene, version
+from anygpu.observe.profile import (
+    FUNCTIONS,
+    OPERATIONS,
+    Profile,
+    by_device,
+    joined,
+    line_columns,
+    run_scalene,
+    summary,
+    to_html,
+    version,
+)
 from anygpu.observe.script import decorated
 from anygpu.observe.snapshot import Advice
 
@@ -80,7 +94,10 @@ def advise(
 
 
 def run_and_report(script: str, arguments: list[str], *, measure: bool = False) -> tuple[int, AdviceReport | None]:
-    """Run the script in a process of its own, with our standard streams; its exit code, and what was found."""
+    """Runs the script in a process of its own, with our standard streams; its exit code, and what was found.
+
+    The code is negative if a signal ended it. The report is `None` if the process left none.
+    """
     with tempfile.TemporaryDirectory(prefix="anygpu-advise-") as folder:
         path = Path(folder) / "report.json"
         ours = {"report": str(path), "try": measure, "path": str(Path(anygpu.__file__).parents[1])}
@@ -136,7 +153,10 @@ def _tell(
 
 
 def show_report(console: Console, report: AdviceReport) -> None:
-    """Print findings on a script's calls, and the functions that would gain from a device."""
+    """Prints findings on a script's calls, and the functions that would gain from a device.
+
+    Then come the functions that would not gain, and how far predictions rest on assumptions.
+    """
     gains = [each for each in report.functions if each.verdict == "gains"]
     others = [each for each in report.functions if each.verdict != "gains"]
     took = f"{_plain(report.script)} took {readable_seconds(report.seconds)}"
@@ -177,6 +197,7 @@ def show_report(console: Console, report: AdviceReport) -> None:
 
 
 def _show_functions(console: Console, functions: list[FunctionAdvice], style: str) -> None:
+    """Prints each function with its time, calls and line, and the sentence about it."""
     for each in functions:
         calls = f"{each.calls:,} {'call' if each.calls == 1 else 'calls'}"
         heading = Text.assemble(
@@ -190,6 +211,7 @@ def _show_functions(console: Console, functions: list[FunctionAdvice], style: st
 
 
 def _show_finding(console: Console, each: Advice) -> None:
+    """Prints one finding: the line, its cost, what happens, what to write instead, and where to read on."""
     where = _shown_line(each.line) if each.line else "somewhere"
     console.print(Text.assemble("  ", (where, "bold yellow"), "  ", (readable_seconds(each.cost), "bold")))
     console.print(Padding(Text(_plain(each.finding)), (0, 0, 0, 4)))
@@ -259,7 +281,10 @@ def profile(
 
 
 def _run(script: str, arguments: list[str]) -> tuple[int, Profile | None]:
-    """The exit status of the script, and its profile if it lived to leave one."""
+    """Runs the script under the profiler; its exit status, and its profile if it lived to leave one.
+
+    The interpreter's own flags are passed on.
+    """
     with tempfile.TemporaryDirectory(prefix="anygpu-profile-") as folder:
         out = Path(folder) / "profile.json"
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -277,14 +302,17 @@ def _run(script: str, arguments: list[str]) -> tuple[int, Profile | None]:
 
 
 def _take_interrupts() -> None:
+    """In the child before the script starts: an interrupt raises `KeyboardInterrupt` again."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _shell_status(status: int) -> int:
+    """The exit status as shells report it: 128 and the number of the signal for a process that one ended."""
     return 128 - status if status < 0 else status
 
 
 def show_profile(console: Console, profile: Profile) -> None:
+    """Prints the profile: a summary, then tables of lines, functions, steps and operations."""
     console.print()
     console.print(Text(printable(" ".join((profile.script, *profile.arguments))), style="bold"))
     console.print(Text(summary(profile)))
@@ -298,6 +326,7 @@ def show_profile(console: Console, profile: Profile) -> None:
 
 
 def _show_lines(console: Console, profile: Profile) -> None:
+    """Prints the lines that took most time or made calls, and how many are left out."""
     least = _LEAST * profile.seconds
     shown = [
         line
@@ -313,6 +342,7 @@ def _show_lines(console: Console, profile: Profile) -> None:
 
 
 def _show_profiled(console: Console, profile: Profile) -> None:
+    """Prints the table of functions, and the sums by phase and by device."""
     if not profile.functions:
         return
     titles = ("seconds", "calls", "moved", "function", "device", "most of it in")
@@ -334,6 +364,7 @@ def _show_steps(console: Console, profile: Profile) -> None:
 
 
 def _show_operations(console: Console, profile: Profile) -> None:
+    """Prints the operations that took most; their times are estimates, and marked so."""
     if profile.operations:
         seconds = OPERATIONS[0]._replace(value=lambda each: f"≈ {readable_seconds(each.seconds)}")
         show_table(console, (seconds, *OPERATIONS[1:]), profile.operations[:8], PLAIN)

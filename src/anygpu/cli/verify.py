@@ -1,4 +1,7 @@
-"""`anygpu verify`: tries a device against NumPy, and writes a record; or a report of a mismatch."""
+"""`anygpu verify`: tries a device against NumPy, and writes a record; or a report of a mismatch.
+
+`Screen` shows the progress and the outcome, the commands follow, and `anygpu.testing.verify` does the work.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,10 @@ from anygpu.hardware.device import Device, parse_device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.placement.mismatches import Mismatch, kept
-from anygpu.testing.verify.cases import VerifyCheck
-from anygpu.testing.verify.document import CallTiming, CheckRecord, VerifyRecord, WrongCase
+from anygpu.testing.verify import CallTiming, CheckRecord, VerifyCheck, VerifyRecord, WrongCase
 
 if TYPE_CHECKING:
-    from anygpu.testing.verify.document import VerifyRecord
+    from anygpu.testing.verify import VerifyRecord
 
 
 #: Why not every case was tried.
@@ -41,7 +43,10 @@ _ENDED = {
 
 
 class Screen:
-    """Tells how far it is on standard error: with bars on a terminal, and a line for each check elsewhere."""
+    """Tells how far it is on standard error: with bars on a terminal, and a line for each check elsewhere.
+
+    It is the watcher of a verification: `begun`, `advanced`, `found` and `ended` are called by it.
+    """
 
     def __init__(self, console: Console, aside: Console, device: Device, seconds: float) -> None:
         self._console = console
@@ -75,6 +80,7 @@ class Screen:
             self._bars.stop()
 
     def begun(self, check: VerifyCheck, cases: int) -> None:
+        """A check begins, with so many cases."""
         if self._aside.is_terminal:
             self._tasks[check.name] = self._bars.add_task(check.name, total=cases, note="")
 
@@ -83,10 +89,12 @@ class Screen:
             self._bars.update(self._tasks[check.name], completed=tried)
 
     def found(self, finding: WrongCase) -> None:
+        """Marks the check that has found a wrong case."""
         if finding.check in self._tasks:
             self._bars.update(self._tasks[finding.check], note="[red]✗[/red]")
 
     def ended(self, record: CheckRecord) -> None:
+        """Stops the bar of a check, or prints its line where there are no bars."""
         if record.name in self._tasks:
             task = self._tasks[record.name]
             note = f"[red]✗ {record.wrong} wrong[/red]" if record.wrong else ""
@@ -101,7 +109,10 @@ class Screen:
             )
 
     def show(self, record: VerifyRecord, path: Path | None) -> None:
-        """The whole outcome, on standard output."""
+        """Prints the whole outcome on standard output.
+
+        The tables of checks and times, each finding, the verdict, and where the record is.
+        """
         device = record.device
         self._console.print()
         self._console.print(
@@ -124,6 +135,7 @@ class Screen:
             )
 
     def _show_finding(self, finding: WrongCase) -> None:
+        """Prints a wrong case: what differs, the reduced program, the driver, and the command that repeats it."""
         what = f"{finding.check}, {finding.case}: it {finding.kind}"
         if finding.operations:
             what += f", in {', '.join(finding.operations)}"
@@ -159,6 +171,7 @@ def _table(record: VerifyRecord) -> Table:
 
 
 def _times(record: VerifyRecord) -> Table:
+    """The table of times per call beside NumPy's, a row for each workload and a column for each size."""
     sizes = sorted({timing.elements for timing in record.timings})
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("time per call, vs. NumPy", no_wrap=True)
@@ -173,6 +186,7 @@ def _times(record: VerifyRecord) -> Table:
 
 
 def _time(timing: CallTiming | None) -> Any:
+    """A time and how many times as fast or slow as NumPy it is; a dash if it was not measured."""
     if timing is None:
         return Text("–", style="dim")
     factor = timing.speedup
@@ -259,11 +273,8 @@ def verify(
             raise InvalidOption(
                 "--all verifies every device, each into a file of its own: leave out DEVICE and --json."
             )
-        folder = Path() if json is None else json.parent
-        if not no_file and not os.access(folder, os.W_OK):
-            raise InvalidOption(
-                f"{folder.absolute()} cannot be written to. Name another file with --json, or --no-file."
-            )
+        if not no_file:
+            _check_folder(Path() if json is None else json.parent)
         records = _verified(
             _devices(device, every), names, seconds, seed, programs, None if no_file else json or Path()
         )
@@ -271,6 +282,12 @@ def verify(
         sys.stderr.write(f"anygpu: {error}\n")
         raise typer.Exit(2) from None
     raise typer.Exit(0 if all(record.is_clean for record in records) else 1)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raises `InvalidOption` if no file can be made in the folder: better now than after five minutes of checks."""
+    if not os.access(folder, os.W_OK):
+        raise InvalidOption(f"{folder.absolute()} cannot be written to. Name another file with --json, or --no-file.")
 
 
 def _devices(wanted: str | None, every: bool) -> Sequence[Device]:
@@ -298,7 +315,10 @@ def _verified(
     programs: int,
     file: Path | None,
 ) -> list[VerifyRecord]:
-    """Verify them, and write a record each to `file`, which may be the folder for names of our own."""
+    """Verifies the devices one after the other, shows each outcome, and returns the records.
+
+    `file` is where the record goes, a folder for names of our own, or `None`. An interrupted verification is the last.
+    """
     from anygpu.testing.verify.checks import all_checks, chosen
     from anygpu.testing.verify.running import verify_device
 
@@ -321,6 +341,10 @@ def _verified(
 
 
 def _written(record: VerifyRecord, file: Path) -> Path:
+    """Writes the record, and returns the path.
+
+    In a folder it gets a name with the device and the date that is still free.
+    """
     if file.is_dir():
         name = f"anygpu-verify-{record.device.id.replace(':', '-')}-{record.date}.json"
         return write_new(numbered(file / name), record.to_json() + b"\n")
@@ -362,5 +386,6 @@ def _report(number: str | None, output: Path | None) -> None:
 
 
 def _show(found: Mismatch, path: Path) -> None:
+    """Prints the mismatch in a sentence, and where its report was written."""
     print(f"{found.when}: {found.device} disagreed with NumPy on {found.task}: {found.sentence}.")
     print(f"Wrote {path}. Please attach it to an issue on anygpu's tracker.")

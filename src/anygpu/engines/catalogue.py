@@ -148,6 +148,10 @@ _last: _Chosen | None = None
 
 
 def _chosen(wanted: str) -> tuple[EngineEntry, ...]:
+    """The engines that `ANYGPU_ENGINES` names, NumPy always among them; all where it names none.
+
+    Raises `InvalidOption` for a name that no engine has.
+    """
     every = every_engine()
     chosen = {name.strip() for name in wanted.split(",")} - {""}
     known = [entry.name for entry in every]

@@ -30,6 +30,7 @@ class CompilingEngine:
     libraries: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
+        """Sessions are opened when their devices are first used."""
         self._sessions: dict[str, Session] = {}
         self._opening = threading.Lock()
         #: For each device's id the most bytes of its memory that a session may take; read when the session opens.
@@ -58,6 +59,7 @@ class CompilingEngine:
         return found
 
     def prepare(self, device: Device, *, budget: int | None = None) -> None:
+        """Open a device ahead of its first use, with a budget for its memory where one is given."""
         if budget is not None:
             self.budgets[device.id] = budget
         # Reading the target opens the device and, the first time ever, tries its built-in functions.
@@ -147,6 +149,7 @@ class CompilingEngine:
         self.session(device).synchronize()
 
     def close_sessions(self) -> None:
+        """Close the sessions of all devices. A device that is lost has nothing left to close."""
         while self._sessions:
             _, session = self._sessions.popitem()
             try:
@@ -164,6 +167,7 @@ def _spec_of(values: HostArray) -> Spec:
 
 
 def _require_fit(buffer: DeviceArray, target: HostArray) -> None:
+    """Raise `InvalidOption` unless an array on the host has the shape and type, in order."""
     if target.shape != buffer.spec.shape or target.dtype != numpy_dtype(buffer.spec.dtype):
         raise InvalidOption(f"{buffer!r} does not fit into {target.dtype} of shape {target.shape}.")
     if not target.flags.c_contiguous:

@@ -91,6 +91,10 @@ class DeviceArray:
     def __init__(
         self, session: Session, held: BlockRef, spec: Spec, offset: int = 0, pending: tuple[Pending, ...] = ()
     ) -> None:
+        """An array in a block of device memory, from `offset` bytes on.
+
+        `held` keeps the block alive. `pending` are checks of the program that made it, which are read with its values.
+        """
         self.session = session
         self.held = held
         self.spec = spec
@@ -121,6 +125,11 @@ class CompiledProgram:
     def __init__(
         self, session: Session, program: Program, plan: Schedule, offsets: tuple[bool, ...], *, overwrites: bool
     ) -> None:
+        """A schedule ready to run: constants are uploaded, kernels built, and temporaries placed.
+
+        `offsets` says which inputs may begin inside of their blocks. With `overwrites` kernels write every byte of
+        their results, so memory need not be cleared first.
+        """
         self.session = session
         #: Whether results surely show nothing of what was in their memory before; else the memory is cleared.
         self.overwrites = overwrites
@@ -214,6 +223,7 @@ class Session:
     # -- arrays
 
     def uploaded(self, data: Bytes, owner: str = ARRAYS) -> BlockRef:
+        """A new block with these bytes."""
         held = BlockRef(self.memory, data.nbytes, owner)
         if data.nbytes:
             with self.lock:
@@ -279,6 +289,10 @@ class Session:
             return refused(self.device, error)
 
     def _compile(self, program: Program, offsets: tuple[bool, ...]) -> CompiledProgram:
+        """Schedule a program, tune what is worth it within the budget, and build its kernels.
+
+        Raises `AllocationError` where the program can never fit on the device.
+        """
         # What is constant is computed here: compilers take liberties with constants that NumPy does not.
         simple = simplified(with_references(program, self.target.dialect), _evaluated)
         facts = IndexFacts(simple)
@@ -340,6 +354,7 @@ class Session:
         return self._trials.seconds(plan, steps, free // 4 if free is not None else None)
 
     def built(self, kernel: Kernel) -> Built:
+        """The kernel ready to be dispatched."""
         # Binaries are not kept: drivers keep what they compile themselves, and asking PoCL for one has made it abort.
         with self.lock:
             built = self.driver.build(kernel)
@@ -428,6 +443,11 @@ class Session:
         temporaries: Sequence[BlockRef],
         made: Mapping[int, BlockRef],
     ) -> list[Command]:
+        """The commands of one run: clearing what must be cleared, moves, and a dispatch for each kernel.
+
+        Inputs are bound from the last multiple of the alignment before their first byte; the rest is passed as a
+        number.
+        """
         plan, alignment = executable.schedule, self._alignment
         whole: list[tuple[BlockRef | None, int]] = []
         for number, slot in enumerate(plan.slots):
@@ -495,6 +515,10 @@ class Session:
         return results
 
     def uploaded_apart(self, data: Bytes) -> BlockRef:
+        """A new block with these bytes, written beside running kernels where the driver can do that.
+
+        Waits, without the lock, for commands that still use the memory.
+        """
         apart = self._require_apart()
         held = BlockRef(self.memory, data.nbytes, ARRAYS)
         if data.nbytes:
@@ -509,6 +533,10 @@ class Session:
         return held
 
     def downloaded_apart(self, array: DeviceArray, target: Bytes) -> None:
+        """Copy an array into host memory beside running kernels.
+
+        Checks of the program that made it are read first, and what is broken is raised.
+        """
         apart, pending = self._require_apart(), array.pending
         status = [held.extent(4 * len(checks)) for held, checks in pending]
         words = [np.empty(extent.nbytes, np.uint8) for extent in status]
@@ -525,16 +553,19 @@ class Session:
             self.driver.counters.bytes_to_host += target.nbytes
 
     def _require_apart(self) -> TransfersApart:
+        """The transfers beside kernels. Raises `InvalidOption` where the driver has none."""
         if self.apart is None:
             raise InvalidOption(f"{self.device.id} cannot transfer while it computes.")
         return self.apart
 
     def reclaim(self) -> int:
+        """Give cached memory back to the device; returns the bytes."""
         before = self._root.live_bytes
         reclaim(self.memory)
         return max(0, before - self._root.live_bytes)
 
     def close(self) -> None:
+        """Let go of executables and memory, and close the driver. Arrays that are still held are lost."""
         with self.lock:
             self._prepared.clear()
         self._executables.clear()
@@ -552,6 +583,7 @@ def _evaluated(op: Primitive, constants: Sequence[tuple[Spec, bytes]]) -> bytes 
 
 
 def _step(session: Session, kernel: Kernel, names: dict[str, int]) -> _Step:
+    """A kernel as it is dispatched: its slots, and for each number the input whose offset it is."""
     numbers = tuple(names.get(name, -1) for name in kernel.numbers)
     slots = tuple((binding.slot, binding.window) for binding in kernel.bindings)
     return _Step(session.built(kernel), slots, numbers, kernel.values, kernel.starts)

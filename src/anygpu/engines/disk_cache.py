@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from anygpu._version import __version__
 from anygpu.base.cache_folder import bytes_on_disk, decoded, sealed, sweep, unsealed, write_file
 from anygpu.base.own_files import blake2b, read_file
+from anygpu.base.version import __version__
 from anygpu.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -101,6 +101,11 @@ class DiskCache:
         max_bytes: int = MAX_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """A cache in a folder, for entries of one `stamp`: device, driver and versions.
+
+        Nothing is read or made before it is needed. Beyond `max_bytes` the entries that were used longest ago are
+        removed.
+        """
         self._directory = os.fspath(directory)
         self._stamp = stamp
         self._max_bytes = max_bytes
@@ -147,6 +152,7 @@ class DiskCache:
             self._make_room(self._clock(), 0)
 
     def _identity(self, kind: str, key: str | bytes) -> bytes:
+        """The digest by which an entry is found. Raises `InvalidOption` for a kind that cannot be a file's name."""
         if not re.fullmatch(_KIND, kind):
             raise InvalidOption(
                 f"{kind!r} is not a kind of cached file: use lowercase letters, digits and single hyphens."
@@ -158,6 +164,7 @@ class DiskCache:
         return os.path.join(self._directory, f"{kind}-{identity.hex()}")
 
     def _make_room(self, now: float, max_bytes: int) -> None:
+        """Remove the files that were used longest ago, and note how much may be written before looking again."""
         total = sweep(self._directory, _is_ours, now=now, most_bytes=max_bytes)
         # Half of it: other processes write here too.
         self._room = (max_bytes - total) // 2

@@ -238,6 +238,7 @@ class BlockRef:
         self.block: MemoryBlock = memory.allocate(nbytes, owner=owner)
 
     def __del__(self) -> None:
+        """Give the block back when nobody holds it any more."""
         block = getattr(self, "block", None)
         if block is not None:
             self._memory.release(block)
@@ -270,6 +271,10 @@ _NAMES = {"f64": "64-bit floating point", "i64": "64-bit integers"}
 
 
 def why_not(program: Program, target: Target, device: str) -> list[Lack]:
+    """The nodes that a target has no kernels for, each with the reason.
+
+    Reasons are types that the device lacks, sizes beyond 31 bits, and operations that stay NumPy's.
+    """
     found: list[Lack] = []
     for position, (op, inputs) in enumerate(program.nodes):
         if isinstance(op, Input):

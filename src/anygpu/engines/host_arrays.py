@@ -89,6 +89,7 @@ class HostArrays:
         )
 
     def supports(self, program: Program, device: Device) -> list[Lack]:
+        """The nodes of types that NumPy lacks."""
         return [
             Lack(position, f"NumPy has no {spec.dtype}")
             for position, spec in enumerate(program.specs)
@@ -105,6 +106,7 @@ class HostArrays:
         return buffer
 
     def native(self, buffer: HostArray) -> HostArray:
+        """The array itself, or a copy where other libraries could not take it."""
         # A broadcast is read-only, which older consumers of DLPack cannot be told; an array that runs backwards makes
         # torch abort the process.
         exportable = buffer.flags.writeable and all(stride >= 0 for stride in buffer.strides)
@@ -120,6 +122,7 @@ class HostArrays:
         return Memory(total=host.memory_total(), free=host.memory_free())
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
+        """Our error for memory that ran out."""
         if isinstance(error, MemoryError):
             return OutOfMemory(device.id, free=host.memory_free())
         return None

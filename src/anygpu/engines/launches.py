@@ -100,6 +100,7 @@ class PreparedLaunches:
                 self._unused(other, launches, key)
 
     def clear(self) -> None:
+        """Forget all prepared launches."""
         for users in self._users.values():
             for launches, key in users:
                 launches.forget(key)
@@ -112,12 +113,14 @@ class PreparedLaunches:
     def _put(
         self, launches: ProgramLaunches, key: LaunchKey, prepared: Any | None, blocks: tuple[DriverBlock, ...]
     ) -> None:
+        """Keep a prepared launch, and note it under each block that it uses: it goes when one of them goes."""
         for block, old in launches.put(key, prepared, blocks):
             self._unused(block, launches, old)
         for block in blocks:
             self._users.setdefault(block, set()).add((launches, key))
 
     def _unused(self, block: DriverBlock, launches: ProgramLaunches, key: LaunchKey) -> None:
+        """Note that a prepared launch uses a block no more."""
         users = self._users.get(block)
         if users is not None:
             users.discard((launches, key))
@@ -126,6 +129,7 @@ class PreparedLaunches:
 
 
 def _blocks_of(commands: Sequence[Command]) -> tuple[DriverBlock, ...]:
+    """The blocks that commands use, each once."""
     blocks: dict[DriverBlock, None] = {}
     for command in commands:
         match command:
@@ -150,6 +154,7 @@ class KernelTimer:
     """The lock is the session's: it is held around every use of the driver, and never while memory is asked for."""
 
     def __init__(self, driver: Driver, lock: threading.Lock, memory: Stats) -> None:
+        """Time kernels on a driver, with memory of its own for them. `work` counts apart from the session's work."""
         self._driver = driver
         self._lock = lock
         self._memory = memory
@@ -168,6 +173,7 @@ class KernelTimer:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
+        """Add the driver's counters of what is done inside to `work`."""
         before = msgspec.structs.replace(self._driver.counters)
         try:
             yield
@@ -182,6 +188,10 @@ class KernelTimer:
             return self._trusted_functions(plan)
 
     def _trusted_functions(self, plan: Schedule) -> tuple[str, ...]:
+        """The driver's built-in functions that kernels may call, found by running them once.
+
+        In WGSL these are the ones that are exact enough; in OpenCL C the ones that are faster than ours.
+        """
         held = self._held(plan, range(len(plan.slots)))
         with self._lock:
             for number, slot in enumerate(plan.slots):
@@ -199,6 +209,7 @@ class KernelTimer:
         return library.trusted(self._driver.target, results)
 
     def _fastest(self, plan: Schedule, kernel: Kernel, held: Mapping[int, BlockRef]) -> float | None:
+        """The shortest of several runs of a kernel; the first one warms up."""
         commands = self._launches(plan, [kernel], held)
         times = [self._timed(commands) for _ in range(_RACES)]
         return min((each for each in times[1:] if each is not None), default=None)
@@ -256,6 +267,7 @@ class KernelTimer:
             return self._driver.read_many(outputs)
 
     def _timed(self, commands: Sequence[Command]) -> float | None:
+        """Seconds of the commands on the device, or `None` where it does not measure them."""
         with self._lock:
             self._driver.submit(commands, timed=True)
             return self._driver.device_seconds()
@@ -264,6 +276,7 @@ class KernelTimer:
         return {slot: BlockRef(self._memory, plan.slots[slot].nbytes, TUNING) for slot in slots}
 
     def _launches(self, plan: Schedule, kernels: Sequence[Kernel], held: Mapping[int, BlockRef]) -> list[Command]:
+        """The dispatches of kernels with memory by slot. Kernels that had to be compiled for it are noted."""
         launches: list[Command] = []
         for kernel in kernels:
             extents = [

@@ -63,6 +63,7 @@ def budget() -> float:
 
 
 def _chosen() -> float:
+    """Seconds that tuning may take, from the environment. Raises `InvalidOption` for what is no such number."""
     given = os.environ.get(VARIABLE)
     if given is None:
         return DEFAULT_SECONDS
@@ -113,6 +114,7 @@ class Tuner:
         return result
 
     def _known(self, key: str, choice: KernelChoice) -> TunedSizes | None:
+        """Sizes that disk remembers for a kernel; `None` where they were disturbed or are no candidate any more."""
         found = self._kept.record("tuning", key, TunedSizes)
         if found is None or found.disturbed or not 0 <= found.candidate < len(choice.candidates):
             return None
@@ -126,6 +128,12 @@ class Tuner:
         again: Callable[[Mapping[str, msgspec.Struct]], Schedule],
         end: float,
     ) -> TunedSizes | None:
+        """Measure the candidates of one kernel until the time is over, and return the best one.
+
+        The first candidate is the guess, and others must beat it by a margin, at last in alternating turns. A candidate
+        that does not compile or fit is left out. `disturbed` says that something else had the device meanwhile, so the
+        result is not kept. `None` where nothing could be measured.
+        """
         best: tuple[float, int] | None = None
         plans: dict[int, tuple[Schedule, tuple[int, ...]]] = {}
         guessed = 0.0
@@ -165,6 +173,7 @@ class Tuner:
     def _is_better(
         self, one: tuple[Schedule, tuple[int, ...]], guess: tuple[Schedule, tuple[int, ...]], count: int
     ) -> bool:
+        """Whether a schedule beats the guess by a margin when both are measured in turns."""
         turns = [(self._measure(*one), self._measure(*guess)) for _ in range(count)]
         ones, guesses = ([each for each in side if each is not None] for side in zip(*turns, strict=True))
         return bool(ones and guesses) and min(ones) < MARGIN * min(guesses)

@@ -31,6 +31,8 @@ from anygpu.program.primitives import (
 
 
 class Interval(NamedTuple):
+    """All integers from `low` to `high`."""
+
     low: int
     high: int
 
@@ -42,6 +44,7 @@ class IndexFacts:
     """For every node the range of its values, and whether none of them comes twice. Found in one pass, in order."""
 
     def __init__(self, program: Program) -> None:
+        """Analyse the values of a program, unless it has no indices at all."""
         self._specs = program.specs
         self._intervals: list[Interval] = []
         self._distinct: list[bool] = []
@@ -59,11 +62,13 @@ class IndexFacts:
         return self._distinct[position]
 
     def _interval(self, node: Node, spec: Spec) -> Interval:
+        """The interval of a node's values; all of its type where they might wrap around."""
         possible = _everything(spec.dtype)
         found = _judge(node, spec, [self._intervals[source] for source in node.inputs], self._specs)
         return found if found is not None and found.fits(possible) else possible
 
     def _is_distinct(self, node: Node, spec: Spec) -> bool:
+        """Whether no value of a node occurs twice, for sure."""
         op, sources = node
         if spec.size <= 1:
             return True
@@ -87,6 +92,7 @@ def _values(op: Constant) -> np.ndarray[Any, Any]:
 
 
 def _everything(dtype: DType) -> Interval:
+    """All values that a type can have, as integers."""
     if not is_integer(dtype):
         return Interval(0, 1) if dtype == "bool" else Interval(-(1 << 64), 1 << 64)
     bits = 8 * ITEMSIZE[dtype]
@@ -94,6 +100,7 @@ def _everything(dtype: DType) -> Interval:
 
 
 def _judge(node: Node, spec: Spec, of: Sequence[Interval], specs: Sequence[Spec]) -> Interval | None:
+    """The interval of a node's values, from those of its inputs; `None` where nothing is known."""
     op, sources = node
     match op:
         case Constant() if is_integer(spec.dtype):
@@ -120,6 +127,7 @@ def _judge(node: Node, spec: Spec, of: Sequence[Interval], specs: Sequence[Spec]
 
 
 def _arithmetic(op: Binary, x: Interval, y: Interval) -> Interval | None:
+    """The interval of a function of two intervals, without regard to overflow; `None` where nothing is known."""
     match op.fn:
         case "add":
             return Interval(x.low + y.low, x.high + y.high)

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from anygpu._version import __version__
 from anygpu.base.typing import HostArray
+from anygpu.base.version import __version__
 from anygpu.engines.catalogue import entry_of, every_engine
 from anygpu.engines.disk_cache import version_of
 from anygpu.engines.host_arrays import numpy_dtype

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 import msgspec
 
-from anygpu._version import __version__
 from anygpu.base.units import readable_bytes, readable_seconds
+from anygpu.base.version import __version__
 from anygpu.errors import install_command
 from anygpu.fleet.access import file_mode, reachable_from_outside, token_path
 from anygpu.fleet.security import ClusterAccess, FileMode, access_findings, driver_variables, private_file

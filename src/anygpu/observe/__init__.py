@@ -1,6 +1,9 @@
 """Observes this process: statistics, metrics, traces, and answers to `anygpu top` and the dashboard.
 
 Nothing here runs unless it is asked for: `start()`, `ANYGPU_OBSERVE=1`, or one of the commands.
+
+The public functions come first; what they share is one `Observation` of the process, held in this module's variables
+and guarded by `_starting`. A forked child begins an observation of its own with its first call.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from typing import TYPE_CHECKING
 from anygpu.base import events
 from anygpu.base.metric_families import Family, to_text
 from anygpu.errors import AnyGPUError, InvalidOption
-from anygpu.observe.answering import Answering
 from anygpu.observe.observation import Describing, Observation, Sampler
+from anygpu.observe.servers import Answering
 from anygpu.observe.snapshot import Advice, Anomaly
 from anygpu.observe.statistics import Summary
 from anygpu.receipts.notes import Origin, Seen
@@ -29,10 +32,10 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from anygpu.observe.advising.advisor import Advisor
-    from anygpu.observe.local_http import MetricsServer
     from anygpu.observe.metrics import ObservedCollector, ObservedMetrics
     from anygpu.observe.open_telemetry import Telemetry
     from anygpu.observe.recording import Recording
+    from anygpu.observe.servers import MetricsServer
 
 
 _current: Observation | None = None
@@ -65,7 +68,11 @@ def start(*, on_anomaly: Callable[[Anomaly], object] | None = None, advice: bool
 
 
 def stop() -> None:
-    """Observe it no longer, and forget what was seen."""
+    """Observe it no longer, and forget what was seen.
+
+    Removes the observation from the listeners of calls, then ends its threads and its socket. Calls that are running
+    are not waited for. Does nothing when the process is not observed.
+    """
     global _current, _sampler, _answering, _advisor
     with _starting:
         if _current is not None:
@@ -83,7 +90,11 @@ def stop() -> None:
 
 
 def summary() -> Summary:
-    """Statistics of calls since `start()`, by function and device."""
+    """Statistics of calls since `start()`, by function and device.
+
+    Without an observation the summary is empty and has `observed=False`. The buffered calls are folded in first, so a
+    call that has returned is counted.
+    """
     current = _current
     return Summary(seconds=0.0, calls=(), observed=False) if current is None else current.summary()
 
@@ -110,8 +121,8 @@ def serve_metrics(port: int) -> MetricsServer:
 
     The process is observed from now on. 0 is any port that is free; the server's `port` says which.
     """
-    from anygpu.observe.local_http import MetricsServer
     from anygpu.observe.metrics import ObservedMetrics, default_health, own_families
+    from anygpu.observe.servers import MetricsServer
 
     metrics = ObservedMetrics(_find, health=default_health)
     server = MetricsServer(lambda: to_text([*metrics.families(), *own_families()]), port)
@@ -161,6 +172,7 @@ def telemetry(
 
 
 def _find() -> Observation | None:
+    """The observation at this moment, for readers of metrics that outlive `stop()` and another `start()`."""
     return _current
 
 
@@ -168,7 +180,11 @@ _of_servers: ObservedMetrics | None = None
 
 
 def _server_families() -> Iterable[Family]:
-    """Metrics of calls, which a model server of this process shows beside its own and its runtime's."""
+    """Metrics of calls, which a model server of this process shows beside its own and its runtime's.
+
+    One `ObservedMetrics` serves all of them and is kept, because loads of devices are measured from one scrape to the
+    next.
+    """
     global _of_servers
     if _of_servers is None:
         from anygpu.observe.metrics import ObservedMetrics
@@ -178,7 +194,10 @@ def _server_families() -> Iterable[Family]:
 
 
 def _begin() -> Observation:
-    """The caller holds the lock, and lets the observation see calls."""
+    """Creates the observation, its sampler and its socket, and returns it; the caller lets it see calls.
+
+    The caller holds `_starting`.
+    """
     global _current, _sampler
     _current = Observation()
     describing = Describing(_current, advice)
@@ -188,7 +207,11 @@ def _begin() -> Observation:
 
 
 def _answer(describing: Describing) -> None:
-    """Nothing that is wrong with the folder where processes meet keeps a process from its work."""
+    """Opens the socket for `anygpu top`.
+
+    A failure becomes a `RuntimeWarning`, and the process is observed without it: nothing that is wrong with the folder
+    keeps a process from its work.
+    """
     global _answering
     try:
         _answering = Answering(describing.take)
@@ -197,12 +220,16 @@ def _answer(describing: Describing) -> None:
 
 
 def _end() -> None:
+    """Removes the socket's file when the interpreter exits."""
     if _answering is not None:
         _answering.close()
 
 
 def _start_in_child(seen: Seen, origin: Origin | None) -> None:
-    """The first call of a forked child: it is observed as its parent was, from here on, and answers for itself."""
+    """The listener of calls in a forked child until its first call, which starts an observation of the child's own.
+
+    It takes its own place in `events.calls`, and passes that first call on. Nothing happens if `stop()` came before.
+    """
     with _starting:
         if _start_in_child not in events.calls:
             return
@@ -212,7 +239,10 @@ def _start_in_child(seen: Seen, origin: Origin | None) -> None:
 
 
 def _forked() -> None:
-    """Called in a forked child. What its parent has seen is the parent's, and so are its threads and the socket."""
+    """Called in a forked child: lets go of the parent's observation, threads and socket.
+
+    The lock is replaced, because a thread of the parent may have held it at the fork.
+    """
     global _current, _sampler, _answering, _starting
     _starting = threading.Lock()
     answering, _answering, _sampler = _answering, None, None
@@ -233,7 +263,10 @@ _NO = ("", "0", "off", "no", "false")
 
 
 def observe_if_asked() -> None:
-    """Start, but not in a child of a frozen application that only opens a device; others lack the variable."""
+    """Calls `start()` if `ANYGPU_OBSERVE` is set to anything but "", 0, off, no or false.
+
+    Workers of a frozen application inherit the variable and are not observed; other workers are started without it.
+    """
     if os.environ.get(VARIABLE, "").strip().lower() in _NO:
         return
     if not (is_frozen() and sys.argv[1:2] == [WORKER_ARGUMENT]):

@@ -1,7 +1,8 @@
 """Looks at the observed processes of this user: finds them, and asks each what it is doing.
 
 Processes end whenever they like. What one that has ended leaves in the folder is removed; one that does not answer in
-time may be busy, and is asked again.
+time may be busy, and is asked again. `ObservedProcess` asks one of them once; `Following` asks all again and again, and
+keeps their last two answers, from which `rates` and `processor_share` come.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from anygpu.base.own_files import read_file
 from anygpu.errors import AnyGPUError
-from anygpu.observe.answering import LoopbackListener, listener_of
+from anygpu.observe.servers import LoopbackListener, listener_of
 from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.sockets import (
     HEAD,
@@ -102,9 +103,10 @@ class ObservedProcess:
 
     @contextlib.contextmanager
     def _connected(self, latest: float) -> Iterator[tuple[socket.socket, LoopbackListener]]:
-        """A connection to the process, on its socket or loopback port.
+        """A connection to the process, on its socket or loopback port, with the tokens of its file.
 
-        Raises `NoMessage` if another user listens there.
+        Raises `NoMessage` if another user listens there, `OSError` if nothing does. `latest` is a time of
+        `time.monotonic`.
         """
         with contextlib.ExitStack() as opened:
             if self.path.suffix == PORT:
@@ -146,6 +148,7 @@ def observed_processes(*, own: bool = False) -> list[ObservedProcess]:
 
 
 def _usable_places() -> list[Path]:
+    """The folders that exist and are private. Raises the first refusal if none is left because of it."""
     usable, refusal = [], None
     for place in socket_folders():
         try:
@@ -159,7 +162,10 @@ def _usable_places() -> list[Path]:
 
 
 def _connect(connection: socket.socket, path: Path, latest: float) -> None:
-    """A process with too many connections has none to give at the moment: that is no end, and worth another try."""
+    """Connects to a Unix socket, trying again while its backlog is full. Raises `TimeoutError` after `latest`.
+
+    A process with too many pending connections is alive, so that this is no reason to call it ended.
+    """
     while True:
         try:
             connection.connect(os.fspath(path))
@@ -169,6 +175,7 @@ def _connect(connection: socket.socket, path: Path, latest: float) -> None:
 
 
 def _left(latest: float) -> float:
+    """Seconds until a time of `time.monotonic`. Raises `TimeoutError` if it has passed."""
     left = latest - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -176,7 +183,10 @@ def _left(latest: float) -> float:
 
 
 def _received(connection: socket.socket, count: int, latest: float) -> bytearray:
-    """Exactly so many bytes."""
+    """Exactly `count` bytes.
+
+    Raises `ConnectionResetError` if the process closes earlier, `TimeoutError` after `latest`.
+    """
     parts = bytearray()
     while len(parts) < count:
         connection.settimeout(_left(latest))
@@ -217,7 +227,10 @@ class Rate(NamedTuple):
 
 
 class Following:
-    """Looks at all processes whenever it is asked to. For one thread at a time."""
+    """Looks at all processes whenever it is asked to. For one thread at a time.
+
+    It asks several processes at once in threads of a pool, which `close` ends.
+    """
 
     def __init__(
         self,
@@ -233,7 +246,12 @@ class Following:
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="anygpu-looking")
 
     def look(self) -> list[Look]:
-        """All that are there, and for a while those that have ended."""
+        """Asks all processes, and returns their looks by process number.
+
+        Those that have ended stay for `FAREWELL` seconds. Takes as long as the slowest answer, and `deadline` at most
+        for each round of eight processes. A process that does not answer keeps its last snapshot, with the trouble
+        beside it.
+        """
         now = self._clock()
         known = self._looks
         alive = [each for each in self._find() if each not in known or known[each].ended is None]
@@ -253,9 +271,11 @@ class Following:
         return sorted(kept, key=lambda look: look.process.pid)
 
     def close(self) -> None:
+        """Ends the threads that ask, without waiting for answers."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, look: Look) -> Look:
+        """The look after one more question; on a pool's thread. Single calls are not asked for."""
         begin = self._clock()
         try:
             answer = look.process.ask(None, deadline=self._deadline)
@@ -265,7 +285,11 @@ class Following:
 
 
 def rates(look: Look) -> dict[tuple[str, str], Rate]:
-    """By function and device, between the last two answers; empty after the first."""
+    """By function and device, calls and busy seconds a second between the last two answers.
+
+    Empty after the first answer, and while the process does not answer. Never negative: a process that was observed
+    anew counts from 0.
+    """
     if look.snapshot is None or look.before is None or look.trouble is not None:
         return {}
     seconds = look.snapshot.time - look.before.time
@@ -282,7 +306,7 @@ def rates(look: Look) -> dict[tuple[str, str], Rate]:
 
 
 def processor_share(look: Look) -> float | None:
-    """Share of one core, between the last two answers."""
+    """The share of one core that the process took between the last two answers; more than 1 for several threads."""
     if look.snapshot is None or look.before is None or look.trouble is not None:
         return None
     seconds = look.snapshot.time - look.before.time

@@ -2,6 +2,9 @@
 
 Names and units follow Prometheus' conventions: base units, `_total` for what only grows. What is not known has no
 sample, never the value 0. Functions beyond 200 are counted as "other", so that the number of series is bounded.
+
+The tables `_COUNTERS`, `_LABELLED`, `_GAUGES` and `_USAGE` say what each metric is and how it is read; OpenTelemetry
+uses them too. `ObservedMetrics` puts all families together, and `ObservedCollector` hands them to Prometheus' client.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from anygpu import _version
+from anygpu.base import version
 from anygpu.base.metric_families import Family, MetricKind, Sample, histogram_samples, single, visible
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.hardware.host import resident_bytes
@@ -36,7 +39,10 @@ Histograms = Mapping[tuple[str, str], Sequence[int]]
 
 
 def call_families(summary: Summary, histograms: Histograms, buckets: Sequence[float] = BUCKETS) -> Iterator[Family]:
-    """Metrics of calls, by function and device. `histograms` are their counts up to each of the buckets."""
+    """Metrics of calls, by function and device. `histograms` are their counts up to each of the buckets.
+
+    Every family is there, also without a sample, so that the names on an endpoint do not change with what was called.
+    """
     calls = [({"function": each.function, "device": each.device}, each) for each in summary.calls]
 
     for name, text, value in _COUNTERS:
@@ -106,7 +112,10 @@ _GAUGES: tuple[tuple[str, str, Callable[[CallStatistics], float | None]], ...] =
 
 
 def counter(wanted: str) -> tuple[str, CounterValues]:
-    """The help and the values of a counter of calls, by the label that tells them apart; "" where there is none."""
+    """The help and the values of a counter of calls, by the label that tells them apart; "" where there is none.
+
+    Raises `StopIteration` for a name that is in none of the tables: names are written in the source.
+    """
     plain = {name: (text, read) for name, text, read in _COUNTERS}
     if wanted in plain:
         text, read = plain[wanted]
@@ -143,7 +152,7 @@ def usage_families(usage: Mapping[str, Usage]) -> Iterator[Family]:
 
 
 def anomaly_families(anomalies: Iterable[Anomaly]) -> Iterator[Family]:
-    """The time of the latest anomaly of each kind."""
+    """One gauge: when an anomaly was last found, in seconds since 1970, by kind, subject and device."""
     latest: dict[tuple[str, str, str], float] = {}
     for each in anomalies:
         key = (each.kind, each.subject, each.device or "")
@@ -171,7 +180,11 @@ def own_families() -> Iterator[Family]:
 
 
 class ObservedMetrics:
-    """The metrics of this process, for one of those who ask: loads of devices are those since it last asked."""
+    """The metrics of this process, for one reader: loads of devices are those since it last asked.
+
+    `find` returns the observation at the moment, which may be stopped and started again; without one, calls have no
+    samples. May be used by several threads.
+    """
 
     def __init__(
         self,
@@ -189,7 +202,7 @@ class ObservedMetrics:
         self._reading = threading.Lock()
 
     def families(self) -> list[Family]:
-        """All that there are, also those without a sample."""
+        """All families that there are, also those without a sample; reads the devices that are open now."""
         observation = self._find()
         histograms: Histograms
         if observation is None:
@@ -197,9 +210,7 @@ class ObservedMetrics:
         else:
             summary, histograms = observation.summary_and_histograms(self._buckets)
         found = [
-            Family(
-                "anygpu_build_info", "gauge", "1, with the version.", [Sample(1, {"version": _version.__version__})]
-            ),
+            Family("anygpu_build_info", "gauge", "1, with the version.", [Sample(1, {"version": version.__version__})]),
             Family("anygpu_observed", "gauge", "1 while calls are counted.", [Sample(observation is not None)]),
             *call_families(summary, histograms, self._buckets),
             *usage_families(self._usage()),
@@ -209,6 +220,10 @@ class ObservedMetrics:
         return found if health is None else [*found, *runtime_families(health)]
 
     def _usage(self) -> dict[str, Usage]:
+        """The use of open devices by their ids.
+
+        One thread reads at a time, because loads are differences of two readings.
+        """
         with self._reading:
             return self._reader.read([worker.device for worker in registry.open_workers()])
 
@@ -220,7 +235,7 @@ def default_health() -> Health | None:
 
 
 def check_buckets(bounds: Sequence[float]) -> tuple[float, ...]:
-    """Raises `InvalidOption` for what cannot be bounds of a histogram."""
+    """The bounds as floats. Raises `InvalidOption` unless they are positive, finite and rising."""
     found = tuple(float(each) for each in bounds)
     if not found or found[0] <= 0 or found[-1] == float("inf") or any(a >= b for a, b in pairwise(found)):
         raise InvalidOption(f"buckets are seconds, more than 0, which rise; got {tuple(bounds)!r}.")
@@ -230,7 +245,8 @@ def check_buckets(bounds: Sequence[float]) -> tuple[float, ...]:
 class ObservedCollector:
     """A collector for any registry of Prometheus' Python client: `prometheus_client.REGISTRY.register(collector)`.
 
-    It shows the calls of this process and its devices, in programs that have an endpoint already.
+    It shows the calls of this process and its devices, in programs that have an endpoint already. Raises `MissingExtra`
+    where the client is not installed.
     """
 
     def __init__(self, metrics: ObservedMetrics) -> None:
@@ -242,6 +258,7 @@ class ObservedCollector:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
+        """All metrics with their samples, as the registry asks for them at each scrape."""
         return self._converted(self._metrics.families())
 
     def describe(self) -> Iterable[Metric]:
@@ -249,6 +266,7 @@ class ObservedCollector:
         return self._converted([family._replace(samples=[]) for family in self._metrics.families()])
 
     def _converted(self, families: Iterable[Family]) -> Iterator[Metric]:
+        """Our families as the client's metrics. Label values lose characters that would not be visible."""
         for name, kind, text, samples in families:
             # The client adds the suffix of counters by itself.
             metric = self._metric(name.removesuffix("_total") if kind == "counter" else name, text, kind)

@@ -2,6 +2,9 @@
 
 Every call leaves a note in a buffer, which takes a fraction of a microsecond. The buffer is folded into statistics when
 it is full or when a summary is asked for: no thread runs for it, and its memory does not grow.
+
+`Observation` has the calls, `Sampler` is the thread that looks at memory and devices now and then, and `Describing`
+makes a `Snapshot` of all of it.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from anygpu._version import __version__
 from anygpu.base.interrupts import TryAcquire
+from anygpu.base.version import __version__
 from anygpu.engines.protocol import Memory
 from anygpu.errors import AnyGPUError
 from anygpu.hardware import host
@@ -55,7 +58,11 @@ _Folded = tuple[list[Note], list[tuple[Receipt | Failure, float]]]
 
 
 class Observation:
-    """Records calls: it is called with each of them."""
+    """Records calls: it is called with each of them, on whatever thread the call ended.
+
+    Buffers are deques, whose `append` needs no lock; the statistics behind them are guarded by one, which is held while
+    a buffer is folded and never while a call is taken in.
+    """
 
     def __init__(self) -> None:
         now = _clock()
@@ -103,7 +110,10 @@ class Observation:
             return self._statistics.summary(_clock()), self._statistics.histograms(bounds)
 
     def recent(self, since: int = 0) -> list[CallRecord]:
-        """The latest calls whose number is higher, about in the order they ended in."""
+        """The latest calls whose number is higher than `since`, at most `RECENT`, about in the order they ended in.
+
+        Their records are made here and not when calls end, because most are never asked for.
+        """
         self._fold()
         with self._folding:
             parts = list(self._recent)
@@ -125,24 +135,25 @@ class Observation:
             return list(self._fallbacks)
 
     def add_sample(self, sample: MemorySample) -> None:
-        """Add a sample of what the process and its devices use now."""
+        """Add a sample of what the process and its devices use now, and look for leaks and throttling in it."""
         with self._folding:
             self._note(self._watch.add_sample(sample, time.time()))
 
     def anomalies(self) -> list[Anomaly]:
-        """The latest ones, the newest last."""
+        """The latest anomalies, at most `ANOMALIES`, the newest last."""
         self._fold()
         with self._folding:
             return list(self._anomalies)
 
     def take_untold(self) -> list[Anomaly]:
-        """Anomalies that were found since the last call of this."""
+        """Anomalies that were found since the last call of this: each is returned once."""
         with self._folding:
             found = list(self._untold)
             self._untold.clear()
         return found
 
     def _note(self, found: list[Anomaly]) -> None:
+        """Remembers anomalies for snapshots, and for the one who reports them."""
         self._anomalies.extend(found)
         self._untold.extend(found)
 
@@ -153,7 +164,11 @@ class Observation:
         return self._number
 
     def _fold(self, *, wait: bool = True) -> None:
-        """Add the buffered calls to the statistics, and look for anomalies in them."""
+        """Add the buffered calls to the statistics, and look for anomalies in them.
+
+        With `wait=False` it gives up if another thread folds. Calls that end meanwhile stay in the buffer for the next
+        time.
+        """
         # A call may end in the middle of this on the same thread, by a signal or the garbage collector: it does not
         # wait for itself, and is folded by the next.
         with TryAcquire(self._folding, None if wait else 0.0) as acquired:
@@ -190,7 +205,10 @@ _log = logging.getLogger("anygpu.observe")
 
 
 class Sampler:
-    """Samples until it is closed. `told` is called with each anomaly, on the sampler's thread."""
+    """A daemon thread that samples every `period` seconds in which there were calls, until it is closed.
+
+    Anomalies are logged as warnings; `told` is called with each, on the sampler's thread.
+    """
 
     def __init__(
         self,
@@ -209,11 +227,13 @@ class Sampler:
         self._thread.start()
 
     def close(self) -> None:
+        """Ends the thread, waiting for a sample that is being taken, one period at most."""
         self._over.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(self._period)
 
     def _work(self) -> None:
+        """The loop of the thread. An error is logged, and the next sample is taken as usual."""
         while not self._over.wait(self._period):
             try:
                 self.look()
@@ -249,7 +269,10 @@ _LONGEST_COMMAND = 200
 
 
 class Describing:
-    """Describes this process again and again."""
+    """Describes this process again and again: makes its snapshots, and the samples in which anomalies are looked for.
+
+    May be used by several threads at once. Devices are read at most once a second, whoever asks.
+    """
 
     def __init__(
         self,
@@ -272,7 +295,11 @@ class Describing:
         self._memories: dict[str, _MemoryOfDevice] = {}
 
     def take(self, since: int | None = 0) -> Snapshot:
-        """A snapshot with the single calls after that number; `None` for none."""
+        """A snapshot with the single calls after that number; `None` for none.
+
+        Takes milliseconds: a device that is busy is waited for `PATIENCE` seconds at most, and its memory left out
+        then.
+        """
         seen = self._observation
         usage, memory = self._read_devices()
         return Snapshot(
@@ -289,7 +316,10 @@ class Describing:
         )
 
     def sample(self) -> MemorySample:
-        """A sample of what is watched for leaks and throttling."""
+        """The resident memory of the process and the memory and use of its devices, for finding leaks and throttling.
+
+        The limits are what the process holds plus what is free: what others hold leaves less for it.
+        """
         usage, memory = self._read_devices()
         own = host.resident_bytes()
         # What others hold leaves less for this process.
@@ -301,6 +331,7 @@ class Describing:
         return MemorySample(own, memory, usage, limits)
 
     def _process(self) -> ProcessInfo:
+        """Who this process is, with its processor time and resident memory up to now."""
         return ProcessInfo(
             pid=os.getpid(),
             command=_command(),
@@ -311,6 +342,10 @@ class Describing:
         )
 
     def _read_devices(self) -> tuple[dict[str, Usage], dict[str, DeviceMemoryUse]]:
+        """Use and memory by device, at most `READING_SECONDS` old.
+
+        Devices that did not tell their memory are left out.
+        """
         with self._reading:
             self._read_again()
             found = {device: each.latest() for device, each in self._memories.items()}
@@ -350,6 +385,7 @@ class _MemoryOfDevice:
         self._peak = 0
 
     def ask(self) -> None:
+        """Starts a thread that asks, unless one still waits for an answer or the worker is dead."""
         if not self._answered.is_set() or not self.worker.alive:
             return  # it is busy still, and will answer once
         self._answered.clear()
@@ -359,15 +395,21 @@ class _MemoryOfDevice:
             self._answered.set()
 
     def wait(self, seconds: float) -> None:
+        """Waits until the worker has answered, so many seconds at most."""
         self._answered.wait(seconds)
 
     def latest(self) -> DeviceMemoryUse | None:
+        """The last answer; `None` if it is older than `STALE` seconds, or the worker is dead."""
         known = self._known
         if known is None or self._clock() - known[0] > STALE or not self.worker.alive:
             return None
         return known[1]
 
     def _ask(self) -> None:
+        """The thread's work: stores the answer with its time, and the highest that was seen.
+
+        Errors leave what was known.
+        """
         try:
             memory: Memory | None = self.worker.memory()
         except AnyGPUError:
@@ -380,10 +422,12 @@ class _MemoryOfDevice:
 
 
 def _health() -> Health | None:
+    """The health of the runtime behind `submit` and `map`; `None` as long as there is none. It creates no runtime."""
     runtime = existing_runtime()
     return None if runtime is None else runtime.health()
 
 
 def _command() -> str:
+    """The command line of this process with its quotes, cut to 200 characters."""
     words = sys.orig_argv or sys.argv
     return shlex.join(words)[:_LONGEST_COMMAND]

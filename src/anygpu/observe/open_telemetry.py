@@ -2,6 +2,9 @@
 
 Only the API is used: where the data goes is the business of the program, which sets up an SDK, or of whoever starts it
 with `opentelemetry-instrument`. A span is made when its call has ended, with the times of the receipt.
+
+`Telemetry` makes spans and the histogram of durations as calls end; `_Observed` reads the other counters from the
+statistics of the process when a reader of metrics asks for them.
 """
 
 from __future__ import annotations
@@ -12,8 +15,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from anygpu import _version
-from anygpu.base import events
+from anygpu.base import events, version
 from anygpu.base.metric_families import visible
 from anygpu.errors import MissingExtra
 from anygpu.observe.metrics import BUCKETS, CounterValues, counter
@@ -47,7 +49,10 @@ SpanAttributes = dict[str, str | bool | int | float]
 
 
 class Telemetry:
-    """Makes spans and metrics of all calls until it is closed."""
+    """Makes spans and metrics of all calls until it is closed. It is a context manager.
+
+    Spans are made on the thread on which a call ended. An error of the SDK is logged once and never reaches the caller.
+    """
 
     def __init__(
         self,
@@ -58,14 +63,14 @@ class Telemetry:
         phases: bool = True,
         longer_than: float = 0.0,
     ) -> None:
-        version = _version.__version__
-        self._tracer = trace.get_tracer("anygpu", version, tracer_provider)
+        release = version.__version__
+        self._tracer = trace.get_tracer("anygpu", release, tracer_provider)
         self._phases = phases
         self._longer_than = longer_than
         self._functions: set[str] = set()
         self._has_failed = False
         self._closed = False
-        meter = metrics.get_meter("anygpu", version, meter_provider)
+        meter = metrics.get_meter("anygpu", release, meter_provider)
         self._duration = meter.create_histogram(
             "anygpu.call.duration",
             unit="s",
@@ -95,6 +100,7 @@ class Telemetry:
     # -- calls
 
     def _observe(self, seen: Seen, origin: Origin | None) -> None:
+        """Takes in a call that has ended; no exception leaves it."""
         try:
             self._tell(seen, origin)
         except Exception:  # noqa: BLE001 - an SDK may do what it wants, and the call has succeeded
@@ -103,7 +109,11 @@ class Telemetry:
                 _log.exception("OpenTelemetry failed, and further failures are not logged")
 
     def _tell(self, seen: Seen, origin: Origin | None) -> None:
-        """Count a call in the metrics, and make a span of it if it was long enough."""
+        """Count a call in the metrics, and make a span of it if it was long enough.
+
+        The span's parent is the one that was current where the call was made or submitted. Its end is now for a
+        receipt, and the measured end for a note or a failure.
+        """
         now = time.time_ns()
         task, device, seconds, phases, failed, *_ = ended(seen)
         end = now
@@ -136,6 +146,10 @@ class Telemetry:
         span.end(end)
 
     def _count(self, task: str, device: str, failed: str | None, seconds: float, context: Context) -> None:
+        """Records the duration of a call, by function and device, and the class of its error.
+
+        Functions beyond `MOST_FUNCTIONS` are counted together as "other", so that the number of series is bounded.
+        """
         if task not in self._functions:
             if len(self._functions) < MOST_FUNCTIONS:
                 self._functions.add(task)
@@ -147,6 +161,10 @@ class Telemetry:
         self._duration.record(seconds, attributes, context)
 
     def _add_phases(self, span: Span, phases: Phases, start: int) -> None:
+        """Adds a span for each phase inside of the call's, one after the other.
+
+        A receipt has the sums of phases and not when each began: the order is `ORDER`.
+        """
         inside = trace.set_span_in_context(span)
         passed = 0.0
         for name in ORDER:
@@ -158,7 +176,10 @@ class Telemetry:
 
 
 def _describe(span: Span, receipt: Receipt, end: int) -> None:
-    """Set the attributes of a call's span, and add its phases and attempts as events."""
+    """Sets the attributes of a call's span, and adds failed attempts and operations on the host as events.
+
+    Values that are not known are left out. Texts are made printable and cut to `_SENTENCE` characters.
+    """
     attributes: SpanAttributes = {
         "anygpu.device.kind": receipt.kind,
         "anygpu.reason": visible(receipt.reason, _SENTENCE),
@@ -215,7 +236,7 @@ _COUNTERS = (
 
 
 class _Observed:
-    """Reads instruments from one summary."""
+    """Reads all counters from one summary, which is at most `_SUMMARY_SECONDS` old."""
 
     def __init__(self, summary: Callable[[], Summary], closed: Callable[[], bool]) -> None:
         self._summary = summary
@@ -238,6 +259,7 @@ class _Observed:
         return look
 
     def _now(self) -> Summary:
+        """The summary of this moment; one that was made within the last second is used again."""
         now = time.monotonic()
         if self._latest is None or now - self._latest[0] > _SUMMARY_SECONDS:
             self._latest = now, self._summary()

@@ -1,4 +1,8 @@
-"""A profile of a script: each call of an offloaded function by the user's own line, and all other time by samples."""
+"""A profile of a script: each call of an offloaded function by the user's own line, and all other time by samples.
+
+`UsersFiles` finds the user's line in a stack, `LineSampler` samples it in a thread, `Operations` divides the time of
+programs among their operations, and `Profiler` hears all calls and makes the `Profile` of it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from anygpu.base import events
-from anygpu.observe.profile_records import FunctionProfile, LineProfile, OperationProfile, Profile
+from anygpu.observe.profile import FunctionProfile, LineProfile, OperationProfile, Profile
 from anygpu.observe.snapshot import ended
 from anygpu.observe.statistics import CallTally
 from anygpu.receipts.notes import Failure, Origin, Seen
@@ -54,7 +58,10 @@ class ThreadPosition(NamedTuple):
 
 
 class UsersFiles:
-    """Decides which files are the user's own: not Python's, not installed, and not anygpu's."""
+    """Decides which files are the user's own: not Python's, not installed, and not anygpu's.
+
+    The answer for a file is remembered, because samples ask for the same files again and again.
+    """
 
     def __init__(self, script: str) -> None:
         self._known = {script: True}
@@ -65,6 +72,7 @@ class UsersFiles:
         self._folders = tuple({str(Path(each).resolve()) + "/" for each in folders if each})
 
     def has(self, file: str) -> bool:
+        """Whether a file is the user's own; code without a file, as made by `exec`, is not."""
         known = self._known.get(file)
         if known is None:
             # Code that was made while running has no file: "<string>", "<frozen importlib._bootstrap>".
@@ -77,7 +85,10 @@ class UsersFiles:
         return "/site-packages/" in path or path.startswith(self._folders)
 
     def where(self, frame: FrameType | None) -> ThreadPosition:
-        """The position of a thread in the user's own files, and how many calls of ours it is inside of."""
+        """The position of a thread in the user's own files, and how many calls of ours it is inside of.
+
+        Walks the whole stack from `frame` outwards. A call of ours is a frame of `_ENTRIES` in one of `_MODULES`.
+        """
         line: SourceLine | None = None
         caller: SourceLine | None = None
         outermost: SourceLine | None = None
@@ -103,7 +114,11 @@ class UsersFiles:
 
 
 class LineSampler:
-    """Samples the main thread, in a `with` block."""
+    """Samples the main thread, in a `with` block.
+
+    A daemon thread looks at the main thread's stack every `INTERVAL` seconds, as far as the interpreter lets it run.
+    The block has to be entered on the thread that is to be sampled.
+    """
 
     def __init__(self, files: UsersFiles, measured: Callable[[], float], clock: Callable[[], float]) -> None:
         """`measured` are the seconds of calls so far that the main thread waited for."""
@@ -134,6 +149,7 @@ class LineSampler:
         self._thread.join()
 
     def _work(self, main: int) -> None:
+        """The sampler's thread: one sample after the other until the block ends."""
         last, calls = self._begin, self._measured()
         while not self._over.wait(INTERVAL):
             frame = sys._current_frames().get(main)
@@ -144,7 +160,11 @@ class LineSampler:
             last, calls = now, sum_of_calls
 
     def add(self, where: ThreadPosition, elapsed: float, measured: float) -> None:
-        """A sample after so many seconds, in which calls of so many seconds ended."""
+        """Adds a sample after `elapsed` seconds, in which calls of `measured` seconds ended.
+
+        Inside of a call the seconds go to the line that made the outermost call. Outside, the seconds of calls that
+        ended since the last sample are taken off first: they are measured, and not to be counted twice.
+        """
         self.samples += 1
         line = where.line
         if line is None:
@@ -204,7 +224,10 @@ class _Part(NamedTuple):
 
 
 class Operations:
-    """Adds up what programs took."""
+    """Adds up the seconds of programs by program and device, and divides them among their operations.
+
+    Programs are remembered when they are recorded, `_MOST` at most; a program that is not known is one operation.
+    """
 
     def __init__(self) -> None:
         self._programs: dict[str, Program] = {}
@@ -212,10 +235,12 @@ class Operations:
         self._runs: dict[tuple[str, str], list[float]] = {}
 
     def recorded(self, program: Program) -> None:
+        """Remembers a program by its key, as long as there is room."""
         if len(self._programs) < _MOST:
             self._programs[program.key] = program
 
     def ran(self, receipt: Receipt) -> None:
+        """Adds the run of a receipt's program: by the device's own clock, or the phase run where there is none."""
         if receipt.program is None:
             return
         seconds = receipt.device_seconds if receipt.device_seconds is not None else receipt.phases.run
@@ -224,7 +249,7 @@ class Operations:
         known[1] += 1
 
     def profile(self) -> tuple[OperationProfile, ...]:
-        """The longest first."""
+        """The operations of all programs by user's line and device, the longest first."""
         found: dict[tuple[str, str | None, str], list[float]] = {}
         for (key, device), (seconds, runs) in self._runs.items():
             program = self._programs.get(key)
@@ -241,7 +266,10 @@ class Operations:
 
 
 def parts_of(program: Program) -> list[_Part]:
-    """The operations of a program that do something, with the part of its work that each is."""
+    """The operations of a program that do something, with the part of its work that each is; the parts add up to 1.
+
+    Work is the bytes that an operation reads and writes, and its arithmetic at `_FLOPS_OF_A_BYTE`.
+    """
     from anygpu.program.graph import node_costs
 
     weights: dict[tuple[str, str | None], float] = {}
@@ -279,7 +307,7 @@ class _Tally(CallTally):
         self.recompilations = 0
 
     def add(self, phases: Phases, seconds: float, inner: float) -> None:
-        """`inner` are the seconds of calls that were made inside."""
+        """Adds a call. `inner` are the seconds of calls that were made inside; they are taken off its phase run."""
         self.calls += 1
         self.seconds += seconds - inner
         for name in _PHASES:
@@ -287,6 +315,7 @@ class _Tally(CallTally):
         self.phases["run"] -= inner
 
     def add_receipt(self, receipt: Receipt) -> None:
+        """Adds the counts of a receipt, and the seconds by the device's own clock if it has some."""
         super().add_receipt(receipt)
         if receipt.device_seconds is not None:
             self.device_seconds = (self.device_seconds or 0.0) + receipt.device_seconds
@@ -311,7 +340,10 @@ class _Tally(CallTally):
 
 
 class Profiler:
-    """Profiles the main thread inside of a `with` block, and the calls of all threads until `finish`."""
+    """Profiles the main thread inside of a `with` block, and the calls of all threads until `finish`.
+
+    It has to be made on the main thread. A lock guards the tallies, because calls end on any thread.
+    """
 
     def __init__(self, script: str) -> None:
         self._script = script
@@ -343,6 +375,11 @@ class Profiler:
     # -- what is heard
 
     def __call__(self, seen: Seen, origin: Origin | None) -> None:
+        """Takes in a call that has ended, on the thread on which it ended.
+
+        A submitted task belongs to the line that submitted it, any other to the innermost line of the user's that is on
+        the stack.
+        """
         thread = threading.get_ident()
         if origin is not None:
             line, depth, outermost = origin.line, 1, None
@@ -353,7 +390,11 @@ class Profiler:
             self._add(seen, line, thread, depth, outermost)
 
     def _add(self, seen: Seen, line: SourceLine | None, thread: int, depth: int, outermost: SourceLine | None) -> None:
-        """Add a call that has ended to its line, without the time of calls inside of it."""
+        """Adds a call that has ended to its line, without the time of calls inside of it.
+
+        The caller holds the lock. Inner calls end before the outer one, so their seconds wait under their thread and
+        depth.
+        """
         task, device, seconds, phases, *_ = ended(seen)
         inner = self._inner.pop((thread, depth + 1), 0.0)
         if depth > 1:
@@ -405,6 +446,7 @@ class Profiler:
             )
 
     def _lines(self) -> tuple[LineProfile, ...]:
+        """The lines that took time or made calls, the longest first, `MOST_LINES` at most."""
         sampler = self._sampler
         first = (self._script, 1)
         seconds = seconds_by_line(sampler.seconds, self._waited, sampler.outside, sampler.inside, first)
@@ -416,6 +458,7 @@ class Profiler:
         return tuple(lines[:MOST_LINES])
 
     def _functions(self) -> tuple[FunctionProfile, ...]:
+        """The functions by device, added up over the lines that called them, the longest first."""
         found: dict[tuple[str, str], list[_Tally]] = {}
         for (_, function, device), tally in self._tallies.items():
             found.setdefault((function, device), []).append(tally)
@@ -444,6 +487,7 @@ def _line(line: SourceLine, seconds: float, tallies: Sequence[tuple[str, _Tally]
 
 
 def _has_compiled(receipt: Receipt) -> bool:
+    """Whether a call compiled: by the engine's count, or by the time of the phase where the engine has none."""
     if receipt.driver is not None:
         return receipt.driver.compilations > 0
     return receipt.phases.compile > _COMPILED

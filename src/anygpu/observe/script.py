@@ -1,4 +1,8 @@
-"""A user's script: run as `python script.py` does with something around it, its lines, and decorators for it."""
+"""A user's script: run as `python script.py` does with something around it, its lines, and decorators for it.
+
+`python -m anygpu.observe.script` runs one under the profiler; `anygpu advise` runs one in its own process, and writes a
+copy of it with `decorated`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,8 @@ def run_script(
 ) -> int:
     """Run a script as `__main__`, and return its exit status. Only its own code runs inside of what is `around` it.
 
-    What it raises is shown as Python shows it, without the frames of this module.
+    `sys.argv`, `sys.path` and `sys.modules["__main__"]` become the script's, and stay so. What it raises is shown as
+    Python shows it, without the frames of this module.
     """
     module = types.ModuleType("__main__")
     loader = importlib.machinery.SourceFileLoader("__main__", path)
@@ -59,6 +64,7 @@ def run_script(
 
 
 def _status_of(error: SystemExit) -> int:
+    """The exit status of `sys.exit(...)` as Python has it: a text is printed to stderr, and the status is 1."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -170,6 +176,7 @@ def _is_decorated(copy: bytes, tree: ast.Module, found: set[int]) -> bool:
 
 
 def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
+    """All functions of a module that are written with `def`, also inside of others, in the order of `ast.walk`."""
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 

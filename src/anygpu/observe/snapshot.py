@@ -1,4 +1,8 @@
-"""A snapshot of an observed process, as one record: for `anygpu top`, the dashboard and other programs."""
+"""A snapshot of an observed process, as one record: for `anygpu top`, the dashboard and other programs.
+
+The parts of the record come first, `Snapshot` last. `CallEnd` and the three functions beside it turn what a call leaves
+behind (a receipt, a note of a host call, or a failure) into one shape, which statistics and traces use as well.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ class DeviceMemoryUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Anomaly(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is not as it was."""
+    """Something that changed: a function that became slower, memory that only grows, a card that is throttled."""
 
     #: "slower", "faster", "slower than predicted", "leak", "throttled" or "memory runs out".
     kind: str
@@ -95,6 +99,10 @@ class CallEnd(NamedTuple):
 
 
 def ended(seen: Seen) -> CallEnd:
+    """The end of a call in one shape, from its receipt, its failure or the note of a call on NumPy.
+
+    A failure has no phases: all of its time counts as run. A note has none but plan and run.
+    """
     if isinstance(seen, Receipt):
         error = seen.attempts[-1].error if seen.attempts and not seen.attempts[-1].succeeded else None
         moved = seen.bytes_to_device + seen.bytes_to_host
@@ -108,14 +116,20 @@ def ended(seen: Seen) -> CallEnd:
 
 
 def call_of(seen: Seen, end: float, number: int) -> CallRecord:
-    """The record of a call that ended at a time in seconds since 1970."""
+    """The record of a call that ended at a time in seconds since 1970.
+
+    `number` is its place among the calls of the process. Writing to and reading from the device count as one, `move`.
+    """
     task, device, seconds, phases, error, predicted, moved = ended(seen)
     move = phases.write + phases.read
     return CallRecord(number, task, device, end, seconds, phases.queue, move, phases.run, moved, predicted, error)
 
 
 def fallback_of(receipt: Receipt, end: float) -> FallbackRecord | None:
-    """The fallback of a call that was tried before, there or elsewhere, or that the host computed in part."""
+    """The fallback of a call that was tried before, there or elsewhere, or that the host computed in part.
+
+    `None` for a call that simply ran. Of several failures or host operations the first is told.
+    """
     for failure in receipt.failures:
         reason = f"{failure.device}: {failure.error}: {failure.message}"
         repeated = failure.device == receipt.device and len(receipt.attempts) > 1
@@ -129,7 +143,10 @@ def fallback_of(receipt: Receipt, end: float) -> FallbackRecord | None:
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity and use of a process."""
+    """Identity and use of a process.
+
+    Its number, command and version, and the processor time and memory that it has taken without its workers.
+    """
 
     pid: int
     #: As it was started, shortened to 200 characters.
@@ -143,7 +160,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """An observed process at a moment."""
+    """An observed process at a moment: the answer to `anygpu top`, with all that it shows."""
 
     schema: str = "anygpu.snapshot/1"
     #: Seconds since 1970.

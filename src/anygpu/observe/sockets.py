@@ -1,4 +1,8 @@
-"""Sockets of observed processes: the private folder in which they listen, and the messages that go through them."""
+"""Sockets of observed processes: the private folder in which they listen, and the messages that go through them.
+
+First the messages (a length, then MessagePack), then the folder (which one, whether it is private, the removal of what
+dead processes left), then who is at the other end of a Unix socket.
+"""
 
 from __future__ import annotations
 
@@ -57,16 +61,20 @@ _answers = msgspec.msgpack.Decoder(SnapshotAnswer)
 
 
 class NoMessage(Exception):
-    """The bytes that came are no message."""
+    """The bytes that came are no message, or come from one who may not ask; the text says why."""
 
 
 def framed(message: Question | SnapshotAnswer) -> bytes:
+    """The message as bytes: its length in four bytes, big-endian, then MessagePack."""
     content = encode_msgpack(message)
     return _LENGTH.pack(len(content)) + content
 
 
 def length_of(head: bytes | bytearray, most: int) -> int:
-    """The length of the message that follows. Raises `Refused` if it would be longer than any."""
+    """The length of the message that follows its head. Raises `NoMessage` if it is 0 or more than `most`.
+
+    It is checked before the message is read, so that a client cannot make the process allocate.
+    """
     (length,) = _LENGTH.unpack(head[:HEAD])
     if not 0 < length <= most:
         raise NoMessage(f"a message of {length} bytes, and at most {most} are allowed")
@@ -74,7 +82,7 @@ def length_of(head: bytes | bytearray, most: int) -> int:
 
 
 def question_of(content: bytes | bytearray) -> Question:
-    """Raises `Refused`."""
+    """Decodes a question. Raises `NoMessage` for other bytes, unknown fields, and numbers or tokens out of range."""
     try:
         question = _questions.decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -85,7 +93,7 @@ def question_of(content: bytes | bytearray) -> Question:
 
 
 def answer_of(content: bytes | bytearray) -> SnapshotAnswer:
-    """Raises `Refused`."""
+    """Decodes an answer. Raises `NoMessage` for other bytes, such as the answer of another version of anygpu."""
     try:
         return _answers.decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -113,15 +121,16 @@ _UNREADY_SECONDS = 60.0
 
 
 class SocketFolderRefused(AnyGPUError):
-    """The folder for sockets of observed processes is not private."""
+    """The folder for sockets of observed processes is not private, or cannot be made; the message says what to do."""
 
 
 def new_name(ending: str) -> str:
+    """A name for a file of this process: its number, 16 random hex digits, and the ending."""
     return f"{os.getpid()}-{secrets.token_hex(8)}{ending}"
 
 
 def process_of(name: str) -> int | None:
-    """The process that made a file of this name."""
+    """The number of the process that made a file of this name; `None` if the name is not one of ours."""
     number = name.partition("-")[0]
     return int(number) if number.isdecimal() and len(number) < 20 else None
 
@@ -164,7 +173,11 @@ def listening_folder() -> Path:
 
 
 def checked(place: Path) -> Path | None:
-    """The folder if it exists, otherwise `None`. Raises `SocketFolderRefused` if others can use it."""
+    """The folder if it exists, otherwise `None`. Raises `SocketFolderRefused` if others can use it.
+
+    Links are not followed. It has to be a folder of this user that nobody else may read or write, inside of one in
+    which others cannot put another in its place.
+    """
     try:
         facts = place.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -181,6 +194,7 @@ def checked(place: Path) -> Path | None:
 
 
 def _make(place: Path) -> None:
+    """Makes the folder with mode 700, or checks the one that is there. Raises `SocketFolderRefused`."""
     try:
         place.mkdir(mode=0o700)
     except FileExistsError:
@@ -192,7 +206,10 @@ def _make(place: Path) -> None:
 
 
 def remove_leftovers(place: Path) -> None:
-    """Remove files of processes that do not run and do not listen. Errors are ignored."""
+    """Remove files of processes that do not run and do not listen. Errors are ignored.
+
+    Files whose listener never became ready are removed after a minute.
+    """
     with contextlib.suppress(OSError):
         for path in place.iterdir():
             with contextlib.suppress(OSError):
@@ -219,7 +236,7 @@ def remove_refused(path: Path) -> bool:
 
 
 def runs(pid: int) -> bool:
-    """Whether there is a process of this number."""
+    """Whether there is a process of this number, of any user. Always true on Windows, where it cannot be asked."""
     if sys.platform == "win32":
         return True  # there is no signal that does nothing
     try:
@@ -232,10 +249,12 @@ def runs(pid: int) -> bool:
 
 
 def _has_room_for_names(place: Path) -> bool:
+    """Whether the path of a socket in this folder is short enough for the system's limit."""
     return len(os.fsencode(place)) + _LONGEST_NAME <= LONGEST
 
 
 def _is_ours(folder: Path) -> bool:
+    """Whether the folder exists and belongs to this user; `False` if it cannot be looked at."""
     try:
         return is_own(folder.stat())
     except OSError:
@@ -243,10 +262,12 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _refused(place: Path, why: str) -> SocketFolderRefused:
+    """The error for a folder that must not be used, with the two ways out."""
     return SocketFolderRefused(f"{place} is not used: {why}. Remove it, or name another folder in {VARIABLE}.")
 
 
 def _is_deaf(path: Path) -> bool:
+    """Whether the path is a Unix socket on which no process listens: connecting to it is refused."""
     if not stat.S_ISSOCK(path.lstat().st_mode):
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -263,12 +284,16 @@ _LOCAL_PEERCRED, _SOL_LOCAL = 1, 0
 
 
 def peer_is_this_user(connection: socket.socket) -> bool:
-    """Whether it is this user's. Unknown is no."""
+    """Whether the process at the other end of a Unix socket runs as this user.
+
+    `False` where the system does not say.
+    """
     user = _peer(connection)
     return user is not None and user == os.geteuid()
 
 
 def _peer(connection: socket.socket) -> int | None:
+    """The user id of the other end, `None` if the system does not tell."""
     try:
         return _by_linux(connection) if hasattr(socket, "SO_PEERCRED") else _by_bsd(connection)
     except (OSError, struct.error):
@@ -276,11 +301,16 @@ def _peer(connection: socket.socket) -> int | None:
 
 
 def _by_linux(connection: socket.socket) -> int:
+    """The user id of the peer by `SO_PEERCRED`: a structure of process, user and group."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
     _, user, _ = struct.unpack("iII", found)
     return int(user)
 
 
 def _by_bsd(connection: socket.socket) -> int | None:
+    """The user id of the peer by `LOCAL_PEERCRED` of macOS and the BSDs.
+
+    `None` for another version of its structure.
+    """
     version, user = struct.unpack_from("II", connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 256))
     return int(user) if version == 0 else None

@@ -1,6 +1,7 @@
 """Counts, sums and quantiles of calls, by function and device, in a fixed memory.
 
-`Statistics` folds receipts, one after the other; `Summary` is what it knows at a moment, as a record.
+`Sketch` has quantiles of times, `CallBatch` is how calls arrive, `RunningStatistics` folds them one after the other,
+and `Summary` is what it knows at a moment, as a record and as text.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ _MOST_SMALL = 2**31 - 1
 
 
 class Sketch:
-    """Times that have been seen, in seconds."""
+    """Times that have been seen, in seconds, as counts in buckets that grow by 2 %.
+
+    Quantiles are within 1 % of a time that was seen, however many there were; sum and maximum are exact. A sketch takes
+    some kilobytes at most, and two can be merged.
+    """
 
     __slots__ = ("_counts", "_first", "count", "most", "total")
 
@@ -48,6 +53,7 @@ class Sketch:
         self._counts: NDArray[np.integer] = np.zeros(0, np.int32)
 
     def add(self, seconds: NDArray[np.float64]) -> None:
+        """Counts times. Those beyond a nanosecond or eleven days count as these."""
         if not len(seconds):
             return
         self.count += len(seconds)
@@ -59,6 +65,7 @@ class Sketch:
         self._counts[low - self._first : high - self._first + 1] += np.bincount(buckets - low)
 
     def merge(self, other: Sketch) -> None:
+        """Adds all times of another sketch."""
         if not other.count:
             return
         self.count += other.count
@@ -69,7 +76,7 @@ class Sketch:
         self._counts[begin : begin + len(other._counts)] += other._counts
 
     def quantile(self, share: float) -> float | None:
-        """The time that this share of all times does not exceed; `None` before the first."""
+        """The time that this share of all times does not exceed, within 1 %; `None` before the first."""
         if not self.count:
             return None
         rank = math.ceil(share * self.count) or 1
@@ -95,6 +102,7 @@ class Sketch:
         return self._counts.nbytes
 
     def _make_room(self, low: int, high: int) -> None:
+        """Extends the buckets so that those from `low` to `high` are there, a block of `_STEP` at a time."""
         if self.count > _MOST_SMALL and self._counts.dtype == np.int32:
             self._counts = self._counts.astype(np.int64)
         counts, first = self._counts, self._first
@@ -115,7 +123,10 @@ _OTHER = "other"
 
 
 def add_parts(sums: dict[str, float], parts: Mapping[str, float]) -> None:
-    """Add seconds to sums by name, which stay few whatever the names are."""
+    """Adds seconds to sums by name, which stay few whatever the names are.
+
+    Names are cut, and those beyond `MOST_PARTS` are counted together. Seconds that are no positive number are left out.
+    """
     for given, seconds in parts.items():
         if not 0.0 < seconds < float("inf"):  # a clock that went backwards, or no number
             continue
@@ -159,11 +170,12 @@ class CallBatch(NamedTuple):
 
 
 def batches(notes: Sequence[Note], others: Iterable[tuple[Receipt | Failure, float]]) -> list[CallBatch]:
-    """Calls that left a note, and others with when they ended."""
+    """The calls by function and device: those that left a note, and others with when they ended."""
     return [*_of_notes(notes), *_of_others(others)]
 
 
 def _of_notes(notes: Sequence[Note]) -> Iterable[CallBatch]:
+    """Batches of calls on NumPy; those of one call site that say the same are together."""
     groups: dict[int, list[Note]] = {}
     for note in notes:
         # Calls of one call site share what they say, until that changes.
@@ -180,6 +192,7 @@ def _of_notes(notes: Sequence[Note]) -> Iterable[CallBatch]:
 
 
 def _of_others(others: Iterable[tuple[Receipt | Failure, float]]) -> Iterable[CallBatch]:
+    """Batches of receipts and of failures, by function and device."""
     groups: dict[tuple[bool, str, str], list[tuple[Receipt | Failure, float]]] = {}
     for one, end in others:
         groups.setdefault((type(one) is Failure, one.task, one.device), []).append((one, end))
@@ -265,6 +278,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     observed: bool = True
 
     def to_json(self) -> bytes:
+        """The document as indented JSON, in UTF-8."""
         return msgspec.json.format(encode_json(self), indent=2)
 
     def __str__(self) -> str:
@@ -300,7 +314,10 @@ _COUNTS = (
 
 
 class CallTally:
-    """Sums over calls of one function on one device, in a fixed memory."""
+    """Sums over calls of one function on one device, in a fixed memory.
+
+    The profiler's tallies and the statistics' series are both made of it.
+    """
 
     def __init__(self) -> None:
         self.calls = self.fallbacks = self.host_operations = self.compilations = self.repeats = 0
@@ -334,16 +351,20 @@ class CallTally:
             self._add_memory(receipt.peak_bytes, receipt.predicted_bytes)
 
     def add_error(self, name: str, count: int = 1) -> None:
+        """Counts calls that raised; names of errors beyond `MOST_ERRORS` are counted together."""
         known = name if name in self.errors or len(self.errors) < MOST_ERRORS else OTHER
         self.errors[known] = self.errors.get(known, 0) + count
 
     def _add_memory(self, peak: int | None, predicted: int | None) -> None:
-        """The highest peak is kept, with what was predicted for that call: a peak beside another call's prediction
-        would say nothing of the prediction."""
+        """Keeps the highest peak, with what was predicted for that call.
+
+        A peak beside another call's prediction would say nothing of the prediction.
+        """
         if (peak or 0, predicted or 0) > (self.peak_bytes or 0, self.predicted_bytes or 0):
             self.peak_bytes, self.predicted_bytes = peak, predicted
 
     def merge(self, other: CallTally) -> None:
+        """Adds the sums of another tally."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, count in other.errors.items():
@@ -361,7 +382,7 @@ class CallTally:
 
 
 class _Series(CallTally):
-    """The calls of one function on one device, with their quantiles."""
+    """The calls of one function on one device, with their quantiles: of all time, and of the last minutes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -372,6 +393,7 @@ class _Series(CallTally):
         self.minutes: deque[tuple[int, Sketch]] = deque(maxlen=PARTS + 1)
 
     def minute(self, number: int) -> Sketch:
+        """The sketch of a minute, counted from the beginning; the oldest is dropped for a new one."""
         for known, sketch in self.minutes:
             if known == number:
                 return sketch
@@ -391,6 +413,7 @@ class _Series(CallTally):
             self.seconds_of_predicted += receipt.seconds - once
 
     def summary(self, function: str, device: str, now: int) -> CallStatistics:
+        """The statistics at the minute `now`; "lately" are the last five minutes, the present one included."""
         lately = Sketch()
         for number, sketch in self.minutes:
             if now - PARTS < number <= now:
@@ -407,7 +430,10 @@ class _Series(CallTally):
 
 
 class RunningStatistics:
-    """Folds what calls leave behind. For one thread at a time."""
+    """Folds what calls leave behind. For one thread at a time.
+
+    `begin` and all other times are those of one clock, in seconds.
+    """
 
     def __init__(self, begin: float) -> None:
         self._begin = begin
@@ -415,6 +441,10 @@ class RunningStatistics:
         self._functions: set[str] = set()
 
     def add(self, seen: Iterable[CallBatch]) -> None:
+        """Adds calls: counts, sums, and their times to the sketches of all time and of their minutes.
+
+        Calls without a receipt have two phases only, plan and run.
+        """
         for batch in seen:
             series = self._of(self._key(batch.function, batch.device))
             series.calls += len(batch.seconds)
@@ -440,6 +470,7 @@ class RunningStatistics:
                 series.minute(part).add(batch.seconds[parts == part])
 
     def summary(self, now: float) -> Summary:
+        """All statistics up to `now`, the functions that took most time first."""
         part = self._part(now)
         calls = [series.summary(*key, part) for key, series in self._series.items()]
         calls.sort(key=lambda each: -each.seconds.total)
@@ -450,9 +481,11 @@ class RunningStatistics:
         return {key: series.sketch.counts_up_to(bounds) for key, series in self._series.items()}
 
     def _part(self, now: float) -> int:
+        """The number of the minute of a time."""
         return int((now - self._begin) // PART_SECONDS)
 
     def _key(self, function: str, device: str) -> tuple[str, str]:
+        """The function under which calls are counted: "other" for those beyond `MOST_FUNCTIONS`."""
         if function not in self._functions:
             if len(self._functions) >= MOST_FUNCTIONS:
                 return OTHER, device

@@ -1,7 +1,8 @@
 """Tables of observed processes, described once for `anygpu top`, the dashboard, notebooks and statistics as text.
 
 Every kind of row has a record, made of snapshots, and the columns that can be shown of it by title: a surface picks
-those for which it has room. All are pure functions of what processes have answered.
+those for which it has room. All are pure functions of what processes have answered. Calls and steps come first, then
+processes, queues and tenants, problems, and devices.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _SENTENCE = 300
 
 
 class CallRow(NamedTuple):
+    """The calls of one function on one device of one process."""
+
     calls: CallStatistics
     pid: int = 0
     #: Since the last look; `None` if there was none.
@@ -42,6 +45,7 @@ def errors_of(row: CallRow) -> int:
 
 
 def _named_errors(row: CallRow) -> str:
+    """How often each error was raised, by name."""
     return ", ".join(f"{counted(count)} {error[:24]}" for error, count in row.calls.errors.items()) or "0"
 
 
@@ -64,6 +68,7 @@ def _share(row: CallRow, *phases: str) -> float | None:
 
 
 def _ratio(above: float, below: float) -> float | None:
+    """The quotient of two sums; `None` if there is nothing to divide by."""
     return above / below if below else None
 
 
@@ -174,6 +179,8 @@ def merged_calls(several: Sequence[CallStatistics]) -> CallStatistics:
 
 
 class ProcessRow(NamedTuple):
+    """One process, with the state and tone that its last answer or silence has."""
+
     pid: int
     #: The last answer; `None` if there was none.
     snapshot: Snapshot | None
@@ -203,6 +210,7 @@ def short_command(command: str) -> str:
 
 
 def _held(row: ProcessRow) -> int | None:
+    """Bytes that the process holds on all devices; `None` if that is not known."""
     memory = row.snapshot.memory if row.snapshot is not None else {}
     return sum(each.bytes for each in memory.values()) if memory else None
 
@@ -240,6 +248,8 @@ PROCESSES: dict[str, Column[ProcessRow]] = by_title(
 
 
 class LaneRow(NamedTuple):
+    """The queue of one device of a runtime, or of the runtime as a whole."""
+
     pid: int
     lane: LaneHealth
     #: The state of the runtime as a whole, for the row that stands for all its devices.
@@ -247,6 +257,7 @@ class LaneRow(NamedTuple):
 
 
 def _lane_tone(row: LaneRow) -> Tone:
+    """Bad for a queue that is late, good for one that works, dim for the rest."""
     if row.whole is not None:
         return "good" if row.whole.ok else "bad"
     tones: dict[str, Tone] = {"late": "bad", "busy": "good"}
@@ -273,6 +284,7 @@ def lanes(pid: int, health: Health | None, *, whole: bool = False) -> list[LaneR
 
 
 def _condition(row: LaneRow) -> str:
+    """The state of a queue in one word."""
     if row.whole is None:
         return row.lane.condition
     return "ok" if row.whole.ok else "closed" if row.whole.closed else "late"
@@ -302,6 +314,8 @@ LANES: dict[str, Column[LaneRow]] = by_title(
 
 
 class TenantRow(NamedTuple):
+    """A tenant of one process, or of several together."""
+
     tenant: TenantHealth
     pid: int = 0
     #: Seconds of devices in each second lately, and share of all that was used.
@@ -339,6 +353,8 @@ def merged_tenants(several: Iterable[TenantHealth]) -> list[TenantRow]:
 
 
 class Problem(NamedTuple):
+    """Something that went wrong, or is not as it was: its kind, where, and a sentence."""
+
     kind: str
     processes: tuple[int, ...]
     device: str | None
@@ -352,11 +368,15 @@ class Problem(NamedTuple):
 
     @property
     def about(self) -> str:
+        """The subject and device together, as far as there are both."""
         return f"{self.subject} on {self.device}" if self.subject and self.device else self.subject or self.device or ""
 
 
 def problems(snapshots: Iterable[tuple[int, Snapshot]], now: float | None = None) -> list[Problem]:
-    """Losses and wrong results, then anomalies and fallbacks, the newest first. `now` is each snapshot's by default."""
+    """Losses and wrong results, then anomalies and fallbacks, the newest first. `now` is each snapshot's by default.
+
+    A fallback that happens again and again, also in several processes, is told once with how often.
+    """
     lasting: list[Problem] = []
     timed: list[Problem] = []
     # The same thing happens again and again, and in several processes: it is told once, with how often.
@@ -432,6 +452,7 @@ def bar(share: float | None) -> str:
 
 
 def load_tone(share: float | None) -> Tone:
+    """Good below 80 % of load, a warning from there on, bad from 95 %."""
     if share is None:
         return "dim"
     return "bad" if share >= 0.95 else "warn" if share >= 0.8 else "good"
@@ -443,6 +464,7 @@ def _memory_tone(row: DeviceRow) -> Tone:
 
 
 def _card(row: DeviceRow) -> str:
+    """The name of a card with the devices that use it, or why it is throttled."""
     if row.usage.throttled:
         return f"{row.name}: throttled, {', '.join(row.usage.throttled)}"
     return f"{row.name} ({', '.join(row.devices)})" if row.devices else row.name

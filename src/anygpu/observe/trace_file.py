@@ -1,6 +1,9 @@
 """A file of trace events, as Perfetto and chrome://tracing read it: written as it comes, within a limit.
 
-The format is described as "Trace Event Format" by its authors. Times are microseconds with three decimals.
+The format is described as "Trace Event Format" by its authors. Times are microseconds with three decimals in the file,
+and nanoseconds everywhere else.
+
+`TraceFile` is the file, the functions after it make events, and `TrackRows` finds rows in which slices do not overlap.
 """
 
 from __future__ import annotations
@@ -27,7 +30,11 @@ _TEXTS = 4096
 
 
 class TraceFile:
-    """Written beside `path` and renamed to it when it is closed: no reader sees half of it."""
+    """Written beside `path` and renamed to it when it is closed: no reader sees half of it.
+
+    The file never exceeds `limit` bytes: a part is reserved for the names of tracks and the summary at its end. Raises
+    `FileNotFoundError` if there is no folder for it. For one thread at a time.
+    """
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path = path
@@ -44,7 +51,10 @@ class TraceFile:
             self._name("process_name", process, 0, name)
 
     def text(self, text: str) -> str:
-        """As a JSON string in ASCII, which no character can break out of; long ones are cut."""
+        """The text as a JSON string in ASCII, which no character can break out of; long ones are cut.
+
+        The latest are remembered, because names of functions and devices come again with each call.
+        """
         known = self._texts.get(text)
         if known is None:
             if len(self._texts) >= _TEXTS:
@@ -55,10 +65,11 @@ class TraceFile:
         return known
 
     def name_track(self, process: int, track: int, name: str) -> bool:
-        """Whether there was room for one more track."""
+        """Names a track for the viewer, from the reserved bytes; whether there was room for one more."""
         return self._name("thread_name", process, track, name)
 
     def _name(self, what: str, process: int, track: int, name: str) -> bool:
+        """Writes the name and the place of a process or track; `False` if the reserved bytes are used up."""
         kind = what.partition("_")[0]
         order = process if what == "process_name" else track
         line = (
@@ -106,11 +117,15 @@ class TraceFile:
 
 
 def microseconds(nanoseconds: int) -> str:
+    """Nanoseconds as microseconds with three decimals, exactly: a float would round times after some days."""
     return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
 
 
 def slice_event(process: int, track: int, name: str, begin: int, end: int, arguments: str = "") -> str:
-    """`name` is JSON already, and so are the `arguments`, without their braces."""
+    """A slice on a track, from `begin` to `end` in nanoseconds.
+
+    `name` is JSON already, and so are the `arguments`, without their braces.
+    """
     more = f',"args":{{{arguments}}}' if arguments else ""
     return (
         f'{{"ph":"X","pid":{process},"tid":{track},"ts":{microseconds(begin)},'
@@ -138,10 +153,12 @@ def waiting_events(number: int, name: str, begin: int, end: int) -> list[str]:
 
 
 def counter_event(name: str, time: int, value: int) -> str:
+    """A value of the counter `name`, in bytes, from this time on."""
     return f'{{"ph":"C","pid":{DEVICES},"tid":0,"ts":{microseconds(time)},"name":{name},"args":{{"bytes":{value}}}}}'
 
 
 def instant_event(process: int, track: int, name: str, time: int, arguments: str) -> str:
+    """A mark on a track at one time; `name` and `arguments` are JSON, the latter without its braces."""
     return (
         f'{{"ph":"i","s":"t","pid":{process},"tid":{track},"ts":{microseconds(time)},"name":{name},'
         f'"args":{{{arguments}}}}}'
@@ -176,7 +193,7 @@ class TracePosition(NamedTuple):
 def phase_slices(
     parts: Sequence[tuple[str, int]], begin: int, end: int, inner: tuple[int, int] | None
 ) -> list[TraceSlice]:
-    """Slices for named lengths, from `begin` to `end`. What is `inner` happened during `run`.
+    """Slices for named lengths in nanoseconds, from `begin` to `end`. The calls in `inner` happened during `run`.
 
     Nothing is drawn if that cannot be: then the lengths are not those of one call on one thread.
     """
@@ -198,6 +215,7 @@ def phase_slices(
 
 
 def _one_after_another(parts: Sequence[tuple[str, int]], begin: int, end: int) -> list[TraceSlice]:
+    """Slices in this order from `begin` on; what goes beyond `end` is cut."""
     slices = []
     for name, length in parts:
         stop = min(begin + length, end)
@@ -229,7 +247,11 @@ class _Row:
         self.forgotten = 0
 
     def fit(self, begin: int, end: int, thread: int) -> tuple[int, tuple[int, int] | None] | None:
-        """Where the slice begins, and what it encloses; `None` if it would overlap with another."""
+        """Where the slice begins, and what it encloses; `None` if it would overlap with another.
+
+        Calls of the same thread inside of it are enclosed by moving its beginning, within a tolerance, before theirs.
+        It is remembered in their place.
+        """
         spans, first, last = self.spans, None, 0
         inside = 0
         for start, stop, of in reversed(spans):

@@ -1,6 +1,7 @@
 """Watches what is folded and sampled for what is not as it was, and says each thing once.
 
-It holds the state that the pure functions of `anomalies` and `forecasts` need, in a fixed memory, and no clock.
+The first half has no state of a process: `LevelWatch` finds a change in a series of times, `leak` finds memory that
+only grows, and `time_until` says when it runs out. `ProcessWatch` feeds them, in a fixed memory and without a clock.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ class Forecast(NamedTuple):
 
 
 def time_until(limit: float, samples: Sequence[tuple[float, float]]) -> Forecast | None:
-    """From samples of (seconds, bytes), the newest last; `None` if there are too few, or nothing grows.
+    """When a limit will be reached, from samples of (seconds, bytes), the newest last.
 
     What grows by steps of changing size is a random walk with a drift. Neither the drift nor the size of the steps is
-    known exactly, so each of many ways draws both, as likely as they are after what was seen, and then walks.
+    known exactly, so each of many ways draws both, as likely as they are after what was seen, and then walks. The ways
+    are the same for the same samples. `None` if there are too few samples, or nothing grows.
     """
     if len(samples) < LEAST_SAMPLES:
         return None
@@ -108,6 +110,7 @@ class Change(NamedTuple):
 
     @property
     def factor(self) -> float:
+        """How many times as long calls take now."""
         return self.after / self.before
 
     def __str__(self) -> str:
@@ -115,7 +118,10 @@ class Change(NamedTuple):
 
 
 class LevelWatch:
-    """Watches the times of one function on one device, call by call."""
+    """Watches the times of one function on one device, call by call, by Page's CUSUM on their logarithms.
+
+    The usual level is the median of calls without evidence of a change; after a change it is learnt anew.
+    """
 
     __slots__ = ("_begun", "_evidence", "_next", "_recent", "_since", "_spread", "_usual", "_usual_times")
 
@@ -158,6 +164,7 @@ class LevelWatch:
         return self._changed("slower" if self._evidence[0] >= _ENOUGH else "faster")
 
     def _changed(self, kind: Literal["slower", "faster"]) -> Change:
+        """The change to the level of the latest calls; what comes is compared with that."""
         assert self._usual is not None
         side = 0 if kind == "slower" else 1
         ago = self._since[side]
@@ -169,6 +176,7 @@ class LevelWatch:
         return found
 
     def _remember(self, time: float) -> None:
+        """Keeps a time for the usual level, in place of the oldest if there are enough."""
         times = self._usual_times
         if len(times) < _REMEMBERED:
             times.append(time)
@@ -177,6 +185,7 @@ class LevelWatch:
             self._next = (self._next + 1) % _REMEMBERED
 
     def _learn(self) -> None:
+        """Takes the usual level and spread from the remembered times, by medians."""
         times = np.asarray(self._usual_times)
         self._usual = float(np.median(times))
         spread = _NORMAL * float(np.median(np.abs(times - self._usual)))
@@ -269,7 +278,10 @@ class _Slowdown(NamedTuple):
 
 
 class ProcessWatch:
-    """Watches one process. For one thread at a time."""
+    """Watches one process. For one thread at a time.
+
+    Each anomaly is returned once, and again only after it was over. Times are in seconds since 1970, as arguments.
+    """
 
     def __init__(self) -> None:
         self._levels: dict[tuple[str, str], LevelWatch] = {}
@@ -283,7 +295,10 @@ class ProcessWatch:
         self._calls = 0
 
     def add_calls(self, seen: Iterable[CallBatch], now: float) -> list[Anomaly]:
-        """Calls that have ended; `now` is in seconds since 1970."""
+        """Takes in calls that have ended, and returns new anomalies.
+
+        They are about functions that are slower than they were, or than predicted. Calls that raised are not watched.
+        """
         found = self._lasting(now)
         for batch in seen:
             self._calls += len(batch.seconds)
@@ -301,6 +316,10 @@ class ProcessWatch:
         return found
 
     def _level(self, key: tuple[str, str], run: CallTimes, now: float) -> None:
+        """Watches the times of one function; a slowdown that is found is doubtful until it has lasted.
+
+        Of many calls at once the medians of groups are watched.
+        """
         watch = self._levels.get(key)
         if watch is None:
             if len(self._levels) >= MOST_WATCHED or np.median(run) < _LEAST_WATCHED:
@@ -320,6 +339,7 @@ class ProcessWatch:
                 self._doubtful.setdefault(key, _Slowdown(change.before, now, deque([value], _MOST_AFTER)))
 
     def _lasting(self, now: float) -> list[Anomaly]:
+        """The slowdowns that have lasted for `_LASTING` seconds, and those that are over."""
         found: list[Anomaly] = []
         for key, slowdown in list(self._doubtful.items()):
             if now - slowdown.since >= _LASTING:
@@ -339,6 +359,7 @@ class ProcessWatch:
         return found
 
     def _predictions(self, key: tuple[str, str], values: list[float], now: float) -> list[Anomaly]:
+        """An anomaly if three of four of the last calls took twice as long as predicted."""
         ratios = self._ratios.get(key)
         if ratios is None:
             if len(self._ratios) >= MOST_WATCHED:
@@ -384,6 +405,7 @@ class ProcessWatch:
         return found
 
     def _grows(self, name: str, device: str | None, held: int, limit: int | None, now: float) -> list[Anomaly]:
+        """Adds a sample of one memory; anomalies if it only grows, and if it will be full within the hour."""
         samples = self._memory.get(name)
         if samples is None:
             samples = self._memory[name] = _Samples()
@@ -422,6 +444,7 @@ class ProcessWatch:
         return found
 
     def _once(self, anomaly: Anomaly, *, holds: bool, over: bool) -> list[Anomaly]:
+        """The anomaly if it holds and was not told since it was last over."""
         key = (anomaly.kind, anomaly.subject, anomaly.device)
         if over:
             self._said.discard(key)
@@ -440,6 +463,7 @@ class _Samples:
         self._coarse: deque[tuple[float, int, int]] = deque(maxlen=_SAMPLES)
 
     def add(self, now: float, calls: int, held: int) -> None:
+        """Keeps a sample, but for the first minute of a process, in which caches fill."""
         if self._first is None:
             self._first = now
         if now - self._first < _SETTLING:
@@ -449,6 +473,7 @@ class _Samples:
             self._coarse.append((now, calls, held))
 
     def leak(self) -> Leak | None:
+        """A leak by the detailed samples, or by the coarse ones; steps are calls."""
         for kept in (self._fine, self._coarse):
             found = leak([(float(calls), held) for _, calls, held in kept])
             if found is not None:
@@ -456,11 +481,13 @@ class _Samples:
         return None
 
     def time_until(self, limit: int) -> Forecast | None:
+        """When the limit will be reached, by the coarse samples if there are enough."""
         kept = self._coarse if len(self._coarse) >= 2 * LEAST_SAMPLES else self._fine
         return time_until(limit, [(time, float(held)) for time, _, held in kept])
 
 
 def _changed(kind: str, key: tuple[str, str], before: float, after: float, now: float) -> Anomaly:
+    """The anomaly for a function that became slower, or as fast as before."""
     function, device = key
     if kind == "faster":
         sentence = f"{function} on {device} is as fast as before: {readable_seconds(after)}."
@@ -473,6 +500,7 @@ def _changed(kind: str, key: tuple[str, str], before: float, after: float, now: 
 
 
 def _when(soon: Forecast) -> str:
+    """A forecast in words, with its bounds."""
     middle = readable_seconds(soon.seconds)
     if soon.latest == float("inf"):
         return f"in about {middle}, {readable_seconds(soon.earliest)} at the earliest"

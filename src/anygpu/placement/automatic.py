@@ -1,7 +1,7 @@
-"""Functions that cannot be traced are deferred by themselves where their code shows that it is safe.
+"""With `ANYGPU_DEFER=on`, functions that cannot be traced are deferred where their code shows that it is safe.
 
 When a trace has failed and calls have taken long enough, what is needed is loaded and the code of the function is
-looked at, both beside the calls (see `automatic_deferral`). `ANYGPU_DEFER=off` turns that off.
+looked at, both beside the calls (see `automatic_deferral`).
 """
 
 from __future__ import annotations

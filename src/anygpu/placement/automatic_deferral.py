@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.placement.background import at_leisure
 from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.deferred import Deferred, DeferredRun
 from anygpu.placement.native_calls import Called, on_numpy
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.options import Options
 from anygpu.placement.segments import Segments
-from anygpu.placement.switching import at_leisure
 
 #: The share of a call that it may take to look whether names still mean the same.
 MOST_TO_LOOK = 0.02

@@ -1,4 +1,8 @@
-"""Runs trials on a device as long as there is time, and says what each took."""
+"""Runs the trials of a calibration on a device as long as there is time, and says what each took.
+
+A trial is a small program of `plan.microbenchmarks`. `Bench` prepares and times it; transfers, single steps and kernels
+are differences of two calls that take turns.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +34,14 @@ _SHARE = 0.02
 
 
 class _Call(NamedTuple):
-    """One timed call."""
+    """The seconds and the number of kernels of one timed call."""
 
     seconds: float
     kernels: int | None
 
 
 class _Subject(Protocol):
-    """What is measured."""
+    """The device that is measured, as `Bench` uses it."""
 
     def can(self, program: Program) -> bool: ...
 
@@ -46,7 +50,7 @@ class _Subject(Protocol):
     def place(self, values: HostArray) -> Any: ...
 
     def run(self, program: Program, arguments: Sequence[Any], *, keep: bool) -> tuple[Any, int | None]:
-        """The results, which nobody wants, and the number of kernels where that is known."""
+        """Run a program once; its results, which are dropped, and the number of kernels where that is known."""
 
 
 class _OnWorker:
@@ -117,7 +121,11 @@ class Bench:
         self._preparing: list[float] = []
 
     def try_out(self, trial: BenchmarkTrial) -> None:
-        """Measure it, unless it would take too long or is not for this device."""
+        """Measure a trial and add it to `measurements`, unless it would take too long or is not for this device.
+
+        A trial that needs more memory than there is, or an operation that is missing, is left out. Nothing is raised
+        for it.
+        """
         if self._is_numpy and trial.aspect in ("write", "read", "compile"):
             self.measurements.append(Measurement(trial=trial, seconds=0.0))
             return
@@ -132,7 +140,9 @@ class Bench:
             return
 
     def _expected(self, trial: BenchmarkTrial) -> float:
-        """Preparing it, and the least that it is run, going by what has been measured so far."""
+        """The seconds that a trial is expected to take: compiling it, and the least number of runs, by what was
+        measured so far.
+        """
         is_ready = trial.program.key in self._prepared
         preparing = 0.0 if is_ready else statistics.median([self._before.compile, *self._preparing])
         return preparing + (_LEAST_RUNS + 1) * self._running(trial)
@@ -173,7 +183,7 @@ class Bench:
         return Measurement(trial=trial, seconds=best.seconds, kernels=best.kernels)
 
     def _difference(self, trial: BenchmarkTrial, call: Callable[[], _Call], less: Callable[[], _Call]) -> Measurement:
-        """Measure how much longer one call takes than another."""
+        """The seconds that one call takes longer than another, at least 0. Both take turns."""
         there, here = self._best(trial, call, less)
         return Measurement(trial=trial, seconds=max(there.seconds - here.seconds, 0.0), kernels=there.kernels)
 
@@ -188,7 +198,12 @@ class Bench:
         return self._clock() - begin
 
     def _best(self, trial: BenchmarkTrial, *calls: Callable[[], _Call]) -> list[_Call]:
-        """The best of each, after one that is dropped; they take turns, so that all of them meet the same weather."""
+        """The fastest run of each of some calls, after a first round that is dropped.
+
+        The calls take turns, so that all of them meet the same load of the machine. There are at least `_LEAST_RUNS`
+        rounds, if there is time, and more within the trial's share of it. A trial whose two best runs differ is added
+        to `doubtful`.
+        """
         rounds: list[list[_Call]] = []
         begin = now = self._clock()
         while len(rounds) <= _MOST_RUNS:
@@ -210,7 +225,9 @@ class Bench:
         return _Call(self._clock() - begin, kernels)
 
     def _arguments(self, trial: BenchmarkTrial) -> tuple[list[HostArray], list[Any]]:
-        """On the host and on the device. Trials share them: to make them takes longer than most trials do."""
+        """The arguments of a trial, on the host and on the device. Trials share them: making them takes longer than
+        most trials.
+        """
         keys = [(position, *each) for position, each in enumerate(zip(trial.program.inputs, trial.fills, strict=True))]
         if not all(key in self._placed for key in keys):
             for key, array in zip(keys, values(trial), strict=True):

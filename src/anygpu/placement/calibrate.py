@@ -44,13 +44,14 @@ def calibrate(
     opening: float | None = None,
     read: Callable[[], Reading] | None = None,
 ) -> Calibration:
-    """How fast the worker's device is, measured in about `seconds` at most.
+    """Measure how fast the worker's device is, in about `seconds` at most.
 
-    The most important comes first. What there is no time for is assumed, and scaled by what was measured. `opening` is
-    what it took to open the device, if the caller has measured it.
+    The most important trials come first. Rates for which there is no time are assumed, and scaled by what was measured.
+    `opening` is the time in seconds that opening the device took, if the caller has measured it; `read` reads the load
+    of the processors. Raises `InvalidOption` for a time that is not positive.
 
-    Sizes of kernels are not looked for: that would take longer than all the rest. So a program that is compiled with
-    care may be faster than predicted, until its own history is known.
+    Sizes of kernels are not tuned: that would take longer than all the rest. So a program that is compiled with care
+    may be faster than predicted, until its own history is known.
     """
     if not seconds > 0:
         raise InvalidOption(f"seconds is the time that calibrating may take, more than 0; got {seconds:g}.")
@@ -83,7 +84,8 @@ def calibrate(
 
 
 def recalled(device: Device, *, isolation: Isolation | None = None) -> Calibration | None:
-    """What was measured before, if nothing has changed that might change it.
+    """The calibration that was measured before with this driver, these libraries and processors; `None` if there is
+    none.
 
     `isolation` is that of the worker; `None` is the default of its engine.
     """
@@ -92,9 +94,9 @@ def recalled(device: Device, *, isolation: Isolation | None = None) -> Calibrati
 
 
 def remember(calibration: Calibration, device: Device, *, isolation: Isolation | None = None) -> None:
-    """For `recalled`, in this process and in others. A folder that cannot be written is no reason to fail.
+    """Keep a calibration for `recalled`, in this process and in others; a folder that cannot be written is no error.
 
-    What was measured on a busy machine does not replace what was measured on a calm one.
+    A measurement on a busy machine does not replace one on a calm machine.
     """
     if calibration.disturbed and (known := recalled(device, isolation=isolation)) and not known.disturbed:
         return
@@ -113,7 +115,7 @@ def _kept(device: Device) -> DiskCache:
 
 
 def _key(device: Device, isolation: Isolation | None) -> bytes:
-    """Beside what a stamp has: two cards of one model may sit in different slots, and workers in different homes."""
+    """The key of a calibration, beside the stamp of its device: two cards of one model may sit in different slots."""
     entry = _entry(device)
     if isolation is None and entry is not None:
         isolation = isolation_of(entry)

@@ -1,4 +1,7 @@
-"""One call of an offloaded function: what was passed, and what is known of such calls."""
+"""One call of an offloaded function: its arguments, its call site, and the program and inputs that belong to it.
+
+`call_of` finds the call site, or makes it with the baseline that the arguments and the options imply.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ MOST_RECORDINGS = 12
 
 
 class Call:
-    """A function with its arguments, and what is known of such calls."""
+    """A function with its arguments, and what is known of such calls. Used by the thread that makes the call, and no
+    other.
+    """
 
     def __init__(
         self,
@@ -63,7 +68,7 @@ class Call:
 
     @property
     def form(self) -> RowsOfForm:
-        """The form of an opaque task, which calls with other rows have too, and the rows of this one."""
+        """The form of an opaque task, which calls with other numbers of rows share, and the rows of this call."""
         if self._form is None:
             from anygpu.placement.opaque_form import form_of  # few calls are opaque tasks
 
@@ -76,20 +81,24 @@ class Call:
         return call_of(self.function, self.known, self.planner, key, arguments, keywords)
 
     def start(self) -> None:
-        """It begins to run now, or has begun before."""
+        """Call `starting`, if it has not been called: the call begins to run somewhere now."""
         starting, self.starting = self.starting, None
         if starting is not None:
             starting()
 
     def resident(self) -> dict[str, int]:
-        """Bytes of arguments that are on devices already."""
+        """The bytes of the arguments that are on devices already, by device."""
         found: dict[str, int] = {}
         for array in anygpu_arrays_in(self.arguments, self.keywords):
             found[array.device] = found.get(array.device, 0) + array.nbytes
         return found
 
     def given(self) -> CallInputs | None:
-        """The inputs of the program for this call; `None` when it is not the program of this call."""
+        """The inputs of the current program for this call; `None` when there is no program, or it is not that of this
+        call.
+
+        They are read once for each program: `traced` is the program that they were read for.
+        """
         traced = self.site.programs.current
         if traced is None:
             return None
@@ -101,7 +110,10 @@ class Call:
         return self._given
 
     def find_program(self) -> bool:
-        """Whether one of the programs that are known is that of this call; the call site uses it then."""
+        """Whether one of the known programs is that of this call; the call site uses that one then.
+
+        It is needed where something that decides what the function does changes back and forth, a flag for example.
+        """
         site = self.site
         for traced in site.programs.known:
             given = traced.inputs(self.function, self.arguments, self.keywords)
@@ -112,9 +124,12 @@ class Call:
         return False
 
     def record(self, seconds: float | None = None, *, raises: bool = False) -> None:
-        """Make a program of the function, in so many seconds, or find out that there is none.
+        """Trace the function, in at most so many seconds, and give the call site the program or the reason why there is
+        none.
 
-        With `raises` an error of the function itself is raised. Otherwise it is raised where the function runs.
+        Where numbers turned out to be constants of the program, calls with other numbers get call sites of their own. A
+        function that needs a new program more than `MOST_RECORDINGS` times is refused. An error of the function itself
+        is raised with `raises`, or where there is no NumPy to raise it; otherwise the call on NumPy raises it.
         """
         from anygpu.array.trace.traced import NotTraceable, Traced
         from anygpu.array.trace.tracing import trace  # most processes are over before they trace anything
@@ -146,7 +161,10 @@ class Call:
                 site.refuse(traced.reason)
 
     def _for_these_values(self) -> CallSite:
-        """The program is for these numbers only: where others use the same call site, this call gets its own."""
+        """The call site for a program that holds for these numbers only.
+
+        Where calls with other numbers share the site, this call gets one that no later call finds.
+        """
         site = self.site
         if self.cacheable and self.key != signature(self.arguments, self.keywords, self.known.lifted):
             site = CallSite(site.task, site.options, site.chooser.baseline, has_anygpu_arrays=site.has_anygpu_arrays)
@@ -154,7 +172,9 @@ class Call:
         return site
 
     def consider(self) -> None:
-        """Predict for every device what this call would take there."""
+        """Predict for every device that is allowed what this call would take there. Not to be called with the planner's
+        lock.
+        """
         self.site.candidates.consider(self.planner, resident=self.resident() if self.site.has_anygpu_arrays else None)
 
 
@@ -166,7 +186,10 @@ def call_of(
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
 ) -> Call:
-    """The call with its call site, which is made if it is the first of its kind; `key` is its signature."""
+    """The call with its call site; `key` is its signature.
+
+    The first planned call of a kind makes the site, which learns what earlier calls took on NumPy or as native code.
+    """
     site = known.sites.get(key)
     if site is None:
         ours = majority_device(arguments, keywords)
@@ -182,7 +205,10 @@ def call_of(
 
 
 def _baseline(planner: Planner, options: Options, ours: str | None) -> str | None:
-    """The device of the arguments, if calls may run there; `ours` is the one with most of anygpu's own arrays."""
+    """The device that a call runs on unless another one is faster; `None` if the options do not allow it.
+
+    It is NumPy, or `ours`: the device with most bytes of anygpu's own arrays among the arguments.
+    """
     if ours is None or ours == "numpy":
         return "numpy" if allows_numpy(options) else None
     on = options.preference.on

@@ -43,7 +43,10 @@ _PATIENCE, _PATIENCE_SECONDS = 10, 0.1
 
 
 class Programs:
-    """The programs that tracing a function gave for one kind of arguments, or why it gave none."""
+    """The programs that tracing a function gave for one kind of arguments, or why it gave none.
+
+    `current` and `refusal` are read without a lock; a thread that needs both reads each once.
+    """
 
     def __init__(self) -> None:
         #: The program of the next call, or why there is none.
@@ -67,7 +70,7 @@ class Programs:
         return f"it cannot be traced: {str(self.refusal).rstrip('.')}."
 
     def add(self, traced: Traced) -> None:
-        """Use a new program from now on, and keep the earlier ones."""
+        """Use a new program from now on, and keep up to `MOST_PROGRAMS - 1` earlier ones."""
         self.current, self.refusal = traced, None
         self.tracings += 1
         self.known = [traced, *self.known[: MOST_PROGRAMS - 1]]
@@ -94,7 +97,10 @@ class Programs:
 class HostCalls:
     """The calls of a call site that run on NumPy, or on one device, without being planned.
 
-    `Offloaded.__call__` reads `skip_planning`, `looks_first`, `runs_as_is`, `note` and `direct` of it in every call.
+    Planning grants a number of calls (`skip_planning_for`), which count down; their time is reported to the chooser
+    when the next call is planned (`flush_timings`). `Offloaded.__call__` reads `skip_planning`, `looks_first`,
+    `runs_as_is`, `note` and `direct` of it in every call, without a lock: a count that two threads change at once is
+    off by one, which is harmless.
     """
 
     def __init__(
@@ -139,7 +145,11 @@ class HostCalls:
         return traced is not None and traced.decides_alike(function, arguments, keywords)
 
     def call_on_host(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Call the user's function on NumPy; its value. A call site holds no function, nor what closures hold."""
+        """Call the user's function on NumPy; its value, with anygpu's own arrays if the arguments had some.
+
+        The function is passed in, because a call site holds no function, nor what closures hold. When it raises, the
+        next call is planned: its code may have been replaced by code that writes to its arguments.
+        """
         if self._narrows:
             function = narrowing(function)
         if not self._has_anygpu_arrays:
@@ -159,21 +169,27 @@ class HostCalls:
             return self.call_on_host(function, arguments, keywords)
 
     def ran_on_host(self, seconds: float) -> None:
-        """Count a call that ran without planning, and took so long."""
+        """Count a call that ran without planning, and took so long; plan the next one if they take far longer than
+        predicted.
+        """
         self.skip_planning -= 1
         self._unreported_seconds += seconds
         if self._unreported_seconds > self._most_unreported:
             self._take_back()
 
     def _take_back(self) -> None:
-        """Plan the next call after all."""
+        """Plan the next call after all: no more of the granted calls are left."""
         self._granted -= self.skip_planning
         self.skip_planning = 0
 
     # -- how many
 
     def skip_planning_for(self, calls: int, why: str) -> None:
-        """Let so many calls run on the baseline without planning; `why` is for their receipts."""
+        """Let so many calls run on the baseline without planning; `why` is for their receipts.
+
+        None may where the function needs anygpu's own arrays themselves. The grant ends early when these calls take
+        `_PATIENCE` times as long as they should.
+        """
         if not self.uses_numpys_arrays:
             calls = 0
         chooser = self._chooser
@@ -193,22 +209,22 @@ class HostCalls:
         self.note = self.note._replace(reason=reason)
 
     def rest(self, calls: int) -> None:
-        """Let so many calls skip planning, as there is nothing to find out, if they run on the host anyway.
+        """Let so many calls skip planning, as there is nothing to find out, if they run on NumPy anyway.
 
-        Short ones also skip it if there is: they pay for one look first.
+        Calls so short that planning one costs more than `PLANNING_SHARE` of them skip it in any case.
         """
         choice = self._chooser.choose()
         if self._chooser.baseline == "numpy" and choice.candidate == "numpy" and choice.checks is None:
             self.skip_planning_for(max(min(calls, MOST_SKIPPED), self.calls_for_planning), choice.sentence)
 
     def planned(self, seconds: float) -> None:
-        """Learn that planning a call that ran on NumPy has taken so long."""
+        """Learn that planning a call that ran on NumPy took so many seconds; outliers count for little."""
         believed = min(max(seconds, _LEAST_PLANNING), 4 * self._planning, _MOST_PLANNING)
         self._planning += (believed - self._planning) / 4
 
     @property
     def calls_for_planning(self) -> int:
-        """How many calls on the baseline pay for planning one."""
+        """How many calls on the baseline pay for planning one: their time times `PLANNING_SHARE` is what it takes."""
         return self.calls_in(self._planning / PLANNING_SHARE)
 
     def calls_in(self, seconds: float) -> int:
@@ -220,17 +236,17 @@ class HostCalls:
     # -- direct calls on one device
 
     def go_direct(self, direct: DirectCalls | None) -> None:
-        """Let the next calls run without planning, unless one of them has shown that they may not."""
+        """Let the next calls run as `direct` does, without planning, unless `plan_every_call` was called before."""
         self.direct = None if self._plans_every_call else direct
 
     def plan_every_call(self) -> None:
-        """Stop direct calls: NumPy has to be asked about each result."""
+        """Stop direct calls for good: NumPy has to be asked about each result."""
         self.direct, self._plans_every_call = None, True
 
     # -- times
 
     def flush_timings(self, planner: Planner) -> None:
-        """Report the calls that ran without planning to the chooser and to the planner."""
+        """Report the calls that ran without planning to the chooser and to the planner, and end the grant."""
         seconds, self._unreported_seconds = self._unreported_seconds, 0.0
         calls = self._granted - self.skip_planning
         self.skip_planning = self._granted = 0
@@ -275,7 +291,9 @@ class CallSite:
         self.candidates.look_again(calibrate=True)
 
     def use_program(self, traced: Traced) -> None:
-        """Use one of the programs that are known for the next call. It needs no lock."""
+        """Use one of the programs that are known for the next call; predictions are made anew if it is another. It
+        needs no lock.
+        """
         before = self.programs.current
         if before is None or traced.program.key != before.program.key:
             self.candidates.look_again()
@@ -298,7 +316,7 @@ class CallSite:
     # -- the chooser
 
     def pin(self, why: str) -> None:
-        """Stay on NumPy: a device was wrong."""
+        """Stay on NumPy for good: a device was wrong. `why` is for receipts."""
         self.chooser.pin(why)
         self.host.say(why)
 
@@ -316,14 +334,18 @@ class CallSite:
         return name
 
     def has_something_to_explore(self, planner: Planner) -> bool:
-        """Whether anything is to be started in the background after a call on a device."""
+        """Whether anything is to be started in the background after a call on a device: tracing, a calibration or a
+        trial.
+        """
         candidates = self.candidates
         waits = candidates.calibrated or planner.seconds < candidates.calibrate_after
         is_settled = self.programs.current is not None and candidates.evaluated and waits
         return not is_settled or self.next_trial() is not None
 
     def first_time(self, operation: HostOperation) -> bool:
-        """Whether the user has not been warned of this operation, which ran on the host, and is now."""
+        """Whether the user has not been warned of this operation, which ran on the host; it counts as warned of from
+        now on.
+        """
         is_new = operation not in self._warned
         self._warned.add(operation)
         return is_new

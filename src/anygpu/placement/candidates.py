@@ -1,4 +1,8 @@
-"""The candidates of a call site: the devices on which its calls could run, and what is predicted for each."""
+"""The candidates of a call site: the devices on which its calls could run, and what is predicted for each.
+
+`Candidates.consider` judges every device that the options allow: a `Prediction`, or a `Refused` with the reason. The
+table of predictions is replaced and never changed, because other threads read it without a lock.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ COPIED_PER_SECOND = 4e9
 
 
 class Prediction(NamedTuple):
-    """The prediction for one strategy."""
+    """The prediction for one strategy. Times are in seconds."""
 
     way: Strategy
     #: What calibrations alone say; `None` for parts, whose sum is all that was predicted.
@@ -49,7 +53,10 @@ class Prediction(NamedTuple):
 
 
 class Candidates:
-    """The devices on which the calls of one call site could run, and what is predicted for each."""
+    """The devices on which the calls of one call site could run, and what is predicted for each.
+
+    Methods that change the table are called with the planner's lock, `consider` without it.
+    """
 
     def __init__(
         self, task: str, options: Options, chooser: DeviceChooser, programs: Programs, *, has_anygpu_arrays: bool
@@ -95,11 +102,11 @@ class Candidates:
         return 0.0 if traced is None else min(len(traced.program.nodes), MOST_GROUPED) * SECONDS_FOR_EACH
 
     def consider(self, planner: Planner, *, resident: dict[str, int] | None = None) -> None:
-        """Every device that was allowed: what is predicted for it, or why it cannot be.
+        """Predict what the program takes on every device that was allowed, or find out why a device cannot run it.
 
-        `resident` are bytes of arguments that are on devices already; as the last time when it is left out. Not to be
-        called with the planner's lock: a worker that is asked may be busy with a task that waits for its runtime, and
-        the runtime for the planner.
+        `resident` are bytes of arguments that are on devices already, by device; as the last time when it is left out.
+        Workers that are open are asked what they lack. It must not be called with the planner's lock: a worker that is
+        asked may be busy with a task that waits for its runtime, and the runtime for the planner.
         """
         baseline, traced = self._chooser.baseline, self._programs.current
         if traced is None:  # another thread has given it up
@@ -124,7 +131,10 @@ class Candidates:
         lacks: dict[str, str | None],
         resident: dict[str, int] | None,
     ) -> None:
-        """`lacks` is what devices that could be asked cannot do of the program."""
+        """Make the table of predictions; `lacks` is what devices that could be asked cannot do of the program.
+
+        Predictions for two devices at once stay as they are while both devices stay.
+        """
         self._resident = self._resident if resident is None else resident
         # Those that were asked for and cannot come first, then those that were not asked for.
         refused: list[Refused] = []
@@ -181,14 +191,18 @@ class Candidates:
         self.calibrating, self.calibrated = False, True
 
     def adopt(self, predictions: dict[str, Prediction], refused: Sequence[Refused] = ()) -> None:
-        """These are all candidates, and what is predicted for each."""
+        """Replace the table of predictions and the refusals, and tell the chooser."""
         self.predictions, self.refused = predictions, tuple(refused)
         self._tell_chooser()
         # Without a candidate there is nothing to choose from: whoever calls next looks again, and says so.
         self.evaluated = bool(predictions) or self._chooser.baseline is not None
 
     def _judge(self, planner: Planner, device: Device, resident_bytes: int, lack: str | None) -> Prediction | Refused:
-        """The prediction for one device, or why it is refused; `lack` is what it cannot do of the program."""
+        """The prediction for one device, or why it is refused; `lack` is what it cannot do of the program.
+
+        A program that needs more memory than is usable there runs in chunks, if it can be cut. The first call also pays
+        for compiling, and for opening the device if it is not open.
+        """
         program, baseline = self.program, self._chooser.baseline
         is_baseline = device.id == baseline
         if not self._options.preference.on and not is_baseline and (why := why_only_when_named(device)) is not None:
@@ -232,7 +246,11 @@ class Candidates:
         return found if isinstance(found, Chunks) else found.reason
 
     def consider_parts(self, planner: Planner) -> None:
-        """Two devices for one program, where both are known well enough to say that it pays."""
+        """Add predictions for two devices that share one program, where both are calibrated and a split is predicted to
+        pay.
+
+        Only for programs whose baseline is NumPy. It runs in the background, as it searches for the cut.
+        """
         baseline, traced = self._chooser.baseline, self._programs.current
         if baseline != "numpy" or self._has_anygpu_arrays or baseline not in self.predictions or traced is None:
             return
@@ -277,7 +295,9 @@ class Candidates:
         return names
 
     def waiting_times(self, busy: Mapping[str, float]) -> dict[str, float]:
-        """For each candidate, how long its devices are busy. NumPy runs in the caller's own thread, so it never is."""
+        """The seconds until the devices of each candidate are free. NumPy runs in the caller's thread, so it is not
+        among them.
+        """
         return {
             name: max(busy.get(device, 0.0) for device in facts.way.devices if device != "numpy")
             for name, facts in self.predictions.items()
@@ -285,7 +305,9 @@ class Candidates:
         }
 
     def consider_engine(self, devices: Sequence[Device], refused: Sequence[Refused]) -> None:
-        """The devices of an opaque task. Nothing is predicted: the order of preference stands for the time."""
+        """Make the devices of an opaque task's engine the candidates. Nothing is predicted: their order stands for the
+        time.
+        """
         self.refused = tuple(refused)
         self._chooser.consider({device.id: 1e-3 * (1 + position) for position, device in enumerate(devices)})
         self.evaluated = True
@@ -295,7 +317,9 @@ class Candidates:
         self.predictions = self.predictions | {name: self.predictions[name]._replace(way=Chunked(name, chunks))}
 
     def learn_chunk_memory(self, name: str, peak_bytes: int) -> None:
-        """Learn from the memory that a call in chunks needed, to cut the next one better."""
+        """Learn from the peak memory of a call in chunks, in bytes, and cut the next call smaller if it was more than
+        predicted.
+        """
         way = self.predictions[name].way if name in self.predictions else None
         if isinstance(way, Chunked):
             from anygpu.plan.chunking import corrected
@@ -315,7 +339,7 @@ class Candidates:
         self._chooser.consider({name: each.seconds for name, each in facts}, {name: each.once for name, each in facts})
 
     def plan(self, reason: str, chosen: str) -> Plan:
-        """The plan that `explain` shows."""
+        """The plan that `explain` shows: candidates with their times, the fastest first; refused and failed devices."""
         chooser = self._chooser
         candidates: list[Candidate] = []
         for name, facts in self.predictions.items():

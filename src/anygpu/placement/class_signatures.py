@@ -1,4 +1,8 @@
-"""How objects of classes other than Python's and NumPy's own are described in keys of calls."""
+"""The parts of a call's key for objects of classes other than Python's and NumPy's own.
+
+It is loaded by `signature` when the first such object is met. A class is looked at once: `way_for` makes the function
+that describes its objects.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,7 @@ def _kind_of_array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
 
 
 def of_array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-    """The same of an `Array` itself, whose facts are with its value."""
+    """Describe an `Array` itself by its device, shape and dtype, which it gives in one call."""
     device, shape, dtype = value._facts()
     parts += (OwnArray, device, shape, _CHARACTERS[dtype])
 
@@ -85,12 +89,15 @@ def _member(token: int, value: enum.Enum, parts: Parts, lifted: frozenset[type])
 
 
 def _whole(token: int) -> Describe:
-    """An object that is not taken apart: its class is all that counts, as programs read what they depend on anew."""
+    """Make the function that describes an object by its class alone: programs read what they depend on anew."""
     return lambda value, parts, lifted: parts.append(token)
 
 
 def _dataclass(kind: type, token: int, whole: Describe) -> Describe:
-    """Make the function that describes instances of a dataclass by their fields."""
+    """Make the function that describes instances of a dataclass by their fields, and attributes beside them.
+
+    An instance whose attributes cannot be read is described by its class.
+    """
     fields = tuple(field.name for field in dataclasses.fields(kind))
     count = len(fields)
 
@@ -121,7 +128,11 @@ def _dataclass(kind: type, token: int, whole: Describe) -> Describe:
 
 
 def _parts_of(kind: type) -> Callable[[Any], Any] | None:
-    """What objects of a container's class are made of: a sequence or a dict; `None` for one that has to stay whole."""
+    """The function that takes a container apart, to a sequence or a dict; `None` for classes that stay whole.
+
+    It uses the methods of the built-in class, so that no code of the user's runs; it returns `None` for a container
+    that has attributes of its own.
+    """
     if issubclass(kind, np.generic):
         return None
     if issubclass(kind, tuple):

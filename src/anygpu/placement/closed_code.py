@@ -1,6 +1,6 @@
 """Whether a function's code can come to nothing but its arguments and what it makes itself.
 
-Then a call can be deferred without being asked to: nothing that it writes to outlives it but its arguments and what it
+Then a call can be deferred automatically: nothing that it writes to outlives it but its arguments and what it
 returns, and nobody else writes to the memory of these. The tree of the function is compared with lists of what is
 allowed, and so are those of the functions that it calls; where anything else occurs it is refused. No value is
 followed: all that such code can have are arrays, numbers, texts, None, and tuples, lists and dicts of these.
@@ -28,18 +28,18 @@ _NUMBERS = (bool, int, float, complex)
 _PLAIN = frozenset((*_NUMBERS, str, bytes, type(None), slice, range, type(...)))
 _NUMPY = """
 abs absolute all allclose amax amin angle any append arange argmax argmin argpartition argsort argwhere around array
-array_equal array_equiv array_split asarray ascontiguousarray atleast_1d atleast_2d atleast_3d average bartlett
-bincount blackman block broadcast_arrays broadcast_to clip column_stack compress concatenate convolve copy corrcoef
-correlate count_nonzero cov cross cumprod cumsum delete diag diagflat diagonal diff digitize dot dsplit dstack ediff1d
-einsum empty empty_like expand_dims extract eye fix flatnonzero flip fliplr flipud full full_like geomspace gradient
-hamming hanning histogram histogram2d histogram_bin_edges hsplit hstack i0 identity imag indices inner insert interp
-intersect1d isclose isin isneginf isposinf isreal kaiser kron lexsort linspace logspace max mean median meshgrid min
-moveaxis nan_to_num nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin nanpercentile nanprod
-nanquantile nanstd nansum nanvar ndim nonzero ones ones_like outer packbits pad partition percentile poly polyadd
-polyder polyfit polyint polymul polysub polyval prod ptp quantile ravel real repeat reshape roll rollaxis roots rot90
-round searchsorted select setdiff1d setxor1d shape sinc size sort split squeeze stack std sum swapaxes take
-take_along_axis tensordot tile trace transpose trapezoid tri tril tril_indices trim_zeros triu triu_indices union1d
-unique unpackbits unwrap vander var vdot vsplit vstack where zeros zeros_like
+array_equal array_equiv array_split asanyarray asarray ascontiguousarray atleast_1d atleast_2d atleast_3d average
+bartlett bincount blackman block broadcast_arrays broadcast_to clip column_stack compress concatenate convolve copy
+corrcoef correlate count_nonzero cov cross cumprod cumsum delete diag diagflat diagonal diff digitize dot dsplit
+dstack ediff1d einsum empty empty_like expand_dims extract eye fix flatnonzero flip fliplr flipud full full_like
+geomspace gradient hamming hanning histogram histogram2d histogram_bin_edges hsplit hstack i0 identity imag indices
+inner insert interp intersect1d isclose isin isneginf isposinf isreal kaiser kron lexsort linspace logspace max mean
+median meshgrid min moveaxis nan_to_num nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin
+nanpercentile nanprod nanquantile nanstd nansum nanvar ndim nonzero ones ones_like outer packbits pad partition
+percentile poly polyadd polyder polyfit polyint polymul polysub polyval prod ptp quantile ravel real repeat reshape
+roll rollaxis roots rot90 round searchsorted select setdiff1d setxor1d shape sinc size sort split squeeze stack std
+sum swapaxes take take_along_axis tensordot tile trace transpose trapezoid tri tril tril_indices trim_zeros triu
+triu_indices union1d unique unpackbits unwrap vander var vdot vsplit vstack where zeros zeros_like
 """
 _LINALG = """
 cholesky cond det eigvals eigvalsh inv lstsq matrix_power matrix_rank multi_dot norm pinv solve
@@ -61,7 +61,7 @@ _CONTAINERS = frozenset((list, tuple, dict))
 _ITERATORS = frozenset((enumerate, zip, range, reversed))
 _ERRORS = frozenset((ValueError, TypeError, RuntimeError, ArithmeticError, ZeroDivisionError, IndexError, KeyError))
 #: Attributes of arrays and numbers; and methods of these, of lists and of dicts.
-_ATTRIBUTES = frozenset(("shape", "ndim", "size", "dtype", "T", "real", "imag", "nbytes", "itemsize"))
+_ATTRIBUTES = frozenset(("shape", "ndim", "size", "dtype", "T", "real", "imag", "nbytes", "itemsize", "kind"))
 _NAMES_OF_METHODS = """
 all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot fill flatten
 item max mean min nonzero partition prod ptp put ravel repeat reshape round searchsorted sort squeeze std sum
@@ -247,7 +247,7 @@ class _Tree:
     def _compare(self, node: ast.Compare) -> None:
         values = [node.left, *node.comparators]
         for number, op in enumerate(node.ops):
-            if isinstance(op, ast.In | ast.NotIn):
+            if isinstance(op, ast.In | ast.NotIn) and not _are_constants(values[number + 1]):
                 raise self._refused(node, "it looks for something in something else")
             if isinstance(op, ast.Is | ast.IsNot) and not any(
                 isinstance(each, ast.Constant) and (each.value is None or isinstance(each.value, bool))
@@ -375,6 +375,11 @@ _PLAIN_EXPRESSIONS = (
     ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.IfExp, ast.Subscript,
     ast.Slice, ast.JoinedStr, ast.FormattedValue,
 )  # fmt: skip
+
+
+def _are_constants(node: ast.expr) -> bool:
+    """Whether it is a tuple or list of constants: each of them is compared, as by `==`."""
+    return isinstance(node, ast.Tuple | ast.List) and all(isinstance(each, ast.Constant) for each in node.elts)
 
 
 def _among(found: Any, allowed: frozenset[Any]) -> bool:

@@ -88,7 +88,8 @@ def run_on_device(
 ) -> DeviceRun | Instead:
     """Run the call's program on the device that was chosen; `values` are its inputs. Raises what the device does.
 
-    `predicted` are the seconds that it is expected to take. `Instead` says why it has to run on the baseline after all.
+    `predicted` are the seconds that it is expected to take. Returns `Instead`, with the reason, where the call has to
+    run on the baseline after all: before the run, or after a result that may not stand for NumPy's.
     """
     site, planner, name = call.site, call.planner, choice.candidate
     prediction = site.candidates.predictions.get(name)
@@ -162,7 +163,11 @@ def _execute(
 
 
 class Check:
-    """One call on a device beside NumPy: whether its result may stand for NumPy's."""
+    """Whether the result of one call on a device may stand for NumPy's: `before` is asked before the run, `after` makes
+    the value.
+
+    It is made for one call on the caller's thread. Comparisons that take long are left to the background.
+    """
 
     __slots__ = ("_call", "_device", "_modes", "_traced", "_values", "_way", "keeps")
 
@@ -238,7 +243,7 @@ class Check:
         return to_anygpu(value) if site.has_anygpu_arrays else site.trust.in_order(traced, self._values, value)
 
     def _needs_numpys_word(self, results: Sequence[Any], given: Sequence[Any]) -> bool:
-        """Whether NumPy might warn of this result, or raise, and its user has not seen that yet."""
+        """Whether NumPy might warn of this result, or raise, in a way that the user has not seen yet."""
         site, trust = self._call.site, self._call.site.trust
         if site.chooser.baseline is None and loud(modes_now()) is not None:
             # What only NumPy honours may have happened on the way to a finite result.
@@ -258,7 +263,10 @@ class Check:
         )
 
     def _compare_now(self, results: Sequence[Any], given: Sequence[Any]) -> str | None:
-        """Compare this very result with NumPy's: why NumPy's has to be returned, or `None`."""
+        """Compare this very result with NumPy's, on the caller's time: why NumPy's has to be returned, or `None`.
+
+        A device that differs is pinned; with `fallback="raise"` and no baseline the mismatch is raised.
+        """
         call, site = self._call, self._call.site
         arrays = [np.asarray(each) for each in given]
         ours = site.has_anygpu_arrays
@@ -290,7 +298,11 @@ def pin(
     *,
     before_use: bool,
 ) -> Mismatch:
-    """Keep the function on NumPy, because the device was wrong, and tell its user, once; what was wrong."""
+    """Keep the function on NumPy, because the device was wrong, and warn its user, once; the mismatch.
+
+    It is kept in the history and as a file for `anygpu verify --report`. `before_use` says that no wrong result was
+    returned.
+    """
     from anygpu.placement.mismatches import keep, mismatch, tell  # few processes ever need it
 
     found = mismatch(
@@ -315,7 +327,7 @@ def pin(
 def _judge_returned(
     planner: Planner, site: CallSite, device: str, function: Callable[..., Any], sample: Sample, results: Sequence[Any]
 ) -> None:
-    """In the background, when NumPy computed again what a device did: learn what it warned of, or that it was wrong."""
+    """Learn, in the background, what NumPy warned of when it repeated a device's call, or that the device was wrong."""
     with contextlib.suppress(Exception):  # whatever goes wrong here, the caller has its value
         learn_flags(site.trust, sample)
         judgement = compared(sample, results)
@@ -355,7 +367,10 @@ def sample_now(call: Call, value: Any, *, ours: bool | None = None) -> Sample | 
 
 
 def is_ordinary(call: Call, value: Any) -> bool:
-    """Whether a device could return the like of what NumPy returned. If not, the function is not traced any more."""
+    """Whether a device could return the like of what NumPy returned; if not, the call site refuses to be traced.
+
+    The memory order of an ordinary value is noted, so that a device's results can be given the same.
+    """
     site = call.site
     if site.has_anygpu_arrays:
         return True
@@ -374,8 +389,10 @@ def is_ordinary(call: Call, value: Any) -> bool:
 
 
 def check_sample(call: Call, value: Any, name: str) -> None:
-    """Compare what NumPy returned with what the device computes, in the background, unless that is being done for such
-    numbers."""
+    """Compare what NumPy returned with what the device computes, in the background.
+
+    Nothing is done while numbers of these kinds are being compared for the device already.
+    """
     planner, site, given = call.planner, call.site, call.given()
     if given is None:
         return
@@ -422,7 +439,11 @@ def agrees(
     *runs: list[Any],
     before_use: bool = True,
 ) -> bool:
-    """Whether what the device gave is what NumPy gave; one that is wrong is not used for this function again."""
+    """Whether each of the device's results is what NumPy gave; one that is wrong is not used for this function again.
+
+    Before the first use a result that cannot be judged counts as wrong, and the differences of right ones are noted as
+    usual.
+    """
     program = sample.traced.program.key
     for results in runs:
         judgement = compared(sample, results, site.trust.usual.get(program, ()) if not before_use else ())

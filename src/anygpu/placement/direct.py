@@ -31,7 +31,7 @@ _clock = time.perf_counter
 
 
 class DirectCalls:
-    """What the next calls of a call site need, as long as its program and its device stay the same."""
+    """Runs the next calls of a call site without planning, as long as its program and its device stay the same."""
 
     __slots__ = ("_left", "_may_warn", "_receipt", "_run", "_site", "_traced", "_usual_modes", "_worker")
 
@@ -57,7 +57,11 @@ class DirectCalls:
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
-        """What the function returns; `PLAN` where the call has to be planned. It began at `begin`."""
+        """Run a call that began at `begin`; the function's value, or `PLAN` where the call has to be planned.
+
+        After `_CALLS` calls one is planned, which measures it. Errors are not raised here: the planned call repeats
+        them.
+        """
         site, traced = self._site, self._traced
         if (
             self._left <= 0
@@ -99,7 +103,10 @@ class DirectCalls:
 
 
 def direct_calls(call: Call, receipt: Receipt) -> DirectCalls | None:
-    """For the calls after this one, which was planned; `None` where each has to be."""
+    """The object that runs the calls after this one, which was planned; `None` where each has to be planned.
+
+    It takes one candidate, in this process, on NumPy's arrays, with default options and no operation on the host.
+    """
     site, options, traced = call.site, call.site.options, call.site.programs.current
     if traced is None or not call.cacheable or site.has_anygpu_arrays or site.chooser.baseline is not None:
         return None

@@ -31,7 +31,7 @@ leave = _executing.reset
 
 
 class Executing:
-    """Marks the block as part of a placed call."""
+    """Marks the block as part of a placed call, in this thread or task."""
 
     __slots__ = ("_token",)
 

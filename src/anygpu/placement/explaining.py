@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 def explain(call: Call, native: NativeSite | None = None) -> Plan:
-    """The plan of the next such call; `native` is what is known of its native code."""
+    """The plan of the next such call; `native` is what is known of its native code. The function is traced, not run.
+
+    Raises the function's own error if tracing meets one, and what placing the call would raise for its options.
+    """
     site = call.site
     if not site.programs.is_tried:
         call.record(raises=True)
@@ -70,7 +73,7 @@ def _with_native(call: Call, plan: Plan, native: NativeSite | None) -> Plan:
 
 
 def _predicted(call: Call) -> Candidate | None:
-    """What native code is predicted to take; `None` where there would be none."""
+    """The candidate for native code, with its predicted seconds; `None` where nothing compiles for the processor."""
     planner, traced = call.planner, call.site.programs.current
     if traced is None or why_cpu_is_numpy() is not None:
         return None
@@ -90,7 +93,7 @@ def _predicted(call: Call) -> Candidate | None:
 
 
 def _listing(call: Call, name: str) -> str | None:
-    """What the chosen device makes of the program, where that is `cpu`."""
+    """The loop nests that the engine `cpu` makes of the program, as text; `None` for other devices."""
     traced, prediction = call.site.programs.current, call.site.candidates.predictions.get(name)
     if name != CPU or traced is None or (prediction is not None and not isinstance(prediction.way, SingleDevice)):
         return None
@@ -130,7 +133,7 @@ def explain_deferred(task: str, site: DeferredSite | None, segments: Segments, l
 
 
 def _line(number: int, segment: Segment) -> str:
-    """What is known of one segment."""
+    """A line on one segment: its operations, how often it ran, and whether as native code."""
     site = segment.site
     head = f"segment {number}: {segment.calls} operations, {segment.count} times"
     if site is None:

@@ -1,10 +1,14 @@
-"""Finding out whether a call would be faster elsewhere, in the background, while calls go on where they are."""
+"""Finding out whether a call would be faster elsewhere, in the background, while calls go on where they are.
+
+`explore` is called after a call, on the caller's thread, and decides what to start: a trial (`_try_out`), a
+calibration, or nothing for so many calls. Calls pay for it: see `background.Pace`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,9 +39,10 @@ _CALIBRATION_BYTES = 256 << 20
 
 
 def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None:
-    """After a call: start a trial if there is something to try and it may cost what it costs.
+    """After a call: start a trial or a calibration if there is something to find out and calls have paid for it.
 
-    `value` is what the function returned on NumPy, if it ran there; `checks` the device that it is to be compared with.
+    `value` is what the function returned on NumPy, if it ran there; `checks` names the device that it is to be compared
+    with. It must not be called with the planner's lock.
     """
     planner, site, chooser = call.planner, call.site, call.site.chooser
     if site.names_only_numpy:
@@ -94,7 +99,11 @@ def _foreseen(call: Call) -> bool:
 
 
 def _start_trial(call: Call, name: str, value: Any) -> None:
-    """Try a device in the background, if calls have paid for it; else let calls skip planning until then."""
+    """Start a trial of a candidate in the background if calls have paid for it; else let calls skip planning until
+    then.
+
+    The arguments and the value are copied here, on the caller's time, as the caller may write to them afterwards.
+    """
     planner, site, chooser = call.planner, call.site, call.site.chooser
     traced, facts = site.programs.current, site.candidates.predictions.get(name)
     if traced is None or facts is None:  # another thread has given it up
@@ -125,7 +134,7 @@ def _start_trial(call: Call, name: str, value: Any) -> None:
 
 
 def _skip_planning(call: Call) -> None:
-    """How many calls may go by before recording could be affordable, or devices be known; and why they stay."""
+    """Let calls skip planning until tracing could be affordable or devices may be known; receipts say why they stay."""
     site, chooser, planner = call.site, call.site.chooser, call.planner
     if chooser.baseline != "numpy" or (site.has_anygpu_arrays and site.programs.current is None):
         # Before it is recorded, a function of anygpu's own arrays may write to them.
@@ -202,7 +211,7 @@ def _missing_seconds(planner: Planner, device: Device) -> float:
 
 
 def _calibrate(planner: Planner, site: CallSite) -> None:
-    """Calibrate what may take part, and look at two devices together."""
+    """In the background: calibrate the devices that calls have paid for, and predict anew, also for two at once."""
     try:
         for device in _to_calibrate(planner, site):
             if planner.background.closed:
@@ -219,6 +228,17 @@ def _calibrate(planner: Planner, site: CallSite) -> None:
         site.candidates.end_calibrating()
 
 
+class _Tried(NamedTuple):
+    """A trial that looked right: the seconds of its best run, whether other processes disturbed it, and its results.
+
+    There are no results where an earlier process has measured the candidate, so that it was not run on explorers.
+    """
+
+    seconds: float
+    busy: bool
+    runs: list[list[Any]]
+
+
 def _try_out(
     planner: Planner,
     site: CallSite,
@@ -226,60 +246,93 @@ def _try_out(
     name: str,
     sample: Sample,
 ) -> None:
-    """Run it there, compare what comes out with NumPy's, and only then let real calls go there.
+    """In the background: run a sample on a candidate, and let real calls go there if it is right and fast enough.
 
-    An explorer runs it first, and the worker that serves callers only if that looked good.
+    Explorers run it first, with a low priority; then the workers that serve callers, if that looked good. Never raises:
+    a candidate that fails is excluded with the reason, and the caller's calls go on where they are.
     """
     chooser = site.chooser
     facts = site.candidates.predictions.get(name)
     if facts is None:
         return
-    program, devices = sample.traced.program, facts.way.devices
     try:
         memory = chooser.remembered.get(name)
-        runs: list[list[Any]] = []
-        best = 0.0
-        conditions = planner.watch.begin(planner.clock())
-        busy = False
         if memory is not None:
-            best = memory.seconds
+            tried: _Tried | None = _Tried(memory.seconds, False, [])
         else:
-            with planner.pace:
-                for device in devices:
-                    lack = lacking(planner.explorer, device, program) if device != "numpy" else None
-                    if lack is not None:
-                        with planner.lock:
-                            chooser.failed(name, lack)
-                        return
-                tried = _run_trial(planner, site, name, facts, sample)
-            if tried is None:
-                return
-            best, runs = tried
-            busy = planner.watch.end(conditions, planner.clock())
-            planner.learn(name, program.key, facts, best, is_rough=True)
-            if chooser.checked and not agrees(planner, site, function, name, sample, *runs):
-                return
-        learn_flags(site.trust, sample)
-        if not chooser.looks_good(best):
-            with planner.lock:
-                chooser.tried(name, best, busy=busy)
+            tried = _try_on_explorers(planner, site, function, name, facts, sample)
+        if tried is None:
             return
-        # The explorer has tuned what there was time for, and saved it.
-        with planner.pace, planner.trying(devices), tuning_limited_to(0.0):
-            workers = [planner.worker(device, site.options) for device in devices]
-            _prepare(facts.way, program, planner.worker_of(site.options))
-            find = dict(zip(devices, workers, strict=True)).__getitem__
-            ran = execute(facts.way, program, sample.inputs, find, timeout=site.options.timeout)
-        is_known = any(_same_bits(each, ran.results) for each in runs)
-        if chooser.checked and not is_known and not agrees(planner, site, function, name, sample, ran.results):
+        learn_flags(site.trust, sample)
+        if not chooser.looks_good(tried.seconds):
+            with planner.lock:
+                chooser.tried(name, tried.seconds, busy=tried.busy)
+            return
+        generations = _try_on_workers(planner, site, function, name, facts, sample, tried.runs)
+        if generations is None:
             return
         with planner.lock:
             kinds = number_kinds(sample.traced, sample.inputs)
-            site.trust.agree(program.key, name, facts.way, [worker.generation for worker in workers], kinds)
-            chooser.tried(name, best, busy=busy)
+            site.trust.agree(sample.traced.program.key, name, facts.way, generations, kinds)
+            chooser.tried(name, tried.seconds, busy=tried.busy)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:
             chooser.failed(name, f"{name} failed in a trial: {name_of(error)}: {text_of(error)}")
+
+
+def _try_on_explorers(
+    planner: Planner, site: CallSite, function: Callable[..., Any], name: str, facts: Prediction, sample: Sample
+) -> _Tried | None:
+    """Time a sample on explorers, and compare each result with NumPy's, unless checks are off.
+
+    Returns `None` where the candidate lacks an operation or is wrong, of which the chooser is told here, and where
+    Python ends meanwhile.
+    """
+    chooser, program = site.chooser, sample.traced.program
+    conditions = planner.watch.begin(planner.clock())
+    with planner.pace:
+        for device in facts.way.devices:
+            lack = lacking(planner.explorer, device, program) if device != "numpy" else None
+            if lack is not None:
+                with planner.lock:
+                    chooser.failed(name, lack)
+                return None
+        timed = _run_trial(planner, site, name, facts, sample)
+    if timed is None:
+        return None
+    best, runs = timed
+    busy = planner.watch.end(conditions, planner.clock())
+    planner.learn(name, program.key, facts, best, is_rough=True)
+    if chooser.checked and not agrees(planner, site, function, name, sample, *runs):
+        return None
+    return _Tried(best, busy, runs)
+
+
+def _try_on_workers(
+    planner: Planner,
+    site: CallSite,
+    function: Callable[..., Any],
+    name: str,
+    facts: Prediction,
+    sample: Sample,
+    runs: Sequence[list[Any]],
+) -> list[int] | None:
+    """Run a sample once on the workers that serve callers, which are opened and compile here, not in a call.
+
+    A result with the bits of one of `runs`, which were compared, is not compared again. Returns the generations of the
+    workers, for which the result holds; `None` where it is wrong, of which the chooser is told.
+    """
+    devices, program = facts.way.devices, sample.traced.program
+    # The explorer has tuned what there was time for, and saved it.
+    with planner.pace, planner.trying(devices), tuning_limited_to(0.0):
+        workers = [planner.worker(device, site.options) for device in devices]
+        _prepare(facts.way, program, planner.worker_of(site.options))
+        find = dict(zip(devices, workers, strict=True)).__getitem__
+        ran = execute(facts.way, program, sample.inputs, find, timeout=site.options.timeout)
+    is_known = any(_same_bits(each, ran.results) for each in runs)
+    if site.chooser.checked and not is_known and not agrees(planner, site, function, name, sample, ran.results):
+        return None
+    return [worker.generation for worker in workers]
 
 
 def _run_trial(
@@ -289,7 +342,11 @@ def _run_trial(
     facts: Prediction,
     sample: Sample,
 ) -> tuple[float, list[list[Any]]] | None:
-    """The best time of several runs on explorers, and their results; `None` if Python ends meanwhile."""
+    """The best seconds of `_RUNS` runs on explorers, and their results; `None` if Python ends meanwhile.
+
+    The first run compiles and does not count. Results are those of the first and the last run, or one if they are the
+    same bits.
+    """
     chooser, find = site.chooser, planner.explorer
     # A short process is over before sizes of kernels are found.
     has_time = planner.pace.allowance(planner.seconds) > facts.once + 2 * facts.tuning

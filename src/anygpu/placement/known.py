@@ -1,6 +1,6 @@
-"""What is known of functions whose calls are placed, as far as the first calls need it.
+"""The call sites of functions whose calls are placed, as far as the first calls need them.
 
-This module and what it imports are all that a process loads whose calls are few and short.
+This module and the modules that it imports are all that a process loads whose calls are few and short.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ NEW = "it is new, and its first calls are measured on numpy."
 
 
 class Known:
-    """The call sites of one function with some options."""
+    """The call sites of one function with some options, by the key of the call.
+
+    There is no lock: each step is one operation of a dict, and what two threads learn at once is learnt once.
+    """
 
     __slots__ = (
         "code",
@@ -72,7 +75,7 @@ class Known:
         self.forms: dict[Hashable, OpaqueForm] = {}
 
     def on_value_dependence(self, types: frozenset[type]) -> None:
-        """What the function computes depends on the values of such numbers: they are part of a key from now on."""
+        """Make the values of such numbers a part of keys from now on: what the function computes depends on them."""
         self.lifted = without(self.lifted, types)
 
     def remember(self, key: Hashable, site: CallSite) -> None:
@@ -89,13 +92,14 @@ class Known:
             self.sites.move_to_end(key)
 
     def remember_new(self, key: Hashable, early: NumpySite) -> None:
+        """Keep the site of calls of a new kind; all of these go when there are too many."""
         if len(self.new) >= _MOST_NEW:
             self.new.clear()  # which costs less than to look for the oldest one
             self.hosts.clear()
         self.new[key] = self.hosts[key] = early
 
     def plan_from_now_on(self, key: Hashable) -> None:
-        """Have such calls planned, and give native code none of them."""
+        """Have such calls planned, and run none of them as native code."""
         if len(self.planned) >= _MOST_SITES:
             self.planned.clear()
         self.planned.add(key)
@@ -119,7 +123,7 @@ class Known:
 
 
 class NumpySite:
-    """A call site whose calls may run on NumPy alone."""
+    """A call site whose calls run on NumPy as they are; it counts them and their seconds."""
 
     __slots__ = ("calls", "note", "seconds")
 
@@ -130,11 +134,12 @@ class NumpySite:
         self.calls, self.seconds = 0, 0.0
 
     def ran_on_host(self, seconds: float) -> None:
+        """Count a call, which took so many seconds."""
         self.calls += 1
         self.seconds += seconds
 
     def report_to(self, chooser: DeviceChooser) -> float:
-        """Report all calls; what they took together."""
+        """Report all calls to the chooser of the site that takes over; the seconds that they took together."""
         chooser.baseline_ran(self.calls, self.seconds)
         return self.seconds
 

@@ -1,4 +1,9 @@
-"""Loads what calls need later, on a thread beside the calls, which spend most of their time without Python's lock."""
+"""Loads the modules that calls need later, on a thread beside the calls, which hold Python's lock for little of their
+time.
+
+`planning` and `native` are the two that there are. Forks wait for them: a child that is forked off in the middle of an
+import would never finish it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ _PATIENCE = 5.0
 
 
 class Loading:
-    """The loading of one module, once, and what is done before and after it."""
+    """The loading of one module, once, on a thread, with what is done before and after it."""
 
     def __init__(self, module: str, last_name: str) -> None:
         """`last_name` is what the module defines last."""
@@ -39,7 +44,7 @@ class Loading:
         return hasattr(sys.modules.get(self._module), self._last_name)
 
     def begin(self, *then: Callable[[], None], first: Callable[[], None] | None = None) -> None:
-        """Begin, unless it has begun; do something `first`, and `then` what it is needed for."""
+        """Start the thread, unless it was started: it calls `first`, imports the module, and calls each of `then`."""
         if self.thread is None:
             _guard_forks(self._module)
             self.thread = threading.Thread(target=self._load, args=(first, then), name="anygpu-loading", daemon=True)
@@ -47,12 +52,14 @@ class Loading:
             self.thread.start()
 
     def is_under_way(self) -> bool:
-        """Whether it is being loaded. If that has failed, whoever imports it gets the error."""
+        """Whether the thread runs. An error of the import is dropped there; the next code that imports the module gets
+        it.
+        """
         return self.thread is not None and self.thread.is_alive()
 
     def _load(self, first: Callable[[], None] | None, then: tuple[Callable[[], None], ...]) -> None:
         """On the thread: do what is to be done first, import the module, and do the rest."""
-        from anygpu.placement.switching import yielding
+        from anygpu.placement.background import yielding
 
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
         with contextlib.suppress(Exception), yielding(), _with_numpys_own():
@@ -79,7 +86,7 @@ is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_u
 
 
 def _finish() -> None:
-    """A child that is forked off in the middle of an import would wait for its end for ever."""
+    """Before a fork: wait for the threads, at most `_PATIENCE` seconds each."""
     for which in (planning, native, segments):
         for each in which.threads:  # which may become more meanwhile
             each.join(_PATIENCE)

@@ -1,4 +1,8 @@
-"""The devices of this machine, which is looked at for calls once they have paid for that."""
+"""The devices of this machine, which are probed for calls once the calls have paid for that.
+
+`Machine` is what was found. `MachineLook`, the base of the planner, finds it: at once where a device was named, else in
+the background, one engine after the other.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,8 @@ from anygpu.errors import AnyGPUError, DeviceLost
 from anygpu.hardware.device import CPU, Device, Unavailable
 from anygpu.hardware.gpu_presence import probes_by_itself, software_devices_are_automatic
 from anygpu.hardware.selection import matches_name, meant
-from anygpu.placement.background import Background
+from anygpu.placement.background import LOOKING, Background, Pace
 from anygpu.placement.options import Options
-from anygpu.placement.pacing import LOOKING, Pace
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker, default_budget
 
@@ -51,7 +54,7 @@ def machine_of(devices: Iterable[Device], unavailable: Iterable[Unavailable]) ->
 
 
 class MachineLook(ABC):
-    """What is known of the machine's devices, and when more of them are looked for."""
+    """The devices of the machine that are known, and when more of them are probed. It has the lock of all placement."""
 
     def __init__(self, known: DeviceRegistry | None, clock: Callable[[], float], background: Background) -> None:
         self._known = known
@@ -77,11 +80,11 @@ class MachineLook(ABC):
 
     @abstractmethod
     def _recall(self, devices: Sequence[Device]) -> None:
-        """These devices are known now: read what was measured of them before."""
+        """Read, or assume, the calibrations of devices that have just become known."""
 
     @abstractmethod
     def _prepare_history(self, devices: Sequence[Device]) -> None:
-        """In the background: have ready what earlier processes have learnt of these devices."""
+        """Read what earlier processes have learnt of these devices, in the background."""
 
     @cached_property
     def places(self) -> DeviceRegistry:
@@ -108,7 +111,10 @@ class MachineLook(ABC):
         return self._ready
 
     def machine(self, *, low_priority: bool = False) -> Machine:
-        """The devices of this machine, which is looked at once; with `low_priority`, nobody waits for that."""
+        """All devices of this machine. The first call probes every engine, and waits for that.
+
+        With `low_priority` the probes run at a low priority, as no caller waits.
+        """
         found = self._machine
         if found is None or not self._is_complete:
             was_partial = found is not None
@@ -132,10 +138,10 @@ class MachineLook(ABC):
         return self._machine.device(name)
 
     def machine_for(self, options: Options, baseline: str | None = "numpy") -> Machine:
-        """The devices among which the options choose. Where only the processor was asked for, no GPU is looked for.
+        """The devices among which the options choose. Where only the processor was asked for, no GPU is probed.
 
-        For calls that name no device that is what has been found so far, unless software devices stand in for GPUs.
-        `baseline` is the device of their arguments, which somebody has named if it is another than NumPy.
+        For calls that name no device these are the devices found so far, unless software devices stand in for GPUs.
+        `baseline` is the device of their arguments, which the user has named if it is another than NumPy.
         """
         if options.names_only_numpy:
             # A probe would compare it with itself.
@@ -163,13 +169,13 @@ class MachineLook(ABC):
             return known
 
     def forget_machine(self) -> None:
-        """Devices have come or gone: calls look at them anew."""
+        """Forget the devices, as some have come or gone: calls look at them anew."""
         with self.lock:
             self._machine = None
             self._tell_candidates()
 
     def _tell_candidates(self) -> None:
-        """Other devices are known now: call sites consider them when they next plan a call."""
+        """Have call sites consider the devices anew when they next plan a call."""
         with self.lock:
             for candidates in list(self._candidates):
                 candidates.devices_changed()
@@ -179,7 +185,7 @@ class MachineLook(ABC):
         self._candidates.add(candidates)
 
     def add_seconds(self, seconds: float) -> None:
-        """Calls have taken so long. Any thread may say so, with or without the lock."""
+        """Count the seconds that calls have taken, from any thread; start the next probe once they have paid for it."""
         with self.lock:
             self.seconds += seconds
         if self._unprobed and not self._is_probing and self.seconds >= self.look_after:
@@ -192,14 +198,14 @@ class MachineLook(ABC):
 
     @property
     def look_after(self) -> float:
-        """Seconds that calls have taken in all when the machine is looked at for them, or looked at further."""
+        """The seconds that calls must have taken in all before the machine, or the next engine, is probed."""
         if software_devices_are_automatic():
             return LOOKING
         return self.pace.look_after(is_first=self._unprobed is None)
 
     @property
     def until_worth_looking(self) -> float:
-        """Seconds that calls still have to take before anybody looks at the machine for them."""
+        """The seconds that calls still have to take before the machine is probed for them."""
         return 0.0 if self._looking else max(0.0, self.look_after - self.seconds)
 
     def wake(self, *, pays: bool = False) -> None:
@@ -213,7 +219,9 @@ class MachineLook(ABC):
             self.background.submit(partial(self._look, pays=pays))
 
     def _look(self, *, pays: bool = False) -> None:
-        """In the background: load what traces and predicts, and probe for devices."""
+        """Load what traces and predicts, in the background, and probe for devices; with `pays` without waiting for
+        calls.
+        """
         from anygpu.array.trace.traced import Traced
         from anygpu.array.trace.tracing import trace_small
         from anygpu.plan.fusion import structure_of
@@ -262,7 +270,7 @@ class MachineLook(ABC):
         self._machine_so_far()
 
     def _probe_next_later(self) -> None:
-        """In the background: calls have paid for probing another engine."""
+        """Probe the next engine in the background: calls have paid for it."""
         self._is_probing = True
 
         def probe() -> None:
@@ -287,7 +295,11 @@ def first_choice(devices: Sequence[Device], on: Sequence[str]) -> tuple[list[Dev
 
 
 def lacking(find: Callable[[str], Worker], device: str, program: Program) -> str | None:
-    """A sentence that names what the device cannot do of the program; `None` when it can do it all."""
+    """A sentence that names the first operation that the device cannot do, and how many more; `None` when it can do
+    all.
+
+    A worker that has just died is asked again, in its next generation.
+    """
     try:
         lacks = find(device).supports(program)
     except DeviceLost:
@@ -303,7 +315,7 @@ def lacking(find: Callable[[str], Worker], device: str, program: Program) -> str
 
 
 def usable_bytes(device: Device) -> int | None:
-    """The bytes that a program may take there; `None` when that is not known."""
+    """The bytes that a program may take on a device: within the budget and its free memory; `None` if unknown."""
     budget = default_budget()
     free = device.memory_free if device.memory_free is not None else device.memory_total
     usable = None if free is None else int(free * _USABLE)
@@ -314,7 +326,7 @@ def usable_bytes(device: Device) -> int | None:
 
 @cache
 def numpy_device() -> Device:
-    """NumPy's device, which is asked for the processor's memory: not before somebody wants to know."""
+    """NumPy's device. Making it asks for the processor's memory, so it is made when it is first needed."""
     from anygpu.engines.numpy.lowering import NumpyEngine
 
     (device,) = NumpyEngine().discover()

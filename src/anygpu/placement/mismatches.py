@@ -1,4 +1,4 @@
-"""A device that gave something else than NumPy: told once, kept for a report, not used for that function again."""
+"""Mismatches: a device differed from NumPy. Told once, kept for a report, not used for that function again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu._version import __version__
 from anygpu.base.cache_folder import cache_folder, decoded, write_file
 from anygpu.base.own_files import blake2b, read_file
 from anygpu.base.printable import encode_json
+from anygpu.base.version import __version__
 from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch
 from anygpu.hardware.device import Device, parse_device
@@ -32,7 +32,7 @@ _SHOWN = 60
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One disagreement, as it is kept and reported."""
+    """A disagreement of a device with NumPy, as it is kept and reported. The user's data is not in it, only hashes."""
 
     id: str
     when: str
@@ -57,6 +57,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def command(self) -> str:
+        """The command that shows the report."""
         return f"anygpu verify --report {self.id}"
 
     def warning(self) -> ResultMismatch:
@@ -74,7 +75,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """For the receipts of later calls."""
+        """The reason in the receipts of later calls."""
         return f"{self.device} differed from NumPy ({self.sentence}), so it stays on numpy: {self.command}."
 
 
@@ -88,7 +89,7 @@ def mismatch(
     *,
     before_use: bool,
 ) -> Mismatch:
-    """All that a report needs; the inputs themselves are the user's and stay here."""
+    """Describe a difference with all that a report needs; of the inputs only types, shapes and hashes."""
     wire = to_bytes(program)
     digest = blake2b(wire + device.encode() + repr(found.index).encode(), digest_size=4).hexdigest()
     described = tuple(
@@ -115,7 +116,7 @@ def mismatch(
 
 
 def _facts(device: Device | None) -> dict[str, str]:
-    """What a report says of a device."""
+    """The facts on a device that a report has."""
     if device is None:
         return {}
     names = ("engine", "kind", "name", "driver", "api")
@@ -133,7 +134,10 @@ def _versions(device: str) -> dict[str, str]:
 
 
 def keep(found: Mismatch) -> None:
-    """For `anygpu verify --report`; a folder that cannot be written to costs only the report."""
+    """Write a mismatch to the cache folder, for `anygpu verify --report`; the oldest files go.
+
+    A folder that cannot be written to costs only the report.
+    """
     folder = cache_folder() / FOLDER
     if write_file(folder / f"{found.id}.json", encode_json(found)):
         with contextlib.suppress(OSError):
@@ -143,7 +147,7 @@ def keep(found: Mismatch) -> None:
 
 
 def kept() -> list[Mismatch]:
-    """Those that earlier processes have kept, the latest last. What is no such file is passed over."""
+    """The mismatches that earlier processes have kept, the latest last; files that are none are passed over."""
     found: list[tuple[str, Mismatch]] = []
     with contextlib.suppress(OSError):
         for path in (cache_folder() / FOLDER).glob("*.json"):
@@ -154,7 +158,9 @@ def kept() -> list[Mismatch]:
 
 
 def tell(found: Mismatch, function: Callable[..., Any]) -> ResultMismatch | None:
-    """Warn, about the line on which the function begins. What a filter makes an error of is returned."""
+    """Warn of a mismatch, at the line on which the function begins; returned instead of raised if a filter makes it an
+    error.
+    """
     inner = getattr(function, "__func__", function)
     code = getattr(inner, "__code__", None)
     warning = found.warning()

@@ -34,6 +34,7 @@ from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
 from anygpu.placement import executing, loading
 from anygpu.placement.agreement.analysis import Flag
+from anygpu.placement.background import yielding
 from anygpu.placement.history.hints import NATIVE, hints_path, mark_of
 from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
 from anygpu.placement.known import Known
@@ -53,7 +54,6 @@ from anygpu.placement.native_calls import (
 from anygpu.placement.native_loading import mark_native, mark_tried, unmark_tried
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
-from anygpu.placement.switching import yielding
 from anygpu.placement.trust import (
     Sample,
     Trust,

@@ -24,11 +24,10 @@ from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
 from anygpu.hardware.gpu_presence import probes_by_itself
 from anygpu.placement import executing, loading
 from anygpu.placement.agreement.comparison import Difference
-from anygpu.placement.background import Background
+from anygpu.placement.background import Background, yielding
 from anygpu.placement.known import PLAN
 from anygpu.placement.native_loading import mark_tried
 from anygpu.placement.native_site import NativeSite
-from anygpu.placement.switching import yielding
 from anygpu.placement.trust import (
     USUAL_MODES,
     Filters,

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from anygpu.base.this_process import usable_processors
+from anygpu.placement.background import at_leisure, yielding
 from anygpu.placement.history import hints
 from anygpu.placement.loading import NATIVE, native, segments
-from anygpu.placement.switching import at_leisure, yielding
 
 if TYPE_CHECKING:
     from anygpu.placement.native_site import NativeSite

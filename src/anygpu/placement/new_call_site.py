@@ -13,7 +13,10 @@ _BEFORE_LOADING = 0.3
 
 
 class NewCallSite(NumpySite):
-    """Its calls run on the host as they are until they have taken long enough: none waits for hundreds of imports."""
+    """A call site whose calls run on NumPy until they have taken long enough to be planned.
+
+    None of them waits for the import of planning, which runs on a thread meanwhile.
+    """
 
     __slots__ = ("_until", "skip_planning")
 
@@ -23,7 +26,9 @@ class NewCallSite(NumpySite):
         self._until = _BEFORE_PLANNING if loading.is_loaded() else _BEFORE_LOADING
 
     def ran_on_host(self, seconds: float) -> None:
-        """A call was run without planning, and took so long."""
+        """Count a call, which took so many seconds; begin to load planning, or have the next call planned, when it is
+        time.
+        """
         super().ran_on_host(seconds)
         if self.seconds >= self._until and not loading.is_loaded():
             loading.begin()

@@ -1,4 +1,9 @@
-"""`offload`: a function that runs where it is fastest, with the same arguments and results as before."""
+"""`offload`: a function that runs where it is fastest, with the same arguments and results as before.
+
+`Offloaded.__call__` is on the way of every call: it makes the key of the call, finds its site, and runs the call on
+NumPy, as native code or on one device; a call that none of these may run is planned by `place_call`, which is loaded
+then.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +47,7 @@ _listening = listeners.get
 
 
 class Result(NamedTuple):
-    """A value, and what happened."""
+    """The value of a call, and its receipt."""
 
     value: Any
     receipt: Receipt
@@ -52,9 +57,9 @@ class Result(NamedTuple):
 
 
 class Calls:
-    """Calls of a function, with what is known of such calls. It is made for one call, or for as long as there are any.
+    """Calls of a function, with what is known of such calls.
 
-    What is known may be shared with other functions of the same code, and outlives them.
+    `Known` may be shared with other functions of the same code, and outlives them.
     """
 
     __slots__ = ("_find_planner", "_function", "_known")
@@ -82,7 +87,7 @@ class Calls:
         return explain(call, self._known.native.get(call.key))
 
     def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
-        """The call, to be placed."""
+        """The call with its call site, to be placed."""
         from anygpu.placement.call import call_of
         from anygpu.placement.planner import default
 
@@ -100,9 +105,9 @@ class Calls:
 
 
 class Offloaded(Calls, Generic[P, R]):
-    """A function whose calls are placed. Made by `offload`.
+    """A function whose calls are placed, made by `offload`.
 
-    To everybody else it is the function: it binds to instances, pickles by name and has the same signature.
+    To all other code it is the function: it binds to instances, pickles by name and has the same signature.
     """
 
     # A decorator that wraps it copies its `__dict__`, so nothing of ours is in there.
@@ -211,7 +216,10 @@ class Offloaded(Calls, Generic[P, R]):
         return self._place(key, arguments, keywords)[0]  # type: ignore[no-any-return]
 
     def _find_site(self, key: tuple[Hashable, ...]) -> HostCalls | NumpySite | NativeSite | None:
-        """What runs such calls, or plans them; a new site for the first. `None` where the first is to be planned."""
+        """The site that runs such calls, a new one for the first; `None` where the first call has to be planned.
+
+        It is entered in `hosts`, where the next call finds it.
+        """
         known = self._known
         found: HostCalls | NumpySite | NativeSite | None
         if self._may_be_native and key not in known.planned and not has_own_array(key):
@@ -256,6 +264,7 @@ class Offloaded(Calls, Generic[P, R]):
         return value
 
     def _prepared(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Compile native code for such a call now, and run the call; its value."""
         from anygpu.placement.native import prepare  # the caller has asked to wait
 
         site = self._known.native.get(key) or self._native_site(key)
@@ -303,7 +312,9 @@ class Offloaded(Calls, Generic[P, R]):
         return self
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
-        """By its name, if it means that where it was defined, but for cloudpickle; else the function and options."""
+        """Pickle by name, if the name leads to this object, and not for cloudpickle; else by the function and its
+        options.
+        """
         name: str = getattr(self, "__qualname__", self._task)
         pickler = sys._getframe(1).f_globals.get("__name__", "").split(".")
         if "cloudpickle" not in pickler and _found(getattr(self, "__module__", None), name) is self:
@@ -316,6 +327,7 @@ _OF_FUNCTIONS = frozenset(("__code__", "__defaults__", "__kwdefaults__", "__glob
 
 
 def _found(module: str | None, name: str) -> Any:
+    """The object that a qualified name leads to in a module; `None` if there is none."""
     found: Any = sys.modules.get(module or "")
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -341,7 +353,7 @@ def _allows_numpy(options: Options) -> bool:
 
 
 def _is_recorded(key: tuple[Hashable, ...]) -> bool:
-    """Whether it is called by `record`, with arrays that have no values: there is nothing to place."""
+    """Whether the call comes from a function that is being recorded, with abstract arrays: it runs as it is."""
     return any(part is OwnArray and device == "abstract" for part, device in pairwise(key))
 
 
@@ -353,7 +365,7 @@ def check_callable(function: Any) -> None:
 
 
 def check_function(function: Any) -> None:
-    """Raises `InvalidOption` for what cannot be run as a function, with what to do instead."""
+    """Raise `InvalidOption` for objects that cannot be offloaded, coroutines and generators among them, with advice."""
     check_callable(function)
     called = function
     while isinstance(called, functools.partial | types.MethodType | staticmethod):

@@ -1,4 +1,8 @@
-"""Opaque tasks: functions over a library's own arrays, which are never looked into. Their cost is known by history."""
+"""Opaque tasks: functions over a library's own arrays, which are never looked into. Their cost is known by history.
+
+They run in this process, on a worker of their engine. Memory is measured in some of the calls, so that later ones are
+not sent to a device that has too little.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ _BEFORE_ANOTHER = 3
 
 
 def explain_opaque(call: Call) -> Plan:
-    """The plan of an opaque task, which only history speaks for."""
+    """The plan of an opaque task: the devices of its engine, with the times of earlier calls; nothing is run."""
     _consider(call)
     choice, short = _choose(call)
     plan = call.site.candidates.plan(choice.sentence, choice.candidate)
@@ -44,8 +48,12 @@ def explain_opaque(call: Call) -> Plan:
 
 
 def place_opaque(call: Call, timer: PhaseTimer | None = None) -> tuple[Any, Receipt]:
-    """Run an opaque task on the device of its engine that history speaks for; its value with NumPy's arrays, and the
-    receipt."""
+    """Run an opaque task on the device of its engine that was fastest so far; its value with NumPy's arrays, and the
+    receipt.
+
+    Raises `DeviceUnavailable` without such a device, `OutOfMemory` where the options allow no other, and the user's
+    errors.
+    """
     site, planner, chooser = call.site, call.planner, call.site.chooser
     timer = PhaseTimer(planner.clock) if timer is None else timer
     with timer.phase("plan"):
@@ -183,7 +191,10 @@ _measuring = threading.RLock()
 
 
 class _Measuring:
-    """Around one call: the most memory that it took at once, beyond what was taken before."""
+    """Around one call: the peak memory that it took beyond what was allocated before, in bytes.
+
+    One call at a time is measured in a process, as the high-water mark is the process's.
+    """
 
     def __init__(self, worker: ThreadWorker, device: Device, wanted: bool) -> None:
         self._meter = _meter(worker, device) if wanted else None
@@ -291,7 +302,7 @@ def _consider(call: Call) -> None:
 
 
 def _offer_another(call: Call) -> None:
-    """An opaque task cannot be tried in the background, so a device that was never tried gets a real call."""
+    """Give a device that was never tried a real call: an opaque task cannot be tried in the background."""
     chooser = call.site.chooser
     name = chooser.to_try()
     if name is not None and chooser.calls >= _BEFORE_ANOTHER:

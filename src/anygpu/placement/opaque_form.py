@@ -39,9 +39,9 @@ class Short(NamedTuple):
 
 
 def predicted_peak(seen: Mapping[int, int], rows: int) -> int | None:
-    """The bytes that a call with so many rows takes, from peaks that were seen with others; `None` without any.
+    """The bytes that a call with so many rows takes, from peaks that were seen by number of rows; `None` without any.
 
-    What was seen with that number of rows is believed. Else the line through what was seen tells: the part that does
+    A peak seen with that number of rows is believed. Else it is read off the line of least squares: the part that does
     not grow with the rows is at least 0, and more rows never take less than fewer. One number of rows alone says that
     memory grows with the rows, which is too little for fewer rows, and enough for more.
     """
@@ -104,7 +104,7 @@ class RowsOfForm(NamedTuple):
 
 
 class OpaqueForm:
-    """What is known of calls of one form. Any thread may use it."""
+    """The memory that calls of one form take, by device and number of rows. Any thread may use it."""
 
     def __init__(self, key: Hashable) -> None:
         #: What the arguments have in common, without their rows.
@@ -123,7 +123,11 @@ class OpaqueForm:
         self.disagreed = False
 
     def recall(self, call: Call, engine: Any) -> None:
-        """What earlier processes have seen, asked once."""
+        """Read what earlier processes have seen of this form, once.
+
+        The name of the form is a hash of the function's code, the structure that the engine sees in it, and the
+        arguments without their rows.
+        """
         with self._lock:
             if self._recalled:
                 return
@@ -142,7 +146,7 @@ class OpaqueForm:
                 self._peaks[device] = {**peaks, **self._peaks.get(device, {})}
 
     def seen(self, device: str) -> dict[int, int]:
-        """Peaks by rows."""
+        """The peaks on a device by number of rows, in bytes."""
         with self._lock:
             return dict(self._peaks.get(device, {}))
 
@@ -179,7 +183,7 @@ class OpaqueForm:
 
 
 def form_of(call: Call, forms: dict[Hashable, OpaqueForm]) -> RowsOfForm:
-    """The form of a call, among those of its function."""
+    """The form of a call, among those of its function, and its rows: the length of its arrays' first axes."""
     leaves, structure = flatten((call.arguments, call.keywords))
     shapes = [tuple(leaf.shape) if _is_array(leaf) else None for leaf in leaves]
     lengths = {shape[0] if shape else 0 for shape in shapes if shape is not None}

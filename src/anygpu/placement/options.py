@@ -1,4 +1,4 @@
-"""What a caller may ask of a call, from arguments or from environment variables; arguments win."""
+"""The options of a call, from arguments or from environment variables; arguments win."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NATIVE = "ANYGPU_NATIVE"
 
 
 class Options(NamedTuple):
-    """What was asked for. The default lets every verified device take part."""
+    """The options of a call, checked and completed. The default lets every verified device take part."""
 
     preference: Preference = Preference()
     fallback: Fallback = "warn"
@@ -76,7 +76,9 @@ class Options(NamedTuple):
 
 
 class CallOptions(TypedDict, total=False):
-    """What `offload`, `run` and `explain` take. What is left out, or `None`, comes from the environment."""
+    """The options that `offload`, `run` and `explain` take. One that is left out, or `None`, comes from the
+    environment.
+    """
 
     #: Names of devices, engines or kinds ("gpu", "webgpu", "cuda:1"); of several the first that there is.
     on: str | Sequence[str] | None
@@ -102,7 +104,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class TaskOptions(CallOptions, total=False):
-    """What `submit` takes beside the options of a call."""
+    """The options that `submit` takes beside those of a call."""
 
     #: 0 to 10; ten levels are overtaken after five seconds of waiting.
     priority: int
@@ -115,7 +117,7 @@ class TaskOptions(CallOptions, total=False):
 
 
 def options(**given: Unpack[CallOptions]) -> Options:
-    """Checked, and completed from the environment."""
+    """Check options and complete them from the environment; raises `InvalidOption` with what is allowed."""
     check_names(given, CallOptions)
     on, engine, timeout = given.get("on"), given.get("engine"), given.get("timeout")
     if on is None and engine is None:
@@ -147,7 +149,11 @@ def options(**given: Unpack[CallOptions]) -> Options:
 
 
 def _with_cpu(preference: Preference, engine: str | None) -> tuple[Preference, str | None]:
-    """What "cpu" means: the engine; NumPy, with the reason; or for an opaque task the library's own CPU device."""
+    """The preference with the meaning of "cpu", and the reason where that is NumPy.
+
+    It is the engine of that name; NumPy where nothing compiles for the processor; or the own CPU device of an opaque
+    task's library.
+    """
     if not any(name.lower() == CPU for name in preference.on):
         return preference, None
     from anygpu.engines.catalogue import why_cpu_is_numpy
@@ -171,6 +177,7 @@ def check_names(given: Mapping[str, Any], known: type[CallOptions]) -> None:
 
 
 def _one_of(name: str, value: Any, known: Sequence[str]) -> Any:
+    """The value, if it is one of those that are known; raises `InvalidOption` otherwise."""
     if value not in known:
         listed = ", ".join(f'"{each}"' for each in known)
         raise InvalidOption(f"{name} is one of {listed}; got {value!r}.")
@@ -178,6 +185,7 @@ def _one_of(name: str, value: Any, known: Sequence[str]) -> Any:
 
 
 def _bytes(variable: str) -> int:
+    """The bytes that an environment variable names, such as "2GB"; 0 if it is not set."""
     given = os.environ.get(variable)
     found = bytes_from(given) if given else 0
     if found is None:
@@ -186,6 +194,7 @@ def _bytes(variable: str) -> int:
 
 
 def _number(variable: str, default: float) -> float:
+    """The number in an environment variable, or the default if it is not set."""
     given = os.environ.get(variable)
     try:
         return float(given) if given else default

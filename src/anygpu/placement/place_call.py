@@ -1,4 +1,4 @@
-"""One call, from its arguments to its receipt: record it if that is worth it, choose, run, and learn.
+"""A planned call, from its arguments to its receipt: trace it if that is worth it, choose, run, and learn.
 
 Data goes one way: the arguments make a `Call`; its `CallSite` says where it runs; `strategies.execute` gives it to the
 workers; what they return is told to the call site, and becomes the receipt.
@@ -101,7 +101,10 @@ def place(
 
 
 def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
-    """Record and consider, as far as that is worth its time now."""
+    """Trace the function and predict its time on devices, as far as that is worth its time now.
+
+    Where no baseline is allowed, it is done at once, and raises or falls back if no device can run the call.
+    """
     planner, site, chooser = call.planner, call.site, call.site.chooser
     if site.candidates.fallback_reason is not None or (site.names_only_numpy and chooser.baseline == "numpy"):
         return
@@ -131,7 +134,7 @@ def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
 
 
 def _seconds_for_recording(call: Call) -> float | None:
-    """How long recording may take now, at the caller's cost; `None` for as long as it likes."""
+    """The seconds that tracing may take now, at the caller's cost; `None` for no limit, 0 for not now."""
     chooser = call.site.chooser
     if chooser.baseline != "numpy":
         return None
@@ -145,7 +148,10 @@ def _seconds_for_recording(call: Call) -> float | None:
 
 
 def require_what_was_asked_for(call: Call) -> None:
-    """Before any work: is there such a device, and can the function run on any?"""
+    """Before any work: raise, or settle for NumPy, where no device fits the options or the function cannot be traced.
+
+    Nothing is done for calls that have a baseline.
+    """
     site, options = call.site, call.site.options
     if site.chooser.baseline is not None:
         return
@@ -161,7 +167,10 @@ def require_what_was_asked_for(call: Call) -> None:
 
 
 def _require_that_it_can(call: Call) -> None:
-    """Before any work: can one of the devices that were asked for do all of it?"""
+    """Before any work: raise, or settle for NumPy, where none of the devices asked for can run the program.
+
+    With `fallback="raise"` one of them has to run all of it.
+    """
     site = call.site
     if not site.candidates.predictions:
         refused = site.candidates.refused[0]
@@ -271,7 +280,7 @@ def run_with_retries(
 def run_untraced(
     call: Call, choice: DeviceChoice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()
 ) -> tuple[Any, Receipt]:
-    """The user's own function on the user's own arrays. What it raises is the user's business."""
+    """Run the user's own function on NumPy; its value and receipt. Its time is learnt, and what it raises is raised."""
     site, planner = call.site, call.planner
     predicted = site.chooser.estimate("numpy")
     disturbed, conditions = planner.pace.exploring, planner.watch.begin(planner.clock())
@@ -293,7 +302,11 @@ def run_untraced(
 def run_at(
     call: Call, choice: DeviceChoice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()
 ) -> tuple[Any, Receipt]:
-    """The value, and what happened; `attempts` are those that failed before."""
+    """Run a call on the candidate that was chosen; its value and receipt. `attempts` are those that failed before.
+
+    A device that may not run it after all leaves the call to the baseline; so does an error of the program itself, such
+    as an index out of bounds, which NumPy raises with its own message.
+    """
     site, name = call.site, choice.candidate
     if name == "numpy" and site.host.uses_numpys_arrays:
         return run_untraced(call, choice, timer, attempts)
@@ -345,7 +358,7 @@ def _run_instead(call: Call, instead: Instead, timer: PhaseTimer, attempts: tupl
 def _run_on_lazy_arrays(
     call: Call, choice: DeviceChoice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
 ) -> tuple[Any, Receipt]:
-    """anygpu's own arrays, and a function that is not traced: it is called with them, and they compute as ever."""
+    """Call a function that is not traced with anygpu's own arrays, and compute its results; its value and receipt."""
     site = call.site
     call.start()
     with timer.phase("run"):
@@ -446,7 +459,7 @@ def receipt_of(
 
 
 def _merge_phases(mine: Phases, theirs: Phases) -> Phases:
-    """The caller's phases, with the device's taken out of the caller's `other`."""
+    """The phases of the whole call: those of the device, and the caller's with the device's taken out of `other`."""
     named = theirs.compile + theirs.queue + theirs.write + theirs.run + theirs.read
     return Phases(
         trace=mine.trace,

@@ -1,4 +1,7 @@
-"""The planner: how fast the devices of the machine are, what they are busy with, and the thread that learns more."""
+"""The planner: how fast the devices of the machine are, what they are busy with, and the thread that learns more.
+
+There is one for all calls of a process (`default`); tests and fleets have their own.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ _FLOOR = 5e-5
 
 
 class Planner(MachineLook):
-    """Devices and their speed, for all calls. The module's functions use a default one."""
+    """Devices and their speed, for all calls. Any thread may use it; `lock` guards its tables and the call sites'."""
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class Planner(MachineLook):
 
     @property
     def recall(self) -> Recall:
-        """What earlier processes have learnt. Most processes are over before they need it."""
+        """The history of earlier processes, opened when it is first asked for: most processes end before that."""
         with self.lock:
             if self._recalled is None:
                 from anygpu.placement.history.history import History
@@ -97,7 +100,7 @@ class Planner(MachineLook):
     # -- devices
 
     def _rest(self) -> None:
-        """There is nothing to do in the background for now."""
+        """Close the explorers, and save the history: there is nothing to do in the background for now."""
         self.places.explorers.close()
         if self._recalled is not None:
             self._recalled.save()
@@ -161,7 +164,9 @@ class Planner(MachineLook):
         return known.source != "measured" or (known.disturbed and device.id not in self._calibrated)
 
     def calibrate(self, device: Device, *, seconds: float = CALIBRATION_SECONDS) -> Calibration:
-        """Measure, and keep it for the next process."""
+        """Measure a device, for about so many seconds, and keep the calibration for the next process, unless it is
+        elsewhere.
+        """
         from anygpu.placement.calibrate import calibrate, remember
 
         # What runs in this process is measured here, at the priority that calls have.
@@ -188,7 +193,11 @@ class Planner(MachineLook):
     def learn(
         self, candidate: str, program: str, predicted: Prediction, seconds: float, *, is_rough: bool = False
     ) -> None:
-        """A call or a trial took so long there, which corrects predictions for other programs."""
+        """Correct predictions for a device by a call or trial that took so many seconds.
+
+        Times of predictions that were made before the device was calibrated, and of native code, which runs without
+        planning, do not count.
+        """
         plain, known = predicted.plain, self._calibrations.get(candidate)
         # What was predicted before the device was calibrated says nothing about predictions since.
         if plain is None or known is None or predicted.calibrated != (known.source == "measured"):
@@ -206,7 +215,7 @@ class Planner(MachineLook):
 
     @property
     def floor(self) -> float:
-        """Less than the quickest call of any device: a function that takes less stays on NumPy."""
+        """The seconds of the quickest call that any device could make: a function that takes less stays on NumPy."""
         others = [
             each
             for name, each in self._calibrations.items()
@@ -217,7 +226,7 @@ class Planner(MachineLook):
     # -- devices that were wrong
 
     def disagreed(self, found: Mismatch, code: Hashable) -> bool:
-        """Pin the function to NumPy; whether that is news."""
+        """Keep a mismatch, and pin the functions with this code to NumPy; whether they were not pinned before."""
         with self.lock:
             self._mismatches.append(found)
             is_news = code not in self.pinned
@@ -231,7 +240,9 @@ class Planner(MachineLook):
     # -- what is going on
 
     def waiting(self) -> Mapping[str, float]:
-        """For each busy device the seconds until it is free, as far as that can be told."""
+        """The seconds until each busy device is free, as far as that can be told. Devices are looked up when they are
+        asked for.
+        """
         if not self._in_flight and not self._trials:
             return _NOTHING
         return _Busy(self)
@@ -242,14 +253,18 @@ class Planner(MachineLook):
             return {device for devices, _ in list(self._in_flight.values()) for device in devices} | self._trials
 
     def _seconds_in_use(self, device: str) -> float:
-        """What is under way on one device: there may be ten thousand others, and one call asks for a few."""
+        """The expected seconds of calls and trials on one device, looked up by device: there may be thousands of
+        others.
+        """
         calls = self._in_flight_on.get(device)
         seconds = sum([each for call, each in list(calls.items()) if call in self._in_flight]) if calls else 0.0
         return seconds + _TRIAL_SECONDS if device in self._trials else seconds
 
     @contextlib.contextmanager
     def using(self, devices: tuple[str, ...], seconds: float) -> Iterator[None]:
-        """A call that is expected to take so long is under way."""
+        """A context manager around a call that is expected to take so many seconds: the devices count as busy
+        meanwhile.
+        """
         call = object()
         try:
             for device in devices:
@@ -264,7 +279,10 @@ class Planner(MachineLook):
 
     @contextlib.contextmanager
     def trying(self, devices: tuple[str, ...]) -> Iterator[None]:
-        """The workers that serve callers are busy with finding out, in the background."""
+        """A context manager around a trial on workers that serve callers: they count as busy meanwhile.
+
+        Python waits for its end if one of them is in this process.
+        """
         with self.lock:
             self._trials.update(devices)
         here = any(self.places.isolation(device) == "thread" for device in devices)
@@ -339,7 +357,7 @@ _making = threading.Lock()
 
 
 def _users_history() -> CallHistory:
-    """That of the user. A wrong setting is no reason for a call to fail."""
+    """The user's history; one that keeps nothing where the setting is wrong, which is logged and fails no call."""
     import logging  # takes milliseconds to load, and most processes keep a history that can be opened
 
     from anygpu.placement.history.history import History, open_history
@@ -362,7 +380,7 @@ def default() -> Planner:
 
 
 def _forked() -> None:
-    """In a child that was forked off, nothing is explored: the threads for it are the parent's."""
+    """After a fork, in the child: nothing is explored, as the thread is the parent's."""
     if _default is not None:
         _default.pace.exploring = False
 

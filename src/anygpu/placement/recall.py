@@ -1,4 +1,5 @@
-"""What earlier processes have learnt of a call site, and what this one leaves for the next.
+"""The history as placement uses it: reads what earlier processes have learnt of a call site, and leaves it for the
+next.
 
 The history only says what is worth opening, and what need not be tried: results are compared with NumPy's in every
 process anew, and a time that turns out to be wrong is not believed twice.
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anygpu.engines.catalogue import entry_of, is_automatic
 from anygpu.hardware.device import Device
+from anygpu.placement.background import looking_at_once
 from anygpu.placement.history.history import CallHistory, measured_text
 from anygpu.placement.history.records import Habit, device_stamp, function_hash, function_name, signature_hash
-from anygpu.placement.pacing import looking_at_once
 from anygpu.plan.candidate_history import Remembered, is_worth_opening
 from anygpu.workers.worker import isolation_of
 
@@ -67,13 +68,15 @@ class Recall:
         self._told: weakref.WeakKeyDictionary[CallSite, tuple[int, float]] = weakref.WeakKeyDictionary()
 
     def prepare(self, devices: Iterable[Device]) -> None:
-        """In the background: the stamps of devices take milliseconds, and so does the first question to the history."""
+        """Make the stamps of devices and ask the history once, in the background: both take milliseconds the first
+        time.
+        """
         for device in devices:
             self._stamp(device.id)
         self._history.timings("0" * 32)
 
     def _stamp(self, name: str) -> str | None:
-        """What has to be the same for a time to hold; `None` while the device is not known."""
+        """The stamp of a device: what has to be the same for a time to hold; `None` while the device is not known."""
         if name not in self._stamps:
             device = self._find_device(name)
             if device is None:
@@ -83,7 +86,12 @@ class Recall:
         return self._stamps[name]
 
     def begin(self, site: CallSite, function: Callable[..., Any], key: Hashable) -> None:
-        """The first look at a call site that has been traced: what earlier processes know of it."""
+        """Tell the chooser of a call site, once it is traced, what earlier processes know of the program on these
+        devices.
+
+        Times with another stamp are left out. Seconds of sites for which no device is known yet add to
+        `earlier_seconds`.
+        """
         traced = site.programs.current
         if traced is None or site in self._begun:
             return
@@ -100,9 +108,8 @@ class Recall:
     def opaque(
         self, site: CallSite, function: Callable[..., Any], program: str
     ) -> tuple[dict[str, dict[int, int]], bool]:
-        """The peaks of an opaque task by device and rows, as earlier processes have seen them on the same devices.
-
-        And whether they have found that rows must not be stacked.
+        """The peaks of an opaque task by device and rows, as earlier processes have seen them on the same devices; and
+        whether they have found that rows must not be stacked.
         """
         self.keep_opaque(site, function, program)
         known = [each for each in self._history.timings(program) if self._stamp(each.device) == each.stamp]
@@ -115,13 +122,13 @@ class Recall:
             self._opaque[site] = program
 
     def peaked(self, program: str, device: str, rows: int, nbytes: int) -> None:
-        """A call of an opaque task took so much memory."""
+        """Keep the peak memory of a call of an opaque task with so many rows, in bytes."""
         stamp = self._stamp(device)
         if stamp is not None:
             self._history.peaked(program, device, stamp, rows, nbytes)
 
     def rows_disagreed(self, program: str, device: str) -> None:
-        """Stacked rows of an opaque task gave other results than separate ones."""
+        """Keep that stacked rows of an opaque task gave other results than separate ones."""
         stamp = self._stamp(device)
         if stamp is not None:
             self._history.disagreed(program, device, stamp)
@@ -159,7 +166,7 @@ class Recall:
         return found
 
     def _remembered(self, program: str, habit: Habit | None) -> dict[str, tuple[str, Remembered]]:
-        """By device, what is known of the program there, with the stamp that it had then; the latest one."""
+        """The last timing of the program on each device, with the stamp that the device had then."""
         now = self._clock()
         calls = habit.calls if habit is not None else 0
         known = sorted(self._history.timings(program), key=lambda each: each.when)
@@ -173,7 +180,7 @@ class Recall:
         }
 
     def disagreed(self, site: CallSite, device: str) -> None:
-        """A device was wrong."""
+        """Keep that a device was wrong for the program of a call site."""
         stamp, traced = self._stamp(device), site.programs.current
         if traced is not None and stamp is not None:
             self._history.disagreed(traced.program.key, device, stamp)

@@ -1,4 +1,4 @@
-"""When work failed on a device: the task's state machine decides, and what it decided is done here.
+"""Recovery from failures on devices: the task's state machine decides, and what it decided is done here.
 
 Calls that their caller waits for, tasks of a queue and chunks of a stream come here, so there is one rule for all:
 `recover` is for any work that has a `LockedTask`, `handle_failure` for a call.
@@ -59,7 +59,11 @@ class LockedTask:
 
 
 def task_for(call: Call, first: str, *, idempotent: bool = False) -> Task:
-    """A call as a task: programs are safe to repeat, and may go elsewhere if the caller allows that."""
+    """A call as a task of the state machine: programs are safe to repeat, and may go elsewhere if the caller allows
+    that.
+
+    `first` is the candidate that it runs on first.
+    """
     site = call.site
     devices: tuple[str, ...] | frozenset[str] = (first,)
     if site.options.fallback != "raise" and site.programs.current is not None:
@@ -128,7 +132,7 @@ def handle_failure(
     overdue: bool = False,
     refused: Callable[[Fail], None] | None = None,
 ) -> Action | None:
-    """As `recover`, for a call: it may run in smaller chunks, and its history is told when a device is excluded."""
+    """Do what `recover` does, for a call: it may run in smaller chunks, and the chooser hears of an excluded device."""
     site, planner = call.site, call.planner
     chunks = _smaller(site, name, failure)
 
@@ -150,14 +154,14 @@ def handle_failure(
 
 
 def refusal(call: Call, task: Task, why: Action | None, failure: AnyGPUError) -> AnyGPUError:
-    """The error that the caller gets."""
+    """The error that the caller gets: `PoisonTask` for a call that killed workers again and again, else the failure."""
     if isinstance(why, Fail) and why.why == "poison":
         return PoisonTask(call.site.task, task.deaths, detail=one_line(text_of(failure)))
     return failure
 
 
 def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure: AnyGPUError) -> DeviceChoice:
-    """The next candidate; its caller is warned if it is another device."""
+    """The candidate to try next, with the reason; the user is warned of another device, if the options say so."""
     site = call.site
     following = wanted or _next_best(site, task, call.planner)
     kind = type(failure).__name__
@@ -195,7 +199,7 @@ def _next_best(site: CallSite, task: Task, planner: Planner) -> str:
 
 
 def _smaller(site: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
-    """The same in pieces, or in smaller ones, if that can be."""
+    """The chunks for half the memory that failed; `None` if it was another failure, or the program cannot be cut."""
     facts = site.candidates.predictions.get(name)
     if not isinstance(failure, AllocationError) or facts is None:
         return None

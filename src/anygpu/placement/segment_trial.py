@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.placement import native_calls, switching
+from anygpu.placement import background, native_calls
+from anygpu.placement.background import at_leisure
 from anygpu.placement.native import again_after_errors, kept_calls, reported, traced_for, try_out
 from anygpu.placement.native_calls import Called, background, inputs_after
 from anygpu.placement.segments import SegmentSite
-from anygpu.placement.switching import at_leisure
 from anygpu.placement.trust import Filters, Sample, Trust, loud, modes_now, sample_of
 
 #: Seconds before the background begins: the call that the segment is of would otherwise wait for Python's lock.
@@ -91,7 +91,7 @@ def _trace_and_try(
     `modes` and `filters` are those of the call.
     """
     operation = site.least / site.operations
-    switching.pause(_FIRST_PAUSE)
+    background.pause(_FIRST_PAUSE)
     with reported(site):
         begin = _clock()
         with at_leisure(operation), np.errstate(**modes):

@@ -26,7 +26,10 @@ _known: dict[int, tuple[int, weakref.ref[Any]]] = {}
 
 
 def token_of(thing: Any) -> int | None:
-    """A number that stays the same while the thing lives; `None` for what Python cannot refer to weakly."""
+    """A number that stays the same while the object lives, and is never given again; `None` without weak references.
+
+    An address would not do: another object may get it when this one is gone.
+    """
     address = id(thing)
     known = _known.get(address)
     if known is not None:
@@ -103,7 +106,10 @@ def describe_keywords(keywords: dict[str, Any], parts: Parts, lifted: frozenset[
 
 
 def describe(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-    """Add what tells a value apart. What comes first says how many parts follow, so that no two values are confused."""
+    """Add the parts that tell a value apart from others to a key.
+
+    The first part says how many follow, so that no two values are confused.
+    """
     kind = type(value)
     if kind is _ndarray:
         dtype = value.dtype
@@ -120,7 +126,7 @@ def without(lifted: frozenset[type], deciding: Iterable[type]) -> frozenset[type
 
 
 def function_key(function: Callable[..., Any]) -> Hashable:
-    """What functions have in common that can share what is known of their calls; `None` when there is no telling.
+    """The key under which functions share what is known of their calls; `None` for a function that has none.
 
     Closures and methods that are made again and again have one code. What they capture is read at each call.
     """
@@ -143,7 +149,7 @@ _DEEPEST = 3
 
 
 def _code_key(function: FunctionType, depth: int = 0) -> Hashable:
-    """Its code, and that of the functions it captures: those of one decorator are as different as what they wrap."""
+    """The key of a function's code, and of the functions it captures: decorated functions differ in these."""
     code = token_of(function.__code__)
     captured = [each for each in _captured(function) if type(each) is FunctionType]
     if not captured or depth == _DEEPEST:
@@ -152,6 +158,7 @@ def _code_key(function: FunctionType, depth: int = 0) -> Hashable:
 
 
 def _captured(function: FunctionType) -> Iterator[Any]:
+    """The defaults of a function, and the contents of its closure's cells that are bound."""
     yield from function.__defaults__ or ()
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is not bound yet
@@ -159,6 +166,7 @@ def _captured(function: FunctionType) -> Iterator[Any]:
 
 
 def _pair(one: Hashable, other: Hashable) -> Hashable:
+    """Two keys as one; `None` if either is."""
     return None if one is None or other is None else (one, other)
 
 
@@ -194,7 +202,7 @@ def _scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
 
 
 def _long_scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
-    """Not by its bytes, some of which mean nothing."""
+    """Describe a long double by its text, as some of its bytes are padding."""
     parts += (type(value), repr(value))
 
 

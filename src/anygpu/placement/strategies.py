@@ -42,7 +42,9 @@ class SingleDevice(NamedTuple):
 
 
 class Chunked(NamedTuple):
-    """One stretch of the independent axis after the other, so that each fits into the device's memory."""
+    """The program in chunks along its independent axis, one after the other, so that each fits into the device's
+    memory.
+    """
 
     device: str
     chunks: Chunks
@@ -121,9 +123,12 @@ def execute(
     between: Callable[[], None] | None = None,
     starting: Callable[[], None] | None = None,
 ) -> Ran:
-    """Run it that way. `between` is called before each piece but the first, and ends the run by raising.
+    """Run a program by a strategy, on the workers that `find` gives; the results, phases and counts of all runs
+    together.
 
-    So does `starting`, when it begins: as soon as its device is free for it, if it runs there as a whole.
+    `between` is called before each chunk but the first, and ends the run by raising. So does `starting`, which is
+    called when the run begins: as soon as its device is free for it, if it runs there as a whole. With `keep` results
+    stay on the device, if it is one. `timeout` is in seconds, for each run of a worker.
     """
     if starting is not None and not isinstance(way, SingleDevice):
         starting()
@@ -152,7 +157,7 @@ def _in_chunks(
     timeout: float | None,
     between: Callable[[], None] | None,
 ) -> Ran:
-    """Run a program piece by piece, and join the results; `between` is called between pieces."""
+    """Run a program chunk by chunk, and write the results into whole arrays; `between` is called between chunks."""
     from anygpu.program.independence import cut  # few programs are cut
 
     whole = [each if isinstance(each, np.ndarray) else worker.download(each) for each in arguments]
@@ -214,7 +219,10 @@ def _slice(axis: int, start: int, stop: int) -> tuple[slice, ...]:
 
 
 def merge_runs(runs: Sequence[Ran], results: list[Any], waited_for: Sequence[Phases]) -> Ran:
-    """Several runs as one, which took the phases that were waited for."""
+    """Several runs as one with these results: counts are added, peaks are the largest, phases are those waited for.
+
+    A figure that one of the runs does not have is `None`, with the reason in `unknown`.
+    """
     phases = Phases(
         compile=sum(each.compile for each in waited_for),
         queue=sum(each.queue for each in waited_for),

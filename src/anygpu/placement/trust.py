@@ -39,7 +39,7 @@ _PLAIN: Hashable = "C"
 
 
 class Sample(NamedTuple):
-    """One call that ran on NumPy, copied so that a device can be compared with it later."""
+    """A call that ran on NumPy, copied so that a device can be compared with it later."""
 
     traced: Traced
     inputs: list[Any]
@@ -49,7 +49,11 @@ class Sample(NamedTuple):
 
 
 class Trust:
-    """Which programs agreed on which workers, and what NumPy's results look like."""
+    """The comparisons of one call site: which programs agreed on which workers, and what NumPy's results look like.
+
+    An agreement holds for a program, a strategy and the generations of its workers, and for the kinds of numbers that
+    were among the arguments.
+    """
 
     def __init__(self) -> None:
         self._agreed: dict[tuple[str, str], tuple[Strategy, tuple[int, ...]]] = {}
@@ -89,7 +93,9 @@ class Trust:
         generations: Sequence[int],
         kinds: Sequence[NumberKind] = (),
     ) -> None:
-        """This program, run in this way by workers of these generations, gave what NumPy gives for such numbers."""
+        """Note that this program, run in this way by workers of these generations, gave what NumPy gives for such
+        numbers.
+        """
         if len(self._agreed) >= _MOST:
             self._agreed.clear()
             self._kinds.clear()
@@ -97,13 +103,13 @@ class Trust:
         self.begin_with_numbers(program, name, kinds)
 
     def agreed(self, program: str, name: str, way: Strategy, generations: Sequence[int]) -> bool:
-        """Whether that is what would run now."""
+        """Whether this program has agreed with NumPy there, in this way and since these workers were opened."""
         return self._agreed.get((program, name)) == (way, tuple(generations))
 
     # -- numbers among the arguments
 
     def begin_with_numbers(self, program: str, name: str, kinds: Sequence[NumberKind]) -> None:
-        """The first results that were compared there were for numbers of these kinds."""
+        """Note the kinds of numbers for which the first results were compared there."""
         self._kinds[program, name] = [{kind} for kind in kinds]
 
     def knows_numbers(self, program: str, name: str, kinds: Sequence[NumberKind]) -> bool:
@@ -119,7 +125,7 @@ class Trust:
         return not begun
 
     def end_comparing(self, program: str, name: str, kinds: tuple[NumberKind, ...], *, agreed: bool) -> None:
-        """They were compared; if they agreed, calls with such numbers may run there."""
+        """End what `begin_comparing` began; if the results agreed, calls with such numbers may run there."""
         self._comparing.discard((program, name, kinds))
         if agreed:
             for kind, seen in zip(kinds, self._kinds.get((program, name), ()), strict=False):
@@ -134,7 +140,7 @@ class Trust:
     # -- the order of memory
 
     def see(self, traced: Traced, inputs: Sequence[Any], value: Any) -> None:
-        """The order in memory of what NumPy returned for arguments of such an order."""
+        """Note the memory order of what NumPy returned for arguments of such an order."""
         key = _order_of(inputs)
         if key not in self._layouts:
             if len(self._layouts) >= _MOST:
@@ -161,7 +167,7 @@ class Trust:
         return _PLAIN in self._layouts
 
     def recall_order(self, orders: tuple[tuple[int, ...] | None, ...] | None) -> None:
-        """The `plain_orders` that an earlier process has seen."""
+        """Take over the `plain_orders` that an earlier process has seen."""
         self._layouts[_PLAIN] = orders
 
     def knows_order(self, inputs: Sequence[Any]) -> bool:
@@ -169,7 +175,7 @@ class Trust:
         return _order_of(inputs) in self._layouts
 
     def in_order(self, traced: Traced, inputs: Sequence[Any], value: Any) -> Any:
-        """A device's result, in memory as NumPy would have it."""
+        """A device's result in the memory order that NumPy's would have, copied where that is another one."""
         orders = self._layouts.get(_order_of(inputs))
         if orders is None:
             return value
@@ -188,7 +194,7 @@ def number_kinds(traced: Traced, inputs: Sequence[Any]) -> tuple[NumberKind, ...
 
 
 def number_kind(number: Any) -> NumberKind:
-    """What is special about a number: 0, 1, NaN, infinity, a sign, a power of two."""
+    """The special properties of a number: 0, 1, NaN, infinity, a sign, a power of two; empty for an ordinary one."""
     if isinstance(number, complex):
         parts = (("real", number.real), ("imaginary", number.imag))
         return frozenset(f"{part} {each}" for part, value in parts for each in number_kind(value))
@@ -224,7 +230,10 @@ def _ordered(leaf: Any, order: tuple[int, ...] | None) -> Any:
 
 
 def sample_of(traced: Traced, inputs: Sequence[Any], value: Any, *, ours: bool) -> Sample:
-    """Copies: the caller may write to its arrays before anything is compared."""
+    """The sample of a call, copied, as the caller may write to its arrays before anything is compared.
+
+    With `ours` only the inputs are: the program on NumPy gives the expected result.
+    """
     if ours:
         return Sample(traced, [np.array(each) for each in inputs], None, True)
     leaves, structure = flatten(traced.without_arguments(value))
@@ -277,7 +286,7 @@ def code_of(function: Callable[..., Any]) -> Hashable:
 
 
 def compared(sample: Sample, results: Sequence[Any], usual: Sequence[float] = ()) -> Judgement:
-    """A device's results with what NumPy had for the same inputs."""
+    """Judge a device's results by what NumPy had for the same inputs; `usual` are differences that were right."""
     from anygpu.placement.agreement.comparison import judge  # for trials, which are made in the background
 
     program = sample.traced.program
@@ -381,7 +390,7 @@ class Modes(NamedTuple):
 
     @classmethod
     def unusual(cls) -> Modes | None:
-        """Those of this thread or task; `None` where they are what every thread begins with."""
+        """The modes of this thread or task; `None` where they are those that every thread begins with."""
         found: Any = np.geterr()
         return None if found == USUAL_MODES else cls(found, np.geterrcall())
 
@@ -471,7 +480,10 @@ def may_warn(program: Program, quiet_lines: frozenset[tuple[str, int]] = frozens
 
 
 def is_finite(arrays: Sequence[Any]) -> bool:
-    """Whether there is no NaN and no infinity among floats: a third of what adding two such arrays takes."""
+    """Whether there is no NaN and no infinity among the floats of these arrays.
+
+    A sum, or for small arrays a product, that is finite shows it in a third of the time of adding two such arrays.
+    """
     for each in arrays:
         values = np.asarray(each)
         if values.dtype.kind in "fc" and not _has_finite_sum(values) and not np.isfinite(values).all():

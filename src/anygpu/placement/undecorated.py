@@ -1,4 +1,7 @@
-"""Functions without a decorator, as `run` and `submit` take them, and what is known of their calls."""
+"""Functions without a decorator, as `run` and `submit` take them, with what is known of their calls.
+
+It is kept by the code of the function and the options, as lambdas and closures are often made anew for each call.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class KnownFunctions:
         return found
 
     def remember(self, key: Hashable, known: Known) -> Known:
-        """The same, or what another thread has remembered since."""
+        """Keep what is known of a function; if another thread has done so since, that is returned."""
         known = self._known.setdefault(key, known)
         if len(self._known) > _MOST_FUNCTIONS:
             self._known.popitem(last=False)

@@ -78,7 +78,7 @@ def majority_device(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str
 
 
 def as_numpy(value: Any) -> Any:
-    """anygpu's own arrays of arguments as NumPy's, without a copy where they are on the host."""
+    """A value with anygpu's own arrays as NumPy's, read-only, and without a copy where they are on the host."""
     leaves, structure = flatten(value)
     return unflatten(structure, [np.asarray(leaf) if isinstance(leaf, Array) else leaf for leaf in leaves])
 
@@ -118,7 +118,7 @@ _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex1
 
 
 def narrowing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its results narrowed: with `precision="float32"` they have the same dtypes everywhere."""
+    """The function with its results narrowed to 32 bits, as `precision="float32"` wants them on every device."""
     return lambda *arguments, **keywords: _narrowed(function(*arguments, **keywords))
 
 

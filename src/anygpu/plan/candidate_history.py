@@ -103,6 +103,10 @@ class CandidateHistory(RecentTimes):
     )
 
     def __init__(self) -> None:
+        """A candidate without calls or failures.
+
+        Its first sample comes after `FIRST_INTERVAL` calls.
+        """
         super().__init__()
         #: Calls and trials that the history has not been told of.
         self.calls = 0
@@ -191,7 +195,7 @@ def calls_between_samples(home: float, device: float, copying: float, *, samples
 # in every number, so two rules bound what that can cost:
 #
 # - A device is opened on the word of a history only where its own forecast pays for that; without one, once calls
-# have taken as long as opening would (`anygpu.placement.pacing`). - The first call there is the judge: if it takes
+# have taken as long as opening would (`anygpu.placement.background`). - The first call there is the judge: if it takes
 # more than twice what was remembered, and more than NumPy does, the next call is back on NumPy, and the history has
 # no further say in this process.
 #

@@ -68,6 +68,12 @@ class DeviceChooser:
     """One function with one kind of arguments."""
 
     def __init__(self, baseline: str | None, *, checked: bool = True) -> None:
+        """Start without measurements.
+
+        `baseline` is the candidate that calls take until another one is known to be faster, "numpy" for most functions,
+        and `None` where a function has no such candidate. `checked` says whether results of other candidates are
+        compared with the baseline's now and then.
+        """
         #: Whether candidates have to agree with NumPy first. Without a baseline the caller has asked for a device.
         self.checked = checked and baseline is not None
         #: Seconds to copy the inputs and results of a sample.
@@ -326,6 +332,10 @@ class DeviceChooser:
         return self._again(name, waiting) or self._known(name)
 
     def _why_tried(self, name: str, rough: float) -> str:
+        """The sentence for the receipt of a call that measures a candidate.
+
+        It has the candidate's time in the background, or that in earlier processes.
+        """
         memory = self.remembered.get(name)
         if memory is None:
             return f"{name} took {readable_seconds(rough)} in the background; this call measures it."
@@ -388,6 +398,11 @@ class DeviceChooser:
         return DeviceChoice(names[0], "untried", f"{names[0]} comes first{predicted}.")
 
     def _known(self, name: str) -> DeviceChoice:
+        """The choice of a candidate whose time is known, with a sentence that compares it with the next best one.
+
+        The other candidate is the fastest measured one, or else the most promising prediction. The reason is "baseline"
+        where nothing but the baseline has been measured, and "known" otherwise.
+        """
         track = self.tracks[name]
         mine = readable_seconds(track.estimate or 0.0)
         others = [each for each in self._ranked[:2] if each[1] != name]
@@ -453,6 +468,10 @@ class DeviceChooser:
         return None
 
     def begin_trial(self, candidate: str) -> None:
+        """Mark a candidate as being measured, and set its next turn.
+
+        No other call measures it meanwhile.
+        """
         track = self.tracks[candidate]
         track.trying = True
         self._file(candidate)
@@ -489,6 +508,11 @@ class DeviceChooser:
         return not self.checked or name in (self.baseline, "numpy") or self.tracks[name].agreed
 
     def _is_due_for_a_sample(self, name: str) -> bool:
+        """Whether the next call of this candidate is to be compared with NumPy's result.
+
+        The calls between two such samples depend on both times and on what copying the arguments takes, so that
+        comparing costs a bounded share of the calls' time.
+        """
         # Only a call on NumPy gives something to compare with.
         if not self.checked or self.baseline != "numpy" or name == "numpy":
             return False
@@ -500,6 +524,11 @@ class DeviceChooser:
         )
 
     def _may_be_better(self, name: str, best: float) -> bool:
+        """Whether a candidate is worth a measurement beside one that takes `best` seconds.
+
+        One that has won before always is. A time from earlier processes must be better by `LEAST_GAIN`; a mere
+        prediction counts as such up to `DOUBT` times the best.
+        """
         track = self.tracks[name]
         if track.won:
             return True
@@ -535,23 +564,33 @@ class DeviceChooser:
             self._later(self.tracks[candidate])
 
     def _later(self, track: CandidateHistory) -> None:
+        """Set the next turn of a candidate; turns come half as often each time, within limits."""
         track.due = self.calls + track.interval
         longest = LONGEST_IN_DOUBT if track.disturbed else LONGEST_INTERVAL
         track.interval = min(track.interval * 2, LONGEST_FOR_A_WINNER if track.won else longest)
 
     def _current_or(self, best: tuple[str, float]) -> str:
+        """The candidate that calls take now.
+
+        It is the best known one where the current one has no recent times or is suspended.
+        """
         current = self.current
         if current is None or not self.tracks[current].recent or self.tracks[current].suspended:
             return best[0]
         return current
 
     def _best_known(self, *, without: str | None = None) -> tuple[str, float] | None:
+        """The fastest candidate that may run, and its seconds; `None` where none has been measured.
+
+        A candidate that is not faster than the bar loses to the baseline.
+        """
         for seconds, name in self._ranked:
             if name != without and (name == self.baseline or self.tracks[name].known) and self.may_run(name):
                 return (name, seconds) if seconds <= self._bar or self.baseline is None else (self.baseline, self._bar)
         return None
 
     def _by_promise(self) -> Sequence[str]:
+        """The candidates, the most promising first."""
         if self._promising is None or len(self._promising) != len(self.tracks):
             self._promising = sorted(self.tracks, key=self._promise)
         return self._promising
@@ -580,6 +619,7 @@ class DeviceChooser:
 
 
 def _keep(names: set[str], name: str, wanted: bool) -> None:
+    """Add the name to the set, or discard it."""
     if wanted:
         names.add(name)
     else:

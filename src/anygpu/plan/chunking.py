@@ -267,6 +267,11 @@ class _Error:
         self.disturbed = False
 
     def learn(self, seconds: float, predicted: float, *, disturbed: bool) -> None:
+        """Move the correction towards the ratio of a measured time to its prediction.
+
+        The error is a logarithm, bounded by `_MOST_CALLS` in either direction. Times of a disturbed machine count only
+        until an undisturbed one is known, which then replaces them.
+        """
         if not (seconds > 0 and predicted > 0) or (disturbed and self.logarithm is not None and not self.disturbed):
             return
         error = max(-_MOST_CALLS, min(_MOST_CALLS, math.log(seconds) - math.log(predicted)))
@@ -281,6 +286,7 @@ class BatchTimes:
     __slots__ = ("_compiling", "_correction", "_given_up", "_recent")
 
     def __init__(self) -> None:
+        """No times yet, for any number of calls in a batch."""
         self._recent: dict[int, RecentTimes] = {}
         self._correction = _Error()
         self._compiling = _Error()

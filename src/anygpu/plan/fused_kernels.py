@@ -66,6 +66,7 @@ class _Group:
     __slots__ = ("axes", "kind", "members", "nodes", "parts", "reads", "shape")
 
     def __init__(self, kind: _GroupKind, first: int, shape: tuple[int, ...] = (), axes: tuple[int, ...] = ()) -> None:
+        """A group of one root. `shape` and `axes` are those that a row reduction runs over; other kinds have none."""
         self.kind = kind
         self.members = [first]
         #: For `rows`: of what, along which axes, and into how many parts each is cut.
@@ -78,7 +79,14 @@ class _Group:
 
 
 class _Fused:
+    """The kernels of one program, found by placing each stored value in a group."""
+
     def __init__(self, program: Program) -> None:
+        """Choose the values that are stored, and note which node uses which.
+
+        Code generation's own rules choose, for a typical device. Views of outputs are left out: the value behind an
+        output is what a kernel writes.
+        """
         self.outputs = program.outputs
         self.base = {output: _base_of(program, output) for output in program.outputs}
         bases = tuple(dict.fromkeys(self.base.values()))
@@ -105,6 +113,7 @@ class _Fused:
         self.needed: frozenset[int] = frozenset()
 
     def kernels(self) -> tuple[Kernel, ...]:
+        """Place every root, and return one `Kernel` or several for each group, in an order in which they can run."""
         for root in self.roots:
             self._place(root)
         read = (group.reads.difference(group.members) for group in self.groups)
@@ -118,6 +127,11 @@ class _Fused:
     # -- which kernel a value is made by
 
     def _place(self, root: int) -> None:
+        """Put a stored value into a group of its kind.
+
+        The kinds are rows, matrix products, pieces of a concatenation, maps, and others, which stay alone. How many
+        elements of each input are asked for decides what is computed several times inside of the kernel.
+        """
         program, (op, inputs) = self.program, self.program.nodes[root]
         if is_row_reduction(program, root):
             axes = op.axes if isinstance(op, p.Reduce) else op.left if isinstance(op, p.Contract) else ()
@@ -179,6 +193,10 @@ class _Fused:
         )
 
     def _join_or_start(self, root: int, expression: _Expression, alone: _Group) -> None:
+        """Join the group of a value that the root reads, or start the group `alone`.
+
+        It joins where the loops of both fit and no circle of groups comes of it.
+        """
         homes = {id(group): group for read in sorted(expression.reads, reverse=True) if (group := self.home.get(read))}
         for group in homes.values():
             if self._joins(root, expression, alone, group) and self._may_join(group, homes.values()):
@@ -191,6 +209,7 @@ class _Fused:
         self._start(root, expression, alone)
 
     def _start(self, root: int, expression: _Expression, group: _Group) -> None:
+        """Begin a group with the root, and note what it reads and how many nodes it has."""
         group.reads |= expression.reads.keys()
         group.nodes = len(expression.inside) + 1
         self.home[root] = group
@@ -220,6 +239,11 @@ class _Fused:
         return all(other is group or not self._waits_for(other, group) for other in homes)
 
     def _waits_for(self, group: _Group, target: _Group) -> bool:
+        """Whether a group needs, directly or through others, a value that the target group makes.
+
+        Two groups that wait for each other could not be one kernel. Groups that end before the target begins are not
+        followed.
+        """
         # What was complete before the first value of the target cannot wait for it.
         first = target.members[0]
         waiting, seen = [group], {id(group)}
@@ -234,6 +258,7 @@ class _Fused:
         return False
 
     def _in_order(self) -> list[_Group]:
+        """The groups in an order in which each comes after those that it reads from: depth first, without recursion."""
         done: list[_Group] = []
         entered: set[int] = set()
         for start in self.groups:
@@ -281,6 +306,12 @@ class _Fused:
     def _kernel(
         self, members: list[int], inside: Mapping[int, float], reads: Mapping[int, float], claimed: set[int]
     ) -> Kernel:
+        """The work of one kernel: its class, amounts, memory traffic and the nodes that it computes.
+
+        `inside` has how many elements of each node are computed in it, `reads` how many of each stored value are read;
+        a value that is read more often than it has elements costs an operation for each further read. Nodes in
+        `claimed` count in an earlier kernel; those that are new are added to it.
+        """
         program, specs = self.program, self.program.specs
         stored = self._written(members)
         traffic = sum(specs[each].nbytes for each in members if each in self.needed)

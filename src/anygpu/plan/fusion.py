@@ -87,6 +87,11 @@ class KernelStructure(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def structure_of(program: Program, *, fuses: bool) -> KernelStructure:
+    """The kernels of a program, with the bytes that cross to the device and the most memory that is held at once.
+
+    With `fuses` they are grouped as code generation does, for programs of up to `MOST_GROUPED` nodes; otherwise each
+    operation is a kernel. The last 1,024 answers are kept.
+    """
     kernels = _fused(program) if fuses and len(program.nodes) <= MOST_GROUPED else _one_by_one(program)
     bytes_in = sum(spec.nbytes for spec in program.inputs)
     bytes_out = sum(spec.nbytes for spec in program.results)
@@ -95,6 +100,7 @@ def structure_of(program: Program, *, fuses: bool) -> KernelStructure:
 
 
 def _fused(program: Program) -> tuple[Kernel, ...]:
+    """The kernels of an engine that fuses. The module is loaded late, because it loads code generation."""
     # It needs a part of code generation, which a process without such a device never loads.
     from anygpu.plan.fused_kernels import fused_kernels
 
@@ -162,6 +168,7 @@ def _words(spec: p.Spec) -> int:
 
 
 def _one_by_one(program: Program) -> tuple[Kernel, ...]:
+    """A kernel for each operation that is not a view: the kernels of an engine that does not fuse."""
     #: For each value the one that was computed, which it is or looks at. Views cost nothing, even as results.
     behind: list[int] = []
     found = []

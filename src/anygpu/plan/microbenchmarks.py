@@ -212,6 +212,7 @@ def _chain(aspect: Aspect, size: int) -> BenchmarkTrial:
 
 
 def _functions() -> BenchmarkTrial:
+    """A trial of many functions one after the other, which fuse into one kernel."""
     recorder = Recorder()
     value = recorder.input(Spec((_MUCH,), "float32"))
     for _ in range(FUNCTIONS):
@@ -299,6 +300,7 @@ def _joined(size: int, rows: Spec) -> BenchmarkTrial:
 
 
 def _operation(size: int, op: Primitive, *specs: Spec, fills: Sequence[Fill] | None = None) -> BenchmarkTrial:
+    """A trial of one operation on inputs of these specs."""
     recorder = Recorder()
     last = recorder.add(op, *[recorder.input(spec) for spec in specs])
     return _trial(size, recorder.program([last]), tuple(fills) if fills is not None else _NUMBERS * len(specs))
@@ -315,6 +317,10 @@ def _trial(size: int, program: Program, fills: tuple[Fill, ...]) -> BenchmarkTri
 
 
 def _filled(spec: Spec, fill: Fill, first: Spec) -> HostArray:
+    """The values of a trial's input.
+
+    They are numbers near 1, positions that jump about in memory, or a matrix that is easy to solve.
+    """
     if fill == "positions":
         # Steps that share no factor with a length below them reach every element, far apart from one to the next.
         length = first.shape[0]
@@ -335,6 +341,7 @@ class _Fit:
     """The measurements by what they are of, with all that is assumed of the device."""
 
     def __init__(self, device: Device, measurements: Iterable[Measurement]) -> None:
+        """Fit a device's calibration; of repeated measurements the shortest counts."""
         self.device = device
         self.before = assumed(device)
         best: dict[tuple[str, Aspect], Measurement] = {}
@@ -345,6 +352,10 @@ class _Fit:
         self.measurements = list(best.values())
 
     def calibration(self, opening: float | None) -> Calibration:
+        """The calibration, with what was assumed before in place of what was not measured.
+
+        `opening` is the seconds that opening the device took, where it was opened.
+        """
         before = self.before
         if not self.measurements:
             return before if opening is None else msgspec.structs.replace(before, open=opening)
@@ -416,6 +427,7 @@ class _Fit:
         return max(found.seconds, 2 * _LEAST_SECONDS) if found else self.before.launch + self.before.kernel
 
     def _kernel(self, fuses: bool) -> float:
+        """Seconds of one kernel among several in a run, kept between a fiftieth and nine tenths of the smallest run."""
         several = self._one("kernels" if fuses else "steps")
         smallest = self._smallest()
         kernel = min(self.before.kernel, smallest / 2)
@@ -453,6 +465,11 @@ class _Fit:
         return Transfer(latency, rate)
 
     def _rates(self, launch: float) -> dict[OperationClass, Curve]:
+        """The curve of each class of operations.
+
+        Points that contradict each other are left out. A class that was not measured gets its assumed curve, scaled by
+        how far similar classes were off.
+        """
         measured: dict[OperationClass, list[tuple[float, float]]] = {}
         #: Amounts whose time is more than what any call takes, and noise.
         long: set[tuple[OperationClass, float]] = set()

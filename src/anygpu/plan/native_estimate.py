@@ -91,6 +91,7 @@ def native_seconds(steps: NativeSteps, calibration: Calibration, speed: NativeSp
 
 
 def _scheduled(program: Program, scheduled: NestProgram, vector_bytes: int) -> NativeSteps:
+    """The work of nests and host steps, and the memory that temporaries need at once."""
     found: list[NestWork] = []
     host: list[HostWork] = []
     first: dict[int, int] = {}

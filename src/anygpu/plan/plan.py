@@ -85,6 +85,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(data, type=cls)
 
     def __str__(self) -> str:
+        """The plan as a table: the choice, what the program does, each candidate with its time and its reason."""
         lines = [f"{self.task} would run on {self.chosen}: {self.reason}"]
         if self.program is not None and self.bytes_in is not None and self.bytes_out is not None:
             lines.append(

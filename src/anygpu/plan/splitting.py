@@ -227,6 +227,7 @@ class _Pair:
         calibrations: tuple[Calibration, Calibration],
         lacks: tuple[frozenset[int], frozenset[int]],
     ) -> None:
+        """A program between two devices; `lacks` are the nodes that each of them cannot run."""
         self.program = program
         self.calibrations = calibrations
         self.lacks = lacks
@@ -331,6 +332,7 @@ class _Network:
     """A graph of capacities, and its minimum cut by augmenting shortest paths (Dinic)."""
 
     def __init__(self) -> None:
+        """An empty network with a start and an end; edges are stored in pairs, one for each direction."""
         self._heads: list[list[int]] = []
         #: For each edge where it leads and what is left of it; its reverse is the next, or the one before.
         self._ends: list[int] = []
@@ -375,6 +377,10 @@ class _Network:
                 pass
 
     def _levels(self, least: float) -> list[int]:
+        """The distance of each node from the start, over edges that can take more than `least`.
+
+        Nodes out of reach have -1.
+        """
         levels = [-1] * len(self._heads)
         levels[self.start] = 0
         waiting = deque((self.start,))

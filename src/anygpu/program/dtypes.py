@@ -146,6 +146,10 @@ def _bits_as_float(dtype: DType) -> int:
 
 
 def _float_for(one: DType, other: DType) -> DType:
+    """The float that two types have in common, one of them a float: as wide as NumPy makes it.
+
+    float16 and bfloat16 meet in float32.
+    """
     floats = [dtype for dtype in (one, other) if is_floating(dtype)]
     if len(floats) == 2:
         if set(floats) == {"float16", "bfloat16"}:

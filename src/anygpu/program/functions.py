@@ -1,8 +1,8 @@
 """The functions that primitives are made of, by name, and one table of what is known about the elementwise ones.
 
-A new elementwise function is a name in `UnaryFunction` or `BinaryFunction`, a row of `FUNCTIONS`, and its text in
-`codegen/functions`. Whatever needs to know which functions are monotone, how NumPy calls them or which dialect has them
-asks the table; see docs/how-to/add-a-primitive.md.
+A new elementwise function is a name in `UnaryFunction` or `BinaryFunction`, a row of `FUNCTIONS`, its text in
+`codegen/functions`, and a rule of agreement. Whatever needs to know which functions are monotone, how NumPy calls them
+or which dialect has them asks the table; see docs/how-to/add-a-primitive.md.
 """
 
 from __future__ import annotations
@@ -231,6 +231,7 @@ def binary_dtype(fn: BinaryFunction, one: DType, other: DType) -> DType:
 
 
 def _result_of(fn: UnaryFunction | BinaryFunction, dtype: DType) -> DType:
+    """The type of a function's result by its row. Raises `InvalidProgram` where it is not defined."""
     row = FUNCTIONS[fn]
     if KIND[dtype] not in row.kinds:
         raise InvalidProgram(f"{fn}: is not defined for {dtype}; cast it first.")

@@ -49,6 +49,11 @@ class Program:
     def __init__(
         self, nodes: Iterable[Node], outputs: Sequence[int], *, lines: Sequence[Line | None] | None = None
     ) -> None:
+        """A program of nodes, checked.
+
+        `outputs` are positions of nodes, `lines` the user's line of each node. Raises `InvalidProgram` where a node
+        does not fit its inputs, or where there is nothing to return.
+        """
         self.nodes = tuple(nodes)
         self.outputs = tuple(outputs)
         self.specs = tuple(_infer(self.nodes))
@@ -153,6 +158,10 @@ class Recorder:
 
 
 def _infer(nodes: Sequence[Node]) -> Iterator[Spec]:
+    """The spec of each node.
+
+    Raises `InvalidProgram` where a node uses a later one, or where inputs do not come first.
+    """
     specs: list[Spec] = []
     inputs_are_over = False
     for position, (op, inputs) in enumerate(nodes):
@@ -192,6 +201,8 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class ProgramCost(msgspec.Struct, frozen=True):
+    """The cost of a whole program, and the memory that it needs."""
+
     flops: int
     #: By all nodes, as they read from and write to the device's memory.
     bytes_read: int
@@ -227,6 +238,7 @@ def node_costs(program: Program) -> list[Cost]:
 
 
 def program_cost(program: Program) -> ProgramCost:
+    """The cost of a program: sums over its nodes in all and by class, and the peak of its memory."""
     owners = owners_of(program)
     totals: dict[OperationClass, list[int]] = {}
     kernels = 0
@@ -285,6 +297,7 @@ def owners_of(program: Program) -> list[int]:
 
 
 def _peak(program: Program, owners: list[int]) -> int:
+    """The most bytes that are held at once, when nodes run in order and values go after their last use."""
     last = lifetimes(program)
     for value, owner in enumerate(owners):
         last[owner] = max(last[owner], last[value])
@@ -314,6 +327,7 @@ def _is_paid_for(program: Program, position: int) -> bool:
 
 
 def _cost(program: Program, position: int, owners: list[int], paid: bool) -> Cost:
+    """The cost of one node: nothing for inputs and views, and only the writing where another part has paid."""
     op, sources = program.nodes[position]
     result = program.specs[position]
     kind = op.operation_class
@@ -393,6 +407,7 @@ def constant_text(op: Constant) -> str:
 
 
 def _step(program: Program, position: int, names: Sequence[str]) -> str:
+    """A node as text: its label, operands and attributes."""
     op, inputs = program.nodes[position]
     if isinstance(op, Constant):
         return f"constant {constant_text(op)}"
@@ -418,6 +433,7 @@ _FORMATS: dict[DType, str] = {
 
 
 def _numbers(data: bytes, dtype: DType) -> list[str]:
+    """Elements as text, each as short as it can be read back."""
     if dtype in REAL_PART:
         parts = _numbers(data, REAL_PART[dtype])
         return [
@@ -443,6 +459,7 @@ def _shortest(value: float, dtype: DType) -> str:
 
 
 def _rounded(value: float, dtype: DType) -> float:
+    """The nearest number of a type; infinite beyond the largest."""
     try:
         if dtype == "bfloat16":
             (bits,) = struct.unpack("<I", struct.pack("<f", value))

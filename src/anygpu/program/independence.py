@@ -75,6 +75,10 @@ class _Graph:
     """A program in which a value that is only moved may have one copy for each use."""
 
     def __init__(self, program: Program, *, copies: bool) -> None:
+        """The program's nodes, with `copies` of what is cheap to compute again for each use.
+
+        A copy may be cut along another axis than the original.
+        """
         self.program = program
         self.nodes: list[Node] = []
         self.specs: list[Spec] = []
@@ -141,6 +145,7 @@ class _Way(msgspec.Struct, frozen=True):
         return self.graph.specs[place].shape[axis]
 
     def as_cut(self) -> Cut:
+        """The cut of inputs and outputs that a way means; an input that is needed in several ways stays whole."""
         graph = self.graph
         inputs: list[int | None] = []
         for position in range(graph.program.input_count):
@@ -158,6 +163,7 @@ class _Way(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=64)
 def _ways(program: Program) -> dict[Cut, _Way]:
+    """The ways to cut a program, the one with the most bytes cut first."""
     alive = without_dead_code(program)
     found: dict[Cut, _Way] = {}
     for graph in (_Graph(alive, copies=False), _Graph(alive, copies=True)):
@@ -265,6 +271,7 @@ class _Union:
         self._parents: dict[tuple[int, int], tuple[int, int]] = {}
 
     def find(self, item: tuple[int, int]) -> tuple[int, int]:
+        """The representative of an item's set; paths are shortened on the way."""
         parents = self._parents
         root = parents.setdefault(item, item)
         while parents[root] != root:
@@ -289,6 +296,7 @@ class _Piece:
         self.recorder = Recorder()
 
     def program(self) -> Program:
+        """The program for the part from `start` to `stop`: inputs are cut, and lengths in attributes shortened."""
         whole = self.graph.program
         inputs = [
             self.recorder.input(Spec(self._shorter(spec.shape, axis), spec.dtype))

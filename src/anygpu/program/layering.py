@@ -106,6 +106,7 @@ def _layers(items: Sequence[Item]) -> list[int]:
 
 
 def _slots(items: Sequence[Item], layers: Sequence[int]) -> list[list[_Slot]]:
+    """The boxes and rails of each layer, connected from top to bottom."""
     result: list[list[_Slot]] = [[] for _ in range(max(layers, default=-1) + 1)]
     chains: list[list[_Slot]] = []
     for number, (item, layer) in enumerate(zip(items, layers, strict=True)):
@@ -176,6 +177,7 @@ def _end(link: _Link) -> float:
 
 
 def _crossings(layers: list[list[_Slot]]) -> int:
+    """How many lines cross between neighbouring layers."""
     crossings = 0
     for layer in layers:
         ends: list[float] = []
@@ -252,6 +254,7 @@ def _settle(layer: list[_Slot], wishes: list[float]) -> None:
 
 
 def _measured(items: Sequence[Item], layers: list[list[_Slot]]) -> Arrangement:
+    """The places of boxes and the curves between them, in units of the drawing, from its upper left corner."""
     left = min((slot.x - slot.width / 2 for layer in layers for slot in layer), default=0.0)
     right = max((slot.x + slot.width / 2 for layer in layers for slot in layer), default=0.0)
     tops, bottoms = _bands(layers)

@@ -132,6 +132,11 @@ def to_svg(program: Program, name: str | None = None, *, inside: bool = False) -
 
 
 def _labels(program: Program) -> list[_Label]:
+    """The boxes of a drawing, in the order of the nodes: inputs, operations, constants that stand alone, and results.
+
+    Constants that are only broadcast are folded into their users. Nodes beyond `MOST_NODES` are left out, and every
+    text is clipped to the width of a box; the whole of it is in the hint that a browser shows.
+    """
     names = value_names(program)
     drawn: dict[int, int] = {}
     floating: list[bool] = []
@@ -191,6 +196,7 @@ def _edges(plan: Arrangement) -> list[str]:
 
 
 def _path(curve: DrawnCurve) -> str:
+    """The SVG path of a line between two boxes: straight down, a bend between two rails, and straight down again."""
     x0, y0, bend0, bend1, x1, y1, arrives = curve
     middle = (bend0 + bend1) / 2
     stop = y1 - 5 if arrives else y1  # under the arrow head
@@ -201,6 +207,7 @@ def _path(curve: DrawnCurve) -> str:
 
 
 def _box(label: _Label, place: Place) -> str:
+    """One box as SVG: outline, a stripe in the colour of its class, name, number, attributes and spec, with a hint."""
     width, height = label.width, label.height
     left, y = place.x - width / 2, place.y
     parts = [f"<g><title>{_safe(label.hint)}</title>", _outline(label, left, y)]
@@ -224,6 +231,7 @@ def _box(label: _Label, place: Place) -> str:
 
 
 def _outline(label: _Label, left: float, y: float) -> str:
+    """The outline of a box as SVG: an arrow for results, a pill for inputs, rounded corners for everything else."""
     width, height = label.width, label.height
     if label.looks == "result":
         shoulder, point = y + height * 0.62, y + height + 5
@@ -248,6 +256,7 @@ def _legend_step(kind: OperationClass) -> float:
 
 
 def _legend(kinds: list[OperationClass], y: float) -> list[str]:
+    """The colours of the classes that occur, side by side on one line, as SVG elements."""
     parts = []
     x = float(_MARGIN)
     for kind in kinds:
@@ -258,6 +267,7 @@ def _legend(kinds: list[OperationClass], y: float) -> list[str]:
 
 
 def _facts(program: Program) -> str:
+    """A line that counts inputs, operations and results."""
     counts = (
         (program.input_count, "input"),
         (len(program) - program.input_count, "operation"),

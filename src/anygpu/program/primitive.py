@@ -243,6 +243,7 @@ def hash_of_bits(one: msgspec.Struct) -> int:
 
 
 def product(numbers: Shape) -> int:
+    """The product of the numbers, 1 where there are none: the elements of a shape, as an integer of any size."""
     result = 1
     for number in numbers:
         result *= number
@@ -324,6 +325,8 @@ class RuleTable(dict[type[Primitive], _Rule]):
     """A function for each primitive: `@LOWER.rule(Sort)` stands above the one for `Sort`."""
 
     def rule(self, primitive: type[Primitive]) -> Callable[[_Rule], _Rule]:
+        """Decorate the rule of a primitive. Raises `ValueError` where the table has one already."""
+
         def register(function: _Rule) -> _Rule:
             if primitive in self:
                 raise ValueError(f"{primitive.__name__} has a rule already")

@@ -114,6 +114,7 @@ def without_identities(program: Program) -> Program:
 
 
 def _copy(recorder: Recorder, program: Program, position: int, sources: Sequence[int]) -> int:
+    """Record a node again with other sources, keeping its spec and the user's line; returns the new position."""
     op, spec = program.nodes[position].op, program.specs[position]
     if isinstance(op, Input):
         return recorder.input(spec)
@@ -167,6 +168,7 @@ def in_double_precision(program: Program) -> Program | None:
 
 
 def _in_double_precision(op: Primitive) -> Primitive:
+    """The same primitive in the wider type, where its type is an attribute: inputs, constants, counts and casts."""
     wide = WIDER.get(getattr(op, "dtype", "bool"))
     if wide is None:
         return op
@@ -262,6 +264,7 @@ class Stack:
         return self.add(p.Broadcast(shape), number) if shape else number
 
     def to_front(self, position: int, axis: int) -> int:
+        """The value with one axis moved to the front, where the new axis of a batch always is."""
         if axis == 0:
             return position
         others = [each for each in range(len(self.recorder.spec(position).shape)) if each != axis]

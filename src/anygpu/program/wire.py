@@ -51,6 +51,8 @@ class _Head(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Record(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The byte form as msgspec reads it: types and limits are checked before anything is built from it."""
+
     format: Literal["anygpu.program"]
     version: Literal[1]
     nodes: Annotated[tuple[tuple[_AnyPrimitive, _Positions], ...], msgspec.Meta(max_length=MAX_NODES)]
@@ -102,6 +104,7 @@ def from_bytes(data: bytes) -> Program:
 
 
 def _check_head(head: _Head) -> None:
+    """Raise `InvalidProgram` unless the bytes are a program of the version that this anygpu reads."""
     if head.format != FORMAT:
         raise InvalidProgram(f"these bytes are not a program: they do not begin with {FORMAT!r}.")
     if head.version != VERSION:
@@ -112,6 +115,7 @@ def _check_head(head: _Head) -> None:
 
 
 def _check_size(nodes: tuple[Node, ...], outputs: tuple[int, ...]) -> None:
+    """Raise `InvalidProgram` where a program has more nodes, edges or results than the byte form may hold."""
     edges = sum(len(node.inputs) for node in nodes)
     for count, limit, what in (
         (len(nodes), MAX_NODES, "nodes"),
@@ -132,6 +136,10 @@ def _tables(lines: tuple[Line | None, ...]) -> tuple[tuple[str, ...], tuple[tupl
 
 
 def _lines(record: _Record) -> list[Line | None] | None:
+    """The user's line of each node, with file names looked up; `None` where none were written.
+
+    Raises `InvalidProgram` for a number of a file that the record does not have.
+    """
     if not record.lines:
         return None
     lines: list[Line | None] = []

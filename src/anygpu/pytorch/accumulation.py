@@ -3,6 +3,9 @@
 A loss that is a mean or a sum over rows is weighted, and each micro-batch goes through the module once. For all others,
 each goes through twice: first without gradients, for the loss and its gradient with respect to the outputs of all rows,
 then with that gradient, on the same random numbers. Both give the gradients of the whole batch.
+
+The first half finds out how a loss combines (`Combining`): `known` for torch's own, `found_by_values` for others. The
+second half, `Passes`, computes.
 """
 
 from __future__ import annotations
@@ -147,7 +150,10 @@ def _described(loss: Callable[..., Any]) -> tuple[Any, dict[str, Any]] | None:
 
 
 def fits(whole: float, parts: Sequence[tuple[int, float]]) -> set[LossKind]:
-    """As what the losses of parts, each with its rows, make that of the whole."""
+    """The kinds that the losses of parts, each with its rows, could combine as: "mean", "sum", both or none.
+
+    Compared with a relative tolerance; none if a loss is not finite.
+    """
     if not all(map(math.isfinite, (whole, *(loss for _, loss in parts)))):
         return set()
     rows = sum(count for count, _ in parts)
@@ -161,7 +167,12 @@ def fits(whole: float, parts: Sequence[tuple[int, float]]) -> set[LossKind]:
 
 
 def found_by_values(loss_of: Callable[[Any], torch.Tensor], tree: Any, rows: int, *, changed: Any) -> Combining:
-    """Ask `loss_of(tree)`, where `tree` has `rows` rows. Those tensors of it are changed too that are in `changed`."""
+    """Finds out how `loss_of(tree)` combines, where `tree` has `rows` rows, by cutting them in several ways.
+
+    The tensors of `changed` are then altered too, to values that losses are known to leave out (`_SIGNS`). The kind is
+    "unknown" unless every case agrees with one kind and at least one case tells the two apart. Raises if memory runs
+    out.
+    """
     if rows < 2:
         return Combining("unknown", "one row shows nothing of how losses combine")
     possible: set[LossKind] = {"mean", "sum"}
@@ -229,6 +240,7 @@ def _cases(tree: Any, rows: int, changed: Any) -> Iterator[tuple[Any, int | None
 
 
 def _replaced(tree: Any, leaf: torch.Tensor, other: torch.Tensor) -> Any:
+    """The tree with one of its tensors replaced by another."""
     return mapped(tree, lambda each: other if each is leaf else each)
 
 
@@ -243,7 +255,10 @@ class Disagreement(Exception):
 
 
 class Passes:
-    """How one batch goes through a module and back."""
+    """How one batch goes through a module and back; gradients are left in the parameters.
+
+    Each method returns the loss of the whole batch, without its graph.
+    """
 
     def __init__(
         self,
@@ -271,6 +286,7 @@ class Passes:
         self.buffers = buffers
 
     def whole(self, batch: Any) -> torch.Tensor:
+        """Runs the batch at once."""
         with self.cast():
             loss = scalar(self.loss(self.forward(batch), self.targets(batch)))
         self.laps.lap("forward")
@@ -279,7 +295,11 @@ class Passes:
         return _number(loss)
 
     def weighted(self, batch: Any, rows: int, size: int, combining: Combining, precision: str) -> torch.Tensor:
-        """Run all parts, for a loss that is a mean or a sum; returns the loss. Raises `Disagreement` if not."""
+        """Runs the parts one after the other, for a loss that is a mean or a sum of theirs.
+
+        Where only values have shown that, and outputs are small, the loss of all outputs is compared at the end;
+        `Disagreement` is raised if it differs, and the gradients are wrong then.
+        """
         counted = combining.counted
         total: torch.Tensor | None = None
         losses: list[torch.Tensor] = []
@@ -312,6 +332,7 @@ class Passes:
         return found
 
     def _compare(self, found: torch.Tensor, outputs: Any, batch: Any, precision: str) -> None:
+        """Raises `Disagreement` if the loss of all outputs differs from the one that parts gave. Random states stay."""
         state = random_state(self.device)
         with torch.no_grad(), self.cast():
             expected = self.loss(outputs, self.targets(batch))
@@ -322,7 +343,11 @@ class Passes:
             raise Disagreement
 
     def twice(self, batch: Any, rows: int, size: int) -> torch.Tensor:
-        """Run all parts twice, for any loss of outputs that have rows; returns the loss."""
+        """Runs all parts twice, for any loss of outputs that have rows.
+
+        Only the outputs of all rows are alive at once, not their activations. Each part sees the random numbers of its
+        first pass again.
+        """
         states, parts = [], []
         cuts = bounds(rows, size)
         for begin, end in cuts:
@@ -362,6 +387,10 @@ class Passes:
         return found
 
     def cut(self, batch: Any, rows: int, size: int, combining: Combining, precision: str) -> torch.Tensor:
+        """Runs the batch in parts of `size` rows.
+
+        `weighted` if the loss combines and no target forbids it, else `twice`.
+        """
         if combining.kind == "unknown" or (combining.unless and has_any(self.targets(batch), combining.unless)):
             return self.twice(batch, rows, size)
         return self.weighted(batch, rows, size, combining, precision)
@@ -373,6 +402,7 @@ class Passes:
 
 
 def scalar(loss: Any) -> torch.Tensor:
+    """The loss without axes. Raises `InvalidOption` unless it is a tensor of one value."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         from anygpu.errors import InvalidOption
 
@@ -385,6 +415,7 @@ def scalar(loss: Any) -> torch.Tensor:
 
 
 def _as_leaf(output: torch.Tensor) -> torch.Tensor:
+    """The output cut off from its graph, so that a backward pass leaves its gradient in it."""
     output = output.detach()
     return output.requires_grad_() if output.is_floating_point() or output.is_complex() else output
 

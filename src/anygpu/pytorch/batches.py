@@ -108,6 +108,7 @@ def _mapped(
 
 
 def _mapping_like(batch: Mapping[Any, Any], found: dict[Any, Any]) -> Any:
+    """A mapping of the same class with these items; what the class adds, such as a default, is kept."""
     if type(batch) is dict:
         return found
     if isinstance(batch, MutableMapping):
@@ -119,6 +120,7 @@ def _mapping_like(batch: Mapping[Any, Any], found: dict[Any, Any]) -> Any:
 
 
 def _sequence_like(batch: list[Any] | tuple[Any, ...], items: list[Any]) -> Any:
+    """A list or tuple of the same class with these items, named tuples included."""
     if hasattr(batch, "_make"):  # a named tuple
         return type(batch)._make(items)
     if isinstance(batch, list) and type(batch) is not list:
@@ -294,12 +296,17 @@ class CudaMover:
         return MovedBatch(there, ready)
 
     def _copy(self, tensor: Any) -> Any:
+        """Begins to copy a tensor to the device, from pinned memory so that the copy overlaps with computing."""
         if tensor.is_cuda:
             return tensor if getattr(tensor, "device", self._device) == self._device else tensor.to(self._device)
         pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
         return pinned.to(self._device, non_blocking=True)
 
     def receive(self, moved: MovedBatch) -> Any:
+        """The batch, on the stream that is current now, which waits for the copies.
+
+        The tensors are recorded on that stream, so that torch does not use their memory again while it reads them.
+        """
         stream = self._cuda.current_stream(self._device)
         stream.wait_event(moved.ready)
         for tensor in tensors_of(moved.batch):

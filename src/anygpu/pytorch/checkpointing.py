@@ -14,7 +14,6 @@ import contextlib
 import functools
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -79,6 +78,7 @@ def _candidates(module: torch.nn.Module, prefix: str, *, is_root: bool = False) 
 
 
 def _is_plain_sequential(module: torch.nn.Module) -> bool:
+    """Whether a module runs its children one after the other, and nothing else."""
     return isinstance(module, torch.nn.Sequential) and type(module).forward is torch.nn.Sequential.forward
 
 
@@ -105,7 +105,10 @@ def _segments(module: torch.nn.Module, prefix: str, places: Sequence[int]) -> It
 
 
 def _has_layers(module: torch.nn.Module) -> bool:
-    """Whether it has a container of several layers that are more than one operation each."""
+    """Whether it has a container of several layers that are more than one operation each.
+
+    Then its layers are worth checkpointing, and not the module as a whole.
+    """
     return any(
         sum(any(True for _ in element.children()) for element in inner.children()) > 1
         for inner in module.modules()
@@ -161,7 +164,8 @@ def select(layers: Iterable[LayerCost], excess_bytes: int) -> tuple[str, ...] | 
 def checkpointed(model: torch.nn.Module, names: Sequence[str], *, preserve_random_state: bool = True) -> Iterator[None]:
     """Within the block, the named submodules keep only their inputs, and are computed again in the backward pass.
 
-    The module is the same as before when the block ends, however it ends.
+    The module is the same as before when the block ends, however it ends. Raises `InvalidOption` for a name that it
+    lacks, and inside the block `Unsupported` for a layer that changes its input or a large buffer.
     """
     layers = [(name, layer_of(model, name)) for name in names]
     segments: dict[torch.nn.Sequential, dict[int, tuple[int, _Repeated]]] = {}
@@ -230,6 +234,7 @@ def first_overlap(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _in_order(modules: Sequence[torch.nn.Module], value: Any) -> Any:
+    """The value after all modules, one after the other."""
     for module in modules:
         value = module(value)
     return value
@@ -247,11 +252,13 @@ def _in_segments(
 
 
 def _replace_forward(undo: contextlib.ExitStack, module: torch.nn.Module, forward: Callable[..., Any]) -> None:
+    """Replaces the forward pass of one module, not of its class; `undo` puts it back."""
     undo.callback(_put_back, module, vars(module).get("forward"))
     vars(module)["forward"] = forward
 
 
 def _put_back(module: torch.nn.Module, forward: Callable[..., Any] | None) -> None:
+    """Restores a module's own `forward`, or removes the attribute so that the class's is used again."""
     if forward is None:
         vars(module).pop("forward", None)
     else:
@@ -259,7 +266,10 @@ def _put_back(module: torch.nn.Module, forward: Callable[..., Any] | None) -> No
 
 
 class _Repeated:
-    """A forward pass that is computed again in the backward pass."""
+    """A forward pass that is computed again in the backward pass.
+
+    Before that, the buffers and plain attributes of its modules are put back for the time of the computation.
+    """
 
     def __init__(
         self,
@@ -301,7 +311,10 @@ class _Repeated:
 
 
 class _State:
-    """Buffers and plain attributes of modules before a forward pass."""
+    """Buffers and plain attributes of modules before a forward pass.
+
+    Statistics of normalisations are not copied: while they are gathered, results do not depend on them.
+    """
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
         self._modules = modules
@@ -319,7 +332,10 @@ class _State:
         ]
 
     def forget_unchanged(self, layer: str) -> None:
-        """After the forward pass: keep copies only of what it has changed."""
+        """After the forward pass: keeps copies only of what it has changed.
+
+        Raises `Unsupported` if that is a buffer which was too large to be copied.
+        """
         for module, buffers in zip(self._modules, self._buffers, strict=True):
             for name in list(buffers):
                 buffer, version, copied = buffers[name]
@@ -356,45 +372,12 @@ class _State:
 
 
 def _restore(current: dict[str, Any], before: dict[str, Any]) -> None:
-    """Never empty in between: an interruption may come at any line."""
+    """Makes a dictionary what it was; it is never empty in between, as an interruption may come at any line."""
     for name in [name for name in current if name not in before]:
         del current[name]
     current.update(before)
 
 
 def _plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
+    """The attributes of a module that are numbers, texts, truth values or `None`."""
     return {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN)}
-
-
-# -- what they take
-
-
-@contextlib.contextmanager
-def layer_seconds(
-    model: torch.nn.Module, names: Sequence[str], *, clock: Callable[[], float] = time.perf_counter
-) -> Iterator[dict[str, float]]:
-    """Within the block, forward passes of the named submodules are timed; the seconds of each are added up.
-
-    On a card the device is waited for before and after each of them (never run on a card).
-    """
-    seconds: dict[str, float] = {}
-    began: dict[str, list[float]] = {}
-
-    def now(module: torch.nn.Module) -> float:
-        device = next((one.device for one in module.parameters()), None)
-        if device is not None and device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return clock()
-
-    def before(name: str, module: torch.nn.Module, *_: Any) -> None:
-        began.setdefault(name, []).append(now(module))
-
-    def after(name: str, module: torch.nn.Module, *_: Any) -> None:
-        seconds[name] = seconds.get(name, 0.0) + now(module) - began[name].pop()
-
-    layers = [(name, layer_of(model, name)) for name in names]
-    with contextlib.ExitStack() as undo:
-        for name, layer in layers:
-            undo.callback(layer.modules[0].register_forward_pre_hook(functools.partial(before, name)).remove)
-            undo.callback(layer.modules[-1].register_forward_hook(functools.partial(after, name)).remove)
-        yield seconds

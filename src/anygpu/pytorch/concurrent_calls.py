@@ -48,6 +48,7 @@ class ThreadState(NamedTuple):
 
     @classmethod
     def here(cls) -> ThreadState:
+        """The state of this thread: gradient, inference and autocast modes, the default device, and its context."""
         device = torch.get_default_device()
         return cls(
             grad=torch.is_grad_enabled(),
@@ -65,6 +66,7 @@ class ThreadState(NamedTuple):
         return self.context.copy().run(self._with_modes, call)
 
     def _with_modes(self, call: Callable[[], T]) -> T:
+        """Calls with the modes of the thread from which the state was taken."""
         with ExitStack() as stack:
             # The inference mode comes first: leaving or entering it sets the gradient mode.
             stack.enter_context(torch.inference_mode(self.inference))
@@ -312,6 +314,7 @@ class CallOutcome:
         self.error: BaseException | None = None
 
     def of(self, call: Thunk) -> None:
+        """Calls, and keeps the value or whatever it raises."""
         try:
             self.value = call()
         except BaseException as error:  # noqa: BLE001 - it is the caller's
@@ -398,12 +401,14 @@ class ThreadCrew:
                     self._restore(usual)
 
     def _restore(self, usual: int) -> None:
+        """Gives new threads their usual number of threads back."""
         if usual == self.cores:
             torch.set_num_threads(usual)  # the caller's own number, which is the same
         else:
             torch_settings.on_a_new_thread(lambda: torch.set_num_threads(usual))
 
     def how(self, groups: Sequence[Sequence[int]]) -> str:
+        """The threads and cores of a run, in words."""
         counts = shares(len(groups), self.cores)
         cores = " and ".join(str(count) for count in sorted(set(counts), reverse=True))
         return f"on {len(counts)} threads with {cores} of {self.cores} cores each"

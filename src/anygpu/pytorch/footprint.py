@@ -47,6 +47,7 @@ def _tensors(model: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _inside(value: object) -> Iterator[torch.Tensor]:
+    """The tensors of a value, or directly inside of a list, tuple or dictionary."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -301,6 +302,7 @@ def _stepped(
 
 
 def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of the tensors in an optimiser's state."""
     return sum(
         value.nbytes
         for state in optimizer.state.values()
@@ -338,6 +340,7 @@ class _Layers:
             self._live.owner = name
 
     def _ends(self, name: str, result: Any) -> None:
+        """A layer has run forward: notes the bytes that it keeps beside its result, and its work."""
         if not self._is_forward:
             return
         flops, made = self._live.work.get(name, (0, 0))
@@ -349,6 +352,10 @@ class _Layers:
         self._is_forward = False
 
     def costs(self) -> tuple[LayerCost, ...]:
+        """The cost of each layer that keeps something.
+
+        Seconds are estimated from its operations and the bytes that it made.
+        """
         return tuple(
             LayerCost(
                 name=name,
@@ -362,6 +369,7 @@ class _Layers:
 
 
 def _autocast(device: str, precision: StepPrecision) -> contextlib.AbstractContextManager[Any]:
+    """The context in which a module computes in that precision; none for float32."""
     if precision == "float32":
         return contextlib.nullcontext()
     autocast: contextlib.AbstractContextManager[Any] = torch.autocast(device, dtype=getattr(torch, precision))
@@ -370,6 +378,7 @@ def _autocast(device: str, precision: StepPrecision) -> contextlib.AbstractConte
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
+    """Pauses the garbage collector, which would make tensors die at other times than without it."""
     enabled = gc.isenabled()
     gc.disable()
     try:

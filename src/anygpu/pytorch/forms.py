@@ -1,4 +1,9 @@
-"""Batches of one form: how they are planned, whether they may be cut, and how the losses of their parts combine."""
+"""Batches of one form: how they are planned, whether they may be cut, and how the losses of their parts combine.
+
+`PlanningWork` is all that a planner gets to know, `StepCalling` calls the module and the loss with a batch, and
+`BatchForm` keeps what was found out for batches of one form. It looks at a few rows when a plan first cuts a batch, and
+compares the gradients of the whole with those of parts now and then.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +84,7 @@ MakePlanner = Callable[[PlanningWork], StepPlanner]
 
 
 def halving_for(work: PlanningWork, why: str = "nothing is predicted") -> StepPlanner:
-    """The planner that needs no predictions."""
+    """The planner that needs no predictions: a step that does not fit is halved. `why` becomes part of its reason."""
     return Halving(
         work.precisions[0],
         whole=work.whole,
@@ -115,6 +120,7 @@ class StepCalling:
         self._forward = forward
 
     def forward(self, batch: Any) -> Any:
+        """The outputs of the module for a batch, called as the table says."""
         if self._forward is not None:
             return self._forward(self.model, batch)
         if isinstance(batch, Mapping):
@@ -146,9 +152,11 @@ class StepCalling:
         return [*self.model.named_modules(), *losses]
 
     def targets(self, batch: Any) -> Any:
+        """The part of a batch that the loss gets beside the outputs."""
         return batch if self._forward is not None or isinstance(batch, Mapping) else batch[1]
 
     def check(self, batch: Any) -> None:
+        """Raises `InvalidOption` for a batch that is none of the table's."""
         if self._forward is not None or isinstance(batch, Mapping):
             return
         if not isinstance(batch, tuple | list) or len(batch) != 2:
@@ -159,13 +167,18 @@ class StepCalling:
 
 
 def _described(batch: Any) -> str:
+    """The type of a batch, and the length of a tuple or list, for an error."""
     if isinstance(batch, tuple | list):
         return f"a {type(batch).__name__} of {len(batch)}"
     return f"a {type(batch).__name__}"
 
 
 class BatchForm:
-    """The plan, the comparisons and the loss of batches of one form."""
+    """The plan, the comparisons and the loss of batches of one form.
+
+    A form is a structure of tensors with their types and shapes but for the number of rows. The planner is replaced by
+    one that halves as soon as a prediction cannot be had, and made anew when batches turn out not to be divisible.
+    """
 
     def __init__(
         self, calling: StepCalling, work: PlanningWork, make_planner: MakePlanner, comparisons: Comparisons
@@ -196,6 +209,7 @@ class BatchForm:
         return self._work.rows
 
     def next(self, batch: Any, rows: int) -> StepPlan:
+        """The plan for a batch, and checks first that it may be cut if the plan does so; that may run the module."""
         self.note = ""
         if self._hook and not self._hooks.first():
             self._hook = ""
@@ -203,6 +217,7 @@ class BatchForm:
         return self._allowed(self._next(rows), batch, rows)
 
     def ran(self, plan: StepPlan, rows: int, seconds: float, peak_bytes: int | None) -> None:
+        """Tells the planner how a step went."""
         if plan.micro_batch < rows:
             self._comparisons.ran_cut()
         try:
@@ -211,6 +226,7 @@ class BatchForm:
             self._halve(error)
 
     def failed(self, plan: StepPlan, batch: Any, rows: int) -> StepPlan | None:
+        """The next plan after one that ran out of memory; `None` when nothing smaller is left."""
         try:
             smaller = self.planner.failed(plan, rows)
         except CannotPredict as error:
@@ -218,13 +234,14 @@ class BatchForm:
         return None if smaller is None else self._allowed(smaller, batch, rows)
 
     def _next(self, rows: int) -> StepPlan:
+        """The planner's plan; a planner whose predictions fail is replaced."""
         try:
             return self.planner.next(rows)
         except CannotPredict as error:
             return self._halve(error).next(rows)
 
     def _halve(self, error: CannotPredict) -> StepPlanner:
-        """A planner asks for predictions when it needs them, and some cannot be had."""
+        """Replaces the planner by one that needs no predictions, and returns it."""
         self.planner = halving_for(self._work, error.reason)
         return self.planner
 
@@ -240,6 +257,7 @@ class BatchForm:
         return self._next(rows)
 
     def _set_whole(self, why: str) -> None:
+        """Cuts no batch from now on, or cuts again if `why` is empty; the planner is made anew."""
         self.whole = why
         self._work = replace(self._work, whole=why)
         self.planner = self._make_planner(self._work)
@@ -301,6 +319,11 @@ class BatchForm:
         return ""
 
     def _compare_gradients(self, batch: Any, rows: int, count: int, size: int, checkpoint: tuple[str, ...]) -> Compared:
+        """Compares the gradients of the first `count` rows at once with those of their parts.
+
+        Where they differ, the loss is computed on the outputs of all rows instead, which is right for any loss; if that
+        agrees, it is done so from now on.
+        """
         part, size = part_of(batch, rows, 0, count), _part_size(count, size)
         found = self._comparer.gradients(part, count, size, self.combining, checkpoint)
         if not found.differs or self.combining.kind == "unknown" or not self._have_rows:
@@ -356,9 +379,11 @@ class BatchForm:
     # -- a few rows
 
     def _look(self, batch: Any, rows: int) -> tuple[str, Combining]:
-        """Where there is no memory for some rows, fewer are looked at; where there is none for two, a later step looks.
+        """Looks at a few rows: why a batch may not be cut (empty if it may), and how losses combine.
 
-        That memory has run out says nothing of whether a batch may be cut, so nothing is concluded from it.
+        Where there is no memory for some rows, fewer are looked at. That memory has run out says nothing of whether a
+        batch may be cut, so nothing is concluded from it: `OutOfMemory` is raised if there is none for two rows, and a
+        later step looks.
         """
         for most in (ROWS, 2):
             try:
@@ -466,4 +491,5 @@ def _sentence(rows: int, size: int, shown: int, seen: int, unclear: str) -> str:
 
 
 def _rows_of(shown: Shown) -> int:
+    """The number of rows that were looked at."""
     return count_rows(leaves(shown.batch)) or 0

@@ -3,6 +3,9 @@
 Only equal gradients show that a batch may be cut. Outputs do not show what couples rows in the backward pass alone, and
 a few rows do not show what a module does with many. Nothing is left behind: gradients, random numbers, buffers and
 attributes are as before, and neither the optimiser nor the scaler of float16 takes part.
+
+`Comparisons` decides when to compare and what to say of it, `BackwardHooks` finds hooks that forbid cutting, and
+`Comparer` compares.
 """
 
 from __future__ import annotations
@@ -52,7 +55,10 @@ class GradientAgreement(NamedTuple):
 
 
 class Comparisons:
-    """Those of one module, for batches of all forms: rows that meet once parameters have moved do so in any of them."""
+    """The comparisons of one module, for batches of all forms.
+
+    Rows that meet once parameters have moved do so in batches of any form, so one difference ends cutting for all.
+    """
 
     def __init__(self) -> None:
         #: Steps that were cut.
@@ -64,6 +70,7 @@ class Comparisons:
 
     @property
     def is_due(self) -> bool:
+        """Whether so many steps were cut since the last comparison that another one is wanted."""
         return self.cut >= self._next
 
     def agreed(self, what: str) -> GradientAgreement:
@@ -74,9 +81,11 @@ class Comparisons:
         return GradientAgreement(what, self.cut)
 
     def differed(self, why: str) -> None:
+        """Ends the cutting of batches, with the reason."""
         self.failed = why
 
     def ran_cut(self) -> None:
+        """Counts a step that was cut."""
         self.cut += 1
 
     def sentence(self, agreement: GradientAgreement) -> str:
@@ -100,7 +109,10 @@ class Comparisons:
 
 
 class BackwardHooks:
-    """Finds hooks on modules, on their parameters and on some others. It is asked before every step that is cut."""
+    """Finds hooks on modules, on their parameters and on some others. It is asked before every step that is cut.
+
+    With micro-batches a hook would run for each of them, on a part of what it expects.
+    """
 
     def __init__(self, modules: Iterable[tuple[str, torch.nn.Module]], others: Iterable[torch.nn.Parameter]) -> None:
         self._modules = list(modules)
@@ -140,6 +152,7 @@ class HookWatch(TorchFunctionMode):  # type: ignore[misc, no-any-unimported, unu
         self.found = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Passes every call on, and notes those that register a hook."""
         self.found = self.found or func in _REGISTER
         return func(*args, **(kwargs or {}))
 
@@ -182,7 +195,10 @@ class Compared(NamedTuple):
 
 
 class Comparer:
-    """Compares for one module. It is called as a batch's step calls it, in the types that its parameters have."""
+    """Compares for one module. It is called as a batch's step calls it, in the types that its parameters have.
+
+    It first runs without fixed random numbers; a module that draws some is compared with fixed ones from then on.
+    """
 
     def __init__(
         self,
@@ -205,9 +221,10 @@ class Comparer:
     def gradients(
         self, batch: Any, rows: int, size: int, combining: Combining, checkpoint: tuple[str, ...] = ()
     ) -> Compared:
-        """Compare the gradients of a batch of `rows` with those of its parts of `size` rows.
+        """Compares the gradients of a batch of `rows` with those of its parts of `size` rows.
 
-        Where memory runs out, that error is raised.
+        `checkpoint` names layers to compute again, so that more rows fit. An error of the whole shows nothing; one of
+        parts alone is a difference. Where memory runs out, that error is raised.
         """
         if not self._draws:
             found = self._gradients(batch, rows, size, combining, checkpoint, steady=False)
@@ -264,6 +281,7 @@ class Comparer:
             return Compared(what and (name_of_norm(self._model) or what))
 
     def _passes(self, buffers: Buffers) -> Passes:
+        """Passes of the module in its own types, without autocast or scaling."""
         return Passes(
             forward=self._forward,
             loss=self._loss,
@@ -291,6 +309,7 @@ class Comparer:
         )
 
     def _name_of(self, parameter: torch.nn.Parameter) -> str:
+        """The name of a parameter for a sentence."""
         found = next((name for name, each in self._model.named_parameters() if each is parameter), None)
         return "a parameter outside the module" if found is None else repr(found)
 
@@ -323,6 +342,7 @@ class Comparer:
     def _same_losses(
         self, together: Any, parts: Sequence[Any], batch: Any, rows: int, size: int, combining: Combining
     ) -> bool:
+        """Whether the losses of parts make that of the whole, for outputs that have no rows."""
         whole = self._loss(together, self._targets(batch))
         found = torch.zeros_like(whole)
         for outputs, (begin, end) in zip(parts, bounds(rows, size), strict=True):
@@ -339,6 +359,7 @@ def _norms(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
 
 
 def _norm_of(gradient: torch.Tensor) -> torch.Tensor:
+    """The norm of a gradient, dense or sparse; those of half types are added up in float32."""
     values = gradient.detach()
     if values.is_sparse:
         values = values.coalesce().values()
@@ -349,12 +370,14 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 def _bound_of(parameter: torch.Tensor, device: torch.device) -> _Bound:
+    """How far a parameter's gradient may be off, by its type and by whether products may have fewer bits."""
     found = _BOUNDS.get(parameter.dtype, _SINGLE)
     is_reduced = device.type == "cuda" or torch.get_float32_matmul_precision() != "highest"
     return _REDUCED if found is _SINGLE and is_reduced else found
 
 
 def _first_buffer(buffers: Buffers, wanted: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> str:
+    """A sentence about the first buffer with another value after parts than after the whole; empty if there is none."""
     for name, one, other in zip(buffers.names(), wanted, found, strict=True):
         if not same(other, one):
             return f"the buffer {name} is computed from all rows of a batch"
@@ -362,4 +385,5 @@ def _first_buffer(buffers: Buffers, wanted: Sequence[torch.Tensor], found: Seque
 
 
 def _same_state(one: Any, other: Any) -> bool:
+    """Whether two random states are equal."""
     return all((a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in zip(one, other, strict=True))

@@ -1,4 +1,8 @@
-"""Counting the bytes that are alive while torch runs: storages as they are made, and as they die."""
+"""Counting the bytes that are alive while torch runs: storages as they are made, and as they die.
+
+The first half models what torch's kernels allocate beside their results, which fake tensors do not show; `LiveBytes`
+counts both while it is active.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ def scratch_bytes(operation: Any, arguments: Arguments, result: Any) -> int:
 
 
 def hidden_bytes(operation: Any, arguments: Arguments, result: Any) -> Mapping[int, int]:
-    """Real sizes of results, by position, where fakes have smaller ones."""
+    """Real sizes of results in bytes, by position, where fakes have smaller ones."""
     if operation in _FULL_LOSSES and result.dim() == 0:
         return {0: _bytes(arguments[0])}
     if operation is not _aten.mkldnn_rnn_layer.default:
@@ -130,6 +134,7 @@ def _convolution_backward(arguments: Arguments, result: Any) -> int:
 
 
 def _batch_norm_backward(arguments: Arguments, result: Any) -> int:
+    """Bytes that the gradient of a batch norm takes on the processor."""
     return _bytes(arguments[1]) if _on_processor(arguments[1]) else 0
 
 
@@ -139,16 +144,19 @@ def _elementwise_loss(arguments: Arguments, result: Any) -> int:
 
 
 def _flash_attention(arguments: Arguments, result: Any) -> int:
+    """Bytes that attention takes on the processor for types other than float32: a copy of keys and values."""
     query, key = arguments[0], arguments[1]
     return 0 if query.dtype == torch.float32 else 2 * _bytes(key)
 
 
 def _flash_attention_backward(arguments: Arguments, result: Any) -> int:
+    """Bytes of the copy of a query that does not lie as the kernel wants it."""
     query = arguments[1]
     return 0 if query.transpose(1, 2).is_contiguous() else _bytes(query)
 
 
 def _recurrent_units(arguments: Arguments) -> int:
+    """Bytes of one number for each step of time and each row."""
     x = arguments[0]
     return int(x.shape[0] * x.shape[1] * x.element_size())
 
@@ -162,11 +170,13 @@ def _hidden(arguments: Arguments) -> int:
 
 
 def _recurrent(arguments: Arguments, result: Any) -> int:
+    """Bytes that a recurrent layer takes: its gates, and its weights in another layout."""
     weights = sum(_bytes(weight) for weight in arguments[1:5])
     return 4 * _recurrent_units(arguments) * _hidden(arguments) + weights
 
 
 def _recurrent_backward(arguments: Arguments, result: Any) -> int:
+    """Bytes that the gradient of a recurrent layer takes."""
     return _recurrent(arguments, result) + _recurrent_units(arguments) * _hidden(arguments)
 
 
@@ -192,6 +202,8 @@ _prim = torch.ops.prim
 
 
 class _Storage(NamedTuple):
+    """A storage that is alive: its bytes, who made it, and the reference that tells of its death."""
+
     bytes: int
     owner: str | None
     reference: weakref.ref[Any]
@@ -200,7 +212,8 @@ class _Storage(NamedTuple):
 class LiveBytes(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused-ignore]
     """While it is active, every storage that an operation makes counts until it dies.
 
-    A storage belongs to the `owner` of the moment in which it is made.
+    A storage belongs to the `owner` of the moment in which it is made. `now` and `peak` are in bytes, rounded up as
+    allocators do.
     """
 
     def __init__(self) -> None:
@@ -243,6 +256,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unu
                 self.now += size
 
     def _dead(self, key: int) -> None:
+        """Takes off the bytes of a storage that has died."""
         storage = self._storages.pop(key, None)
         if storage is not None:
             self.now -= storage.bytes
@@ -288,6 +302,8 @@ def _adds_gradients(operation: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 class _Death:
+    """The callback of a storage's reference; it does not keep the count alive."""
+
     __slots__ = ("_count", "_key")
 
     def __init__(self, count: weakref.ref[LiveBytes], key: int) -> None:

@@ -1,4 +1,8 @@
-"""Measures a step: seconds of its parts, the peak of its memory, and waiting for its batches."""
+"""Measures a step: seconds of its parts, the peak of its memory, and waiting for its batches.
+
+`laps_on` returns the stopwatch for a device, `StepMeter` measures memory now and then, and the three functions at the
+end carry the time that a loop waited for data from whoever hands out batches to the step.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,8 @@ class Laps(Protocol):
 
 
 class HostLaps:
+    """A stopwatch by the host's clock, for devices that compute while Python waits."""
+
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._seconds: dict[str, float] = {}
@@ -35,6 +41,7 @@ class HostLaps:
         self._last = now
 
     def seconds(self) -> dict[str, float]:
+        """Seconds by name, without those that count as nothing."""
         return {name: seconds for name, seconds in self._seconds.items() if name}
 
 
@@ -52,6 +59,7 @@ class CudaLaps:
         self._events.append((name, event))
 
     def seconds(self) -> dict[str, float]:
+        """Seconds by name. Waits for the last event, so that the card has done all that was measured."""
         self._events[-1][1].synchronize()
         found: dict[str, float] = {}
         for (_, before), (name, event) in zip(self._events, self._events[1:], strict=False):
@@ -61,6 +69,7 @@ class CudaLaps:
 
 
 def laps_on(device: torch.device) -> Laps:
+    """A stopwatch that runs from now on, as the device needs it."""
     return CudaLaps(device) if device.type == "cuda" else HostLaps()
 
 
@@ -75,7 +84,11 @@ _NOW_AND_THEN = f"memory is measured in the first {_FIRST} steps of a plan, and 
 
 
 class StepMeter:
-    """The memory of one `Step`. `has_now` counts the bytes of its parameters, gradients and optimiser state."""
+    """The peak memory of the steps of one `Step`, in bytes.
+
+    `has_now` counts the bytes of its parameters, gradients and optimiser state: they are part of a peak as predictions
+    mean it, and were there before the step began.
+    """
 
     def __init__(self, device: torch.device, has_now: Callable[[], int], meter: TorchMeter | None = None) -> None:
         self._meter = meter_for(device) if meter is None else meter
@@ -88,6 +101,7 @@ class StepMeter:
         self.why = ""
 
     def begin(self, plan: StepPlan) -> None:
+        """Begins to measure, if it is this step's turn; a new plan is measured from its first step on."""
         if plan != self._plan:
             self._plan, self._steps = plan, 0
         self._steps += 1
@@ -100,6 +114,7 @@ class StepMeter:
             self.why = f"nothing counts memory on {self._device}"
 
     def peak_bytes(self) -> int | None:
+        """The peak since `begin`; `None` if the step was not measured, and `why` says why not."""
         peak = None if self._begun is None else self._meter.peak()
         if peak is None or self._begun is None:
             return None

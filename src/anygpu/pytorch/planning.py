@@ -2,6 +2,9 @@
 
 Every way that is tried is a right step in itself, so trying costs no training. The clock, the memory and the module
 stay outside: a planner is told what steps took, and says how to run the next one.
+
+`FormPlanner` decides, in three parts: what the step is told, what fits, what is fastest. After it come the records that
+are kept across runs, and `planner_for`, which puts a planner together.
 """
 
 from __future__ import annotations
@@ -148,7 +151,10 @@ class FormPlanner:
         return self._exploring is None
 
     def next(self, rows: int) -> StepPlan:
-        """How to run a batch of that many rows."""
+        """The plan for a batch of that many rows, which may be fewer than usual, as at the end of an epoch.
+
+        Micro-batches are balanced: as many as the way needs, of about equal size.
+        """
         if self._watch is not None and self._exploring is not None:
             self._begun = self._watch.begin(time.perf_counter())
         micro_batch = min(self._way.micro_batch, rows)
@@ -165,7 +171,11 @@ class FormPlanner:
         )
 
     def ran(self, plan: StepPlan, rows: int, seconds: float, peak_bytes: int | None) -> None:
-        """A step has run so."""
+        """Takes in that a step has run: its seconds and its measured peak, `None` if nobody measured.
+
+        A peak above the budget begins a new search. Steps of other batch sizes, and disturbed ones, do not count for
+        times. A settled planner searches again if steps have become slower for good.
+        """
         way = StepWay(plan.precision, plan.micro_batch, plan.checkpoint)
         if peak_bytes is not None and self._correct(way, peak_bytes):
             self._did_not_fit(way)
@@ -186,7 +196,10 @@ class FormPlanner:
         self._advance()
 
     def failed(self, plan: StepPlan, rows: int) -> StepPlan | None:
-        """There was not enough memory for it: how to try again, or `None` when nothing smaller is left."""
+        """The next plan after one that ran out of memory; `None` when nothing smaller is left.
+
+        The correction of predictions is raised, so that what was predicted to fit by as much is not tried again.
+        """
         way = StepWay(plan.precision, plan.micro_batch, plan.checkpoint)
         self._did_not_fit(way)
         peak = self._fitting.peak(way)
@@ -220,10 +233,12 @@ class FormPlanner:
         return Room(rows=way.micro_batch, most_rows=way.micro_batch, checkpoint=way.checkpoint, outputs=outputs)
 
     def _was_disturbed(self) -> bool:
+        """Whether something else had the processors during the step that `next` has begun."""
         begun, self._begun = self._begun, None
         return self._watch is not None and begun is not None and self._watch.end(begun, time.perf_counter())
 
     def _did_not_fit(self, way: StepWay) -> None:
+        """Never takes this way again in this process."""
         self._failed.add(way)
         self._seconds[way] = [math.inf]
 
@@ -259,13 +274,20 @@ class FormPlanner:
         return self._least(precision)
 
     def _at(self, size: int, precision: StepPrecision) -> PlanFit | None:
+        """The fit for so many rows at once; `None` if nothing fits.
+
+        With the user's checkpoints, or with as few as it takes.
+        """
         if self._checkpoint is not None:
             way = StepWay(precision, size, self._checkpoint)
             return PlanFit(way, self._fitting.peak(way))
         return self._fitting.checkpointed(size, precision)
 
     def _least(self, precision: StepPrecision) -> PlanFit:
-        """Nothing fits by prediction. Predictions may be wrong, so the least there is is run."""
+        """The smallest way there is, for the case that nothing fits by prediction.
+
+        It is run all the same: predictions may be wrong.
+        """
         way = self._fitting.smallest(precision)
         if self._micro_batch is not None or self._whole:
             way = way._replace(micro_batch=self._rows if self._micro_batch is None else self._micro_batch)
@@ -291,7 +313,11 @@ class FormPlanner:
         return self.next(rows)
 
     def _correct(self, way: StepWay, peak_bytes: int) -> bool:
-        """Compare a prediction with what was measured. Whether the step was over the budget and has to change."""
+        """Compares a prediction with the measured peak, and returns whether the step was over the budget.
+
+        The correction is the highest ratio of the last steps, within bounds. The first step and steps of a few rows say
+        little, and count only if they are over the budget.
+        """
         found = self._fitting.footprint(way)
         through = found.peak_bytes - found.fixed_bytes
         if through <= 0:
@@ -313,7 +339,11 @@ class FormPlanner:
     # -- what is fastest
 
     def _explore(self, fit: PlanFit) -> Generator[StepWay, None, StepWay]:
-        """Yields the way of the next step, as long as one is to be measured, and returns the best."""
+        """A generator of the ways to measure; it yields the way of the next step, and returns the best in the end.
+
+        Precisions come first, then smaller parts of the batch, then larger ones with layers checkpointed, then sizes
+        between the best and its neighbours. `MOST_TRIALS` bounds all of it.
+        """
         best = fit.way
         if len(self._precisions) > 1:
             yield from self._measure(best)
@@ -391,10 +421,12 @@ class FormPlanner:
         return [each for each in dict.fromkeys(found) if each not in ladder and each not in self._failed]
 
     def _walk(self, ladder: list[StepWay], slow: float = SLOW) -> Generator[StepWay, None, None]:
+        """Yields ways of a ladder until each has been measured or is too slow beside its neighbours."""
         while (way := next_on(ladder, self._seconds, slow)) is not None and self._trials < MOST_TRIALS:
             yield way
 
     def _measure(self, way: StepWay) -> Generator[StepWay, None, None]:
+        """Yields a way until it was measured `RUNS` times, or has failed."""
         while way not in self._failed and len(self._seconds.get(way, ())) < RUNS:
             yield way
 
@@ -403,6 +435,7 @@ class FormPlanner:
         return math.inf if way in self._failed else took(way, self._seconds)
 
     def _advance(self) -> None:
+        """Goes on to the next way of the search; at its end the best is taken and kept."""
         if self._exploring is None:
             return
         try:
@@ -420,6 +453,7 @@ class FormPlanner:
         return PlanFit(way, self._fitting.peak(way))
 
     def _take(self, fit: PlanFit) -> None:
+        """Takes a way for the next steps, with the sentence that says why."""
         self._way, self._predicted = fit.way, fit.peak_bytes
         budget = self._fitting.budget
         whole = self._fitting.known_peak(StepWay(fit.way.precision, self._rows))
@@ -432,6 +466,7 @@ class FormPlanner:
         self._reason += self._not_cut()
 
     def _not_cut(self) -> str:
+        """The end of a reason that says why the batch is not cut."""
         return f"; the batch is not cut: {self._whole}" if self._whole and self._micro_batch is None else ""
 
     def _keep_it(self) -> None:
@@ -454,6 +489,7 @@ class FormPlanner:
         )
 
     def _holds(self, kept: Kept) -> bool:
+        """Whether a record of an earlier run is still right: the same rows, an allowed precision, a similar budget."""
         budget = self._fitting.budget
         return (
             kept.rows == self._rows
@@ -500,6 +536,10 @@ def recall(key: str, layers: Sequence[str]) -> Kept | None:
 
 
 def remember(key: str, kept: Kept, layers: Sequence[str]) -> None:
+    """Writes the record of a step for later processes.
+
+    Nothing is written if it checkpoints layers that are not among `layers`: the user has named those.
+    """
     numbers = {name: number for number, name in enumerate(layers)}
     if not set(kept.checkpoint) <= set(numbers):
         return  # the user has named others
@@ -517,7 +557,10 @@ _UNKNOWN = 1 << 50
 
 
 def planner_for(work: PlanningWork) -> StepPlanner:
-    """Plans by predictions; for a module that cannot run without data, by halving what does not fit."""
+    """A planner for batches of one form: by predictions, or by halving for a module that cannot run without data.
+
+    Predictions run the module on fake tensors. What an earlier run found out under the same key is used again.
+    """
     layers = candidates(work.model)
     options = (work.rows, work.precisions, bool(work.whole), work.micro_batch, work.checkpoint)
     key = step_key(work.model, work.optimizer, list(tensors_of(work.batch)), *options)
@@ -581,5 +624,6 @@ def bytes_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def _count(tensor: torch.Tensor, found: dict[int, int]) -> None:
+    """Adds the bytes of a tensor's storage; one that several tensors share is counted once."""
     storage = tensor.untyped_storage()
     found[storage.data_ptr()] = storage.nbytes()

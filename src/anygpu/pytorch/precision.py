@@ -22,7 +22,11 @@ _BFLOAT16_SINCE = (8, 0)
 
 
 def precisions_for(asked: str, model: torch.nn.Module, device: torch.device) -> tuple[StepPrecision, ...]:
-    """Those to choose from by measurement, the one to prefer first."""
+    """The precisions to choose from by measurement, the one to prefer first.
+
+    `asked` is "auto" or a name. A module with parameters of a half type computes in that. Raises `InvalidOption` for an
+    unknown name, and for one that such a module cannot be trained in.
+    """
     own = own_precision(model)
     if own is not None:
         if asked not in ("auto", own):
@@ -40,7 +44,7 @@ def precisions_for(asked: str, model: torch.nn.Module, device: torch.device) -> 
 
 
 def faster_than_float32(device: torch.device) -> StepPrecision | None:
-    """Precisions that the device has units for. Whether a module gains by them is measured."""
+    """A precision that the device has units for; `None` if there is none. Whether a module gains by it is measured."""
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.get_device_capability(device) >= _BFLOAT16_SINCE else "float16"
     if device.type == "cpu":
@@ -51,7 +55,7 @@ def faster_than_float32(device: torch.device) -> StepPrecision | None:
 
 
 def own_precision(model: torch.nn.Module) -> StepPrecision | None:
-    """For modules whose parameters are of a half type as they are: torch.autocast has nothing to do for them."""
+    """The half type that all parameters have already, `None` for other modules. It needs no autocast."""
     found = {each.dtype for each in model.parameters() if each.is_floating_point()}
     return _NAMES[found.pop()] if found in ({torch.bfloat16}, {torch.float16}) else None
 
@@ -65,14 +69,21 @@ class Casting:
         self._scaler: torch.amp.GradScaler | None = None
 
     def cast(self, precision: StepPrecision) -> AbstractContextManager[Any]:
-        """Around each forward pass: weights that were converted are forgotten at its end."""
+        """The context for one forward pass: autocast, or nothing for float32 and for the module's own type.
+
+        At its end torch forgets the converted weights.
+        """
         if precision == "float32" or precision == self._own:
             return nullcontext()
         cast: AbstractContextManager[Any] = torch.autocast(self._device.type, _DTYPES[precision])
         return cast
 
     def scaler(self, precision: StepPrecision) -> torch.amp.GradScaler | None:
-        """Small gradients vanish in float16, and only there; losses are scaled up before, gradients down after."""
+        """The gradient scaler of float16; `None` for other precisions.
+
+        Small gradients vanish in float16, and only there: losses are scaled up before, gradients down after. It is
+        kept, because its factor adapts from step to step.
+        """
         if precision != "float16" or self._own is not None:
             return None
         if self._scaler is None:
@@ -80,9 +91,11 @@ class Casting:
         return self._scaler
 
     def state_dict(self) -> dict[str, Any] | None:
+        """The scaler's state for a checkpoint; `None` as long as there is no scaler."""
         return None if self._scaler is None else self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Continues with a state of `state_dict`."""
         if state is None:
             self._scaler = None
             return

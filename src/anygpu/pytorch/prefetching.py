@@ -130,11 +130,13 @@ class _Channel:
         self.closed = False
 
     def close(self) -> None:
+        """Tells the producer to end, and drops the batches that nobody will ask for."""
         self.closed = True
         self.asked.put(False)
         self.drop()
 
     def drop(self) -> None:
+        """Drops the batches that are ready, so that their memory is free."""
         with contextlib.suppress(Empty):
             while True:
                 self.found.get_nowait()
@@ -194,6 +196,7 @@ class Batches(Iterator[T]):
         return batch
 
     def _next_plain(self, plain: Iterator[T]) -> T:
+        """The next batch without a thread: loaded and moved now."""
         try:
             return cast(T, self._mover.receive(self._mover.send(next(plain))))
         except BaseException:
@@ -228,6 +231,7 @@ class Batches(Iterator[T]):
             del error  # its traceback has this frame
 
     def _end(self) -> None:
+        """Ends the iteration: nothing is waited for, and what was waited so far belongs to no step."""
         self._ended = True
         measuring.forget_data_wait(self._source)
         self._plain = None
@@ -260,6 +264,7 @@ class _Producer:
         self._turn = turn
 
     def run(self) -> None:
+        """The thread's work: puts batches into the channel until there are no more or it is closed."""
         channel = self._channel
         channel.found.put(self._all())
         if channel.closed:
@@ -286,6 +291,10 @@ class _Producer:
         return _End()
 
     def _next(self, iterator: Iterator[Any]) -> _Batch:
+        """The next batch, on its way to the device. Raises `_Exhausted` at the end.
+
+        One thread at a time takes from the loader.
+        """
         with self._turn.lock:
             try:
                 batch = next(iterator)
@@ -299,6 +308,7 @@ class _Exhausted(Exception):
 
 
 def _finish(channel: _Channel, thread: threading.Thread, seconds: float) -> None:
+    """Ends the producer's thread, waiting so many seconds; in a forked child nothing is done."""
     if channel.pid != os.getpid():
         return
     channel.close()

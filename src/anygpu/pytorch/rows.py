@@ -80,11 +80,13 @@ _EXPECTED = {_ATEN.bernoulli.default, _ATEN.poisson.default, _ATEN.normal.Tensor
 
 @functools.cache  # asked for every operation of a forward and a backward pass
 def _draws_nothing(func: Any) -> bool:
+    """Whether an operation of torch neither draws random numbers nor has an argument for dropout."""
     drops = func is _ATEN.native_dropout.default or any(_is_dropout(each) for each in func._schema.arguments)
     return not drops and torch.Tag.nondeterministic_seeded not in func.tags
 
 
 def _is_dropout(argument: Any) -> bool:
+    """Whether an argument of an operation is the probability of dropout."""
     return argument.name in ("dropout_p", "dropout") and isinstance(argument.type, torch.FloatType)
 
 
@@ -121,9 +123,10 @@ def look_at_rows(
     *,
     most: int = ROWS,
 ) -> Shown:
-    """Look at `most` rows of `batch`, which has `rows`. `forward` gives the module's outputs for a batch.
+    """Looks at `most` rows of `batch`, which has `rows`. `forward` gives the module's outputs for a batch.
 
-    Where memory runs out, that error is raised.
+    The rows are computed together, in parts and beside copies of the first; outputs and buffers have to agree. An error
+    of the module is an answer (`Shown.whole`); that memory runs out is raised, because it says nothing of the module.
     """
     if rows < 2:
         return Shown("a batch of one row cannot be cut")
@@ -175,7 +178,9 @@ def look_at_rows(
 class undisturbed:  # noqa: N801 - a context manager, as functions are
     """A block that calls a module and leaves no trace: random numbers, buffers and attributes are as before.
 
-    Gradients are not computed, unless `grad` says so; then the block has to take care of them.
+    Gradients are not computed, unless `grad` says so; then the block has to take care of them. With `steady`, random
+    numbers are replaced by fixed ones (`SteadyRandom`). Compiled modules run uncompiled inside, and warnings are
+    silent.
     """
 
     def __init__(
@@ -209,6 +214,7 @@ class undisturbed:  # noqa: N801 - a context manager, as functions are
         return self._buffers
 
     def __exit__(self, *raised: object) -> None:
+        """Leaves the modes, and puts attributes, buffers and random states back; attributes that are new stay."""
         for mode in reversed(self._modes):
             mode.__exit__(*raised)
         for attributes, before in self._attributes:
@@ -220,7 +226,10 @@ class undisturbed:  # noqa: N801 - a context manager, as functions are
 
 
 def distinct(few: Any, count: int) -> Any:
-    """The rows, changed a little where all of them are alike; `None` if they have no floats that could be."""
+    """The rows, changed a little where all of them are alike; `None` if they have no floats that could be.
+
+    Rows that are alike would show nothing: an output that mixes them is the same as one that does not.
+    """
     found = [leaf for leaf in leaves(few) if leaf.dim() and leaf.size(0) == count]
     if any(not torch.equal(leaf[:1].expand_as(leaf), leaf) for leaf in found):
         return few
@@ -238,6 +247,7 @@ def distinct(few: Any, count: int) -> Any:
 
 
 def _same_rows(outputs: Any, expected: Any, rows: int) -> bool:
+    """Whether outputs have so many rows, and the expected values up to rounding."""
     found, wanted = leaves(outputs), leaves(expected)
     return len(found) == len(wanted) and all_have_rows(outputs, rows) and _same_all(found, wanted)
 
@@ -247,7 +257,11 @@ def _same_all(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
 
 
 def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Equal but for the order of additions."""
+    """Whether two tensors are equal but for the order of additions.
+
+    Shape and type have to be the same. Floats may differ by a tolerance of their type, relative to the largest finite
+    value; NaN equals NaN.
+    """
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return False
     if not (found.is_floating_point() or found.is_complex()):
@@ -259,6 +273,7 @@ def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def _first_difference(buffers: Buffers, wanted: list[torch.Tensor], all_found: list[list[torch.Tensor]]) -> str:
+    """The name of the first buffer that parts of a batch leave with another value than the whole."""
     for place, name in enumerate(buffers.names()):
         if any(not same(found[place], wanted[place]) for found in all_found):
             return name
@@ -266,7 +281,10 @@ def _first_difference(buffers: Buffers, wanted: list[torch.Tensor], all_found: l
 
 
 def name_of_norm(model: torch.nn.Module) -> str:
-    """The usual cause, by name."""
+    """A sentence that names the first batch norm which takes its statistics over all rows; empty if there is none.
+
+    It is the usual reason why a batch may not be cut.
+    """
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
             return f"{type(module).__name__} {name!r} takes its statistics over all rows of a batch while it trains"
@@ -274,6 +292,7 @@ def name_of_norm(model: torch.nn.Module) -> str:
 
 
 def _runs_compiled(module: torch.nn.Module) -> bool:
+    """Whether the module was compiled by `torch.compile`, or by its own `compile` method."""
     return is_compiled(module) or module._compiled_call_impl is not None
 
 

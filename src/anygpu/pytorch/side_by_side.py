@@ -179,6 +179,10 @@ _cases: LRUCache[_Case] = LRUCache(_MOST_KEPT)
 
 
 def _case(models: Sequence[Any], inputs: Sequence[Any], keywords: Any) -> _Case:
+    """What is known of calls like this one.
+
+    Calls are alike with the same modules, modes, shapes, types, devices and number of threads.
+    """
     key = (
         tuple([(weakref.ref(model), model.training) for model in models]),
         tuple([(each.shape, each.dtype, each.device) for each in tensors_of((inputs, keywords))]),
@@ -204,6 +208,7 @@ class _Settled:
         self._grad = torch.is_grad_enabled()
 
     def is_for(self, models: Sequence[Any], inputs: Sequence[Any]) -> bool:
+        """Whether a call is like the one that was settled, by checks that cost little."""
         if self.case.refusal is not None or len(inputs) != len(models) or torch.is_grad_enabled() != self._grad:
             return False
         if [model.training for model in models] != self._training:
@@ -219,6 +224,7 @@ _settled: dict[tuple[int, ...], _Settled] = {}
 
 
 def _settle(case: _Case, models: Sequence[Any], inputs: Sequence[Any]) -> None:
+    """Keeps a case for calls of the same modules with plain tensors, so that they find it without a key."""
     if case.refusal is None and all(isinstance(given, torch.Tensor) for given in inputs):
         if len(_settled) >= _MOST_KEPT:
             _settled.clear()
@@ -226,6 +232,7 @@ def _settle(case: _Case, models: Sequence[Any], inputs: Sequence[Any]) -> None:
 
 
 def _device_of(models: Sequence[Any], inputs: Sequence[Any]) -> tuple[str, Any]:
+    """The name and kind of the devices that modules and inputs are on."""
     places = _places(models, inputs)
     if places == {torch.device("cpu")} or not places:
         return "torch:cpu", "cpu"
@@ -234,6 +241,7 @@ def _device_of(models: Sequence[Any], inputs: Sequence[Any]) -> tuple[str, Any]:
 
 
 def _places(models: Sequence[Any], inputs: Sequence[Any]) -> set[torch.device]:
+    """The devices of all inputs, parameters and buffers."""
     found = {tensor.device for tensor in tensors_of(inputs)}
     for model in models:
         found.update(tensor.device for tensor in model.parameters())
@@ -304,6 +312,7 @@ class _Work:
         return outputs, began, ended
 
     def _together(self, groups: list[list[int]], crew: Crew) -> list[Any]:
+        """Runs the calls side by side; modules that draw random numbers are never run so again."""
         drawn = crew.random_state()
         outcomes = crew.run(self._calls, groups)
         if crew.random_state() != drawn:
@@ -312,6 +321,7 @@ class _Work:
 
 
 def _values(outcomes: list[CallOutcome]) -> list[Any]:
+    """The values of all calls. Raises the first error that there was."""
     error = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
     if error is not None:
         try:

@@ -1,4 +1,9 @@
-"""One training step, in the memory there is: `Step`."""
+"""One training step, in the memory there is: `Step`.
+
+`Step` runs the steps and undoes those that fail; `forms` has what is known of batches of one form, `planning` decides
+how the next step runs, and `accumulation` computes. The functions at the end check what the user gave, and say why a
+step is not possible.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +51,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of a step."""
+    """The result of a step: the loss of the whole batch, the receipt, and what the optimiser did."""
 
     #: The loss of the whole batch, without a graph.
     loss: torch.Tensor
@@ -61,6 +66,8 @@ class StepResult:
 
 
 class _Applied(NamedTuple):
+    """The outcome of the optimiser's part of a step; `note` is for the receipt."""
+
     stepped: bool
     grad_norm: torch.Tensor | None = None
     note: str = ""
@@ -143,6 +150,11 @@ class Step:
     # -- one step
 
     def __call__(self, batch: Any) -> StepResult:
+        """Runs one step on a batch, as the class says, and returns its loss and receipt.
+
+        If it raises, parameters, buffers, gradients and random states are as before, unless the optimiser had begun to
+        change them; the error says so then. Not for several threads at once.
+        """
         began = time.perf_counter()
         try:
             return self._step(batch)
@@ -197,10 +209,7 @@ class Step:
                     self._undo(before)
                 if failure is None:
                     continue
-                release(self._device)
-                spent = Phases(run=time.perf_counter() - attempted)
-                message = f"there was not enough memory ({_how(plan, rows)}; torch raised {failure})"
-                attempts.append(self._attempt(spent, OutOfMemory.__name__, message))
+                attempts.append(self._out_of_memory(plan, rows, time.perf_counter() - attempted, failure))
                 with timer.phase("plan"):
                     plan = self._smaller(plan, form, batch, rows, failure)
         except BaseException:
@@ -222,6 +231,15 @@ class Step:
         publish(receipt)
         return StepResult(loss, receipt, applied.stepped, applied.grad_norm)
 
+    def _out_of_memory(self, plan: StepPlan, rows: int, seconds: float, failure: str) -> Attempt:
+        """Empties torch's cache of device memory, and returns the receipt's record of an attempt that filled it.
+
+        `failure` is the first line of torch's error. The error itself must be gone: its frames keep tensors alive.
+        """
+        release(self._device)
+        message = f"there was not enough memory ({_how(plan, rows)}; torch raised {failure})"
+        return self._attempt(Phases(run=seconds), OutOfMemory.__name__, message)
+
     def _compute(self, passes: Passes, plan: StepPlan, form: BatchForm, batch: Any, rows: int) -> torch.Tensor:
         """The loss of the whole batch; its gradients are in the parameters then."""
         with checkpointed(self.model, plan.checkpoint) if plan.checkpoint else nullcontext():
@@ -230,7 +248,10 @@ class Step:
             return passes.cut(batch, rows, plan.micro_batch, form.combining, plan.precision)
 
     def _passes(self, plan: StepPlan, form: BatchForm, laps: Laps) -> Passes:
-        """The forward and backward passes of a plan: its precision, its loss scaling, and its checkpoints."""
+        """The forward and backward passes of a plan: its precision and its loss scaling.
+
+        Losses are divided by the number of batches that accumulate, so that gradients are their mean.
+        """
         scaler = self._casting.scaler(plan.precision)
         count = self._accumulate
 
@@ -255,7 +276,11 @@ class Step:
     def _apply(
         self, plan: StepPlan, loss: torch.Tensor, before: RandomState, again: Callable[[], torch.Tensor]
     ) -> _Applied:
-        """Clip, and make the optimiser's step, unless more batches are to come before."""
+        """Clips, and makes the optimiser's step, unless more batches are to come before.
+
+        `again` computes loss and gradients once more, for optimisers with a closure. Raises `OutOfMemory` if the
+        optimiser has too little, after undoing what can be undone.
+        """
         self._pending += 1
         if self._pending < self._accumulate:
             self._pending_precision = plan.precision
@@ -287,6 +312,7 @@ class Step:
         raise self._no_memory_for_optimizer(optimizer, before, failure)
 
     def _no_memory_for_optimizer(self, optimizer: OptimizerBefore, before: RandomState, failure: str) -> OutOfMemory:
+        """Undoes the optimiser's step as far as that can be proved, and returns the error that says what is left."""
         optimizer.undo()
         # The gradients are of no more use: the batch is given again, or everything is loaded.
         self._undo(before)
@@ -301,7 +327,7 @@ class Step:
         )
 
     def _apply_with_closure(self, loss: torch.Tensor, again: Callable[[], torch.Tensor]) -> _Applied:
-        """For optimisers that ask for gradients several times; the first are there."""
+        """Makes the step of an optimiser that asks for gradients several times; the first are there."""
         first = True
         norm: torch.Tensor | None = None
 
@@ -325,6 +351,7 @@ class Step:
             return self._compute(passes, plan, form, batch, rows)
 
     def _clip(self) -> torch.Tensor | None:
+        """Clips the gradients to `clip_norm`, and returns their norm before; `None` if they are not clipped."""
         if self._clip_norm is None:
             return None
         return torch.nn.utils.clip_grad_norm_(list(self._optimized), self._clip_norm)
@@ -332,12 +359,16 @@ class Step:
     # -- before a step, and after one that broke
 
     def _set_aside(self) -> RandomState:
+        """Takes note of buffers, gradients and random states before a step, and returns the latter."""
         self._buffers.keep()
         self._gradients.set_aside(set() if self._pending else self._optimized.keys())
         return random_state(self._device)
 
     def _notice_changes(self) -> None:
-        """A layer that was replaced, a group that the optimiser got, another reduction: what was found out is void."""
+        """Begins anew if the module, the optimiser's parameters or the loss's settings are not those of the last step.
+
+        A layer that was replaced, a group that the optimiser got, another reduction: what was found out is void.
+        """
         if self._made_of == self._parts():
             return
         self._modules = list(self.model.modules())
@@ -351,12 +382,16 @@ class Step:
         self._comparisons = Comparisons()
 
     def _parts(self) -> tuple[Any, ...]:
-        """The children of every module that is known, as `modules()` takes as long as the rest of a step's overhead."""
+        """Identities that change when a layer, a parameter of the optimiser or a setting of the loss is replaced.
+
+        Only the children of known modules are looked at: `modules()` takes as long as the rest of a step's overhead.
+        """
         children = [id(child) for module in self._modules for child in module._modules.values()]
         optimized = [id(each) for group in self.optimizer.param_groups for each in group["params"]]
         return children, optimized, _settings_of(self._loss)
 
     def _undo(self, before: RandomState) -> None:
+        """Drops the gradients of an attempt, and puts buffers and random states back."""
         self._gradients.drop()
         self._buffers.restore()
         set_random_state(before, self._device)
@@ -364,6 +399,10 @@ class Step:
     # -- plans
 
     def _form(self, batch: Any, tensors: Sequence[torch.Tensor], rows: int) -> BatchForm:
+        """What is known of batches of this form; made anew for a batch with more rows than were planned for.
+
+        A form also depends on which modules train and which parameters want gradients.
+        """
         trained = [each.requires_grad for each in self._gradients.parameters]
         key = (*[module.training for module in self._modules], *trained, *form_of(tensors, rows))
         form = self._forms.get(key)
@@ -393,7 +432,7 @@ class Step:
         )
 
     def _held(self, plan: StepPlan) -> StepPlan:
-        """Gradients that wait for others are scaled as their precision needs it, so those have the same."""
+        """The plan in the precision of gradients that wait for others: they are scaled as their precision needs it."""
         if self._pending and self._pending_precision not in (None, plan.precision):
             return msgspec.structs.replace(plan, precision=self._pending_precision)
         return plan
@@ -401,6 +440,7 @@ class Step:
     # -- what is said of a step
 
     def _name_of_device(self) -> str:
+        """The device as receipts name it, such as "torch:cuda:0"."""
         kind, index = self._device.type, self._device.index
         if kind == "cuda" and torch.version.hip is not None:
             kind = "rocm"
@@ -521,6 +561,7 @@ def _only_device(model: torch.nn.Module) -> torch.device:
 
 
 def _positive(name: str, value: int | str) -> int | None:
+    """The number of an option, `None` for "auto". Raises `InvalidOption` unless it is a positive integer."""
     if value == "auto" and name != "accumulate":
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -531,6 +572,7 @@ def _positive(name: str, value: int | str) -> int | None:
 
 
 def _budget(memory: int | str | None) -> int | None:
+    """The bytes of an option; `None` if there is none. Raises `InvalidOption`."""
     found = bytes_from(memory) if isinstance(memory, str) else memory
     if memory is not None and (isinstance(found, bool) or not isinstance(found, int) or found < 1):
         raise InvalidOption(f'memory={memory!r} has to be a positive number of bytes, or a text such as "4GB".')
@@ -578,6 +620,7 @@ def _names(name: str, value: Sequence[str] | str, model: torch.nn.Module) -> tup
 
 
 def _is_layer(model: torch.nn.Module, name: str) -> bool:
+    """Whether the module has a submodule or segment of that name."""
     try:
         layer_of(model, name)
     except InvalidOption:
@@ -586,11 +629,13 @@ def _is_layer(model: torch.nn.Module, name: str) -> bool:
 
 
 def _all_parameters(model: torch.nn.Module, optimizer: Any, loss: Any) -> list[torch.nn.Parameter]:
+    """The parameters of the module, the loss and the optimiser; some may come twice."""
     found = [*model.parameters(), *(loss.parameters() if isinstance(loss, torch.nn.Module) else ())]
     return [*found, *(each for group in optimizer.param_groups for each in group["params"])]
 
 
 def _needs_closure(optimizer: Any) -> bool:
+    """Whether the optimiser's `step` has to be called with a closure, as that of LBFGS."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 
@@ -599,6 +644,7 @@ def _needs_closure(optimizer: Any) -> bool:
 
 
 def _nothing_smaller(device: str, plan: StepPlan, rows: int, whole: str, failure: str) -> OutOfMemory:
+    """The error for a step that does not fit, however it is cut."""
     uncut = f" The batch cannot be cut: {whole}." if whole else ""
     return OutOfMemory(
         device,
@@ -609,6 +655,7 @@ def _nothing_smaller(device: str, plan: StepPlan, rows: int, whole: str, failure
 
 
 def _how(plan: StepPlan, rows: int) -> str:
+    """How a step is run, in words: its micro-batches, checkpoints and precision."""
     parts = [f"{rows} rows at once"]
     if plan.micro_batch < rows:
         size = f"{plan.micro_batch} row{'s' if plan.micro_batch > 1 else ''}"

@@ -1,4 +1,8 @@
-"""Plans of a training step: what a step takes, which plans fit into the memory, and which is tried next. Pure."""
+"""Plans of a training step: what a step takes, which plans fit into the memory, and which is tried next. Pure.
+
+First the plain values, then `Fitting`, which compares predictions with a budget, then the search for the fastest way
+from measured times, then `Halving` for modules without predictions, and the files in which plans are kept.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +127,10 @@ def balanced(rows: int, most: int) -> int:
 
 
 class Fitting:
-    """Asks for predictions and compares them with a budget. Predictions are multiplied by `correction` before."""
+    """Asks for predictions and compares them with a budget. Predictions are multiplied by `correction` before.
+
+    A prediction is asked for once and remembered: it takes as long as some hundred operations. All sizes are in bytes.
+    """
 
     def __init__(
         self,
@@ -143,15 +150,20 @@ class Fitting:
 
     @property
     def allowed(self) -> int:
+        """The bytes that predictions may fill: a share of the budget."""
         return int(self.budget * SHARE)
 
     def footprint(self, way: StepWay) -> Footprint:
+        """The prediction for a way; what the predictor raises is raised."""
         if way not in self._known:
             self._known[way] = self._predict(way.micro_batch, way.checkpoint, way.precision)
         return self._known[way]
 
     def peak(self, way: StepWay) -> int:
-        """Parameters and the like are known exactly; what goes through them is corrected."""
+        """The corrected peak of a way.
+
+        Parameters and the like are known exactly; what goes through them is corrected.
+        """
         found = self.footprint(way)
         return found.fixed_bytes + int(self.correction * (found.peak_bytes - found.fixed_bytes))
 
@@ -163,7 +175,10 @@ class Fitting:
         return self.peak(way) <= self.allowed
 
     def largest(self, rows: int, precision: StepPrecision, checkpoint: tuple[str, ...] = ()) -> PlanFit | None:
-        """The most rows at once that fit, at most `rows`; `None` if not even one does."""
+        """The most rows at once that fit, at most `rows`; `None` if not even one does.
+
+        The answer may be a sixteenth too small: `_MOST_GUESSES` predictions bound the search.
+        """
         fits, too_many = 0, rows + 1
         for _ in range(_MOST_GUESSES):
             guess = self._guess(fits, too_many, rows, StepWay(precision, rows, checkpoint))
@@ -195,7 +210,10 @@ class Fitting:
         return min(max(meets, fits + 1), too_many - 1)
 
     def checkpointed(self, micro_batch: int, precision: StepPrecision) -> PlanFit | None:
-        """With those layers checkpointed that free enough for the least time; `None` if all of them do not."""
+        """The fit with those layers checkpointed that free enough for the least time; `None` if all of them do not.
+
+        The choice is checked by a prediction, and more is freed until it fits.
+        """
         plain = StepWay(precision, micro_batch)
         layers = self.footprint(plain).layers
         excess = self.peak(plain) - self.allowed
@@ -230,13 +248,14 @@ class Fitting:
         return StepWay(precision, 1, tuple(layer.name for layer in layers))
 
     def _repeated(self, way: StepWay) -> float:
+        """The share of the forward pass that checkpointed layers compute again, by their estimated seconds."""
         layers = self.footprint(way._replace(checkpoint=())).layers
         whole = sum(layer.seconds for layer in layers)
         return sum(layer.seconds for layer in layers if layer.name in way.checkpoint) / whole if whole else 0.0
 
 
 def sentence(fit: PlanFit, rows: int, whole_bytes: int | None, budget: int) -> str:
-    """Why it is run so."""
+    """The reason of a plan: what it needs of the budget, and what the whole batch would need."""
     way, allowed = fit.way, readable_bytes(budget)
     if way.micro_batch >= rows and not way.checkpoint:
         return f"the whole batch of {rows} rows fits: {readable_bytes(fit.peak_bytes)} of {allowed}"
@@ -272,15 +291,20 @@ _WORTH = 0.97
 
 
 def took(way: StepWay, times: WayTimes) -> float:
+    """The least seconds a row of a way; infinite if it was not measured or did not fit."""
     return min(times.get(way, ()), default=math.inf)
 
 
 def least(times: WayTimes) -> float:
+    """The least seconds a row of all ways."""
     return min((min(each) for each in times.values() if each), default=math.inf)
 
 
 def next_on(ladder: Sequence[StepWay], times: WayTimes, slow: float = SLOW) -> StepWay | None:
-    """The way on it to be measured next; `None` once all of them are that may be the fastest."""
+    """The way on a ladder to be measured next; `None` once all of them are that may be the fastest.
+
+    Two ways in a row that take `slow` times the least before them end the ladder.
+    """
     best = least(times)
     elsewhere = least({way: taken for way, taken in times.items() if way not in ladder})
     for glances in range(1, GLANCES + 1):
@@ -352,7 +376,10 @@ class Drift:
         self._times_held = min(self._times_held + 1, 6)
 
     def seen(self, seconds: float) -> bool:
-        """A step took that for each row: whether it is time to search again."""
+        """Takes in the seconds a row of a step, and returns whether it is time to search again.
+
+        The median of the last steps has to be a third slower or faster than after the search.
+        """
         self._steps += 1
         self._recent.append(seconds)
         if len(self._recent) < self._WINDOW:
@@ -371,7 +398,10 @@ class Drift:
 
 
 class Halving:
-    """`layers` are those that may be checkpointed, once single rows do not fit either."""
+    """A planner without predictions: the whole batch, and half of it after each time that it does not fit.
+
+    `layers` are those that may be checkpointed, once single rows do not fit either. `why` is the reason of its plans.
+    """
 
     def __init__(
         self,
@@ -395,6 +425,7 @@ class Halving:
         self._too_many: int | None = None
 
     def next(self, rows: int) -> StepPlan:
+        """The plan: as many rows as have not failed, with the checkpoints so far."""
         most = rows if self._most is None else min(rows, self._most)
         reason = self._why
         if self._whole and most == rows:
@@ -411,6 +442,7 @@ class Halving:
         return Room(rows=min(begin, most), most_rows=most, checkpoint=self._checkpoint, outputs=rows)
 
     def failed(self, plan: StepPlan, rows: int) -> StepPlan | None:
+        """Half the rows; then all layers checkpointed; then `None`."""
         self._too_many = min(plan.micro_batch, self._too_many or plan.micro_batch)
         if plan.micro_batch > 1 and not self._whole:
             self._most = math.ceil(plan.micro_batch / 2)
@@ -461,4 +493,5 @@ def _remove_oldest(most_files: int) -> None:
 
 
 def _is_key(name: str) -> bool:
+    """Whether a file's name is a key of `step_key`: 32 hex digits."""
     return re.fullmatch("[0-9a-f]{32}", name) is not None

@@ -112,6 +112,7 @@ def facts_here(measured: Measurements) -> TorchFacts:
 
 
 def _card(index: int) -> TorchCard:
+    """The name and compute capability of a CUDA device; (0, 0) for cards of AMD."""
     properties = torch.cuda.get_device_properties(index)
     nvidia = torch.version.hip is None
     return TorchCard(name=properties.name, capability=(properties.major, properties.minor) if nvidia else (0, 0))
@@ -272,12 +273,14 @@ def _counts_to_try(facts: TorchFacts) -> list[int]:
 
 
 def diagnose(facts: TorchFacts) -> TorchDiagnosis:
+    """The findings of all rules for these facts, problems first, with a verdict. Pure."""
     findings = [finding for rule in _RULES for finding in rule(facts)]
     findings.sort(key=lambda finding: ("problem", "advice", "note").index(finding.severity))
     return TorchDiagnosis(verdict=_verdict(facts, findings), findings=tuple(findings), facts=facts)
 
 
 def _verdict(facts: TorchFacts, findings: list[Finding]) -> str:
+    """One sentence: which torch on what, and how many settings cost speed."""
     where = facts.cards[0].name if facts.cards else facts.processor
     more = f" and {len(facts.cards) - 1} more" if len(facts.cards) > 1 else ""
     told = f"torch {facts.version} on {where}{more}, {_threads_of(facts.threads)} on {facts.processors} processors"
@@ -328,6 +331,7 @@ def _threads(facts: TorchFacts) -> Iterator[Finding]:
 
 
 def _took(facts: TorchFacts, other: int) -> str:
+    """What a product takes with the present and with another number of threads; empty if it was not measured."""
     times = facts.measured.product_by_threads
     if facts.threads not in times or other not in times:
         return ""
@@ -344,6 +348,7 @@ def _is_busy(facts: TorchFacts) -> bool:
 
 
 def _busy(facts: TorchFacts) -> Iterator[Finding]:
+    """A note that measurements are doubtful, if other programs wanted the processors."""
     if _is_busy(facts) and facts.measured.seconds:
         yield Finding(
             code="torch_busy_machine",
@@ -498,6 +503,7 @@ def _variables(facts: TorchFacts) -> Iterator[Finding]:
 
 
 def _allocator(facts: TorchFacts) -> Iterator[Finding]:
+    """A note for cards if torch's allocator has no segments that grow."""
     if not facts.cards:
         return
     config = facts.environment.get("PYTORCH_ALLOC_CONF", facts.environment.get("PYTORCH_CUDA_ALLOC_CONF", ""))
@@ -552,6 +558,7 @@ def _libraries(facts: TorchFacts) -> Iterator[Finding]:
 
 
 def _denormals(facts: TorchFacts) -> Iterator[Finding]:
+    """A note if numbers below the smallest normal one are much slower here."""
     ratio = facts.measured.denormals
     if ratio is not None and ratio > 2.0:
         yield Finding(

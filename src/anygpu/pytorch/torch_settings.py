@@ -5,6 +5,8 @@ new threads). So blocks are entries in one list for each slot, and a block that 
 hands the value that it found to that one. However blocks overlap, the last one puts back what the first one found.
 Blocks of two threads that want different values at the same time are refused, because one of them would silently not
 get its own.
+
+Slots of torch come first, then sentences about what settings cost, then which slots an option changes, then blocks.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ def has_newer_way() -> bool:
 
 
 def read(slot: TorchSlot) -> Any:
+    """The value of a slot now; `UNREADABLE` if torch refuses to tell."""
     return _READERS[slot]()
 
 
@@ -103,6 +106,7 @@ def on_a_new_thread(call: Callable[[], Any]) -> Any:
 
 
 def _older(getter: Callable[[], Any]) -> Any:
+    """The value of an older getter, which raises after the newer way was used alone."""
     try:
         return getter()
     except RuntimeError:  # "you have used mix of the legacy and new APIs"
@@ -110,10 +114,12 @@ def _older(getter: Callable[[], Any]) -> Any:
 
 
 def _newer(owner: Callable[[], Any]) -> Callable[[], Any]:
+    """A reader of an owner's `fp32_precision`, where torch has that."""
     return lambda: owner().fp32_precision if has_newer_way() else UNREADABLE
 
 
 def _set_newer(owner: Callable[[], Any]) -> Callable[[Any], None]:
+    """A writer of an owner's `fp32_precision`."""
     return lambda value: setattr(owner(), "fp32_precision", value)
 
 
@@ -223,6 +229,7 @@ class TorchOptions(NamedTuple):
     matmul_precision: MatmulPrecision | None = None
 
     def given(self) -> dict[str, Any]:
+        """The settings that are given, by name."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
@@ -242,7 +249,7 @@ def settings(
 
 
 def checked(options: TorchOptions) -> TorchOptions:
-    """The same, or InvalidOption for values that mean nothing."""
+    """The options themselves. Raises `InvalidOption` for values that mean nothing, or contradict each other."""
     for name in ("tf32", "cudnn_benchmark"):
         value = getattr(options, name)
         if value is not None and not isinstance(value, bool):
@@ -288,6 +295,7 @@ def changes(options: TorchOptions, now: Mapping[TorchSlot, Any]) -> dict[TorchSl
 
 
 def _precision_changes(precision: MatmulPrecision, now: Mapping[TorchSlot, Any]) -> dict[TorchSlot, Any]:
+    """The slots for a precision of products. Raises `InvalidOption` if it could not be put back."""
     if now["matmul_precision"] is None:
         raise InvalidOption(
             f"settings(matmul_precision={precision!r}) could not be restored: "
@@ -302,6 +310,7 @@ def _precision_changes(precision: MatmulPrecision, now: Mapping[TorchSlot, Any])
 
 
 def _tf32_product_changes(tf32: bool, now: Mapping[TorchSlot, Any]) -> dict[TorchSlot, Any]:
+    """The slots for TF32 in products, in the way that the program uses already."""
     older, newer = now["matmul_precision"], now["cuda_matmul"]
     if newer is None:
         return {"matmul_precision": _with_tf32(older) if tf32 else "highest"}
@@ -316,10 +325,12 @@ def _tf32_product_changes(tf32: bool, now: Mapping[TorchSlot, Any]) -> dict[Torc
 
 
 def _with_tf32(precision: str | None) -> str:
+    """The precision that allows TF32 and changes least."""
     return precision if precision in ("high", "medium") else "high"
 
 
 def _tf32_cudnn_changes(tf32: bool, now: Mapping[TorchSlot, Any]) -> dict[TorchSlot, Any]:
+    """The slots for TF32 in convolutions and recurrent layers."""
     if now["cudnn_conv"] is None:
         return {"cudnn_tf32": tf32}
     if now["cudnn_tf32"] is None:
@@ -344,6 +355,8 @@ class _Entry:
 
 
 class _Block:
+    """One `with` block that has begun: its options and its thread."""
+
     def __init__(self, options: TorchOptions) -> None:
         self.options = options
         self.thread = threading.get_ident()
@@ -355,6 +368,7 @@ _entries: list[_Entry] = []
 
 
 def _enter(block: _Block) -> None:
+    """Begins a block: notes what is found in the slots, and writes its values. Raises `InvalidOption` for conflicts."""
     options = block.options
     with changing:
         _refuse_conflicts(block)
@@ -368,7 +382,10 @@ def _enter(block: _Block) -> None:
 
 
 def _leave(block: _Block) -> None:
-    """Put back what it found. A second call does nothing."""
+    """Ends a block: puts back what it found, or hands it to the block that holds a slot after it.
+
+    A second call does nothing.
+    """
     with changing:
         back: dict[TorchSlot, Any] = {}
         mine = [entry for entry in _entries if entry.block is block]
@@ -394,6 +411,7 @@ def _next_entry(entry: _Entry) -> _Entry | None:
 
 
 def _concerned(options: TorchOptions) -> list[TorchSlot]:
+    """The slots that have to be read for these options."""
     found: list[TorchSlot] = []
     if options.matmul_precision is not None or options.tf32 is not None:
         found += ["matmul_precision", "cuda_matmul", "mkldnn_matmul"]
@@ -433,6 +451,7 @@ def _refuse_conflicts(block: _Block) -> None:
 
 
 def _refuse_inheritance(options: TorchOptions) -> None:
+    """Raises `InvalidOption` if precisions are inherited, so that they could not be put back."""
     line = inherits()
     if line is not None:
         given = ", ".join(f"{name}={value!r}" for name, value in options.given().items())
@@ -443,7 +462,10 @@ def _refuse_inheritance(options: TorchOptions) -> None:
 
 
 class TorchSettings:
-    """The result of `settings`: a context manager that can be entered again, also inside itself, and a decorator."""
+    """The result of `settings`: a context manager that can be entered again, also inside itself, and a decorator.
+
+    Every entry is a block of its own, on the thread that enters.
+    """
 
     def __init__(self, options: TorchOptions) -> None:
         self._options = options
@@ -475,7 +497,10 @@ class TorchSettings:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put the settings back, also after an interrupt."""
+        """Puts the settings back, also after an interrupt.
+
+        Raises `InvalidOption` if another thread began the block and it had set the number of threads.
+        """
         block = self._last_of_this_thread()
         try:
             _leave(block)
@@ -491,6 +516,7 @@ class TorchSettings:
             )
 
     def _last_of_this_thread(self) -> _Block:
+        """The block that this thread began last, or the last one of all."""
         here = threading.get_ident()
         own = [block for block in self._blocks if block.thread == here]
         return (own or self._blocks)[-1]

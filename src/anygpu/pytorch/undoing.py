@@ -1,4 +1,8 @@
-"""Undoes the changes of a step that ran out of memory: random states, buffers, gradients, the optimiser's step."""
+"""Undoes the changes of a step that ran out of memory: random states, buffers, gradients, the optimiser's step.
+
+Each class takes note of one kind of state before the step and puts it back. Errors are stripped of their frames
+(`forget`), because those keep the tensors of the failed attempt alive.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ def random_state(device: torch.device) -> RandomState:
 
 
 def set_random_state(state: RandomState, device: torch.device) -> None:
+    """Sets the generators back to a state of `random_state`."""
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1], device)
@@ -39,13 +44,18 @@ def host_random_state() -> tuple[Any, Any]:
 
 
 def set_host_random_state(state: tuple[Any, Any]) -> None:
+    """Sets Python's and NumPy's global generators back to a state of `host_random_state`."""
     random.setstate(state[0])
     if state[1] is not None:
         sys.modules["numpy"].random.set_state(state[1])
 
 
 class Buffers:
-    """The buffers of a module as they were when `keep` was called."""
+    """The buffers of a module as they were when `keep` was called.
+
+    Copies are made into the same memory at each step. Large buffers that a step has left alone are taken for constant,
+    until the module changes between training and evaluation.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -57,6 +67,7 @@ class Buffers:
         self._constant: set[torch.Tensor] = set()
 
     def keep(self) -> None:
+        """Copies the buffers that may change; `restore` goes back to this."""
         found = self._places()
         if [(id(place), name, id(tensor)) for place, name, tensor in found] != [
             (id(place), name, id(tensor)) for place, name, tensor, _ in self._kept
@@ -67,6 +78,7 @@ class Buffers:
                 torch._foreach_copy_([copy for *_, copy in self._kept], [tensor for _, _, tensor, _ in self._kept])
 
     def _places(self) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
+        """The dictionary, the name and the tensor of each buffer that is not known to be constant."""
         modes = tuple([module.training for module in self._modules])
         if modes != self._modes:
             # What is constant while a module evaluates may change while it trains.
@@ -86,22 +98,27 @@ class Buffers:
                 self._constant.add(tensor)
 
     def restore(self) -> None:
+        """Puts the tensors back in their places, with the values that they had at `keep`."""
         with torch.no_grad():
             for place, name, tensor, values in self._kept:
                 place[name] = tensor
                 tensor.copy_(values)
 
     def now(self) -> list[torch.Tensor]:
-        """Copies of what they are now."""
+        """Copies of the values that the kept buffers have now, in the order of `names`."""
         return [place[name].detach().clone() for place, name, *_ in self._kept]
 
     def names(self) -> list[str]:
+        """The names of the kept buffers, as `named_buffers` has them."""
         owners = {id(module._buffers): path for path, module in self._model.named_modules()}
         return [f"{owners.get(id(place), '')}.{name}".lstrip(".") for place, name, *_ in self._kept]
 
 
 class Gradients:
-    """The gradients of a module's parameters, set aside while those of a batch are computed."""
+    """The gradients of a module's parameters, set aside while those of a batch are computed.
+
+    Nothing is copied: `grad` becomes `None`, and the tensor is kept here until `give_back` or `add_back`.
+    """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self.parameters: Sequence[torch.nn.Parameter] = list(dict.fromkeys(parameters))
@@ -116,19 +133,19 @@ class Gradients:
         self.drop()
 
     def drop(self) -> None:
-        """Those that a broken attempt has left."""
+        """Sets all gradients to `None`, such as those that a broken attempt has left."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def give_back(self) -> None:
-        """As they were before, whatever a broken step has left."""
+        """Sets the gradients to those from before, whatever a broken step has left."""
         self.drop()
         for parameter, before in zip(self.parameters, self._aside, strict=False):
             parameter.grad = before
         self._aside = []
 
     def add_back(self) -> None:
-        """Those of the batch are complete; those from before are added to them."""
+        """Adds the gradients from before to those of the batch, which are complete."""
         for parameter, before in zip(self.parameters, self._aside, strict=False):
             if before is None:
                 continue
@@ -141,7 +158,10 @@ class Gradients:
 
 @contextmanager
 def without_gradients(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
-    """A block that may run backward through some of them, and leaves their gradients as they were."""
+    """A block that may run backward through some of the parameters, and leaves their gradients as they were.
+
+    Inside, each begins with no gradient.
+    """
     before = [each.grad for each in parameters]
     for each in parameters:
         each.grad = None
@@ -153,7 +173,10 @@ def without_gradients(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None
 
 
 def forget(error: BaseException | None) -> None:
-    """Drop what the frames of an error keep alive: the activations of the attempt that failed."""
+    """Clears the frames of an error, of its cause and of its context, which keep activations alive.
+
+    The traceback is gone afterwards; take from the error what is to be told before.
+    """
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -175,7 +198,7 @@ def brief(error: BaseException) -> str:
 
 
 def release(device: torch.device) -> None:
-    """Give back what nothing refers to any more."""
+    """Collects garbage, and gives unused cached memory of a CUDA device back to its driver."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -189,7 +212,10 @@ def release(device: torch.device) -> None:
 
 
 class OptimizerBefore:
-    """Parameters and state of an optimiser before its step: which tensors, and how often each was changed."""
+    """Parameters and state of an optimiser before its step: which tensors, and how often each was changed.
+
+    The changes are torch's own version counters; only optimisers of `torch.optim` are known to be counted by them.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -199,9 +225,9 @@ class OptimizerBefore:
         self._state = {parameter: _marked(values) for parameter, values in optimizer.state.items()}
 
     def step(self, take: Callable[[], Any], device: torch.device) -> str:
-        """Take the step. If memory runs out before anything has changed, once more for one parameter at a time.
+        """Takes the step. If memory runs out before anything has changed, once more for one parameter at a time.
 
-        What is to be said of that is returned; the error that ends it is raised.
+        Returns a sentence about that for the receipt, empty if the first attempt was enough. Any other error is raised.
         """
         try:
             take()
@@ -230,7 +256,10 @@ class OptimizerBefore:
         )
 
     def undo(self) -> bool:
-        """Drop the state that the step has created. Whether everything is as before then."""
+        """Drops the state that the step has created, and returns whether everything is as before then.
+
+        `False` without a change if parameters or state were changed, or if that cannot be proved.
+        """
         if not self.is_provable or self.changed() != (0, 0):
             return False
         state = self._optimizer.state
@@ -271,8 +300,10 @@ def _one_parameter_at_a_time(optimizer: torch.optim.Optimizer) -> Iterator[None]
 
 
 def _marked(values: Any) -> dict[Any, Any]:
+    """The marks of an optimiser's state of one parameter, by name."""
     return {name: _mark(value) for name, value in values.items()} if isinstance(values, dict) else {}
 
 
 def _mark(value: Any) -> Any:
+    """Something that changes when the value does: identity and version of a tensor, any other value itself."""
     return (id(value), value._version) if isinstance(value, torch.Tensor) else value

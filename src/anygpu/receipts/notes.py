@@ -100,10 +100,7 @@ Given = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
 
 
 def origin_here(line: tuple[str, int] | None = None) -> Origin | None:
-    """Returns the origin of a task that is submitted now, on the user's own `line`.
-
-    `None` if nothing observes the process.
-    """
+    """Returns the origin of a task that is submitted now, on the user's own `line`, or `None` without an observer."""
     return Origin(time.perf_counter(), threading.get_ident(), copy_context(), line) if events.calls else None
 
 

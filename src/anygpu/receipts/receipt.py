@@ -138,6 +138,9 @@ class NetworkUse(msgspec.Struct, frozen=True, array_like=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The account of one call: where it ran, why, what it took, and what failed before."""
 
+    # A new field has a default, because receipts of earlier versions are read too, and is set in each place that makes
+    # a receipt: CONTRIBUTING.md, "Three first changes".
+
     task: str
     device: str
     kind: Literal["gpu", "cpu", "npu"]

@@ -435,9 +435,9 @@ class Scheduler:
             self._dispatcher.began(lane, thread.ident, jobs, time.monotonic())
 
     def _next_awaited(self, lane: Lane) -> list[Job]:
-        """Takes the first task of the lane that a running task waits for, out of turn, if it has room.
+        """Takes the first task of the lane that a running task waits for, out of turn.
 
-        `[]` if there is none.
+        Returns `[]` if there is none, or if it has to wait for memory of the tasks that run.
         """
         for job in list(lane.awaited):
             if lane.active > 0 and not self._routing.has_room(lane, job):

@@ -2,6 +2,10 @@
 
 It is written to ASGI itself and not to a framework: routing here is one look into a dict, and a framework's layers cost
 a third of the requests per second.
+
+`Application` answers requests; the functions after it read their headers and wait for their tasks; `Metrics` counts
+them for Prometheus. All of it runs on one event loop, but for bodies of more than a megabyte, which are parsed and
+encoded on other threads.
 """
 
 from __future__ import annotations
@@ -9,15 +13,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from anygpu import _version
-from anygpu.base import events
+from anygpu.base import events, version
+from anygpu.base.metric_families import Family, Sample, histogram_samples, single, to_text
 from anygpu.base.printable import encode_json
-from anygpu.runtime.health import Health
+from anygpu.runtime.health import Health, runtime_families
 from anygpu.serving.limits import (
     EVERYBODY,
     MAX_HEADERS,
@@ -32,7 +38,6 @@ from anygpu.serving.limits import (
     too_large,
     try_again,
 )
-from anygpu.serving.metrics import Metrics
 from anygpu.serving.models import VERSION, Model
 from anygpu.serving.protocol import Response, answer, parse
 
@@ -85,7 +90,7 @@ class _Body:
 
 
 class _RequestHeaders(NamedTuple):
-    """The headers that matter."""
+    """The headers that matter: lengths in bytes, the token, and the seconds that the request may take."""
 
     length: int | None = None
     json_length: int | None = None
@@ -94,7 +99,11 @@ class _RequestHeaders(NamedTuple):
 
 
 class Application:
-    """Answers requests. One event loop uses it."""
+    """Answers requests. One event loop uses it.
+
+    Every request gets an answer, with a status and a sentence for errors; those whose callers have gone are counted
+    under 499. What requests hold is bounded by `limits`, in all and for each tenant.
+    """
 
     def __init__(
         self,
@@ -144,12 +153,17 @@ class Application:
 
     @property
     def is_ready(self) -> bool:
+        """Whether new requests are welcome: it does not drain, and the runtime is healthy."""
         return not self.draining and self._runtime.health().ok
 
     # -- inference
 
     async def _infer(self, model: Model, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
-        """Answer a request for inference: check its token, read its body, compute, and count it."""
+        """Answers a request for inference: checks its token, reads its body, computes, and counts it.
+
+        Errors become refusals; those that are neither the caller's nor expected are logged. What the request holds is
+        released before the answer is sent.
+        """
         began = time.perf_counter()
         access, status, body = EVERYBODY, _CALLER_GONE, _Body()
         try:
@@ -177,7 +191,7 @@ class Application:
         await self._send(send, status, response.body, extra, access.tenant)
 
     def _headers(self, scope: AsgiScope) -> _RequestHeaders:
-        """Read the headers that matter. Raises a `Refusal` for requests of a browser's page, if told to."""
+        """Reads the headers that matter. Raises `RequestRefused` for requests of a browser's page, if told to."""
         if self.hosts is not None:
             hosts, origins = (
                 [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
@@ -189,12 +203,17 @@ class Application:
         return _read_headers(scope["headers"])
 
     def _enter(self, body: _Body, tenant: str) -> None:
+        """Counts the request as open. Raises `RequestRefused` (429) if its tenant has too many."""
         if not self._held.enter(tenant):
             message = "too many requests of this tenant are open. Try again later."
             raise try_again(429, message, self._retry_seconds())
         body.tenant = tenant
 
     def _access(self, headers: _RequestHeaders, model: str) -> TokenAccess:
+        """The tenant and models of the request's token.
+
+        Raises `RequestRefused` for a token that does not allow the model.
+        """
         if self._tokens is None:
             return EVERYBODY
         access = self._tokens.find(headers.authorization)
@@ -202,9 +221,10 @@ class Application:
         return access
 
     async def _read(self, body: _Body, length: int | None, receive: Receive) -> None:
-        """Read all of the body, if the limits allow it. Bytes are counted when they have arrived, and not before.
+        """Reads all of the body, if the limits allow it. Bytes are counted when they have arrived, and not before.
 
-        A length that is announced and too large is refused before anything is read.
+        A length that is announced and too large is refused before anything is read. Raises `RequestRefused`: 408 if the
+        body is late, 413 if it is too large, 429 if the server holds too much.
         """
         if length is not None:
             self._check_length(length)
@@ -225,10 +245,12 @@ class Application:
             raise RequestRefused(408, f"the body did not arrive within {seconds:g} s.", [_CLOSE]) from None
 
     def _check_length(self, length: int) -> None:
+        """Raises `RequestRefused` (413) for a body above the limit."""
         if length > self._limits.body:
             raise too_large(f"a request has at most {self._limits.body:,} bytes; this one has {length:,} or more.")
 
     def _count(self, body: _Body) -> None:
+        """Counts the bytes that have arrived since the last time as held by the tenant."""
         length = len(body.data)
         self._check_length(length)
         assert body.tenant is not None
@@ -240,7 +262,11 @@ class Application:
     async def _computed(
         self, model: Model, body: bytes | bytearray, headers: _RequestHeaders, access: TokenAccess, receive: Receive
     ) -> Response:
-        """Parse a body, call the model through the runtime, and encode its results. Cancelled if the caller goes."""
+        """Parses a body, calls the model through the runtime, and encodes its results.
+
+        The least of the caller's, the request's and the server's time is its deadline. The task is cancelled if the
+        caller goes.
+        """
         if len(body) < _LARGE:
             request = parse(body, headers.json_length, self._limits)
         else:
@@ -258,9 +284,11 @@ class Application:
         return await asyncio.to_thread(answer, request, model.name, VERSION, outputs)
 
     def _retry_seconds(self) -> float:
+        """Seconds after which a refused caller may come again, by what waits now."""
         return self.metrics.retry_seconds(self._runtime.waiting)
 
     def _response_headers(self, response: Response) -> _Headers:
+        """The headers of a result: JSON alone, or JSON of a length followed by binary data."""
         if response.json_length is None:
             return _JSON
         return [_BINARY, (b"inference-header-content-length", b"%d" % response.json_length)]
@@ -289,20 +317,26 @@ class Application:
         await self._send(send, status, b"" if scope["method"] == "HEAD" else body, extra)
 
     def _health(self, what: str) -> tuple[int, bytes]:
+        """The status and document of a health check: live always, ready unless it drains or the runtime is late."""
         if what not in ("live", "ready"):
             raise RequestRefused(404, "no such health check; available: /v2/health/live, /v2/health/ready.")
         ok = what == "live" or self.is_ready
         return 200 if ok else 503, msgspec.json.encode({what: ok})
 
     def _metrics(self) -> bytes:
+        """The text for Prometheus: of the server, its runtime and, if observed, the process."""
         health = self._runtime.health()
         ready = health.ok and not self.draining
         return self.metrics.to_text(health, self._held.total, ready=ready).encode()
 
     def _described(self, method: str, parts: list[str], access: TokenAccess) -> tuple[int, bytes]:
+        """The status and document of a path that describes the server or a model.
+
+        Raises `RequestRefused` for others.
+        """
         match parts:
             case ["v2"]:
-                found: Any = {"name": "anygpu", "version": _version.__version__, "extensions": ["binary_tensor_data"]}
+                found: Any = {"name": "anygpu", "version": version.__version__, "extensions": ["binary_tensor_data"]}
             case ["v2", "models"]:
                 found = {"models": access.allowed(self._models)}
             case ["v2", "models", name, *rest]:
@@ -338,7 +372,11 @@ class Application:
     async def _send(
         self, send: AsgiSend, status: int, body: bytes, headers: _Headers, tenant: str = EVERYBODY.tenant
     ) -> None:
-        """Send a response; large bodies in parts, so that other requests are served in between."""
+        """Sends a response; large bodies in parts, so that other requests are served in between.
+
+        Each part waits until the client has read enough, and what it has not read is counted as held. While the server
+        drains, the connection is closed after it.
+        """
         headers = [(b"content-length", b"%d" % len(body)), *headers]
         if self.draining and _CLOSE not in headers:
             headers.append(_CLOSE)
@@ -366,6 +404,7 @@ class _CallerGone(Exception):
 
 
 def _part(message: Mapping[str, Any]) -> bytes:
+    """The bytes of one message of the body. Raises `_CallerGone` for the end of the connection."""
     if message["type"] != "http.request":
         raise _CallerGone
     part: bytes = message["body"]
@@ -373,7 +412,7 @@ def _part(message: Mapping[str, Any]) -> bytes:
 
 
 def _read_headers(headers: _Headers) -> _RequestHeaders:
-    """Raises a `Refusal` for one that is not what it should be."""
+    """The headers that matter. Raises `RequestRefused` for one that is not what it should be, and for too many."""
     if len(headers) > MAX_HEADERS:
         raise RequestRefused(431, f"a request has at most {MAX_HEADERS} headers, not {len(headers)}.", [_CLOSE])
     length = json_length = authorization = timeout = None
@@ -392,6 +431,7 @@ def _read_headers(headers: _Headers) -> _RequestHeaders:
 
 
 def _whole_number(name: str, value: bytes) -> int:
+    """A length in a header. Raises `InvalidRequest` for anything but at most 15 digits."""
     # Of so many digits that no time is spent on them.
     if not value.isdigit() or len(value) > 15:
         raise InvalidRequest(f"{name} is not a number of bytes.")
@@ -399,6 +439,7 @@ def _whole_number(name: str, value: bytes) -> int:
 
 
 def _seconds(value: bytes) -> float:
+    """The seconds in a header. Raises `InvalidRequest` unless they are a positive number."""
     try:
         seconds = float(value[:32])
     except ValueError:
@@ -409,13 +450,18 @@ def _seconds(value: bytes) -> float:
 
 
 def _least(one: float | None, other: float | None) -> float | None:
+    """The smaller of two times, of which either may be missing."""
     if one is None or other is None:
         return one if other is None else other
     return min(one, other)
 
 
 async def _result(future: Any, receive: Receive) -> Any:
-    """Wait for the result of a task. A caller that is gone meanwhile takes its task out of the queue."""
+    """Waits for the result of a task. A caller that is gone meanwhile takes its task out of the queue.
+
+    Watching the caller begins after a quarter of a second: most tasks end earlier, and it costs a task of the loop.
+    Raises `_CallerGone`, or 503 if the runtime cancelled the task because it closes.
+    """
     watch: asyncio.Task[None] | None = None
 
     def begin() -> None:
@@ -438,20 +484,124 @@ async def _result(future: Any, receive: Receive) -> Any:
 
 
 async def _cancel_when_gone(future: Any, receive: Receive) -> None:
+    """Cancels the future as soon as the caller closes the connection."""
     while (await receive())["type"] == "http.request":
         pass  # an empty end of the body
     future.cancel()
 
 
 def _is_cancelled() -> bool:
+    """Whether the task of this request was itself cancelled, and not only the future that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def _check_method(method: str, allowed: str) -> None:
+    """Raises `RequestRefused` (405) for another method; HEAD is allowed where GET is."""
     if method != allowed and not (method == "HEAD" and allowed == "GET"):
         raise RequestRefused(405, f"only {allowed} is allowed here.", [(b"allow", allowed.encode())])
 
 
 def _error(refusal: RequestRefused) -> bytes:
+    """The body of an error as the protocol has it: JSON with one field."""
     return encode_json({"error": refusal.message})
+
+
+#: Upper bounds of the latency histogram, in seconds.
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+#: The weight of the newest time between two responses in their average.
+_NEWEST = 0.05
+
+
+class _Histogram:
+    """Counts of seconds in Prometheus' buckets, and their sum."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.total += seconds
+
+    def up_to(self) -> list[int]:
+        """The counts up to each bound, and of all."""
+        return [*accumulate(self.counts)]
+
+
+class Metrics:
+    """Counts and latencies of one server's requests, as Prometheus reads them. Kept by its event loop.
+
+    The average time between two answers tells refused callers when to come again.
+    """
+
+    def __init__(self) -> None:
+        #: Requests that are open.
+        self.open = 0
+        self._requests: dict[tuple[str, str, int], int] = {}
+        self._seconds: dict[str, _Histogram] = {}
+        self._bytes_in = 0
+        self._bytes_out = 0
+        self._last_answer: float | None = None
+        self._between = 0.0
+
+    def answered(self, model: str, tenant: str, status: int, began: float, now: float) -> None:
+        """Counts an inference request that has its response; latencies are those of status 200.
+
+        Times are in seconds.
+        """
+        key = (model, tenant, status)
+        self._requests[key] = self._requests.get(key, 0) + 1
+        if status != 200:
+            return
+        histogram = self._seconds.get(model)
+        if histogram is None:
+            histogram = self._seconds[model] = _Histogram()
+        histogram.add(now - began)
+        if self._last_answer is not None:
+            self._between += _NEWEST * (now - self._last_answer - self._between)
+        self._last_answer = now
+
+    def moved(self, received: int, sent: int) -> None:
+        """Counts the bytes of a request's body and of its response."""
+        self._bytes_in += received
+        self._bytes_out += sent
+
+    def retry_seconds(self, waiting: int) -> float:
+        """About how long half of what waits now will take, in seconds, from 1 to 60."""
+        return min(60.0, max(1.0, waiting * self._between / 2))
+
+    def to_text(self, health: Health, held_bytes: int, *, ready: bool) -> str:
+        """Metrics of the server and its runtime, and of the calls of the whole process if it is observed."""
+        families = [*self._families(held_bytes, ready), *runtime_families(health)]
+        return to_text([*families, *(each for scrape in events.scrapes for each in scrape())])
+
+    def _families(self, held_bytes: int, ready: bool) -> Iterator[Family]:
+        """The metrics of the server: requests, their seconds, and those that are open."""
+        yield Family(
+            "anygpu_requests_total",
+            "counter",
+            "Inference requests by model, tenant and status.",
+            [
+                Sample(count, {"model": model, "tenant": tenant, "status": str(status)})
+                for (model, tenant, status), count in self._requests.items()
+            ],
+        )
+        yield Family(
+            "anygpu_request_seconds",
+            "histogram",
+            "Time from request to response, for status 200.",
+            [
+                sample
+                for model, histogram in self._seconds.items()
+                for sample in histogram_samples({"model": model}, BUCKETS, histogram.up_to(), histogram.total)
+            ],
+        )
+        yield single("anygpu_ready", "gauge", "1 while the server takes requests, 0 while it drains or is late.", ready)
+        yield single("anygpu_requests_open", "gauge", "Requests without a response yet.", self.open)
+        yield single("anygpu_request_bytes_total", "counter", "Bytes of requests' bodies.", self._bytes_in)
+        yield single("anygpu_response_bytes_total", "counter", "Bytes of responses' bodies.", self._bytes_out)
+        yield single("anygpu_held_bytes", "gauge", "Bytes of the bodies that are held.", held_bytes)

@@ -1,4 +1,8 @@
-"""uvicorn under an application: limits on connections and their deadlines, and an orderly end. Imports uvicorn."""
+"""uvicorn under an application: limits on connections and their deadlines, and an orderly end. Imports uvicorn.
+
+`LimitedProtocol` is one connection, `Connections` knows all that wait for their clients, and `HttpServer` listens,
+drains and ends.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,10 @@ _Waits = Literal["head", "body", "rest", "idle", "end"]
 
 
 class Connections:
-    """The connections of one server that wait for their clients, and the limits for all."""
+    """The connections of one server that wait for their clients, and the limits for all.
+
+    Used by the event loop alone. Each waits under a name, and has the seconds of that name before it is closed.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -85,7 +92,8 @@ class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with deadlines and a limit for heads.
 
     uvicorn itself takes heads of any length and for any time; its timer for idle connections starts anew with each
-    byte; and it waits for ever for a client that does not read.
+    byte; and it waits for ever for a client that does not read. Here no byte extends a deadline: it begins when the
+    connection begins to wait for something else.
     """
 
     _unparsed = 0
@@ -102,6 +110,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # -- asyncio's
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Takes a connection, or answers 503 and closes it if no other can be closed for it."""
         has_room = self._open.make_room(len(self.connections))
         super().connection_made(transport)
         if not has_room:
@@ -109,6 +118,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._wait()
 
     def data_received(self, data: bytes) -> None:
+        """Passes bytes to the parser, and refuses a head that grows beyond `MAX_HEAD` without an end."""
         self._has_parsed = False
         super().data_received(data)
         self._unparsed = 0 if self._has_parsed else self._unparsed + len(data)
@@ -122,11 +132,13 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
+        """The client does not read: from now on it has `answer_seconds` for the rest of the response."""
         super().pause_writing()
         if self._answer_deadline is None:
             self._answer_deadline = self.loop.call_later(self._open.limits.answer_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
+        """The client has read enough; the deadline ends with the response, and not before."""
         super().resume_writing()
         # Otherwise more of the same response follows, and its deadline stays.
         if self.cycle.response_complete:
@@ -135,6 +147,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # -- the parser's
 
     def on_headers_complete(self) -> None:
+        """Refuses a head that is longer than `MAX_HEAD` in all, before the application is called."""
         self._has_parsed, self._has_message = True, False
         if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > MAX_HEAD:
             raise _HeadTooLong
@@ -157,6 +170,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._wait()
 
     def send_400_response(self, msg: str) -> None:
+        """Answers a request that the parser refused, as JSON with our own sentence."""
         error = sys.exception()
         if error is not None and isinstance(error.__context__, _HeadTooLong):
             self._refuse_head()
@@ -166,7 +180,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # -- inside
 
     def _wait(self) -> None:
-        """Find out what the connection waits for now. What it has waited for already keeps its deadline."""
+        """Finds out what the connection waits for now. What it has waited for already keeps its deadline."""
         # uvicorn's annotation leaves out that there is none before the first request.
         cycle: RequestResponseCycle | None = self.cycle
         what: _Waits | None
@@ -185,6 +199,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._wait_for(what)
 
     def _wait_for(self, what: _Waits | None) -> None:
+        """Sets the deadline for what the connection waits for; at its end the connection is aborted."""
         self._waits = what
         if self._deadline is not None:
             self._deadline.cancel()
@@ -203,16 +218,20 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refuse(431, f"a request line and its headers have at most {MAX_HEAD:,} bytes.")
 
     def _refuse(self, status: int, message: str) -> None:
+        """Writes an error and closes the connection; nothing if it is closing already."""
         if not self.transport.is_closing():
             self.transport.write(_response(status, message))
             self.transport.close()
 
 
 class _HeadTooLong(Exception):
+    """Raised inside of the parser, to end the parsing of a head that is too long."""
+
     pass
 
 
 def _response(status: int, message: str) -> bytes:
+    """A whole response of HTTP/1.1 with an error as JSON, which closes its connection."""
     body = json.dumps({"error": message}).encode()
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
@@ -276,10 +295,12 @@ class HttpServer(uvicorn.Server):
         self._application.draining = True
 
     def serve_until_drained(self) -> None:
+        """Serves in this thread until it is drained; `has_ended` is set then."""
         contextvars.copy_context().run(self._run)
         self.has_ended = True
 
     def _run(self) -> None:
+        """Runs uvicorn, with all tasks attributed to one line: no task searches the frames for the user's."""
         # Every task would look through the frames for the user's line, and find one of uvicorn's.
         attribute_to_line(("anygpu serve", 0))
         self.run(sockets=[self._listener])
@@ -291,12 +312,18 @@ class HttpServer(uvicorn.Server):
         self.drain()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's start; requests are answered when it returns, and whoever waits is told."""
         await super().startup(sockets=sockets)
         self.has_started.set()
         if self.on_start is not None:
             self.on_start()
 
     async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second: whether the server ends now.
+
+        After `notice` seconds of draining the listener is closed. Idle connections then have a few turns more, and
+        those that have not asked anything yet some seconds.
+        """
         if await super().on_tick(counter):
             return True
         if self._turns is None:
@@ -311,7 +338,10 @@ class HttpServer(uvicorn.Server):
         return not new or self._turns >= _FIRST_REQUEST_TURNS
 
     async def _take_last(self) -> None:
-        """Close the listener. Connections that are not accepted yet would be reset by that, so they are accepted."""
+        """Closes the listener.
+
+        Connections that are not accepted yet would be reset by that, so they are accepted first and answered.
+        """
         loop = asyncio.get_running_loop()
         _refuse_new(self._listener)
         protocol = self._protocol

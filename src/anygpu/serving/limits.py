@@ -1,4 +1,8 @@
-"""Admission of requests: limits of a server and what its requests hold, refusals, and bearer tokens."""
+"""Admission of requests: limits of a server and what its requests hold, refusals, and bearer tokens.
+
+A refusal is an exception with a status of HTTP and a sentence. `Limits` are the numbers, `HeldRequests` counts against
+them, and `Tokens` knows who may ask, as which tenant, and for which models.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ _OF_THE_ARGUMENTS = (ValueError, TypeError, IndexError)
 
 
 class RequestRefused(Exception):
-    """A request that gets an error instead of a result."""
+    """A request that gets an error instead of a result: a status, a sentence for the caller, and headers."""
 
     def __init__(self, status: int, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(message)
@@ -55,11 +59,15 @@ class InvalidRequest(RequestRefused):
 
 
 def too_large(message: str) -> RequestRefused:
+    """The refusal of a body: status 413, and the connection is closed because the rest of the body is not read."""
     return RequestRefused(413, message, [(b"connection", b"close")])
 
 
 def try_again(status: int, message: str, seconds: float) -> RequestRefused:
-    """Nothing of it was run: the caller may come again after so many seconds."""
+    """A refusal with the header `Retry-After`.
+
+    Nothing of the request was run: the caller may come again after so many seconds, rounded up and at least one.
+    """
     return RequestRefused(status, message, [(b"retry-after", str(max(1, math.ceil(seconds))).encode())])
 
 
@@ -89,6 +97,7 @@ def refusal_of(error: Exception, model: str, retry_seconds: float) -> RequestRef
 
 
 def _shortened(text: str) -> str:
+    """A message on one line, cut to `_LONGEST` characters."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
 
@@ -140,7 +149,10 @@ def _connections() -> int:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits of one server. Deadlines are in seconds, and no byte that arrives extends them."""
+    """Limits of one server. Deadlines are in seconds, and no byte that arrives extends them.
+
+    Sizes are in bytes. Those that have no field of their own follow from `body`.
+    """
 
     #: Bytes of one body.
     body: int = 64 << 20
@@ -159,6 +171,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     @property
     def json(self) -> int:
+        """Bytes of a request's JSON: those of a body, `MAX_JSON` at most."""
         return min(self.body, MAX_JSON)
 
     @property
@@ -173,6 +186,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def limits_of(max_body: int | str) -> Limits:
+    """The limits for a largest body, as a number of bytes or a text such as "64MB". Raises `InvalidOption`."""
     body = bytes_from(max_body) if isinstance(max_body, str) else max_body
     if type(body) is not int or body < 1:
         raise InvalidOption(f'max_body is a number of bytes such as 1000000 or "64MB"; got {max_body!r}.')
@@ -218,6 +232,7 @@ class HeldRequests:
         self._bytes[tenant] = self._bytes.get(tenant, 0) + count
 
     def release(self, tenant: str, count: int) -> None:
+        """Bytes of the tenant are no longer held."""
         if count:
             self.total -= count
             self._bytes[tenant] -= count
@@ -241,6 +256,7 @@ class TokenAccess(msgspec.Struct, frozen=True):
     models: frozenset[str] | None = None
 
     def check(self, model: str) -> None:
+        """Raises `RequestRefused` (403) unless the token allows the model."""
         if self.models is not None and model not in self.models:
             raise RequestRefused(403, f"this token does not allow {model}.")
 
@@ -250,6 +266,7 @@ class TokenAccess(msgspec.Struct, frozen=True):
             raise RequestRefused(403, "this token does not allow /metrics: it is limited to some models.")
 
     def allowed(self, models: Iterable[str]) -> list[str]:
+        """The models that the token allows, in their order."""
         return [name for name in models if self.models is None or name in self.models]
 
 
@@ -258,7 +275,11 @@ EVERYBODY = TokenAccess()
 
 
 class Tokens:
-    """The tokens of a server. How long a look takes does not depend on how much of a token is right."""
+    """The tokens of a server. How long a look takes does not depend on how much of a token is right.
+
+    Only digests under a random key are kept. Raises `InvalidOption` for no tokens, and for one that is short or not
+    plain ASCII.
+    """
 
     def __init__(self, given: TokenMapping) -> None:
         if not given:
@@ -271,7 +292,10 @@ class Tokens:
         self.tenants = len({access.tenant for access in self._known.values()})
 
     def find(self, authorization: bytes | None) -> TokenAccess:
-        """Raises a `Refusal` for a token that is missing or unknown."""
+        """The tenant and models of an `Authorization` header.
+
+        Raises `RequestRefused` (401) if it is missing or unknown.
+        """
         if authorization is None:
             raise _unauthorised("a token is needed: send the header Authorization: Bearer TOKEN.", b"Bearer")
         scheme, _, token = authorization.partition(b" ")
@@ -287,14 +311,18 @@ class Tokens:
 
 
 def tokens_of(given: TokenMapping | str | os.PathLike[str] | None) -> Tokens | None:
-    """From a mapping, or from a file with lines "tenant token" or "tenant token model,model"."""
+    """From a mapping, or from a file with lines "tenant token" or "tenant token model,model"; `None` for `None`."""
     if given is None:
         return None
     return Tokens(given if isinstance(given, Mapping) else read_tokens(Path(given)))
 
 
 def read_tokens(path: Path) -> dict[str, tuple[str, Sequence[str]] | str]:
-    """The tokens of a file with lines "tenant token [models]", as `Server(tokens=)` takes them."""
+    """The tokens of a file with lines "tenant token [models]", as `Server(tokens=)` takes them.
+
+    Comments begin with `#`. Raises `InvalidOption` for a file that cannot be read and for other lines, without showing
+    them.
+    """
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -313,6 +341,7 @@ def read_tokens(path: Path) -> dict[str, tuple[str, Sequence[str]] | str]:
 
 
 def _checked(token: object) -> str:
+    """The token, if it is long enough and plain ASCII. Raises `InvalidOption`, which does not show it."""
     if not isinstance(token, str) or len(token) < MIN_LENGTH:
         raise InvalidOption(
             f"a token has at least {MIN_LENGTH} characters. "
@@ -324,6 +353,7 @@ def _checked(token: object) -> str:
 
 
 def _access(value: Any) -> TokenAccess:
+    """The tenant, and the models if there are some, from a value of the mapping. Raises `InvalidOption`."""
     if isinstance(value, str) and value:
         return TokenAccess(value)
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and not isinstance(value[1], str):
@@ -332,4 +362,5 @@ def _access(value: Any) -> TokenAccess:
 
 
 def _unauthorised(message: str, challenge: bytes) -> RequestRefused:
+    """A refusal with status 401 and the challenge that HTTP wants with it."""
     return RequestRefused(401, message, [(b"www-authenticate", challenge)])

@@ -1,4 +1,8 @@
-"""Models: functions and programs, with the names and types of what they take and return."""
+"""Models: functions and programs, with the names and types of what they take and return.
+
+First programs as functions, then `TensorMetadata` and `Model`, then how models are made of what a user passes to
+`serve`. Types come from annotations and programs, or are learned from calls.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,10 @@ from anygpu.serving.protocol import datatype_of
 
 
 def read_program(path: str | Path) -> Program:
-    """The program in a file that `to_bytes` was written to; checked in full."""
+    """The program in a file that `to_bytes` was written to; checked in full.
+
+    Raises `InvalidOption` if the file cannot be read, `InvalidProgram` if it is no program.
+    """
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -40,7 +47,10 @@ def read_program(path: str | Path) -> Program:
 
 
 def function_of(program: Program, name: str) -> Callable[..., Any]:
-    """The program as a function of its inputs, in order; it returns an array, or a tuple of several."""
+    """The program as a function of its inputs, in order; it returns an array, or a tuple of several.
+
+    Called with anygpu's arrays it is recorded node by node, with NumPy's it runs.
+    """
 
     def replay(*inputs: Any) -> Any:
         traced = any(isinstance(each, Array) for each in inputs)
@@ -52,6 +62,7 @@ def function_of(program: Program, name: str) -> Callable[..., Any]:
 
 
 def _recorded(program: Program, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of a program whose nodes are recorded again on these inputs."""
     values = [each._value for each in inputs]
     for node in program.nodes:
         if not isinstance(node.op, Input):
@@ -78,7 +89,7 @@ class TensorMetadata(msgspec.Struct, frozen=True):
     shape: tuple[int, ...] = (-1,)
 
     def seen(self, array: HostArray) -> TensorMetadata:
-        """The metadata after one more array."""
+        """The metadata after one more array: lengths that differ become -1, a type stays what it was first."""
         datatype = datatype_of(array.dtype) or UNKNOWN
         if self.datatype == UNKNOWN:
             return TensorMetadata(self.name, datatype, array.shape)
@@ -99,6 +110,8 @@ class TensorMetadata(msgspec.Struct, frozen=True):
 
 
 class _Input(msgspec.Struct, frozen=True):
+    """A parameter of a model: its name, default, and declared type and shape."""
+
     name: str
     keyword_only: bool = False
     default: Any = inspect.Parameter.empty
@@ -111,7 +124,10 @@ class _Input(msgspec.Struct, frozen=True):
 
 
 class Model:
-    """A function under a name. `call` gives what to submit, `outputs` names what came back."""
+    """A function under a name. `call` gives what to submit, `outputs` names what came back.
+
+    Used by the server's event loop alone.
+    """
 
     def __init__(
         self,
@@ -139,7 +155,10 @@ class Model:
     # -- calls
 
     def call(self, given: Mapping[str, HostArray]) -> tuple[Callable[..., Any], list[Any]]:
-        """The function and its arguments; raises `InvalidRequest` for inputs that do not fit."""
+        """The function and its arguments for named inputs; raises `InvalidRequest` for inputs that do not fit.
+
+        Inputs that are left out have their defaults; keyword-only ones are bound by `functools.partial`.
+        """
         if not self._names >= given.keys():
             unknown = next(name for name in given if name not in self._names)
             raise InvalidRequest(f"{self.name} has no input {unknown[:64]!r}; it has {self._listed()}.")
@@ -162,7 +181,10 @@ class Model:
         return functools.partial(self.function, **keywords) if keywords else self.function, arguments
 
     def outputs(self, value: Any) -> dict[str, HostArray]:
-        """The returned arrays by name. The protocol need not have a form for it."""
+        """The returned arrays by name. The protocol need not have a form for them.
+
+        Dictionaries and named tuples have names; other tuples become `output_0` and so on, a single value `output`.
+        """
         if type(value) is np.ndarray:
             return {"output": value}
         if isinstance(value, dict):
@@ -178,7 +200,7 @@ class Model:
     # -- metadata
 
     def learn(self, inputs: Mapping[str, HostArray], outputs: Mapping[str, HostArray]) -> None:
-        """Know more of the shapes and types, after a call."""
+        """Widens the metadata by the shapes and types of a call; does nothing if they are those of the last one."""
         kinds = tuple([(each.shape, each.dtype.num) for some in (inputs, outputs) for each in some.values()])
         if kinds == self._last:
             return
@@ -232,6 +254,7 @@ def model_of(name: Any, given: Any) -> Model:
 
 
 def _of_spec(name: str, spec: Spec) -> TensorMetadata:
+    """The metadata of a program's input or output. Raises `InvalidOption` for a type that the protocol lacks."""
     datatype = None if spec.dtype == "bfloat16" else datatype_of(np.dtype(spec.dtype))
     if datatype is None:
         raise InvalidOption(f"the program's {name} is {spec.dtype}, which the protocol has no type for.")
@@ -262,6 +285,7 @@ def _inputs_of(name: str, function: Callable[..., Any]) -> list[_Input]:
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function; none if evaluating them raises."""
     try:
         return inspect.get_annotations(inspect.unwrap(function), eval_str=True)
     except Exception:  # noqa: BLE001 - annotations are code of the user's, which need not run
@@ -269,7 +293,10 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _declared(name: str, annotation: Any) -> TensorMetadata | None:
-    """From `x: "float32[-1, 784]"`, or `x: Annotated[np.ndarray, "float32[-1, 784]"]`."""
+    """The type and shape of an annotation; `None` if it says none.
+
+    From `x: "float32[-1, 784]"`, or `x: Annotated[np.ndarray, "float32[-1, 784]"]`.
+    """
     texts = get_args(annotation)[1:] if get_origin(annotation) is Annotated else (annotation,)
     for text in texts:
         found = _ANNOTATION.fullmatch(text.strip()) if isinstance(text, str) else None

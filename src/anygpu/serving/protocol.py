@@ -51,6 +51,7 @@ def datatype_of(dtype: np.dtype[Any]) -> str | None:
 
 
 def item_size(datatype: str) -> int:
+    """Bytes of one element. Raises `InvalidRequest` for a datatype that is not supported."""
     size = _ITEM_SIZES.get(datatype)
     if size is None:
         raise InvalidRequest(f"the datatype {datatype[:32]!r} is not supported; {', '.join(_ITEM_SIZES)} are.")
@@ -58,7 +59,7 @@ def item_size(datatype: str) -> int:
 
 
 def from_binary(datatype: str, shape: Sequence[int], count: int, data: memoryview, start: int) -> HostArray:
-    """An array of its own: aligned, writable, and no reference to the request."""
+    """An array of the elements from `start` on: aligned, writable, and no reference to the request."""
     if not count:
         return np.empty(shape, DATATYPES.get(datatype, np.float32))
     if datatype == BFLOAT16:
@@ -77,6 +78,7 @@ def from_binary(datatype: str, shape: Sequence[int], count: int, data: memoryvie
 
 
 def to_binary(array: HostArray) -> memoryview:
+    """The elements as bytes, little-endian and in row-major order; a view of the array where that is possible."""
     array = np.ascontiguousarray(array)
     if _SWAPS:
         array = array.byteswap()
@@ -84,7 +86,11 @@ def to_binary(array: HostArray) -> memoryview:
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], count: int, data: msgspec.Raw) -> HostArray:
-    """From a list of numbers, flat or nested as the shape is."""
+    """An array from a list of numbers, flat or nested as the shape is.
+
+    Raises `InvalidRequest` if it is anything else, if a number does not fit the datatype, or if there are too few or
+    many.
+    """
     if datatype in _BINARY_ONLY:
         raise InvalidRequest(f"the input {name!r} is {datatype}, which has no JSON form; send it as binary data.")
     dtype = DATATYPES[datatype]
@@ -102,7 +108,10 @@ def from_json(name: str, datatype: str, shape: Sequence[int], count: int, data: 
 
 
 def to_json(name: str, datatype: str, array: HostArray) -> list[Any]:
-    """Flat, in row-major order."""
+    """The elements as a flat list, in row-major order.
+
+    Raises `InvalidRequest` for types that JSON has no form for, and for NaN and infinities.
+    """
     if datatype in _BINARY_ONLY:
         raise InvalidRequest(f"the output {name!r} is {datatype}, which has no JSON form; ask for binary data.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -115,6 +124,7 @@ def to_json(name: str, datatype: str, array: HostArray) -> list[Any]:
 
 @cache
 def _decoder(kind: str, depth: int) -> msgspec.json.Decoder[Any]:
+    """A decoder for lists of one kind of number, so many levels deep."""
     expected: Any = _ITEMS[kind]
     for _ in range(depth):
         expected = list[expected]
@@ -122,6 +132,7 @@ def _decoder(kind: str, depth: int) -> msgspec.json.Decoder[Any]:
 
 
 def _converted(values: list[Any], dtype: np.dtype[Any]) -> HostArray:
+    """The numbers as an array. Raises `OverflowError` for one that does not fit into the type."""
     if dtype.kind != "f":
         return np.array(values, dtype)  # raises OverflowError for numbers that do not fit
     wide = np.array(values, np.float64)
@@ -199,7 +210,10 @@ class Response(msgspec.Struct, frozen=True):
 
 
 def parse(body: bytes | bytearray, json_length: int | None, limits: Limits) -> InferRequest:
-    """Raises a `Refusal` for whatever is wrong. `json_length` is that of the request's header."""
+    """The request in a body. Raises `RequestRefused` for whatever is wrong.
+
+    `json_length` is that of the request's header; binary data of the inputs follows it in their order, without gaps.
+    """
     whole = memoryview(body)
     if json_length is not None and json_length > len(whole):
         raise InvalidRequest(f"Inference-Header-Content-Length is {json_length}, but the body has {len(whole)} bytes.")
@@ -259,6 +273,7 @@ def _tensor(given: _Input, body: memoryview, start: int, limits: Limits) -> tupl
 
 
 def _requested(outputs: Sequence[_RequestedOutput], whole: _RequestParameters | None) -> dict[str, bool]:
+    """By name, whether each output is wanted as binary data. Raises `InvalidRequest` for what is not supported."""
     otherwise = whole is not None and whole.binary_data_output
     requested: dict[str, bool] = {}
     for each in outputs:
@@ -289,7 +304,11 @@ class _Answer(msgspec.Struct, omit_defaults=True):
 
 
 def answer(request: InferRequest, model: str, version: str, outputs: dict[str, HostArray]) -> Response:
-    """The response with the outputs that were asked for, in the model's order."""
+    """The response with the outputs that were asked for, in the model's order.
+
+    Raises `InvalidRequest` for an output that the model lacks, and `RequestRefused` (500) for a type that the protocol
+    lacks.
+    """
     requested = request.outputs
     if requested is not None and not outputs.keys() >= requested.keys():
         unknown = next(name for name in requested if name not in outputs)

@@ -190,12 +190,14 @@ class Server:
         return self._server
 
     def _serve(self, server: HttpServer) -> None:
+        """The thread's work; an error is kept for `start`, which waits."""
         try:
             server.serve_until_drained()
         except BaseException as error:  # noqa: BLE001 - it is raised where `start` waits
             self._failure = error
 
     def _try_examples(self) -> None:
+        """Calls each model that has an example, so that the first caller waits for no compilation."""
         for name, arguments in self._examples.items():
             model = self._models[name]
             given = [np.asarray(each) for each in arguments]
@@ -203,6 +205,7 @@ class Server:
             model.learn(dict(zip(model.input_names, given, strict=False)), model.outputs(value))
 
     def _close_runtime(self) -> None:
+        """Closes the server's own runtime: after its tasks, or at once if the server was told twice to end."""
         if self._own is None:
             return
         if self._server is not None and self._server.force_exit:
@@ -213,6 +216,7 @@ class Server:
 
 
 def _server_class() -> type[HttpServer]:
+    """The class `HttpServer`. Raises `MissingExtra` if uvicorn or httptools is not installed."""
     try:
         from anygpu.serving.http import HttpServer
     except ModuleNotFoundError as error:
@@ -223,6 +227,7 @@ def _server_class() -> type[HttpServer]:
 
 
 def _listener(host: str, port: int) -> socket.socket:
+    """A listening socket that does not block. Raises `InvalidOption` if the port cannot be had."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=2048)
@@ -235,6 +240,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def _is_local(host: str) -> bool:
+    """Whether a host is the loopback address."""
     if host == "localhost":
         return True
     try:
@@ -244,6 +250,7 @@ def _is_local(host: str) -> bool:
 
 
 def _check_examples(examples: Mapping[str, Sequence[Any]], models: Mapping[str, Model]) -> None:
+    """Raises `InvalidOption` for examples of models that do not exist, and for arguments in no tuple."""
     for name, arguments in examples.items():
         if name not in models:
             raise InvalidOption(f"examples= has {name!r}, and there is no such model; available: {', '.join(models)}.")

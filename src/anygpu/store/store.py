@@ -531,10 +531,7 @@ class Store:
         return key
 
     def _news(self, key: StoreKey) -> Found | None:
-        """Returns a tensor that another process has published under the key since it was last taken.
-
-        `None` if there is none.
-        """
+        """Returns a tensor that another process has published under the key since it was last taken, or `None`."""
         if self._shared_names is None:
             return None
         with self._reading():

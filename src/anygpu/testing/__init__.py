@@ -6,11 +6,9 @@ engine, a worker or a memory resource of your own. `random_programs` and `specia
 with NumPy on, in the tests and by `anygpu verify`, which alone in the package imports this.
 """
 
-from anygpu.testing.clock import FakeProcessors, ManualClock
-from anygpu.testing.conformance import check_engine_probe, check_engine_programs
-from anygpu.testing.fake_engine import FakeEngine, Fault, fake_device
+from anygpu.testing.conformance import check_engine_probe, check_engine_programs, check_worker
+from anygpu.testing.fakes import FakeEngine, FakeProcessors, Fault, ManualClock, fake_device
 from anygpu.testing.resources import FakeMemory, check_no_leaks, check_resource
-from anygpu.testing.workers import check_worker
 
 __all__ = [
     "FakeEngine",

@@ -1,6 +1,7 @@
 """Small programs that together use every primitive, function and type, with inputs: what an engine must get right.
 
 A `ConformanceProgram` is one program with many results, so that an engine which compiles whole programs compiles few.
+There is a maker for each group of primitives; `conformance_programs` calls them for the types that differ in it.
 """
 
 from __future__ import annotations
@@ -94,10 +95,12 @@ class ConformanceProgram:
         return self.add(Constant(values.shape, _name(values), np.ascontiguousarray(values).tobytes()))
 
     def expect(self, position: int, label: str, kind: ResultClass = "exact", terms: int = 1) -> None:
+        """Makes a value an output, with its label and how near it must come; whole numbers are exact in any case."""
         self.results.append(ConformanceResult(label, kind if is_inexact(self.spec(position).dtype) else "exact", terms))
         self._outputs.append(position)
 
     def expect_of(self, op: Primitive, *sources: int, kind: ResultClass = "exact", terms: int = 1) -> None:
+        """Adds a node and makes it an output."""
         self.expect(self.add(op, *sources), str(op), kind, terms)
 
     @property
@@ -159,7 +162,10 @@ _DIFFERENT_ELEMENTS: tuple[DType, ...] = ("bool", "uint32", "float32", "complex6
 
 
 def conformance_programs(*, deep: bool = False) -> Iterator[ConformanceProgram]:
-    """All of them, always the same. With `deep`, every type in everything."""
+    """All programs, always the same. With `deep`, every type in everything.
+
+    Otherwise functions are tried for types whose arithmetic differs, and movement for one type of each kind.
+    """
     for dtype in REFERENCE_DTYPES:
         makers = list(_FOR_EVERY_TYPE)
         if deep or dtype in _DIFFERENT_ARITHMETIC:
@@ -181,6 +187,7 @@ def conformance_programs(*, deep: bool = False) -> Iterator[ConformanceProgram]:
 
 
 def _valid(op: Primitive, *specs: Spec) -> bool:
+    """Whether a primitive takes operands of these specs."""
     try:
         op.infer(*specs)
     except InvalidProgram:
@@ -189,6 +196,7 @@ def _valid(op: Primitive, *specs: Spec) -> bool:
 
 
 def _unary(dtype: DType) -> ConformanceProgram:
+    """Every function of one operand, on extremes and on numbers near 0."""
     x, more = values(dtype, 41), values(dtype, 41, seed=2)
     near_zero = (more / 4).astype(dtype) if is_inexact(dtype) else more
     suite = ConformanceProgram(f"unary functions of {dtype}", np.concatenate([x, near_zero]))
@@ -201,6 +209,7 @@ def _unary(dtype: DType) -> ConformanceProgram:
 
 
 def _binary(dtype: DType) -> ConformanceProgram:
+    """Every function of two operands that the type has, with operands for which the result is defined."""
     x, y, shifts = values(dtype, 61), values(dtype, 61, seed=3), np.arange(61).astype(np.int32) - 30
     powers = np.arange(61) % 6
     suite = ConformanceProgram(f"binary functions of {dtype}", x, y, tame(dtype, 61), shifts, powers.astype(dtype))
@@ -236,12 +245,14 @@ def _binary(dtype: DType) -> ConformanceProgram:
 
 
 def _expect_constant_powers(suite: ConformanceProgram, source: int, dtype: DType) -> None:
+    """Powers with a constant exponent, for which engines have kernels of their own."""
     for exponent in (0, 1, 2, 3) if not is_inexact(dtype) else (0, 1, 2, 3, 0.5, -1, -2):
         constant = suite.add(Broadcast(suite.spec(source).shape), suite.constant(np.array(exponent, dtype)))
         suite.expect_of(Binary("power"), source, constant, kind="function")
 
 
 def _choice_and_casts(dtype: DType) -> ConformanceProgram:
+    """A selection, and casts to every type of numbers that it holds."""
     x = tame(dtype, 5, 7)
     whole = values(dtype, 5, 7) if not is_inexact(dtype) else x
     suite = ConformanceProgram(
@@ -265,6 +276,7 @@ _SCANS: tuple[ScanFunction, ...] = ("sum", "prod", "max", "min")
 
 
 def _reductions(dtype: DType) -> ConformanceProgram:
+    """Reductions and scans along each axis, several, all and none; extremes where the order of sums is no matter."""
     suite = ConformanceProgram(f"reductions of {dtype}", tame(dtype, 3, 4, 5), values(dtype, 6, 7))
     small, extremes = suite.given
     for fn in _REDUCES:
@@ -284,6 +296,7 @@ def _reductions(dtype: DType) -> ConformanceProgram:
 
 
 def _movement(dtype: DType) -> ConformanceProgram:
+    """Everything that only moves elements: shapes, slices, updates, pads, windows."""
     suite = ConformanceProgram(
         f"movement of {dtype}", values(dtype, 4, 5, 3), values(dtype, 2, 2, 3, seed=1), values(dtype, 1, seed=2)
     )
@@ -320,6 +333,7 @@ def _movement(dtype: DType) -> ConformanceProgram:
 
 
 def _order(dtype: DType) -> ConformanceProgram:
+    """Sorting with equal elements, positions, and searches."""
     x, line = values(dtype, 6, 7), np.sort(values(dtype, 23, seed=1))
     suite = ConformanceProgram(f"order of {dtype}", x, line, np.sort(tame(dtype, 9)))
     for axis in (0, 1):
@@ -332,6 +346,7 @@ def _order(dtype: DType) -> ConformanceProgram:
 
 
 def _contractions(dtype: DType) -> ConformanceProgram:
+    """Products of matrices, vectors and stacks in all arrangements of axes, and of nothing."""
     suite = ConformanceProgram(
         f"contractions of {dtype}",
         tame(dtype, 4, 5),
@@ -362,7 +377,7 @@ def _contractions(dtype: DType) -> ConformanceProgram:
 
 
 def _attention(dtype: DType) -> ConformanceProgram:
-    """With as many queries as keys and with fewer, and keys that nobody sees."""
+    """Attention with as many queries as keys and with fewer, and keys that no query sees."""
     hidden = np.zeros((2, 5, 7), dtype)
     hidden[:, :, 2] = -np.inf
     arrays = tame(dtype, 2, 5, 4), tame(dtype, 2, 7, 4, seed=1), tame(dtype, 2, 7, 3, seed=2)
@@ -380,6 +395,7 @@ _SCATTERS: tuple[ScatterFunction, ...] = ("set", "add", "multiply", "maximum", "
 
 
 def _picking(dtype: DType) -> ConformanceProgram:
+    """Gathers and scatters with indices that repeat, in batches, and with constant ones."""
     positions = np.array([[2, 0, 2, 1], [1, 1, 0, 2]])
     arrays = tame(dtype, 2, 3, 4), tame(dtype, 2, 2, 4, 4, seed=1), tame(dtype, 2, 4, 4, seed=2)
     suite = ConformanceProgram(f"gather and scatter of {dtype}", *arrays, positions)
@@ -440,6 +456,7 @@ def _no_elements(dtype: DType) -> ConformanceProgram:
 
 
 def _counting(dtype: DType) -> ConformanceProgram:
+    """Counting and constants, and an input that is returned twice."""
     suite = ConformanceProgram(f"iota and constants of {dtype}", values(dtype, 3))
     if dtype != "bool":
         suite.expect_of(Iota(7, dtype))
@@ -481,7 +498,10 @@ def _transforms(dtype: DType) -> ConformanceProgram:
 
 
 def _linear(dtype: DType) -> ConformanceProgram:
-    """Factors are right up to signs and order, so they are put together again; values come in order."""
+    """Linear algebra, whose factors are right up to signs and order: they are put together again.
+
+    Values come in order.
+    """
     stack = tame(dtype, 2, 4, 4) + 4 * np.eye(4, dtype=dtype)
     both = (stack @ np.conj(np.swapaxes(stack, -1, -2))).astype(dtype)
     suite = ConformanceProgram(
@@ -532,7 +552,7 @@ def _linear(dtype: DType) -> ConformanceProgram:
 
 
 def _signs_of_zero() -> ConformanceProgram:
-    """Where NumPy has a rule for the sign of 0, made visible by what comes after."""
+    """Results for which NumPy has a rule for the sign of 0, made visible by `signbit`."""
     zeros = np.array([0.0, -0.0, 4.0, -4.0, 6.0, -6.0])
     divisors = np.array([2.0, -2.0, 2.0, -2.0, -2.0, 2.0])
     suite = ConformanceProgram("signs of zero", zeros, divisors)

@@ -1,7 +1,8 @@
 """Checks for device memory: what every resource must keep to, whatever it wraps, and whether anything was left behind.
 
 `check_resource` interrupts `allocate` and `release` by another release at every single instruction, because that is
-what the garbage collector does, once in a million times.
+what the garbage collector does, once in a million times. `FakeMemory` is the bottom of the composition that is checked,
+and `check_no_leaks` is for tests of code that allocates.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _PATIENCE_SECONDS = 60.0
 
 
 class FakeMemory:
-    """A device's memory that holds nothing, in which faults can be set; the bottom of a composition in a test."""
+    """A device's memory that holds nothing, in which faults can be set; the bottom of a composition in a test.
+
+    Without a `capacity`, in bytes, it is never full.
+    """
 
     def __init__(self, capacity: int | None = None, *, device: str = "fake") -> None:
         self.capacity = capacity
@@ -43,6 +47,7 @@ class FakeMemory:
 
     @property
     def live_bytes(self) -> int:
+        """The bytes of all blocks that are out."""
         return sum(block.nbytes for block in list(self.live))
 
     def holds(self, block: Block) -> bool:
@@ -58,6 +63,7 @@ class FakeMemory:
         self._faults.clear()
 
     def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        """A new block of at least a byte. Raises the next fault that was set, or `OutOfMemory` beyond the capacity."""
         if nbytes < 0:
             raise InvalidOption(f"{nbytes} bytes cannot be allocated.")
         self.allocations += 1
@@ -73,6 +79,7 @@ class FakeMemory:
         return block
 
     def release(self, block: Block) -> None:
+        """Takes a block back. Raises `InvalidOption` for one that is not out."""
         if block not in self.live:
             raise InvalidOption(f"{block!r} is not out from FakeMemory.")
         del self.live[block]
@@ -108,6 +115,7 @@ def check_no_leaks(stats: Stats, *, owner: str | None = None) -> Iterator[None]:
 
 
 def _left_behind(before: Snapshot, after: Snapshot, owner: str | None) -> list[str]:
+    """A phrase for each owner that holds more blocks or bytes than before."""
     left = []
     for name, held in after.by_owner.items():
         earlier = before.by_owner.get(name)
@@ -119,6 +127,7 @@ def _left_behind(before: Snapshot, after: Snapshot, owner: str | None) -> list[s
 
 
 def _check_sizes(wrap: Wrap) -> None:
+    """Blocks are at least as large as asked for, never share memory, and can be released in another order."""
     memory = FakeMemory()
     resource = wrap(memory)
     for _ in range(3):
@@ -132,6 +141,7 @@ def _check_sizes(wrap: Wrap) -> None:
 
 
 def _check_misuse(wrap: Wrap) -> None:
+    """A second release, a stranger's block and a negative size are refused with `InvalidOption`."""
     memory = FakeMemory()
     resource = wrap(memory)
     kept = resource.allocate(64)
@@ -169,6 +179,7 @@ def _check_errors(wrap: Wrap) -> None:
 
 
 def _check_random_use(wrap: Wrap) -> None:
+    """A thousand random allocations and releases with faults: no block is out twice, or given back while in use."""
     chance = random.Random(0)
     memory = FakeMemory()
     resource = wrap(memory)
@@ -221,6 +232,10 @@ def _check_interruptions(wrap: Wrap) -> None:
 
 
 def _is_interrupted_at(instruction: int, wrap: Wrap) -> bool:
+    """Allocates and releases, with other blocks released at one instruction; whether that many instructions ran.
+
+    The trace function of the thread counts instructions; a debugger's or coverage's is put back afterwards.
+    """
     memory = FakeMemory()
     resource = wrap(memory)
     spare = [resource.allocate(size, owner="spare") for size in (512, 700)]
@@ -295,7 +310,10 @@ def _check_threads(wrap: Wrap) -> None:
 
 
 def _within_patience(check: Callable[[Wrap], None], wrap: Wrap) -> None:
-    """On a thread of its own, since a resource that waits for itself would never come back."""
+    """Runs a check on a thread of its own, since a resource that waits for itself would never come back.
+
+    Raises what the check raises, and `AssertionError` after a minute.
+    """
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -313,6 +331,7 @@ def _within_patience(check: Callable[[Wrap], None], wrap: Wrap) -> None:
 
 
 def _expect_all_back(resource: Resource, memory: FakeMemory) -> None:
+    """Raises `AssertionError` if blocks are still out after the resource gave back all that it keeps."""
     # Twice: the first may wake what the second can give back.
     reclaim(resource)
     reclaim(resource)
@@ -320,6 +339,7 @@ def _expect_all_back(resource: Resource, memory: FakeMemory) -> None:
 
 
 def _expect_refused(call: Callable[[], object], what: str) -> None:
+    """Raises `AssertionError` unless the call raises `InvalidOption`."""
     try:
         call()
     except InvalidOption:

@@ -208,14 +208,14 @@ def stand_by(link: Link, request: ServeRequest) -> tuple[Link, ProgramEngine | N
 
 def _settled(link: int, stdin: int, stderr: int) -> Link:
     """Makes what a copy shares with its spare its own: standard streams, the end with its parent, and its link."""
+    from anygpu.workers.link import Link
+
     os.dup2(stdin, 0)
     os.dup2(stderr, 1)
     os.dup2(stderr, 2)
     os.close(stdin)
     os.close(stderr)
     end_with_parent()
-    from anygpu.workers.link import Link  # late, as above
-
     return Link(socket.socket(fileno=link), takes_descriptors=True)
 
 

@@ -1,4 +1,8 @@
-"""A device without values: its arrays have a shape and a dtype, so that a function can be traced with them."""
+"""A device without values: its arrays have a shape and a dtype, so that a function can be traced with them.
+
+Buffers of abstract arrays say where their values will come from at a call: `ArrayInput`, `ScalarInput`,
+`CapturedConstant`.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +46,11 @@ class CapturedConstant(NamedTuple):
 
 
 class AbstractDevice:
-    """Holds abstract arrays while a function is traced; asking for a value ends the trace.
+    """Holds abstract arrays while a function is traced; asking for a value ends the trace by raising `ValueNeeded`.
 
-    NumPy arrays that meet an abstract one are copied as they are now, and become constants of the program when they
-    are small and `inlines` says so.
+    NumPy arrays that meet an abstract one are copied as they are now, and become constants of the program when they are
+    small and `inlines` says so. One object is used for one call of the function, on one thread. The function may catch
+    the exception, so `reason` keeps why the trace ended.
     """
 
     device = ABSTRACT
@@ -94,7 +99,11 @@ class AbstractDevice:
             active_tracer.reset(token)
 
     def operation(self, line: tuple[str, int] | None) -> None:
-        """Note that an operation is recorded on this line, and with which modes of `np.errstate`"""
+        """Note that an operation is recorded on this line, and with which modes of `np.errstate`.
+
+        Modes that make NumPy raise or call something end the trace; lines on which all warnings are ignored are
+        remembered.
+        """
         modes: dict[str, Any] = dict(np.geterr())
         if modes != self._modes:
             raising = [name for name, mode in modes.items() if mode not in ("ignore", "warn", self._modes[name])]
@@ -104,17 +113,21 @@ class AbstractDevice:
                 self.quiet_lines.add(line)
 
     def layout_of(self, position: int) -> Any:
-        """The example of an argument, whose layout the program depends on from now on."""
+        """The NumPy array that is the argument at `position`; guards check its strides and flags from now on."""
         self.layouts.add(position)
         return self.examples[position]
 
     def strides_of(self, position: int) -> HostArray | None:
-        """An array with the strides of that input, on which the trace depends from now on; `None` for ours."""
+        """The NumPy array at `position`, whose strides guards check from now on; `None` for an `Array`."""
         self.strides.add(position)
         return self.examples.get(position)
 
     def refuse(self, *, number: bool = False, outside: bool = False, what: str | None = None) -> NoReturn:
-        """End the trace because a value was asked for. `number` and `outside`: at least this call knows that value."""
+        """End the trace because a value was asked for, at the user's line; raises `ValueNeeded`.
+
+        `number` and `outside` say that this call knows the value, so that an attempt with values may succeed. `what`
+        replaces the usual reason.
+        """
         self.asked_of_known |= number or outside
         line = nearest_line(sys._getframe(1))
         self._error = ValueNeeded(f"{line[0]}:{line[1]}" if line is not None else None)
@@ -123,7 +136,7 @@ class AbstractDevice:
         raise self._error
 
     def stop(self, reason: str) -> NoReturn:
-        """End the trace: the function does something that cannot be traced."""
+        """End the trace at the user's line: the function does something that cannot be traced. Raises `ValueNeeded`."""
         line = nearest_line(sys._getframe(1))
         at = f" ({line[0]}:{line[1]})" if line is not None else ""
         self.reason = f"{reason}{at}"
@@ -136,11 +149,11 @@ class AbstractDevice:
         raise self._error
 
     def number(self, text: str, dtype: DType) -> Value:
-        """An expression over numbers among the arguments, as an input without axes."""
+        """An expression over numbers among the arguments as an input without axes, one for each text and dtype."""
         return self._once((text, dtype), ScalarInput(text), Spec((), dtype))
 
     def upload(self, values: Any) -> Buffer:
-        """Values as they are: they become constants."""
+        """A copy of the values as they are: they become a constant of the program."""
         return np.array(values)
 
     def download(self, buffer: Buffer) -> NoReturn:
@@ -164,7 +177,11 @@ class AbstractDevice:
         return np.from_dlpack(array)
 
     def met(self, values: HostArray) -> Value:
-        """A NumPy array that meets an abstract one, as a value."""
+        """A NumPy array that meets an abstract one, as a value: a literal if it is small, else an input that is always
+        the same.
+
+        The values are copied now. Equal contents, shapes and orders become one input.
+        """
         owner = owner_of(values)
         spec = Spec(values.shape, dtype_name(values.dtype))
         if id(owner) not in self.known:

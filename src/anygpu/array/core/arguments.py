@@ -1,4 +1,7 @@
-"""Arguments and results of functions: conversion to arrays of one device and dtype, and delivery into `out`."""
+"""Arguments and results of functions: conversion to arrays of one device and dtype, and delivery into `out`.
+
+The last part is for functions whose code computes with NumPy's arrays as well as with ours.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def arrays(*arguments: Any) -> list[Array]:
 
 
 def device_among(*arguments: Any) -> ArrayDevice:
-    """`device_of`, which searches lists too."""
+    """The device of the first array among the arguments, also inside of lists; else the default device."""
     return next(filter(None, map(_found_device, arguments)), None) or device_for(None)
 
 
@@ -42,7 +45,7 @@ def _found_device(x: Any) -> ArrayDevice | None:
 
 
 def to_array(x: Any, device: ArrayDevice) -> Array:
-    """`as_array`, which also stacks lists of arrays, without computing them."""
+    """An argument as an `Array` on the device. Lists of arrays are stacked as an operation, without computing them."""
     if isinstance(x, Array):
         return x
     if type(x) is TracedScalar:
@@ -69,14 +72,14 @@ def _stacked(items: Sequence[Any], device: ArrayDevice) -> Value:
 
 
 def bound_to(value: Value, device: ArrayDevice) -> Value:
-    """The value bound to a device; a value of constants alone has none of its own."""
+    """The value bound to a device; a value made of constants alone has none of its own."""
     if value.device is not None:
         return value
     return Value(value.op, value.inputs, value.spec, device, value.line)
 
 
 def on_device(values: HostArray, device: ArrayDevice | None) -> Value:
-    """A table that this package computed: a constant of the program when it is small, otherwise uploaded."""
+    """A table that this package computed, as a value: a constant of the program if it is small, else uploaded."""
     if values.nbytes <= recording.MAX_CONSTANT_BYTES or device is None:
         return recording.literal(values)
     # A copy, because a table that is kept for the next time would look like an array from outside.
@@ -88,7 +91,7 @@ _COUNTED = ("int64", "uint64", "float32", "float64")
 
 
 def counting(length: int, dtype: DType) -> Value:
-    """0, 1, 2, … as a vector of any type."""
+    """The integers 0, 1, 2, … as a vector of this length and dtype."""
     if dtype in _COUNTED:
         return apply(Iota(length, dtype))
     return cast(apply(Iota(length, counting_dtype(length))), dtype)
@@ -100,7 +103,7 @@ def counting_dtype(length: int) -> DType:
 
 
 def filled(shape: tuple[int, ...], scalar: Any, dtype: DType) -> Value:
-    """One number in every element. It takes no memory until something is computed from it."""
+    """A number in every element of a shape, by broadcasting: it takes no memory until something is computed from it."""
     return broadcast(recording.constant(scalar, dtype), shape)
 
 
@@ -131,7 +134,10 @@ def view(array: Array, *path: Primitive, refusal: str | None = None) -> Array:
 
 
 def deliver(result: Array, out: Any) -> Any:
-    """The result itself, or `out` after it was written into it."""
+    """The result itself, or `out` after the result was written into it, with NumPy's "same_kind" casting.
+
+    `out` may be one of our arrays, a NumPy array, or a tuple of one of these; raises `TypeError` for anything else.
+    """
     if out is None:
         return result
     if isinstance(out, tuple) and len(out) == 1:
@@ -145,7 +151,10 @@ def deliver(result: Array, out: Any) -> Any:
 
 
 def checked_index(index: Value, length: int) -> Value:
-    """The index, checked when the program runs: an IndexError where it is not within 0 … length - 1."""
+    """The index, checked when the program runs: the device raises `IndexError` where it is not within 0 … length - 1.
+
+    It adds elements of a vector of zeros, gathered at the index, so that the gather cannot be removed.
+    """
     zeros = filled((length,), 0, index.spec.dtype)
     return recording.binary("add", index, apply(Gather(0), zeros, index))
 
@@ -196,7 +205,7 @@ def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
 
 
 def either(*given: Any) -> list[Any]:
-    """All as ours, on the device of the first that is, when one of them is; otherwise all as NumPy's. None stays."""
+    """All arguments as ours, on one device, if one of them is ours or traced; else all as NumPy's. `None` stays."""
     if any(isinstance(each, Array) or type(each) is TracedScalar for each in given):
         device = device_among(*given)
         return [None if each is None else to_array(each, device) for each in given]
@@ -204,21 +213,21 @@ def either(*given: Any) -> list[Any]:
 
 
 def table(values: HostArray, beside: Any) -> Any:
-    """Numbers that this package worked out itself, as what stands beside them is."""
+    """Numbers that this package worked out itself, as an array of the kind of `beside` and on its device."""
     if not isinstance(beside, Array):
         return values
     return Array(bound_to(on_device(np.ascontiguousarray(values), beside._device), beside._device))
 
 
 def converted(x: Any, dtype: Any) -> Any:
-    """In another type; what has it already is itself."""
+    """The array in another dtype, NumPy's or ours; the array itself if it has that."""
     if x.dtype == dtype:
         return x
     return Array(cast(x._value, dtype_name(dtype))) if isinstance(x, Array) else x.astype(dtype)
 
 
 def in_float(x: Any) -> Any:
-    """Integers as the floats that NumPy makes of them; everything else as it is."""
+    """Integers and bools as the floats that NumPy makes of them; everything else as it is."""
     return converted(x, np.result_type(x.dtype, np.float16)) if x.dtype.kind in "biu" else x
 
 
@@ -228,5 +237,5 @@ def in_single(x: Any) -> Any:
 
 
 def in_type_of(result: Any, x: Any) -> Any:
-    """What was computed with `in_single(x)`, in the type of `x`."""
+    """The result of a computation with `in_single(x)`, in the type of `x`."""
     return converted(result, np.float16) if x.dtype == np.float16 and result.dtype == np.float32 else result

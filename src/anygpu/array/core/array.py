@@ -52,7 +52,9 @@ _ASKED_BY_NUMPY = {
 
 
 class _OursOnly:
-    """A method that NumPy's arrays do not have, so a function that is being traced finds none."""
+    """A method that NumPy's arrays do not have: a function that is being traced gets an `AttributeError`, as from
+    NumPy.
+    """
 
     def __init__(self, function: Any) -> None:
         self.__wrapped__ = function
@@ -69,7 +71,12 @@ class _OursOnly:
 
 
 class Array(NumpyMethods, Operators):
-    """A lazy array. Made by `asarray`, `zeros` and the other creation functions, and by operations on arrays."""
+    """A lazy array. Made by `asarray`, `zeros` and the other creation functions, and by operations on arrays.
+
+    Operations record a `Value`, and values are computed when they are asked for. An array may be a view of another
+    (`views`): `_stored` is its value at some version of its base, and `_value` brings it up to date. Arrays are not
+    locked: a thread that writes to one must be the only one to use it.
+    """
 
     __slots__ = ("__weakref__", "_shared", "_stored", "_view")
 
@@ -95,7 +102,7 @@ class Array(NumpyMethods, Operators):
 
     @property
     def _value(self) -> Value:
-        """The value of this array as it is now: a view whose base was written to since looks at it again."""
+        """The value of this array as it is now. A view whose base was written to since follows its path again."""
         view = self._view
         if view is not None and view.stale:
             self._stored = view.look()
@@ -168,7 +175,7 @@ class Array(NumpyMethods, Operators):
         return self._device.device if active_tracer.get() is None else "cpu"
 
     def _facts(self) -> tuple[str, tuple[int, ...], DType]:
-        """Device, shape and type, at once: every call of a function with the array asks for them."""
+        """The device's name, the shape and the name of the dtype, in one call: every offloaded call asks for them."""
         value = self._stored
         device = value.device or device_for(None)
         shape, dtype = value.spec
@@ -219,12 +226,14 @@ class Array(NumpyMethods, Operators):
 
     @property
     def program(self) -> Program:
-        """What is still to be computed for this array."""
+        """The program that is still to be computed for this array."""
         _ours_only("program")
         return linearise([self._value])[0]
 
     def _host(self) -> HostArray:
-        """The values on the host, computed if they are not yet."""
+        """The values on the host, computed if they are not yet. They may be the device's own memory: not to be written
+        to.
+        """
         # As in `_binary`: the property only where there is a view.
         value = self._stored if self._view is None else self._value
         device = value.device or device_for(None)
@@ -235,7 +244,7 @@ class Array(NumpyMethods, Operators):
         return device.download(value.buffer)
 
     def _shown(self) -> HostArray:
-        """The values in memory that cannot be written to: it may be the device's own, which other arrays share."""
+        """The values as a read-only NumPy array: it may be the device's own memory, which other arrays share."""
         value = self._stored if self._view is None else self._value
         device = value.device
         if value.op is None and device is not None and not events.array_work:
@@ -273,7 +282,9 @@ class Array(NumpyMethods, Operators):
         return self._host().tobytes()
 
     def _only(self, what: str) -> Any:
-        """The only element; raises `ValueError` if there are more, or none."""
+        """The only element as a number of Python's, computed if need be; raises `ValueError` if there are more, or
+        none.
+        """
         if self.size != 1:
             error = ValueError(f"only an array with one element can become {what}; this one has {self.size}.")
             note_error(error)
@@ -323,7 +334,9 @@ class Array(NumpyMethods, Operators):
         return (self[position] for position in range(self.shape[0]))
 
     def _unsized(self, of_array: str, of_number: str) -> str:
-        """NumPy's words where there are no axes: functions ask in this way whether there are."""
+        """NumPy's own message where there are no axes, for an array or a scalar: functions catch it to ask whether
+        there are any.
+        """
         return of_number.format(f"'numpy.{self.dtype.name}'") if self._is_number else of_array
 
     def __contains__(self, item: object) -> bool:
@@ -412,7 +425,7 @@ class Array(NumpyMethods, Operators):
     # Operators
 
     def _binary(self, fn: BinaryFunction, other: object) -> Array:
-        """The result of an operator with another operand; `NotImplemented` for one that is no number or array."""
+        """The result of `self fn other`; `NotImplemented` for an operand that is no number or array."""
         # This is on the way of every operation, so the property `_value` is only asked where there is a view.
         operand: Operand | None
         if type(other) is Array:
@@ -454,7 +467,9 @@ class Array(NumpyMethods, Operators):
             raise
 
     def _in_place(self, fn: BinaryFunction, other: object) -> Array:
-        """Write the result of an operator into this array, as `+=` does; the array."""
+        """Write the result of `self fn other` into this array, as `+=` does, and return the array; a new one for a
+        scalar.
+        """
         result = self._binary(fn, other)
         if result is NotImplemented or self._is_number:
             return result
@@ -470,7 +485,10 @@ class Array(NumpyMethods, Operators):
         return not self._stored.spec.shape and active_tracer.get() is not None and self._imitated is not np.ndarray
 
     def _assign(self, result: Array) -> Array:
-        """`self op= other`: the array keeps its shape and type, as in NumPy."""
+        """Write a result into this array, which keeps its shape and dtype, and return the array.
+
+        Raises `ValueError` for another shape, and `TypeError` for a dtype that "same_kind" casting does not allow.
+        """
         value = result._value
         if value.spec.shape != self.shape:
             raise ValueError(f"a result of shape {value.spec.shape} does not fit into an array of shape {self.shape}.")
@@ -513,7 +531,7 @@ class Array(NumpyMethods, Operators):
         return self._noted(np.ndarray.astype, Array(_fresh(recording.cast(self._value, name))), order)
 
     def _noted(self, method: Any, made: Array, order: str) -> Array:
-        """What a method made, with its order in memory written down while a function is traced."""
+        """The array that a method made, with its memory order noted while a function is traced."""
         if active_tracer.get() is None:
             return made
         noted: Array = note_result.call(method, (self,), {"order": order}, made)
@@ -521,12 +539,14 @@ class Array(NumpyMethods, Operators):
 
 
 def _fresh(value: Value) -> Value:
-    """A second value for the same elements: a reshape to the same shape, which costs no engine anything."""
+    """A second value for the same elements, which another array may hold: a reshape to the same shape, free on every
+    engine.
+    """
     return recording.apply(Reshape(value.spec.shape), value, spec=value.spec)
 
 
 def _ours_only(name: str) -> None:
-    """NumPy's arrays have no such attribute, so a function that is being traced finds none."""
+    """Raise `AttributeError` while a function is traced: NumPy's arrays have no such attribute."""
     if active_tracer.get() is not None:
         raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}", name=name)
 
@@ -563,7 +583,10 @@ def _uploaded(device: ArrayDevice, values: HostArray) -> Any:
 
 
 def as_value(values: HostArray, device: ArrayDevice) -> Value:
-    """A NumPy array as a value: one without axes becomes a constant of the program, others are uploaded."""
+    """A NumPy array as a value: without axes a constant of the program, otherwise uploaded, in native byte order.
+
+    On an abstract device it becomes a constant or an input of the trace.
+    """
     if type(device) is AbstractDevice:
         return device.met(values)
     dtype = values.dtype

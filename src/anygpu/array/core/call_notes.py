@@ -1,7 +1,7 @@
-"""What a traced function's calls of NumPy's functions return, written down for questions about memory.
+"""Notes of which call of NumPy's made which array while a function is traced, for questions about memory layout.
 
-A result's layout is worked out only if something depends on it; here is kept what that takes. An array without axes
-stays one where NumPy returns one, rather than a number.
+A result's layout is worked out (`layouts`) only if something depends on it; a note has all that this takes. An array
+without axes stays one where NumPy returns one, rather than a number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNKNOWN = Returns("new", "odd", "number")
 
 
 def note_result(function: Any, arguments: tuple[Any, ...], options: dict[str, Any], result: Any) -> Any:
-    """The result, as NumPy gives it where there are no axes; how it lies in memory can be asked later."""
+    """Note the call that made a result, and return the result: as an array without axes where NumPy returns one."""
     tracer = active_tracer.get()
     if not isinstance(tracer, AbstractDevice):
         return result
@@ -40,7 +40,11 @@ def note(
     options: dict[str, Any],
     result: Any,
 ) -> Any:
-    """As `note_result`, of a function whose row in the table is `returns`."""
+    """Note the call for every array in `result`; `returns` is the function's row in the table of `numpy_results`.
+
+    Views and arguments that are returned have no note: their layout is that of what they show. Nested results are
+    rebuilt, as scalars in them may become arrays without axes.
+    """
     operands = tuple([(each, _seen(each, tracer)) for each in _arrays_in((arguments, options))])
     position = 0
 
@@ -68,7 +72,11 @@ def note(
 
 
 def _seen(array: Any, tracer: AbstractDevice) -> Any:
-    """What an operand's layout is asked of. Only values and order of an array from outside are what they were."""
+    """The value or array that an operand's layout is later asked of; `None` where the layout may be another at the next
+    call.
+
+    Guards check values and C order of arrays from outside, and nothing more of their strides.
+    """
     if type(array) is Array:
         return array._value
     return array if is_in_order(array) or id(owner_of(array)) not in tracer.known else None
@@ -100,7 +108,7 @@ def _arrays_in(given: Any) -> Iterator[Any]:
 
 
 def note_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any], result: Any) -> Any:
-    """As `note_result`, of a ufunc or one of its methods."""
+    """As `note_result` for a ufunc or one of its methods; the layout of "outer" and "reduceat" is asked of NumPy."""
     tracer = active_tracer.get()
     if not isinstance(tracer, AbstractDevice) or result is NotImplemented:
         return result

@@ -41,7 +41,7 @@ class ArrayDevice(Protocol):
 
 
 class ArrayWork(NamedTuple):
-    """What a device did for arrays, outside of placed calls."""
+    """An upload, a download or a program on a device, outside of placed calls, as an event."""
 
     kind: Literal["upload", "download", "run"]
     device: str
@@ -51,7 +51,9 @@ class ArrayWork(NamedTuple):
 
 
 def with_event(kind: Literal["upload", "download", "run"], device: ArrayDevice, *given: Any) -> Any:
-    """What the device returns; those who subscribed to `events.array_work` have heard of it."""
+    """Call `upload`, `download` or `run` of a device; its result. Listeners of `events.array_work` are told, with its
+    seconds.
+    """
     begin = time.perf_counter()
     result = getattr(device, kind)(*given)
     seconds = time.perf_counter() - begin
@@ -61,7 +63,10 @@ def with_event(kind: Literal["upload", "download", "run"], device: ArrayDevice, 
 
 
 def device_for(device: object | None) -> ArrayDevice:
-    """The device of that name; `None` is the default device, and an `ArrayDevice` is itself."""
+    """The device of that name or `Device`; `None` is the default device, and an `ArrayDevice` is itself.
+
+    Raises `InvalidOption` for anything else.
+    """
     if device is None or isinstance(device, str):
         return events.array_device(device)  # type: ignore[no-any-return]
     if hasattr(device, "upload"):

@@ -1,4 +1,8 @@
-"""Values that are not computed yet: the graph behind arrays, and how it becomes a program."""
+"""Values that are not computed yet: the graph behind arrays, and how it becomes a program.
+
+A `Value` is a node of the graph. `linearise` makes a program of the nodes behind some values, `program_of` finds one
+that was made before, and `compute` runs it. The context variable `active_tracer` is set while a function is traced.
+"""
 
 from __future__ import annotations
 
@@ -105,9 +109,9 @@ class Tracer(Protocol):
 
 
 def note_error(error: Exception) -> None:
-    """Tell the trace, if there is one, of an error that leaves this package: its words are not NumPy's.
+    """Tell the trace, if there is one, of an error that leaves this package: its message is not NumPy's.
 
-    A function that catches it would be traced with what NumPy does not say, so it is not traced.
+    A function that catches it might act on a message that NumPy does not give, so it is not traced.
     """
     tracer = active_tracer.get()
     if tracer is not None and tracer.raised is None:
@@ -130,7 +134,10 @@ def limited_to(seconds: float | None) -> Iterator[None]:
 
 
 def users_line() -> Line | None:
-    """The user's line on which an operation is recorded. It is called for every operation."""
+    """The user's line on which an operation is recorded; it is called for every operation, three frames below the user.
+
+    The tracer hears of the operation here. Raises `TakesTooLong` after the deadline of `limited_to`.
+    """
     until = _until.get()
     if until is not None and time.perf_counter() > until:
         raise TakesTooLong
@@ -143,7 +150,7 @@ def users_line() -> Line | None:
 
 
 def nearest_line(frame: FrameType | None) -> Line | None:
-    """The nearest line outside of this package and of NumPy's dispatching."""
+    """The file and line of the nearest frame outside of this package and NumPy; `None` if there is none."""
     while frame is not None:
         name = frame.f_globals.get("__name__") or ""
         if not name.startswith(_NOT_THE_USER):
@@ -157,8 +164,9 @@ def linearise(
 ) -> tuple[Program, list[Value], list[Value]]:
     """The program that computes the wanted values, its inputs, and the values that its results belong to.
 
-    Beside what is wanted, it returns what the user holds an array of anyway: so nothing is computed twice.
-    `inputs` are the program's first ones, needed or not.
+    Beside what is wanted, with `keep_held` it returns what the user still holds an array of: so nothing is computed
+    twice. `inputs` are the program's first ones, needed or not; the other inputs are the computed values that it starts
+    from.
     """
     order = _in_order(wanted)
     graph = GraphRecorder()
@@ -201,7 +209,9 @@ _WITH_MORE = (Constant, Attend, Custom)
 
 
 def _beyond_equality(op: Primitive) -> tuple[str, ...] | None:
-    """What tells this operation from an equal one: zeros of both signs are equal. `None` if it is not worth knowing."""
+    """The parts of an operation that `==` does not tell apart, such as zeros of both signs; `None` if it has too much
+    data.
+    """
     if type(op) is Constant:
         return () if len(op.data) <= _MOST_DATA else None
     if type(op) is Attend:
@@ -210,9 +220,11 @@ def _beyond_equality(op: Primitive) -> tuple[str, ...] | None:
 
 
 def program_of(wanted: Sequence[Value]) -> tuple[Program, list[Value], list[Value]]:
-    """`linearise` of what is wanted; operations that were recorded before, on the same lines, give the same object.
+    """`linearise` of what is wanted; operations that were recorded before, on the same lines, give the same program
+    object.
 
-    What is known of a program by its identity (its key, a prepared launch) is then found at once.
+    Whatever is kept for a program by its identity (its key, a prepared launch) is then found at once. The last
+    `_MOST_MADE` programs are kept.
     """
     order = _in_order(wanted)
     positions: dict[int, int] = {}
@@ -301,7 +313,7 @@ def are_needed(values: Sequence[Value], wanted: Sequence[Value]) -> bool:
 
 
 def _in_order(wanted: Sequence[Value]) -> list[Value]:
-    """Every value that is needed, inputs before what uses them. Iterative: a loop may have made a very deep graph."""
+    """Every value that is needed, inputs before what uses them. Iterative, as a loop may make a very deep graph."""
     order: list[Value] = []
     seen: set[int] = set()
     #: A value in a tuple has been met already, and all that it needs stands before it.
@@ -324,7 +336,10 @@ def _in_order(wanted: Sequence[Value]) -> list[Value]:
 
 
 def compute(wanted: Sequence[Value], device: ArrayDevice) -> None:
-    """Compute every wanted value on the device."""
+    """Compute every wanted value on the device, in one program; those that are computed already are left alone.
+
+    Values drop the graph behind them then. Values that the user holds arrays of are computed on the way.
+    """
     missing = [value for value in wanted if not value.computed]
     if not missing:
         return
@@ -339,7 +354,7 @@ def compute(wanted: Sequence[Value], device: ArrayDevice) -> None:
 
 
 def _upload_constants(values: Sequence[Value], device: ArrayDevice) -> None:
-    """What is known already needs no program: numbers that functions have returned, for the most part."""
+    """Upload constants, which need no program: for the most part numbers that functions have returned."""
     for value in values:
         op = value.op
         if isinstance(op, Constant):  # else it was given twice

@@ -1,4 +1,8 @@
-"""Indexing in all its forms. Slices, integers, `None` and `...` give views; arrays of positions or masks copies."""
+"""Indexing in all its forms. Slices, integers, `None` and `...` give views; arrays of positions or masks copies.
+
+A key is parsed to `Basic`: a path of movement primitives, and positions for the axes that are picked from. Picks become
+one gather or scatter over the picked axes, flattened.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,11 @@ class Basic(NamedTuple):
 
 
 def get(array: Array, key: Any) -> Array:
-    """The part of an array that a key selects; a view where NumPy makes one."""
+    """The part of an array that a key selects; a view where NumPy makes one. Raises `IndexError` as NumPy does.
+
+    Masks are computed at once, because the shape of the result depends on their values. Positions that are arrays of
+    ours are checked when the program runs.
+    """
     if type(key) is slice and array._stored.spec.shape and (key.step is None or key.step > 0):
         leading = _leading(array._stored.spec.shape, key)  # the most common key of all
         return attach(Array(apply(leading, array._value)), array, (leading,))
@@ -69,7 +77,7 @@ _PICKED = Returns("new", "odd", "number")
 
 
 def _smaller_key(key: Any) -> Any:
-    """A key of the same kind for an array with few elements: how the result lies in memory is asked of NumPy."""
+    """A key of the same kind for an array with few elements, to ask NumPy how the result lies in memory."""
     if isinstance(key, tuple):
         return tuple(map(_smaller_key, key))
     if isinstance(key, list):
@@ -93,7 +101,10 @@ def _leading(shape: Shape, key: slice) -> Slice:
 
 
 def put_at(array: Array, key: Any, new: Any) -> None:
-    """`array[key] = new`, also when the array is a view or has some."""
+    """Do `array[key] = new`, also when the array is a view or has some; `new` is cast to the array's dtype.
+
+    Python numbers that do not fit raise `OverflowError`. The write is recorded, not done.
+    """
     if not isinstance(new, Array) and isinstance(new, bool | int | float | complex):
         source = recording.constant(new, _checked_dtype(new, array))
     else:
@@ -120,14 +131,17 @@ def _checked_dtype(new: Any, array: Array) -> DType:
 
 
 def _squeezed(value: Value, shape: Shape) -> Value:
-    """NumPy lets leading axes of length 1 of what is assigned go."""
+    """The value without leading axes of length 1 beyond those of `shape`, as NumPy lets them go in an assignment."""
     while len(value.spec.shape) > len(shape) and value.spec.shape[0] == 1:
         value = reshape(value, value.spec.shape[1:])
     return value
 
 
 def _parse(array: Array, key: Any) -> Basic:
-    """The key as slices, flips and positions along each axis."""
+    """The key as a path of slices, flips and a reshape, and positions along the axes that are picked from.
+
+    Beside arrays of positions a single integer counts as one of them, which decides where NumPy puts the picked axes.
+    """
     items = _expanded(_as_tuple(key), array.ndim)
     starts, stops, steps = [], [], []
     flips: list[int] = []
@@ -185,7 +199,10 @@ def _as_tuple(key: Any) -> tuple[Any, ...]:
 
 
 def _expanded(key: tuple[Any, ...], dimensions: int) -> list[Any]:
-    """Masks as positions, lists as arrays, and `...` as as many `:` as are missing, or as it is when none are."""
+    """The items of a key, one for each axis: masks as positions, lists as arrays, `...` as the `:` that are missing.
+
+    Raises `IndexError` for too many items, or a second `...`.
+    """
     items: list[Any] = []
     for item in key:
         if isinstance(item, list | tuple):
@@ -216,7 +233,9 @@ class _Mask(NamedTuple):
 
 
 def _of_mask(mask: Array | npt.NDArray[np.bool_]) -> list[_Mask]:
-    """Where a mask is true. How many that are depends on its values, so it has to be computed."""
+    """The positions at which a mask is true, for each of its axes. The mask is computed, as their number decides the
+    shape.
+    """
     values = np.asarray(mask)
     return [_Mask(where_true, n) for where_true, n in zip(values.nonzero(), values.shape, strict=True)]
 
@@ -250,7 +269,10 @@ def _checked(position: int, axis: int, length: int) -> int:
 
 
 def _positions(item: Any, axis: int, length: int) -> Positions:
-    """The positions that an array or a mask selects along an axis."""
+    """The positions that an array or a mask selects along an axis, counted from the start.
+
+    Those that are known are checked, with NumPy's `IndexError`; those of an array of ours only when the program runs.
+    """
     if isinstance(item, _Mask):
         if item.length != length:
             raise IndexError(f"a mask of length {item.length} does not fit axis {axis} of length {length}.")
@@ -269,7 +291,11 @@ def _positions(item: Any, axis: int, length: int) -> Positions:
 
 
 def _linear(value: Value, basic: Basic) -> tuple[Value, Shape, tuple[int, ...]]:
-    """One position for each picked element, counted over the picked axes together; their shape; and the axes."""
+    """The position of each picked element, counted over the picked axes together; the shape of the picks; the picked
+    axes.
+
+    Positions outside of their own axis become -1, which is outside everywhere, so that the gather raises.
+    """
     axes = tuple(basic.picks)
     lengths = tuple(basic.shape[axis] for axis in axes)
     known = all(isinstance(each, np.ndarray) for each in basic.picks.values())

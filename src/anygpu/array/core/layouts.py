@@ -125,7 +125,7 @@ def follow(op: Primitive, x: HostArray) -> HostArray:
 
 
 def is_movement(op: Primitive | None) -> bool:
-    """Whether NumPy gives a view where this primitive is recorded, or a copy if a reshape needs one."""
+    """Whether NumPy gives a view where this primitive is recorded; a copy if it is a reshape that needs one."""
     return isinstance(op, MOVEMENTS) or (isinstance(op, Unary) and op.fn in ("real", "imag"))
 
 
@@ -224,7 +224,9 @@ class Layouts:
 def result_layout(
     note: Note, operands: Sequence[HostArray], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> HostArray | None:
-    """The layout of a new array that a function of NumPy's returns for operands of these layouts."""
+    """The layout of a new array that a function of NumPy's returns for operands of these layouts; `None` if it is
+    unknown.
+    """
     order = _order_wanted(note)
     if order == "F":
         return in_axis_order(shape, dtype, range(len(shape))[::-1])
@@ -287,7 +289,7 @@ def of_operands(operands: Sequence[HostArray], shape: tuple[int, ...], dtype: np
 
 
 def _smaller(layouts: Sequence[HostArray]) -> list[HostArray]:
-    """The same with at most two elements along each axis, so that nothing large is allocated."""
+    """The layouts with at most two elements along each axis, so that nothing large is allocated."""
     return [each[tuple([slice(0, 2)] * each.ndim)] for each in layouts]
 
 

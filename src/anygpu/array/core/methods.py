@@ -1,4 +1,7 @@
-"""The methods and the operators of arrays: each is NumPy's function with the array in front."""
+"""The methods and the operators of arrays: each is NumPy's function with the array in front.
+
+Signatures are NumPy's. `NumpyMethods` calls what is registered in `overrides`; `Operators` records a primitive.
+"""
 
 from __future__ import annotations
 
@@ -384,7 +387,11 @@ class Operators:
         return self._binary("power", other) if short is None else short
 
     def _short_power(self, exponent: object) -> Array | None:
-        """The operator's own way for these exponents, as in NumPy: it is not the power at zeros and infinities."""
+        """The result of `x ** 2`, `x ** -1` and `x ** 0.5` as NumPy's operator computes them; `None` for other
+        exponents.
+
+        They are a product, a reciprocal and a square root, which differ from the power at zeros and infinities.
+        """
         if not self.ndim or self.dtype.kind not in "fc":
             return None
         if type(exponent) is int and exponent == 2:

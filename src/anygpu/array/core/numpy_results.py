@@ -1,7 +1,7 @@
-"""What NumPy's functions return: new memory, a view or the argument itself, in which order, and what without axes.
+"""The memory of what NumPy's functions return: new, a view or the argument itself; its order; and results without axes.
 
-The rows are written by `scripts/views-and-copies`, which asks NumPy with arrays of many memory layouts. What a recorded
-function returns is made accordingly.
+The rows are written by `scripts/views-and-copies`, which asks NumPy with arrays of many memory layouts. Results of
+traced functions are made accordingly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WithoutAxes = Literal["array", "number", "as operand"]
 
 
 class Returns(NamedTuple):
-    """What one function returns."""
+    """One function's results: whose memory they have, in which order, and whether they are numbers without axes."""
 
     #: For arguments with axes, all that was seen: "itself", "view", "new" and "number", joined by "or".
     memory: str

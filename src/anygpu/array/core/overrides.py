@@ -87,7 +87,7 @@ load_functions: Late[[Any], None] = Late()
 
 
 def override(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Our function for one of NumPy's functions or ufuncs, which must have one."""
+    """Our function for one of NumPy's functions or ufuncs; raises `KeyError` for one that has none."""
     table = UFUNCS if isinstance(theirs, np.ufunc) else FUNCTIONS
     if theirs not in table:
         load_functions.call(theirs)
@@ -95,7 +95,7 @@ def override(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def call_override(theirs: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call our function for this one of NumPy's, as a method or an operator does."""
+    """Call our function for this one of NumPy's, as a method or operator does; while tracing, its result is noted."""
     try:
         result = override(theirs)(*arguments, **options)
     except Exception as error:

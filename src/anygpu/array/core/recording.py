@@ -1,4 +1,8 @@
-"""How operations are recorded: operands are brought to one type and shape as NumPy does, and a value is added."""
+"""How operations are recorded: operands are brought to one type and shape as NumPy does, and a value is added.
+
+Every function here returns a `Value` without computing anything. They are on the way of every operation, so common
+cases are looked up in tables instead of being worked out.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +77,7 @@ MAX_CONSTANT_BYTES = 4096
 
 
 def apply(op: Primitive, *inputs: Value, spec: Spec | None = None) -> Value:
-    """Record `op(*inputs)`."""
+    """Record `op(*inputs)`; `spec` is the result's where the caller knows it. Raises for operands on two devices."""
     if spec is None:
         spec = op.infer(*[each.spec for each in inputs])
     value = Value(op, inputs, spec, common_device(inputs), users_line())
@@ -99,7 +103,7 @@ def _note_what_may_raise(value: Value) -> None:
 
 
 def common_device(values: Sequence[Value]) -> ArrayDevice | None:
-    """The device that all values are on; raises an error if they are on two."""
+    """The device that all values are on; `None` for constants alone. Raises `InvalidOption` if they are on two."""
     device: ArrayDevice | None = None
     for value in values:
         if value.device is not device and value.device is not None:
@@ -110,7 +114,7 @@ def common_device(values: Sequence[Value]) -> ArrayDevice | None:
 
 
 def _device_of_the_bound(values: Sequence[Value]) -> ArrayDevice | None:
-    """The device of operands on different devices: values of constants alone follow the others."""
+    """The device of operands on different devices: values of constants alone follow the others; two others raise."""
     bound = [value for value in values if value.device is not None and not is_portable(value)]
     devices = {id(value.device): value.device for value in bound}
     if len(devices) > 1:
@@ -154,7 +158,7 @@ def permute(value: Value, axes: tuple[int, ...]) -> Value:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The shape that all have together, as NumPy broadcasts."""
+    """The shape to which NumPy broadcasts all of these together; raises `ValueError` where they do not fit."""
     length = max(map(len, shapes), default=0)
     result = [1] * length
     for shape in shapes:
@@ -167,7 +171,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 
 def constant(scalar: Any, dtype: DType) -> Value:
-    """A value without axes that is a part of the program."""
+    """A value without axes that is a part of the program; a `TracedScalar` becomes an input."""
     return _new_constant(scalar, dtype)
 
 
@@ -195,7 +199,7 @@ def literal(values: np.ndarray[Any, Any]) -> Value:
 
 
 def weak_dtype(scalar: Scalar, dtype: DType) -> DType:
-    """The type of a Python number beside an array: the array's own where its kind can hold it."""
+    """The dtype of a Python number beside an array (NEP 50): the array's own where its kind can hold the number."""
     kind = KIND[dtype]
     if isinstance(scalar, bool):
         return dtype
@@ -251,11 +255,16 @@ _EQUAL_IS_SAME = frozenset((bool, int, float))
 
 
 def _nobody() -> None:
-    """In place of an array's weak reference: a value that is shared belongs to no array."""
+    """No array: in the place of a weak reference to the array that holds a value, for values that many operations
+    share.
+    """
 
 
 def _scalar_beside(scalar: Scalar, spec: Spec) -> Value:
-    """A number as a value beside one of this shape and dtype."""
+    """A Python number broadcast beside a value of this shape and dtype; equal numbers share one value.
+
+    Raises `OverflowError` for an integer that the dtype cannot hold.
+    """
     if type(scalar) is TracedScalar:
         return broadcast(scalar.value(spec.dtype), spec.shape)
     kind = type(scalar)
@@ -277,7 +286,7 @@ def _scalar_beside(scalar: Scalar, spec: Spec) -> Value:
 
 
 def _weak(scalar: Operand, beside: Value) -> Value | None:
-    """A Python number that takes the type of what it stands beside; `None` when both must change."""
+    """A Python number in the type of what it stands beside; `None` when both must change."""
     spec = beside.spec
     if not isinstance(scalar, Value) and weak_dtype(scalar, spec.dtype) == spec.dtype:
         return _scalar_beside(scalar, spec)
@@ -304,7 +313,7 @@ def unary_float(fn: UnaryFunction, x: Value) -> Value:
 
 
 def binary(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
-    """A function of two operands after NumPy's promotion."""
+    """Record a function of two operands after NumPy's promotion and broadcasting; `TypeError` for wrong dtypes."""
     if type(one) is Value:
         # The everyday cases, which need nothing looked up twice: equal operands, and a number that was met before.
         if type(other) is Value:
@@ -332,7 +341,7 @@ def binary(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
 
 
 def _pair(fn: BinaryFunction, one: Operand, other: Operand) -> tuple[Value, Value]:
-    """Two operands of one type and shape, by the shortest way that leads there."""
+    """Two operands in one type and shape, for a function that may have rules of its own, as power and division have."""
     if fn == "power" and type(other) is TracedScalar and other.is_whole:
         other.needs_value()  # whether it is negative decides
     if fn == "power" and type(one) is Value and one.spec.dtype == "bool" and type(other) is int and other == 2:
@@ -353,7 +362,7 @@ def _pair(fn: BinaryFunction, one: Operand, other: Operand) -> tuple[Value, Valu
 
 
 def _check_exponents(one: Operand, exponents: Value) -> None:
-    """NumPy raises an error if one of the exponents of whole numbers is negative, so their values decide."""
+    """End the trace where integers are raised to integers that may be negative: NumPy raises an error for those."""
     listening = active_tracer.get()
     if listening is None or isinstance(exponents.op, Constant) or type(one) in (float, complex):
         return
@@ -406,7 +415,7 @@ def _compare_signs(fn: BinaryFunction, one: Value, other: Value) -> Value:
 
 
 def _outside_range(fn: BinaryFunction, one: Operand, other: Operand) -> Value | None:
-    """A Python integer that the array's type cannot hold still compares, as in NumPy."""
+    """The truth of a comparison with a Python integer that the array's dtype cannot hold; `None` where it can."""
     value, scalar = (one, other) if isinstance(one, Value) else (other, one)
     assert isinstance(value, Value)
     if type(scalar) is not int or KIND[value.spec.dtype] not in ("signed", "unsigned"):
@@ -421,7 +430,7 @@ def _outside_range(fn: BinaryFunction, one: Operand, other: Operand) -> Value | 
 
 
 def where(condition: Value, a: Operand, b: Operand) -> Value:
-    """`a` where the condition holds, `b` elsewhere."""
+    """Record a choice: `a` where the condition holds, `b` elsewhere, promoted and broadcast together."""
     if not isinstance(a, Value) and not isinstance(b, Value):
         dtype = np.result_type(*(each.sample if type(each) is TracedScalar else each for each in (a, b))).name
         a, b = constant(a, dtype), constant(b, dtype)  # type: ignore[arg-type]
@@ -435,7 +444,7 @@ is_array_dtype = _ARRAY_DTYPES.__contains__
 
 
 def dtype_name(dtype: Any) -> DType:
-    """The name of whatever a user calls a dtype."""
+    """The name of a dtype, given in any form that NumPy takes; raises `TypeError` for one that arrays cannot have."""
     if isinstance(dtype, np.dtype) and (known := _NAMES.get(dtype)) is not None:
         return known
     name: DType = np.dtype(dtype).name
@@ -445,7 +454,7 @@ def dtype_name(dtype: Any) -> DType:
 
 
 def normal_axis(axis: int, dimensions: int) -> int:
-    """A position from 0; negative ones count from the end."""
+    """The axis counted from 0; negative ones count from the end. Raises `AxisError` outside of the dimensions."""
     try:
         position = axis.__index__()
     except AttributeError:
@@ -456,7 +465,7 @@ def normal_axis(axis: int, dimensions: int) -> int:
 
 
 def normal_axes(axis: int | Sequence[int] | None, dimensions: int) -> tuple[int, ...]:
-    """Sorted positions; `None` is all of them."""
+    """The axes counted from 0, sorted; `None` is all of them. Raises `ValueError` for one that is named twice."""
     if axis is None:
         return tuple(range(dimensions))
     axes = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
@@ -467,7 +476,7 @@ def normal_axes(axis: int | Sequence[int] | None, dimensions: int) -> tuple[int,
 
 
 def full_shape(shape: int | Sequence[int]) -> Shape:
-    """A tuple of lengths from what a user writes."""
+    """A shape as a tuple, from an integer or a sequence of them; raises `ValueError` for negative lengths."""
     if hasattr(shape, "__index__"):
         return (shape.__index__(),)
     lengths = tuple(each.__index__() for each in shape)
@@ -477,7 +486,7 @@ def full_shape(shape: int | Sequence[int]) -> Shape:
 
 
 def infer_length(shape: Shape, size: int) -> Shape:
-    """`-1` stands for whatever is left."""
+    """The shape with -1 replaced by the length that is left; raises `ValueError` where `size` elements do not fit."""
     if -1 not in shape:
         return shape
     known = product(tuple(length for length in shape if length != -1))

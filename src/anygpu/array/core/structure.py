@@ -20,7 +20,10 @@ _LABELLED = {"pandas": "x.to_numpy()", "xarray": "x.to_numpy()", "polars": "x.to
 
 
 def require_plain(x: Any, what: str) -> None:
-    """Raises for what is not an ordinary array, or something that becomes one."""
+    """Raise `InvalidOption` for an array that is more than its numbers, such as a masked or labelled one.
+
+    `what` names the function in the message, which also says what to pass instead.
+    """
     kind = type(x)
     if kind is np.ndarray or kind is np.memmap:
         return
@@ -106,7 +109,10 @@ _LEAVES: frozenset[type[Any]] = frozenset((np.ndarray, float, int, bool, str, by
 
 
 def flatten(value: Any) -> tuple[list[Any], Structure]:
-    """The leaves in order, and what they were nested in."""
+    """The leaves of a value in order, and the structure that they were nested in; `unflatten` is the inverse.
+
+    None of the user's code runs but properties that are fields of a dataclass.
+    """
     kind = type(value)
     if kind is tuple or kind is list:
         for each in value:
@@ -119,7 +125,11 @@ def flatten(value: Any) -> tuple[list[Any], Structure]:
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
-    """The value that these leaves make in this structure."""
+    """The value that these leaves make in this structure, without calling `__init__` or `__new__` of the user's
+    classes.
+
+    Raises `ValueError` for a wrong number of leaves.
+    """
     if len(leaves) != structure.count:
         raise ValueError(f"{structure} has {structure.count} leaves, not {len(leaves)}.")
     if structure.is_flat:
@@ -171,7 +181,7 @@ class _ContainerRule(NamedTuple):
 
 
 def _has_attributes(value: Any) -> bool:
-    """A list or dict of the user's own that carries more than its elements stays whole."""
+    """Whether a list or dict of the user's own carries more than its elements, so that it has to stay whole."""
     return bool(getattr(value, "__dict__", None))
 
 

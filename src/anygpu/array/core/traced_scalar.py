@@ -27,7 +27,7 @@ _STRONG: dict[type[Any], DType] = {int: "int64", float: "float64", complex: "com
 
 
 class ScalarTracer(Protocol):
-    """What a `TracedScalar` needs of the abstract device."""
+    """The part of the abstract device that a `TracedScalar` uses."""
 
     def number(self, text: str, dtype: DType) -> Value:
         """The result of the expression as an input."""
@@ -37,7 +37,11 @@ class ScalarTracer(Protocol):
 
 
 class TracedScalar:
-    """A Python number of which only the type is known yet."""
+    """A Python number of which only the type is known yet. Operations on it with Python's numbers give another one.
+
+    `_text` is the expression that computes it at a call, over the captures `a`. Whatever needs its value ends the
+    trace.
+    """
 
     __slots__ = ("_device", "_kind", "_text")
 
@@ -60,16 +64,17 @@ class TracedScalar:
 
     @__class__.setter
     def __class__(self, kind: object) -> None:
+        """The class of the number that it stands for, so that `isinstance(t, float)` holds."""
         raise TypeError("the class of a number cannot be set.")
 
     def value(self, dtype: DType) -> Value:
-        """This number where an array of that type meets it."""
+        """This number as an input of the program, in the dtype of the array that it meets."""
         value: Value = self._device.number(self._text, dtype)
         return value
 
     @property
     def sample(self) -> Any:
-        """A number of the same type."""
+        """A number of the same type, for NumPy's rules of promotion."""
         return self._kind(1)
 
     @property
@@ -96,7 +101,11 @@ class TracedScalar:
     def _two(
         self, sign: str, ufunc: np.ufunc, other: Any, swapped: bool, kind: Callable[[type, type], type | None]
     ) -> Any:
-        """The result of an operator with another number; `kind` gives its type from those of both."""
+        """The result of an operator with another operand: an expression, or NumPy's ufunc where the other is NumPy's.
+
+        `kind` gives the type of the result from those of both; where that depends on their values, the trace ends.
+        Expressions that Python may raise for are noted, so that calls raise too.
+        """
         if isinstance(other, np.generic | np.ndarray):
             return ufunc(other, self) if swapped else ufunc(self, other)
         if type(other) is TracedScalar:
@@ -361,7 +370,11 @@ def _logic(one: type, other: type) -> type | None:
 
 
 def evaluator(texts: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Computes the expressions from the leaves of a call, by Python's own rules and with its own errors."""
+    """Compile expressions to one function of the captures' values, which returns a tuple, by Python's own rules and
+    errors.
+
+    The expressions are written by `TracedScalar` alone, and see no builtins.
+    """
     source = f"lambda a: ({''.join(f'{text}, ' for text in texts)})"
     made: Callable[[Sequence[Any]], tuple[Any, ...]] = eval(source, dict(_NAMES))
     return made

@@ -64,7 +64,7 @@ class View:
 
     @property
     def can_be_followed(self) -> bool:
-        """Whether NumPy makes the same view of the same base along the path."""
+        """Whether NumPy makes the same view of the same base along the path, so that it can be made at each call."""
         parts = any(isinstance(op, Unary) for op in self.path)
         known = self.refusal is None or self.refusal in (_DOUBT, REPEATS) or parts
         return known and all(map(is_movement, self.path))
@@ -79,7 +79,13 @@ class View:
 
 
 def attach(array: Array, base: Array, path: tuple[Primitive, ...], refusal: str | None = None) -> Array:
-    """Make `array`, whose value was computed along the path, a view of `base`, or of what that is a view of."""
+    """Make `array`, whose value was computed along the path, a view of `base`, or of the array that `base` is a view
+    of.
+
+    Where NumPy would have made a copy, or `base` is a scalar, it stays an array of its own. Where that is unknown, the
+    view is read-only (`_DOUBT`), and its base cannot be written to while the view lives. `refusal` is why it is
+    read-only.
+    """
     if base._is_number:
         return array  # what a method of one of NumPy's numbers gives has memory of its own
     seen = base._view
@@ -107,7 +113,10 @@ _DOUBT = (
 
 
 def _outcome(root: Array, path: tuple[Primitive, ...], first: int) -> Literal["view", "copy", "doubt"]:
-    """What NumPy makes of the path from the step `first` on. Axes of length 1 come and go without a copy."""
+    """Whether NumPy makes a view of the path from the step `first` on; "doubt" where the layout of the base is unknown.
+
+    Only reshapes copy, and axes of length 1 come and go without a copy.
+    """
     if not any(isinstance(op, Reshape) for op in path[first:]):
         return "view"
     spec = root._stored.spec
@@ -160,7 +169,7 @@ def _without_ones(shape: Shape) -> Shape:
 
 
 def put(base: Value, path: tuple[Primitive, ...], new: Value) -> Value:
-    """The base with `new` where the path leads to."""
+    """The base with `new` in the place that the path leads to: each step of the path is undone, the last one first."""
     if not path:
         return new
     op = path[0]
@@ -178,7 +187,10 @@ def put(base: Value, path: tuple[Primitive, ...], new: Value) -> Value:
 
 
 def write(array: Array, new: Value) -> None:
-    """Replace the array's elements in place, and with them those of everything that shares them."""
+    """Replace the array's elements in place, and with them those of everything that shares them; nothing is computed.
+
+    Raises `ValueError` for a read-only view, and where a reshape of unknown memory would see the write or not.
+    """
     if new.device is None:
         # A constant has no device; what it is written into stays on its own.
         new = Value(new.op, new.inputs, new.spec, array._device, new.line)

@@ -170,26 +170,10 @@ class Recorder:
 
     def _record(self, op: Op, operands: tuple[Any, ...], again: tuple[Any, ...] | None, depth: int) -> Any:
         """The same for a call that is new at this point of a script; if it is recorded, it is `again` from now on."""
-        key: list[Any] = []
         segment = self.segment
-        is_waiting, size = False, 0
-        for each in operands:
-            if type(each) is StandIn_:
-                layout = each._layout
-                if each._value is None:
-                    is_waiting = True
-                elif layout.size > size:
-                    size = layout.size
-            elif (layout := number_key(each, operands)) is None:
-                if not (can_stand_for(each) or isinstance(each, np.generic)):
-                    return self._at_once(op, operands, depth + 1)
-                layout = layout_of(each)
-                if layout.size > size:
-                    size = layout.size
-            key.append(layout)
-        if not (is_waiting or size > SMALL) or not self.is_open:
+        layouts = _layouts_worth_recording(operands) if self.is_open else None
+        if layouts is None:
             return self._at_once(op, operands, depth + 1)
-        layouts = tuple(key)
         selected: Any = None
         if self._selections and Selection in map(type, layouts) and op not in _OF_SELECTED:
             selected = selected_by(op, operands, self.segment)
@@ -571,6 +555,27 @@ class Recorder:
         self.is_open = False
         self.segment = object()
         return [array for each in self.all if (array := each()) is not None]
+
+
+def _layouts_worth_recording(operands: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The layouts of operands, or keys of numbers; `None` if one has none, or all are there and small."""
+    key: list[Any] = []
+    is_waiting, size = False, 0
+    for each in operands:
+        if type(each) is StandIn_:
+            layout = each._layout
+            if each._value is None:
+                is_waiting = True
+            elif layout.size > size:
+                size = layout.size
+        elif (layout := number_key(each, operands)) is None:
+            if not (can_stand_for(each) or isinstance(each, np.generic)):
+                return None
+            layout = layout_of(each)
+            if layout.size > size:
+                size = layout.size
+        key.append(layout)
+    return tuple(key) if is_waiting or size > SMALL else None
 
 
 def _has_layout(value: Any) -> bool:

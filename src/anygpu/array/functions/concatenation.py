@@ -60,6 +60,7 @@ concat = concatenate
 
 
 def _parts(given: Any) -> list[Array]:
+    """The arrays of a sequence. Raises `TypeError` for what is no sequence, and `ValueError` for an empty one."""
     if not isinstance(given, Array | np.ndarray | Sequence):
         raise TypeError(f"a sequence of arrays is needed, not a {type(given).__name__}.")
     parts = arrays(*given)
@@ -73,6 +74,10 @@ def _others(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 
 def _joined(values: Sequence[Value], axis: int, dtype: npt.DTypeLike | None, casting: Any, out: Any = None) -> Value:
+    """The values along an axis in one type: `dtype`, or that of `out`, or the one that all of them have in common.
+
+    Raises `TypeError` where both are given, or where `casting` does not allow the conversion.
+    """
     wanted: DType
     if dtype is not None:
         if out is not None:
@@ -165,6 +170,10 @@ def block(arrays: Any) -> Array:
 
 
 def _depth(item: Any) -> int:
+    """How deep the lists of `np.block` are nested.
+
+    Raises `TypeError` for a tuple, and `ValueError` for an empty list or lists of different depths, as NumPy does.
+    """
     if isinstance(item, tuple):
         raise TypeError("block takes nested lists; a tuple in them is ambiguous.")
     if not isinstance(item, list):
@@ -178,6 +187,7 @@ def _depth(item: Any) -> int:
 
 
 def _leaves(item: Any) -> Any:
+    """The items of nested lists that are no lists, in order."""
     if isinstance(item, list):
         for each in item:
             yield from _leaves(each)
@@ -213,6 +223,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Array:
 
 
 def _along(arr: Any, axis: int | None) -> tuple[Value, int]:
+    """The value and its axis; without an axis, the flattened value."""
     (array,) = arrays(arr)
     if axis is None:
         return reshape(array._value, (array.size,)), 0
@@ -220,6 +231,11 @@ def _along(arr: Any, axis: int | None) -> tuple[Value, int]:
 
 
 def _positions(obj: Any, length: int, axis: int) -> npt.NDArray[np.int64]:
+    """The positions that `obj` names along an axis of this length, none of them negative.
+
+    A mask becomes the positions of its True elements. Raises `IndexError` for a position out of bounds and for floats,
+    and `ValueError` for a mask of another length.
+    """
     positions = np.asarray(obj)
     if positions.size == 0 and not isinstance(obj, np.ndarray | Array):
         positions = positions.astype(np.int64)

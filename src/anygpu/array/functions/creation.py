@@ -89,6 +89,10 @@ def asarray(
 
 
 def _converted(array: Array, dtype: npt.DTypeLike | None, target: ArrayDevice, copy: bool | None) -> Array:
+    """The array in another type or on another device, or itself where it has both.
+
+    With `copy=False` a copy that is needed is a `ValueError`; with `copy=True` the result is never the array itself.
+    """
     needs_copy = array._device is not target or (dtype is not None and dtype_name(dtype) != dtype_name(array.dtype))
     if needs_copy and copy is False:
         raise ValueError("another type or device needs a copy: omit copy=False.")
@@ -99,6 +103,7 @@ def _converted(array: Array, dtype: npt.DTypeLike | None, target: ArrayDevice, c
 
 
 def _from_host(values: HostArray, target: ArrayDevice) -> Array:
+    """An array of host values on a device. Raises `OverflowError` for integers that no type holds."""
     if values.dtype.kind == "O" and values.size and all(type(each) is int for each in values.flat):
         raise OverflowError("a Python integer is too large for every integer type; use floats.")
     return Array(bound_to(as_value(values, target), target))
@@ -172,6 +177,10 @@ def zeros(
     device: object | None = None,
     like: object | None = None,
 ) -> Array:
+    """An array of zeros on a device, the default one unless it is named.
+
+    `order` and `like` are NumPy's, and change nothing.
+    """
     return _repeated(shape, 0, dtype, device_for(device))
 
 
@@ -184,6 +193,10 @@ def ones(
     device: object | None = None,
     like: object | None = None,
 ) -> Array:
+    """An array of ones on a device, the default one unless it is named.
+
+    `order` and `like` are NumPy's, and change nothing.
+    """
     return _repeated(shape, 1, dtype, device_for(device))
 
 
@@ -231,6 +244,7 @@ def zeros_like(
     *,
     device: object | None = None,
 ) -> Array:
+    """Zeros in the shape and type of an array, on its device, where these are not given."""
     lengths, name, target = _likeness(a, dtype, shape, device)
     return Array(bound_to(filled(lengths, 0, name), target))
 
@@ -245,6 +259,7 @@ def ones_like(
     *,
     device: object | None = None,
 ) -> Array:
+    """Ones in the shape and type of an array, on its device, where these are not given."""
     lengths, name, target = _likeness(a, dtype, shape, device)
     return Array(bound_to(filled(lengths, 1, name), target))
 
@@ -259,12 +274,14 @@ def empty_like(
     *,
     device: object | None = None,
 ) -> Array:
+    """The same as `zeros_like`: memory that nobody has written is never handed out."""
     return zeros_like(a, dtype, order, subok, shape, device=device)
 
 
 def _likeness(
     a: Any, dtype: npt.DTypeLike | None, shape: int | Sequence[int] | None, device: object | None
 ) -> tuple[Shape, DType, ArrayDevice]:
+    """The shape, type and device of a new array that is like another one, with what is given in their place."""
     target = device_for(device) if device is not None else device_of(a)
     model = a if isinstance(a, Array) else np.asarray(a)
     return (
@@ -366,6 +383,7 @@ def eye(
 def identity(
     n: int, dtype: npt.DTypeLike | None = None, *, device: object | None = None, like: object | None = None
 ) -> Array:
+    """A square matrix with ones on its diagonal."""
     return eye(n, dtype=dtype, device=device)
 
 
@@ -400,6 +418,10 @@ def triu(m: Any, k: int = 0) -> Array:
 
 
 def _triangle(m: Any, k: int, *, lower: bool) -> Array:
+    """The lower or upper triangle of matrices in the last two axes; a vector is taken for each row, as NumPy does.
+
+    Elements beyond the diagonal `k` become 0. Raises `ValueError` for an array without axes.
+    """
     (array,) = arrays(m)
     if array.ndim == 0:
         raise ValueError("a triangle needs an array with at least one axis.")

@@ -159,6 +159,10 @@ _NUMBERS = frozenset({bool, int, float, complex, TracedScalar})
 
 
 def operand_of(x: Any, device: ArrayDevice) -> Operand:
+    """The value of an argument of a ufunc: arrays are put on the device, numbers of Python stay as they are.
+
+    Numbers of Python have no type of their own in NumPy's promotion. Raises `TypeError` for masked arrays.
+    """
     if isinstance(x, Array):
         return x._value
     if isinstance(x, bool | int | float | complex) and not isinstance(x, np.generic):
@@ -169,6 +173,7 @@ def operand_of(x: Any, device: ArrayDevice) -> Operand:
 
 
 def kind_of(operand: Operand) -> OperandType:
+    """The type of an operand for NumPy's promotion: a dtype, or Python's own type for numbers of Python."""
     if isinstance(operand, Value):
         return operand.spec.dtype
     if isinstance(operand, bool):
@@ -214,6 +219,10 @@ OfTwo = Callable[[Any, Any], Array]
 
 
 def _one(name: str, ufunc: np.ufunc, body: UnaryFunction | UfuncBody, text: str, *, raw: bool = False) -> OfOne:
+    """Define a function of one array by its ufunc, and note in `RULES` how the ufunc is recorded.
+
+    `body` is a primitive's function or what composes several. With `raw` it sees the operands before they are promoted.
+    """
     RULES[ufunc] = UfuncRule(partial(unary, body) if isinstance(body, str) else body, raw)
 
     def function(x: Any, /) -> Array:
@@ -224,6 +233,7 @@ def _one(name: str, ufunc: np.ufunc, body: UnaryFunction | UfuncBody, text: str,
 
 
 def _two(name: str, ufunc: np.ufunc, body: BinaryFunction | UfuncBody, text: str, *, raw: bool = False) -> OfTwo:
+    """Define a function of two arrays by its ufunc, and note in `RULES` how the ufunc is recorded; see `_one`."""
     RULES[ufunc] = UfuncRule(partial(binary, body) if isinstance(body, str) else body, raw)
 
     def function(x1: Any, x2: Any, /) -> Array:
@@ -238,12 +248,14 @@ def _comparison(fn: BinaryFunction, ufunc: np.ufunc, text: str) -> OfTwo:
 
 
 def _named(ufunc: np.ufunc, function: Function, name: str, text: str) -> Function:
+    """Give a function its name and docstring, and register it in the ufunc's place."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = text
     return implements(ufunc)(function)
 
 
 def _pair(ufunc: np.ufunc, *inputs: Any) -> tuple[Array, Array]:
+    """Both results of a ufunc that has two."""
     operands = operands_of(inputs)
     first, second = record(ufunc, operands)
     return array_of(first, operands), array_of(second, operands)
@@ -469,6 +481,10 @@ def imag(x: Any, /) -> Array:
 
 
 def _into(out: Array | None, result: Array) -> Array:
+    """The result, or `out` after the result has been assigned to it.
+
+    Raises `TypeError` for an `out` that is no `Array`.
+    """
     if out is None:
         return result
     if not isinstance(out, Array):

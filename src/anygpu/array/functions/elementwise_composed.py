@@ -88,6 +88,7 @@ def frexp(x: Value) -> tuple[Value, Value]:
 
 
 def modf(x: Value) -> tuple[Value, Value]:
+    """The fraction and the whole part, both with the sign of x; the fraction of an infinity is 0."""
     whole = unary("trunc", x)
     rest = where(unary("isinf", x), 0, binary("subtract", x, whole))
     return binary("copysign", rest, x), whole
@@ -128,6 +129,7 @@ def divmod(x: Value, y: Value) -> tuple[Value, Value]:
 
 
 def ldexp(x: Value, exponent: Value) -> Value:
+    """x times two to the power of an integer; exponents beyond 32 bits are cut off, which changes no result."""
     if exponent.spec.dtype != "int32":
         least, most = -(1 << 31), (1 << 31) - 1
         exponent = cast(binary("minimum", binary("maximum", exponent, least), most), "int32")
@@ -163,6 +165,7 @@ def without_nan(fn: BinaryFunction) -> UfuncBody:
 
 
 def _logaddexp(x: Value, y: Value) -> Value:
+    """log(exp(x) + exp(y)) without overflow; equal operands are taken apart, for infinities have no distance."""
     distance = unary("abs", binary("subtract", x, y))
     sum_ = binary("add", binary("maximum", x, y), unary("log1p", unary("exp", unary("negative", distance))))
     # Equal infinities have no distance.
@@ -170,6 +173,7 @@ def _logaddexp(x: Value, y: Value) -> Value:
 
 
 def _logaddexp2(x: Value, y: Value) -> Value:
+    """log2(2**x + 2**y) without overflow; see `_logaddexp`."""
     distance = unary("abs", binary("subtract", x, y))
     rest = unary("log1p", unary("exp2", unary("negative", distance)))
     sum_ = binary("add", binary("maximum", x, y), binary("multiply", rest, 1 / math.log(2)))

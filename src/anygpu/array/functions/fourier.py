@@ -166,6 +166,11 @@ def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
 
 
 def _transform(fn: FourierFunction, x: Value, n: int | None, axis: int, norm: Norm) -> Value:
+    """One transform along an axis, cut or padded to `n` first, and scaled as `norm` says.
+
+    Types follow `numpy.fft`: float16 is computed in float32, and its factor is rounded to float16. Raises `ValueError`
+    for a length below 1.
+    """
     own = x.spec.dtype
     position = recording.normal_axis(axis, len(x.spec.shape))
     given = x.spec.shape[position]
@@ -221,6 +226,7 @@ def _resized(x: Value, axis: int, length: int) -> Value:
 
 
 def _cut(x: Value, axis: int, start: int, stop: int) -> Value:
+    """The elements from `start` to `stop` along an axis."""
     shape = x.spec.shape
     starts = tuple(start if each == axis else 0 for each in range(len(shape)))
     stops = tuple(stop if each == axis else n for each, n in enumerate(shape))
@@ -230,6 +236,10 @@ def _cut(x: Value, axis: int, start: int, stop: int) -> Value:
 def _transform_each(
     fn: FourierFunction, array: Array, s: Sequence[int] | None, axes: Sequence[int] | None, norm: Norm
 ) -> Array:
+    """One transform after the other along several axes, the last axis first, as NumPy does.
+
+    Without axes, the array itself.
+    """
     x = array._value
     lengths, places = _lengths_and_axes(x, s, axes)
     if not places:
@@ -265,6 +275,7 @@ def _counted(n: int, length: int, device: object | None) -> Value:
 
 
 def _samples(n: int) -> int:
+    """The number of samples of `fftfreq`. Raises `ValueError` for what is no integer or below 0."""
     if not hasattr(n, "__index__"):
         raise ValueError(f"n should be an integer: it is the number of samples, not {n!r}.")
     count = n.__index__()
@@ -279,12 +290,17 @@ def _as_frequencies(count: Value, n: int, d: Any, dtype: Any) -> Array:
 
 
 def _listed(axes: int | Sequence[int] | None, dimensions: int) -> Sequence[int]:
+    """The axes as a sequence; all of them where none are named."""
     if axes is None:
         return range(dimensions)
     return (axes.__index__(),) if hasattr(axes, "__index__") else axes
 
 
 def _rolled(array: Array, axes: int | Sequence[int] | None, *, forwards: bool) -> Array:
+    """The halves of each axis exchanged, by which `fftshift` and `ifftshift` move the frequency 0; always a new array.
+
+    An odd length has the longer half in front for `forwards`, and behind otherwise.
+    """
     x = array._value
     for axis in _listed(axes, array.ndim):
         position = recording.normal_axis(axis, array.ndim)

@@ -85,6 +85,10 @@ def _edges_dtype(values: Value, range_: Range) -> DType:
 
 
 def _given_edges(bins: Any, device: ArrayDevice) -> Value:
+    """The edges of bins as a value.
+
+    Edges on the host must not decrease, or a `ValueError` says so; others are not read.
+    """
     if not isinstance(bins, Array):
         steps = np.asarray(bins)
         if (steps[:-1] > steps[1:]).any():
@@ -93,6 +97,10 @@ def _given_edges(bins: Any, device: ArrayDevice) -> Value:
 
 
 def _outer_edges(values: Value, range_: Range, device: ArrayDevice) -> tuple[Any, Any]:
+    """The first and the last edge: those of the range, or the extremes of the values, or 0 and 1 where there are none.
+
+    Two equal edges are moved apart by 0.5 each. Raises `ValueError` for a range that goes down or is not finite.
+    """
     if range_ is not None:
         first, last = range_
         if isinstance(first, Array) or isinstance(last, Array):

@@ -206,6 +206,7 @@ def matrix_transpose(x: Any, /) -> Array:
 
 @implements(np.swapaxes)
 def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
+    """A view with two axes exchanged."""
     (array,) = arrays(a)
     one, other = normal_axis(axis1, array.ndim), normal_axis(axis2, array.ndim)
     order = list(range(array.ndim))

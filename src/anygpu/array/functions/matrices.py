@@ -142,6 +142,7 @@ def diagonal_path(shape: Shape, axis1: int, axis2: int, offset: int = 0) -> tupl
 
 
 def follow(value: Value, path: Sequence[Primitive]) -> Value:
+    """The value after a sequence of primitives."""
     for op in path:
         value = recording.apply(op, value)
     return value
@@ -152,6 +153,10 @@ def _positions(x: Labelled, labels: Labels) -> tuple[int, ...]:
 
 
 def _with_stack(value: Value, core: Labels) -> Labelled:
+    """The value with labels for its last axes, and negative ones for the axes that broadcast before them.
+
+    Raises `ValueError` where it has too few axes.
+    """
     free = len(value.spec.shape) - len(core)
     if free < 0:
         raise ValueError(f"an operand of shape {value.spec.shape} has too few axes: at least {len(core)} are needed.")
@@ -159,6 +164,10 @@ def _with_stack(value: Value, core: Labels) -> Labelled:
 
 
 def _without_repeats(x: Labelled, beside: Labelled) -> Labelled:
+    """The value without axes of length 1 that the other operand has longer.
+
+    Such axes broadcast, and need not be repeated for a product.
+    """
     lengths = beside.lengths()
     kept = [
         (label, length)
@@ -253,6 +262,7 @@ def product_of_chain(chain: Sequence[Value]) -> Value:
 
 
 def identity(size: int, dtype: DType, device: ArrayDevice | None) -> Value:
+    """The identity matrix as a value on a device."""
     count = Value(Iota(size, "int64"), (), Spec((size,), "int64"), device)
     same = recording.binary("equal", recording.reshape(count, (size, 1)), recording.reshape(count, (1, size)))
     return recording.apply(Cast(dtype), same)
@@ -315,6 +325,7 @@ def solve_together(x: Value, y: Value) -> Value:
 
 
 def svd_parts(x: Value, *, full: bool = False) -> tuple[Value, Value, Value]:
+    """The three factors U, S and Vh of a singular value decomposition; with `full`, U and Vh are square."""
     return (
         recording.apply(Linear("svd", 0, full), x),
         recording.apply(Linear("svd", 1, full), x),

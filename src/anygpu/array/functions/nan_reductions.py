@@ -38,6 +38,7 @@ def nansum(
     initial: Any = None,
     where: Any = True,
 ) -> Any:
+    """The sum along axes, with NaN counted as 0."""
     return reductions.sum(_without(a, 0)[0], axis, dtype, out, keepdims, initial, where)
 
 
@@ -51,6 +52,7 @@ def nanprod(
     initial: Any = None,
     where: Any = True,
 ) -> Any:
+    """The product along axes, with NaN counted as 1."""
     return reductions.prod(_without(a, 1)[0], axis, dtype, out, keepdims, initial, where)
 
 
@@ -81,6 +83,10 @@ def nanmin(
 
 
 def _extreme(fn: Literal["max", "min"], a: Any, axis: Axis, out: Any, keepdims: bool, initial: Any, mask: Any) -> Any:
+    """The largest or smallest element along axes, NaN left out; NaN where there is nothing else.
+
+    NaN is replaced by the infinity that loses every comparison; rows of NaN alone are found separately.
+    """
     choose = reductions.max if fn == "max" else reductions.min
     filled, array, missing = _without(a, float("-inf") if fn == "max" else float("inf"))
     result: Array = choose(filled, axis, keepdims=keepdims, initial=initial, where=mask)
@@ -103,6 +109,7 @@ def nanargmin(a: Any, axis: int | None = None, out: Any = None, *, keepdims: boo
 
 
 def _argument(fn: Literal["argmax", "argmin"], a: Any, axis: int | None, out: Any, keepdims: bool) -> Any:
+    """The position of the largest or smallest element, NaN left out; a row of NaN alone is an error when it runs."""
     choose = reductions.argmax if fn == "argmax" else reductions.argmin
     filled, array, missing = _without(a, float("-inf") if fn == "argmax" else float("inf"))
     result: Array = choose(filled, axis, keepdims=keepdims)
@@ -164,6 +171,7 @@ def nanstd(
 
 
 def _there(array: Array, mask: Any) -> Any:
+    """The mask of elements that count: those that are not NaN and for which `mask` holds."""
     if not is_inexact(array._value.spec.dtype):
         return mask
     present = unary("invert", unary("isnan", array._value))
@@ -182,6 +190,10 @@ def _variance(
     mean: Any,
     correction: float | None,
 ) -> Value:
+    """The variance along axes without NaN; NaN where no more than `ddof` elements are left.
+
+    `correction` is the Array API's name of `ddof`. Without NaN in the type this is `var`.
+    """
     (array,) = arrays(a)
     present = _there(array, mask)
     variance: Array = reductions.var(

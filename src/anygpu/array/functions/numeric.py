@@ -65,6 +65,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 
 def _end(x: Any, array: Array, axis: int) -> Value | None:
+    """What `diff` puts before or behind an array along the axis, or `None`; a number is repeated."""
     if x is None or x is np._NoValue:
         return None
     value = to_array(x, array._device)._value
@@ -76,6 +77,7 @@ def _end(x: Any, array: Array, axis: int) -> Value | None:
 
 
 def _steps(value: Value, axis: int) -> Value:
+    """Differences of neighbours along an axis; for bools whether they differ, as NumPy has it."""
     length = value.spec.shape[axis]
     if length == 0:
         return value
@@ -94,6 +96,10 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
 
 
 def _extra(x: Any, array: Array, steps: Value) -> Value | None:
+    """What `ediff1d` puts before or behind the differences, flattened, or `None`.
+
+    Raises `TypeError` where its type does not fit the array's by the rule "same_kind".
+    """
     if x is None:
         return None
     value = to_array(x, array._device)._value
@@ -173,6 +179,11 @@ def _spacings(varargs: tuple[Any, ...], axes: tuple[int, ...], array: Array) -> 
 
 
 def _slope(f: Value, axis: int, spacing: Operand, edge_order: int) -> Value:
+    """The derivative along an axis by central differences, and by one-sided ones at both ends.
+
+    `spacing` is one distance or a vector of them; uneven distances weight the three neighbours so that the error stays
+    of second order. With `edge_order` 2 the ends use three elements, with 1 two.
+    """
     length = f.spec.shape[axis]
 
     def part(start: int, stop: int) -> Value:
@@ -227,6 +238,7 @@ def binary_number(fn: Any, one: Operand, other: Operand) -> Operand:
 
 
 def _weighted(weights: Sequence[Operand], values: Sequence[Value]) -> Value:
+    """The sum of values times their weights."""
     total = binary("multiply", weights[0], values[0])
     for weight, value in zip(weights[1:], values[1:], strict=True):
         total = binary("add", total, binary("multiply", weight, value))
@@ -336,6 +348,7 @@ def _shifts(order: str, axis: int, dimensions: int) -> Value:
 
 
 def _along(array: Array, axis: int | None) -> tuple[Value, int]:
+    """The value and its axis; without an axis, the flattened value."""
     if axis is None:
         return reshape(array._value, (array.size,)), 0
     return array._value, normal_axis(axis, array.ndim)
@@ -441,6 +454,7 @@ def nan_to_num(
 
 @implements(np.isposinf)
 def isposinf(x: Any, out: Array | None = None) -> Array:
+    """Whether an element is positive infinity. Raises `TypeError` for complex numbers."""
     y = as_array(x)
     _refuse_complex(y, "isposinf")
     return ew.logical_and(ew.isinf(y), y > 0)
@@ -448,6 +462,7 @@ def isposinf(x: Any, out: Array | None = None) -> Array:
 
 @implements(np.isneginf)
 def isneginf(x: Any, out: Array | None = None) -> Array:
+    """Whether an element is negative infinity. Raises `TypeError` for complex numbers."""
     y = as_array(x)
     _refuse_complex(y, "isneginf")
     return ew.logical_and(ew.isinf(y), y < 0)

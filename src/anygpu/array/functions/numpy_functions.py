@@ -33,7 +33,6 @@ MODULES = (
     "numeric",
     "sorting",
     "statistics",
-    "differences",
     "nan_reductions",
     "linalg",
     "histograms",
@@ -85,6 +84,11 @@ def call_function(function: Any, arguments: tuple[Any, ...], options: dict[str, 
 
 
 def _called(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Our function in NumPy's place, or NumPy's own on the host where we have none.
+
+    Modules are loaded until the function is found. While a function is traced, the result's memory layout is noted.
+    Raises `TypeError` with what to write instead where the host's result would mean something else.
+    """
     if function not in FUNCTIONS:
         load_functions(function)
     ours = FUNCTIONS.get(function)
@@ -101,12 +105,18 @@ def _called(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) 
 
 
 def _into(out: Any, result: Any, name: str) -> Array:
+    """Assign the result to `out` and return that. Raises `TypeError` for an `out` that is no `Array`."""
     if not isinstance(out, Array):
         raise TypeError(f"np.{name} of an anygpu Array cannot write into a {type(out).__name__}: omit out=.")
     return out._assign(as_array(result))
 
 
 def _on_host(function: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """NumPy's function on host copies; arrays of the result go back to the device.
+
+    The operation, its line and the bytes that it moved are reported to receipts and warnings. Results of functions that
+    tell values, such as `allclose`, are returned as they are and not reported.
+    """
     # Late: most functions have nothing that runs here.
     from anygpu.receipts.receipt import HostOperation, ran_on_host
 
@@ -128,6 +138,7 @@ def _on_host(function: Any, name: str, arguments: tuple[Any, ...], options: dict
 
 
 def _arrays_in(arguments: Any) -> Iterator[Array]:
+    """The arrays among arguments, in nested tuples, lists and dictionaries too."""
     if isinstance(arguments, Array):
         yield arguments
     elif isinstance(arguments, dict):
@@ -138,6 +149,7 @@ def _arrays_in(arguments: Any) -> Iterator[Array]:
 
 
 def _hosted(arguments: Any) -> Any:
+    """The same arguments with NumPy arrays in place of ours; containers keep their types."""
     if isinstance(arguments, Array):
         return arguments.numpy()
     if type(arguments) is TracedScalar:
@@ -152,6 +164,7 @@ def _hosted(arguments: Any) -> Any:
 
 
 def _returned(result: Any, device: Any) -> Any:
+    """The result with arrays of numbers moved to the device; named tuples and lists keep their types."""
     if type(result) is not Array and isinstance(result, np.ndarray) and result.dtype.kind in "biufc":
         return as_array(result, device)
     if isinstance(result, tuple) and hasattr(result, "_fields"):

@@ -103,6 +103,7 @@ def _is_single(x: Any) -> bool:
 
 
 def _widths(pair: tuple[Any, Any]) -> Widths:
+    """How much is added before and after an axis. Raises `TypeError` for floats and `ValueError` below 0."""
     try:
         low, high = (operator.index(each) for each in pair)
     except TypeError:
@@ -121,6 +122,11 @@ def _to_widen(given: Array, widths: list[Widths]) -> list[tuple[int, Widths]]:
 
 
 def _constant(given: Array, widths: list[Widths], values: list[tuple[Any, Any]]) -> Value:
+    """The array within borders of constant numbers, two for each axis.
+
+    One number for all borders is a single `Pad`; otherwise each axis in turn is extended, so that corners have the
+    numbers of the last axis, as in NumPy.
+    """
     value = given._value
     kind = value.spec.dtype
     numbers = [_number(each, given) for pair in values for each in pair]
@@ -144,6 +150,7 @@ def _same(one: Value, other: Value) -> bool:
 
 
 def _number(x: Any, given: Array) -> Value:
+    """A number for the border as a value in the array's type."""
     kind = given._value.spec.dtype
     if isinstance(x, Array):
         return cast(reshape(x._value, ()), kind)
@@ -190,6 +197,10 @@ def _from_inside(value: Value, axis: int, both: Widths, mode: str, kind: str) ->
 def _wrap_round(
     value: Value, axis: int, both: Widths, period: int, with_edge: bool, odd: bool
 ) -> tuple[Value | None, Value | None]:
+    """The elements to put before and behind along an axis for "wrap": the other end's.
+
+    No more than whole periods of the original length at once; the caller goes on until the widths are reached.
+    """
     length = value.spec.shape[axis]
     whole = length // period * period  # only whole periods are shown again
     low, high = (min(whole, each) for each in both)
@@ -202,6 +213,11 @@ def _wrap_round(
 def _mirror_round(
     value: Value, axis: int, both: Widths, period: int, with_edge: bool, odd: bool
 ) -> tuple[Value | None, Value | None]:
+    """The elements to put before and behind along an axis for "reflect" and "symmetric".
+
+    With `with_edge` the edge is shown again, as "symmetric" has it. With `odd` they are mirrored at the edge's value as
+    well.
+    """
     length = value.spec.shape[axis]
     skip = 0 if with_edge else 1
     unit = period - skip

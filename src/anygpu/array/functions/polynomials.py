@@ -75,6 +75,12 @@ def _periodic(at: Value, places: Value, heights: Value, period: float) -> tuple[
 
 
 def _on_the_line(at: Value, places: Value, heights: Value) -> Value:
+    """The heights at places between given points, by straight lines.
+
+    `places` increase. A line is computed from its left end and, where that is NaN, from its right one; between two
+    equal heights it is flat even where they are infinite. Outside of all points the first and last line go on; the
+    caller cuts them off.
+    """
     count = places.spec.shape[0]
     kind = heights.spec.dtype
     found = binary("subtract", apply(Search("right"), places, at), 1)
@@ -116,6 +122,7 @@ def correlate(a: Any, v: Any, mode: Mode = "valid") -> Array:
 
 
 def _vectors(a: Any, v: Any) -> list[Value]:
+    """Both operands of a convolution as vectors of one type. Raises `ValueError` for matrices and for nothing."""
     pair = arrays(a, v)
     if any(each.ndim > 1 for each in pair):
         raise ValueError("convolve and correlate take vectors.")
@@ -226,6 +233,7 @@ def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = F
 
 
 def _same_length(a1: Any, a2: Any) -> tuple[Array, Array]:
+    """Both polynomials with as many coefficients, zeros in front of the shorter one."""
     device = device_of(a1, a2)
     one, other = atleast_1d(as_array(a1, device)), atleast_1d(as_array(a2, device))
     missing = one.shape[0] - other.shape[0]

@@ -385,6 +385,10 @@ def _shown(label: int) -> str:
 
 
 def _check_lengths(named: list[Labels], arrays: list[Array]) -> None:
+    """Raise `ValueError` where axes of one label have different lengths.
+
+    Within one operand, a diagonal, they must be equal; between operands a length of 1 broadcasts.
+    """
     lengths: dict[int, int] = {}
     for labels, array in zip(named, arrays, strict=True):
         own: dict[int, int] = {}

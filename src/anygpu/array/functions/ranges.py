@@ -76,6 +76,11 @@ def _begin_and_delta(first: Any, second: Any, dtype: DType) -> tuple[Any, Any]:
 
 
 def _progression(first: Any, length: int, pace: Any, dtype: DType) -> Value:
+    """The numbers `first + n * pace` for n from 0 to `length` - 1, in a type.
+
+    They are computed as NumPy's `arange` does: begin and step are rounded to the type first, and narrow types count in
+    a wider one. Raises `TypeError` for more than two bools.
+    """
     if dtype == "bool":
         if length > 2:
             raise TypeError("arange: bool has only two values; use an integer type.")

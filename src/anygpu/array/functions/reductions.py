@@ -68,6 +68,7 @@ def _masked(value: Value, where: Any, otherwise: Value, array: Array) -> Value:
 
 
 def _as_scalar(initial: Any, dtype: DType, array: Array) -> Value:
+    """The initial value of a reduction in its type."""
     if isinstance(initial, Array):
         return cast(initial._value, dtype)
     return (
@@ -85,6 +86,10 @@ def _total(
     initial: Any,
     where: Any,
 ) -> Any:
+    """The sum or product along axes, in NumPy's type for totals unless `dtype` says another one.
+
+    Elements where the mask is false count as 0 or 1. With bool as the type adding is "or", and multiplying "and".
+    """
     (array,) = arrays(a)
     value = array._value
     kind = total_dtype(value.spec.dtype) if dtype is None else dtype_name(dtype)
@@ -129,6 +134,10 @@ def prod(
 
 
 def _extreme(fn: Literal["max", "min"], a: Any, axis: Axis, out: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+    """The largest or smallest element along axes.
+
+    Raises `ValueError` where there is nothing to choose from, or where a mask is given without `initial`.
+    """
     (array,) = arrays(a)
     value = array._value
     axes = _axes(axis, array.ndim)
@@ -189,6 +198,7 @@ def all(a: Any, axis: Axis = None, out: Any = None, keepdims: bool = False, *, w
 
 
 def _truth(fn: Literal["any", "all"], a: Any, axis: Axis, out: Any, keepdims: bool, where: Any) -> Any:
+    """Whether any or all elements along axes are true; masked ones count as neutral."""
     (array,) = arrays(a)
     value = _masked(cast(array._value, "bool"), where, recording.constant(fn == "all", "bool"), array)
     return deliver(Array(reduced(fn, value, _axes(axis, array.ndim), keepdims)), out)
@@ -214,6 +224,10 @@ def argmin(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool =
 
 
 def _argument(fn: Literal["argmax", "argmin"], a: Any, axis: int | None, out: Any, keepdims: bool) -> Any:
+    """The position of the largest or smallest element along an axis, or in the flattened array.
+
+    Raises `ValueError` for an empty axis.
+    """
     (array,) = arrays(a)
     value = array._value
     if axis is None or array.ndim == 0:
@@ -335,6 +349,11 @@ def _variance(
     mean: Any,
     correction: float | None,
 ) -> Value:
+    """The variance along axes: squared distances from the mean, over the number of elements less `ddof`.
+
+    float16 and integers are computed in wider types, as NumPy does. `mean` is taken as given. The denominator is never
+    below 0: with too few elements the result is NaN or infinite.
+    """
     if correction is not None:
         if ddof != 0:
             raise ValueError("correction and ddof are two names of one thing: give one of them.")
@@ -385,6 +404,7 @@ def cumprod(a: Any, axis: int | None = None, dtype: npt.DTypeLike | None = None,
 
 
 def _running(fn: Literal["sum", "prod"], a: Any, axis: int | None, dtype: npt.DTypeLike | None, out: Any) -> Any:
+    """Running sums or products along an axis, or over the flattened array."""
     (array,) = arrays(a)
     value = array._value
     if axis is None or array.ndim == 0:
@@ -397,6 +417,7 @@ def _running(fn: Literal["sum", "prod"], a: Any, axis: int | None, dtype: npt.DT
 
 
 def _scanned(fn: Literal["sum", "prod"], value: Value, axis: int, dtype: npt.DTypeLike | None) -> Value:
+    """Running sums or products along an axis, in NumPy's type for totals; of bools "or" and "and"."""
     kind = total_dtype(value.spec.dtype) if dtype is None else dtype_name(dtype)
     if kind == "bool":
         logical: ScanFunction = "max" if fn == "sum" else "min"
@@ -440,6 +461,10 @@ def _cumulative(
     out: Any,
     include_initial: bool,
 ) -> Any:
+    """The Array API's running sums and products, with the neutral number in front for `include_initial`.
+
+    Raises `ValueError` where an array of several axes names none.
+    """
     (array,) = arrays(x)
     value = array._value if array.ndim else reshape(array._value, (1,))
     shape = value.spec.shape

@@ -46,6 +46,7 @@ from anygpu.program.primitives import Concatenate, Gather, Iota, Reduce, Reshape
 
 
 def _target(array: Any, name: str) -> Array:
+    """The array that is changed in place. Raises `TypeError` for anything but an `Array`."""
     if not isinstance(array, Array):
         raise TypeError(f"{name} changes an anygpu Array, not a {type(array).__name__}.")
     return array
@@ -113,6 +114,7 @@ def place(arr: Any, mask: Any, vals: Any) -> None:
 
 
 def _mask(mask: Any, target: Array) -> Value:
+    """The mask in the target's shape. Raises `ValueError` for another number of elements."""
     value = to_array(mask, target._device)._value
     if value.spec.size != target.size:
         raise ValueError(f"a mask of shape {value.spec.shape} does not fit an array of shape {target.shape}.")
@@ -120,6 +122,10 @@ def _mask(mask: Any, target: Array) -> Value:
 
 
 def _source(values: Any, target: Array, *, safely: bool) -> Value | None:
+    """The values that `place` or `putmask` takes from, flattened and in the target's type; `None` for none at all.
+
+    With `safely`, a type that does not fit into the target's is a `TypeError`.
+    """
     value = to_array(values, target._device)._value
     if safely and hasattr(values, "dtype") and not np.can_cast(values.dtype, target.dtype, "safe"):
         raise TypeError(f"{values.dtype} does not fit safely into {target.dtype}: convert it with astype first.")
@@ -305,6 +311,7 @@ def nonzero(a: Any) -> tuple[Array, ...]:
 
 
 def _positions(array: Array) -> list[Value]:
+    """For each axis the positions of the elements that are true, in C order. Their number is known when it runs."""
     rest = true_positions(reshape(cast(array._value, "bool"), (array.size,)))
     found: list[Value] = []
     for length in array.shape[:0:-1]:
@@ -511,6 +518,7 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
 
 
 def _matrix_shape(array: Array) -> tuple[int, int]:
+    """Rows and columns. Raises `ValueError` for anything but two axes."""
     if array.ndim != 2:
         raise ValueError(f"a matrix has two axes, not {array.ndim}.")
     return array.shape[0], array.shape[1]

@@ -20,6 +20,7 @@ from anygpu.program.primitives import Argsort, Concatenate, Flip, Gather, Reduce
 
 
 def _along(a: Any, axis: int | None) -> tuple[Value, int]:
+    """The value to sort and its axis; without an axis, the flattened value. Raises `AxisError` without axes."""
     (array,) = arrays(a)
     if axis is None:
         return reshape(array._value, (array.size,)), 0
@@ -100,6 +101,7 @@ def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introsele
 
 
 def _check_kth(a: Any, kth: Any, axis: int | None) -> None:
+    """Raise `ValueError` for positions of a partition that are outside of the axis."""
     value, position = _along(a, axis)
     length = value.spec.shape[position]
     for each in np.atleast_1d(np.asarray(kth)).tolist():
@@ -149,6 +151,8 @@ def searchsorted(a: Any, v: Any, side: Literal["left", "right"] = "left", sorter
 
 
 class UniqueAll(NamedTuple):
+    """The results of `unique_all`, by the names of the Array API."""
+
     values: Array
     indices: Array
     inverse_indices: Array
@@ -233,6 +237,7 @@ def _inverse(order: Value, begins: Value) -> Value:
 
 
 def _counts(found: _Distinct) -> Value:
+    """How often each distinct value occurs: the distances of their first positions in sorted order."""
     count = found.rows.spec.shape[0]
     (length,) = found.positions.spec.shape
     ends = apply(Concatenate(0), found.positions, filled((1,), count, "int64"))

@@ -117,6 +117,7 @@ def _rint(x: Any) -> Any:
 
 
 def _choose(condition: Any, a: Any, b: Any) -> Any:
+    """`where` for our arrays and for NumPy's."""
     if isinstance(condition, Array):
         x, y = (each._value if isinstance(each, Array) else each for each in (a, b))
         return Array(where(condition._value, x, y))
@@ -302,6 +303,11 @@ def _between(one: Value, other: Value, weight: Value) -> Value:
 def _weighted_quantile(
     array: Array, line: Value, q: HostArray, axis: Axis, axes: tuple[int, ...], weights: Any, method: str
 ) -> Value:
+    """Quantiles of weighted elements by the method "inverted_cdf", the only one that NumPy has for weights.
+
+    Elements are sorted, and the first whose share of the running weights reaches q is taken. A line with NaN gives NaN.
+    Raises `ValueError` for negative weights that are on the host; others are not read.
+    """
     if method != "inverted_cdf":
         raise ValueError(f'only method="inverted_cdf" takes weights, not {method!r}.')
     if not isinstance(weights, Array) and (np.asarray(weights) < 0).any():
@@ -408,18 +414,24 @@ def cov(
 
 
 def _cov_dtype(given: list[Array], dtype: npt.DTypeLike | None) -> DType:
+    """The type that covariances are computed in: at least float64 unless one is given."""
     if dtype is not None:
         return dtype_name(dtype)
     return common_dtype("float64", *(each._value.spec.dtype for each in given))
 
 
 def _variables(array: Array, kind: DType, *, turned: bool) -> Value:
+    """A matrix with a variable in each row, in a type; `turned` swaps rows and columns."""
     value = cast(array._value, kind)
     value = value if array.ndim == 2 else reshape(value, (1, array.size))
     return permute(value, (1, 0)) if turned else value
 
 
 def _sample_weights(weights: Any, beside: Array, count: int) -> Value | None:
+    """Weights of samples for `cov` as float64, or `None`.
+
+    Raises as NumPy does: `RuntimeError` for another number of weights than samples, `ValueError` for negative ones.
+    """
     if weights is None:
         return None
     value = cast(to_array(weights, beside._device)._value, "float64")
@@ -431,6 +443,7 @@ def _sample_weights(weights: Any, beside: Array, count: int) -> Value | None:
 
 
 def _weighted_cov(samples: Value, heavy: Value, strengths: Value | None, correction: int) -> Value:
+    """The covariance of weighted samples in rows, with NumPy's rule for the degrees of freedom."""
     total = reduced("sum", heavy, (0,), keepdims=False)
     weighted = binary("multiply", samples, heavy)
     middle = binary("divide", reduced("sum", weighted, (1,), keepdims=True), total)

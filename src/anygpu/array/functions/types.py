@@ -164,6 +164,7 @@ class NamespaceInfo:
         return device_for(None).device
 
     def default_dtypes(self, *, device: object | None = None) -> dict[str, np.dtype[Any]]:
+        """NumPy's default types, by the Array API's names of their kinds."""
         return {
             "real floating": float64,
             "complex floating": complex128,

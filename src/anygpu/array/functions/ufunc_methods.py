@@ -231,6 +231,12 @@ def _reduced(
     neutral: Value | None,
     mask: Value | None,
 ) -> Value:
+    """The reduction of a value along axes by a ufunc.
+
+    `start` is the user's initial value, `neutral` the ufunc's identity. Where the ufunc is one of our reductions, or
+    associative, it is done as a tree; otherwise element by element. Raises `ValueError` where a number to start from is
+    needed and missing.
+    """
     is_empty = any(x.spec.shape[axis] == 0 for axis in axes)
     first = neutral if start is None else start
     if first is None and (is_empty or mask is not None):
@@ -287,6 +293,10 @@ def _folded(
     start: Value | None = None,
     mask: Value | None = None,
 ) -> Value:
+    """The reduction element by element, in order: for ufuncs that are not associative.
+
+    Elements that the mask leaves out change nothing. Raises where there are too many steps for one program.
+    """
     line = _line(x, axes)
     chosen = None if mask is None else _line(mask, axes)
     _check_steps(ufunc, "reduce", line.spec.shape[0])
@@ -301,6 +311,7 @@ def _folded(
 
 
 def _running_in_order(ufunc: np.ufunc, line: Value) -> Value:
+    """All states of a fold along the first axis, element by element."""
     _check_steps(ufunc, "accumulate", line.spec.shape[0])
     states: list[Value] = []
     for element in _elements(line):
@@ -359,6 +370,7 @@ def _inner_dtype(ufunc: np.ufunc, x: Value, out: Array | None, wanted: Any) -> D
 
 @cache
 def _resolved(ufunc: np.ufunc, dtype: DType, out: DType | None, wanted: DType | None) -> DType:
+    """The type that a ufunc reduces in, by NumPy's own resolution. Raises `TypeError` where it has none."""
     fixed: dict[str, Any] = {} if wanted is None else {"signature": (to_numpy_dtype(wanted), None, None)}
     asked = (None if out is None else to_numpy_dtype(out), to_numpy_dtype(dtype), None)
     try:
@@ -379,6 +391,7 @@ def _neutral(ufunc: np.ufunc, dtype: DType) -> Value | None:
 
 
 def _scalar(initial: Any, device: ArrayDevice, dtype: DType) -> Value:
+    """The initial value in a type. Raises `ValueError` for an array."""
     value = to_array(initial, device)._value
     if value.spec.shape:
         raise ValueError(f"initial= is one number, not an array of shape {value.spec.shape}.")
@@ -386,6 +399,7 @@ def _scalar(initial: Any, device: ArrayDevice, dtype: DType) -> Value:
 
 
 def _only_axis(x: Value, axis: Any, method: str) -> int:
+    """The one axis of `accumulate` and its kind. Raises `TypeError` or `ValueError` where that is not clear."""
     dimensions = len(x.spec.shape)
     if not dimensions:
         raise TypeError(f"{method} needs an axis, and an array without axes has none.")
@@ -399,6 +413,7 @@ def _only_axis(x: Value, axis: Any, method: str) -> int:
 
 
 def _check_is_binary(ufunc: np.ufunc, method: str) -> None:
+    """Raise `ValueError` unless a ufunc takes two operands and has one result."""
     if ufunc.nin != 2 or ufunc.nout != 1:
         raise ValueError(
             f"{method} takes a function of two operands with one result, which np.{ufunc.__name__} is not."
@@ -406,6 +421,7 @@ def _check_is_binary(ufunc: np.ufunc, method: str) -> None:
 
 
 def _check_steps(ufunc: np.ufunc, method: str, steps: int) -> None:
+    """Raise `TypeError` where a fold would be too many operations for one program."""
     if steps > MAX_STEPS:
         raise TypeError(
             f"np.{ufunc.__name__}.{method} takes {steps} steps here, one by one, and {MAX_STEPS} are the most. "
@@ -414,6 +430,7 @@ def _check_steps(ufunc: np.ufunc, method: str, steps: int) -> None:
 
 
 def _delivered(result: Value, x: Value, out: Array | None) -> Array:
+    """The result as an array, or in `out`. Raises `ValueError` where the shapes differ."""
     if out is None:
         return array_of(result, (x,))
     if result.spec.shape != out.shape:

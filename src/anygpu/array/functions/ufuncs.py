@@ -38,6 +38,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: d
 
 
 def _called(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """A ufunc, or one of its methods, on arrays of ours. Raises `TypeError` for ufuncs that we do not have."""
     if ufunc not in UFUNCS:
         load_functions.call(ufunc)  # those of matrices are with the products
     if ufunc not in UFUNCS:
@@ -90,6 +91,7 @@ _PLAIN: dict[np.ufunc, Any] = {
 
 
 def _unknown(ufunc: np.ufunc) -> str:
+    """The message for a ufunc that is not NumPy's own."""
     return (
         f"the ufunc {ufunc.__name__} cannot become a part of a program. "
         f"Compute it on the host: {ufunc.__name__}(np.asarray(x))."
@@ -117,6 +119,11 @@ def _call(
     order: str = "K",
     subok: bool = True,
 ) -> Any:
+    """A call of an elementwise ufunc with NumPy's options.
+
+    Results are new arrays, or `out` where it is given; elements outside of `where` keep what `out` has, so `where`
+    without `out` is a `TypeError`: NumPy would leave them uninitialised.
+    """
     if out is None and where is True and dtype is None and signature is None and sig is None and casting == "same_kind":
         operands = operands_of(inputs)
         return _delivered([array_of(value, operands) for value in record(ufunc, operands)])
@@ -153,6 +160,10 @@ def _call_linear(
     axes: Any = None,
     keepdims: bool = False,
 ) -> Any:
+    """A call of `matmul` and its kind, in the types that NumPy's own resolution finds.
+
+    `axes` and `keepdims` are refused.
+    """
     if axes is not None or keepdims:
         raise TypeError(
             f"np.{ufunc.__name__}: instead of axes= and keepdims=, move axes with np.moveaxis or x[..., None]."
@@ -168,6 +179,7 @@ def _call_linear(
 
 
 def _outer(ufunc: np.ufunc, inputs: Sequence[Any], options: dict[str, Any]) -> Any:
+    """The ufunc of every element of one array with every element of the other."""
     if ufunc.nin != 2:
         raise ValueError(f"outer takes a function of two operands, and np.{ufunc.__name__} has {ufunc.nin}.")
     device = device_of(*inputs)
@@ -177,6 +189,7 @@ def _outer(ufunc: np.ufunc, inputs: Sequence[Any], options: dict[str, Any]) -> A
 
 
 def _outs(ufunc: np.ufunc, out: tuple[Any, ...] | None) -> tuple[Array | None, ...]:
+    """The arrays that results go to, `None` for new ones. Raises `TypeError` for NumPy's own arrays."""
     if out is None:
         return (None,) * ufunc.nout
     for each in out:
@@ -193,6 +206,7 @@ def _types(outs: Sequence[Array | None]) -> tuple[DType | None, ...]:
 
 
 def _signature(ufunc: np.ufunc, dtype: Any, signature: Any) -> Any:
+    """The types that a user asks for, as NumPy's `resolve_dtypes` takes them. Raises `TypeError` for both options."""
     if dtype is None:
         return tuple(signature) if isinstance(signature, list) else signature
     if signature is not None:

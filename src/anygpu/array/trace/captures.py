@@ -1,13 +1,14 @@
-"""What a function depends on, found from its code: a list of steps that reads all of it anew at every call.
+"""The captures of a function, found from its code: a list of steps that reads all that it depends on anew at every
+call.
 
-A recorded program is true for as long as everything that it depends on, and that is not an input of it, is the same.
-So everything that the code can reach by a name is found once: arguments, globals, closures, defaults, attributes,
+A recorded program is true for as long as everything that it depends on, and that is not an input of it, is the same. So
+everything that the code can reach by a name is found once: arguments, globals, closures, defaults, attributes,
 elements, and the same again for the functions of the user's own that it calls. Each is a `Capture`: the capture that it
 is found in, the step from there, and what has to be true of it. At every call the steps are taken again, from the
 function and the arguments of *that* call. No object of the user's is kept.
 
-Only known kinds of things are followed, and `Unknown` stands for all others: what the function does with one of them
-cannot be traced.
+Only known kinds of things are followed, and the kind "unknown" stands for all others: a function that does anything
+with one of them cannot be traced.
 """
 
 from __future__ import annotations
@@ -88,7 +89,10 @@ ARGUMENTS, KEYWORDS, FUNCTION = range(3)
 
 
 class Capture(NamedTuple):
-    """One thing that a function depends on."""
+    """One thing that a function depends on: how it is read at a call, and the guard that its value has to pass.
+
+    Tuples of captures are in an order in which a parent comes before its children, so one pass reads all of them.
+    """
 
     kind: CaptureKind
     #: The position of the capture that it is found in, and the step from there.
@@ -136,7 +140,9 @@ def _parts_of_container(value: Any, name: str) -> list[_Part]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a scalar becomes an input of the program: a real number of a type that programs have."""
+    """Whether a scalar becomes an input of the program: a Python float or int, or a NumPy scalar of a dtype that
+    programs have.
+    """
     if type(value) in PLAIN:
         return type(value) in (float, int)
     is_real = isinstance(value, np.floating | np.integer) and not isinstance(value, np.timedelta64)
@@ -144,11 +150,16 @@ def _is_number(value: Any) -> bool:
 
 
 class TooMuch(Exception):
-    """The function depends on more than can be looked at."""
+    """The function depends on more than `MAX_CAPTURES` things: checking them before every call would take too long."""
 
 
 class CaptureSearch:
-    """One walk over everything that a call can reach. `values` are alive only while it is traced."""
+    """One walk over everything that a call can reach, done in `__init__`; raises `TooMuch`.
+
+    `captures`, `values` and `children` have one entry for each thing, by position. `values` hold the user's objects,
+    and are dropped by `forget` as soon as the function has been traced. None of the user's code runs: attributes are
+    read from `__dict__` and slots, and classes with tricks of their own are not followed.
+    """
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.captures: list[Capture] = []
@@ -187,7 +198,7 @@ class CaptureSearch:
     # -- results
 
     def is_argument(self, position: int) -> bool:
-        """Whether it was passed to the function, or is inside of something that was."""
+        """Whether a capture was passed to the function, or is inside of something that was."""
         while self.captures[position].parent >= 0:
             position = self.captures[position].parent
         return position in (ARGUMENTS, KEYWORDS)
@@ -199,7 +210,11 @@ class CaptureSearch:
     # -- the walk
 
     def _look_at_attributes(self) -> None:
-        """Attributes are followed by name, and following them finds more code with more names: until there are none."""
+        """Follow the attributes that the code names, until no more names, things or code are found.
+
+        Following an attribute may find another function, whose code names more attributes of things that were met
+        before.
+        """
         done = -1
         while done != (done := len(self.names) + len(self._named) + self.any_name - len(self._only_types)):
             for position, depth in list(self._named):
@@ -216,7 +231,7 @@ class CaptureSearch:
         expected: Any,
         name: str,
     ) -> int:
-        """Add a capture, and its value; its position."""
+        """Add a capture and its value; its position. Raises `TooMuch` beyond `MAX_CAPTURES`."""
         if len(self.captures) >= MAX_CAPTURES:
             raise TooMuch
         position = len(self.captures)
@@ -228,7 +243,10 @@ class CaptureSearch:
         return position
 
     def _add(self, parent: int, step: str, key: Any, value: Any, name: str, depth: int) -> int:
-        """See a thing that was found, decide what it is, and go on from it."""
+        """Add the capture of a thing that was found, with the guard for its kind, and go on from it; its position.
+
+        A thing that was met before becomes a capture of the kind "same", whose guard is that both are one object still.
+        """
 
         def new(kind: CaptureKind, test: Callable[[Any, Any], bool], expected: Any) -> int:
             return self._record(kind, parent, step, key, value, test, expected, name)
@@ -285,13 +303,17 @@ class CaptureSearch:
         return position
 
     def _add_parts(self, position: int, value: Any, parts: Iterable[_Part], depth: int) -> None:
-        """Go on from the parts of a thing, which may contain it: so it is known before they are looked at."""
+        """Go on from the parts of a thing. It is marked as known first, as a part may contain it."""
         self._known[id(value)] = position
         for step, key, part, name in parts:
             self._add(position, step, key, part, name, depth + 1)
 
     def _add_function(self, function: types.FunctionType, new: Callable[..., int], name: str, depth: int) -> int:
-        """Add a function, and all that its code reaches by name; its position."""
+        """Add a function and all that its code reaches by name: cells, globals, builtins, defaults; its position.
+
+        Names that are neither global nor builtin are guarded too: they must stay undefined. A cell or a global that two
+        functions share is one capture, so that both see one copy of it.
+        """
         code = function.__code__
         position = new("function", same_code, code)
         self._known[id(function)] = position
@@ -340,7 +362,7 @@ class CaptureSearch:
         return position
 
     def _add_builtin(self, position: int, function: types.FunctionType, name: str) -> None:
-        """Add a builtin that a function names, once."""
+        """Add a builtin that a function names, once; its guard is that it is still the same object."""
         known: dict[str, Any] = cast(Any, function).__builtins__
         if name in known and (id(known), name) not in self._slots:
             self._slots[id(known), name] = len(self.captures)
@@ -361,7 +383,7 @@ class CaptureSearch:
         return position
 
     def _add_class(self, kind: type[Any], new: Callable[..., int], depth: int) -> int:
-        """Add a class with its bases, if nothing about it is out of the ordinary; its position."""
+        """Add a class with its bases, if its metaclass is a plain one; its position. Its guard counts its members."""
         if type(kind) not in _PLAIN_METACLASSES:
             return new("unknown", is_of_ref, weak(type(kind)))
         position = new("class", same_class, (weak(kind), len(vars(kind))))
@@ -374,7 +396,12 @@ class CaptureSearch:
         return position
 
     def _look_into(self, position: int, depth: int) -> None:
-        """Add the attributes of a thing that the code names."""
+        """Add the attributes of a thing that the code names, and the special methods of a class, which run without
+        being named.
+
+        Slots that have no value are guarded: they must stay so. What makes objects of a class is left out where no code
+        can name the class.
+        """
         thing, capture = self.values[position], self.captures[position]
         kind = capture.kind
         if kind == "identity":
@@ -402,7 +429,7 @@ class CaptureSearch:
                     self._record("value", position, "itself", None, thing, lacks, slot, label)
 
     def _look_into_approved(self, position: int, module: types.ModuleType, depth: int) -> None:
-        """What a known module has under the names in the code: others may have put something else there."""
+        """Guard what an approved module has under the names in the code: other code may have replaced it."""
         for name in self.names & vars(module).keys():
             if (position, name) in self._looked:
                 continue
@@ -433,7 +460,7 @@ _VALUE_KINDS = frozenset((slice, range, datetime.date, datetime.timedelta, datet
 
 
 def _is_value_kind(kind: type[Any]) -> bool:
-    """Whether objects of that class are values as a whole. Without its module there is no fraction."""
+    """Whether objects of that class are compared as a whole; there are no fractions before their module is loaded."""
     fractions = sys.modules.get("fractions")
     return kind in _VALUE_KINDS or (fractions is not None and kind is fractions.Fraction)
 
@@ -460,7 +487,9 @@ def is_named_tuple(kind: type[Any]) -> bool:
 
 
 def is_immutable(value: Any) -> bool:
-    """Whether it is itself and nothing else: an enum's member, a type of NumPy's, a bare sentinel."""
+    """Whether an object is guarded by its identity alone: a member of an enumeration, a type of NumPy's, a bare
+    sentinel.
+    """
     kind = type(value)
     if kind is object or isinstance(value, np.dtype | enum.Enum | types.GenericAlias):
         return True
@@ -482,7 +511,7 @@ def is_immutable(value: Any) -> bool:
 
 
 def _look_for_tricks(kind: type[Any]) -> bool:
-    """Whether a class reads, sets and deletes attributes as `object` does."""
+    """Whether a class reads, sets and deletes attributes as `object` does, and makes objects by `object.__new__`."""
     if type(kind) not in _PLAIN_METACLASSES:
         return False
     for cls in kind.__mro__[:-1]:
@@ -500,7 +529,7 @@ def _look_for_tricks(kind: type[Any]) -> bool:
 
 
 def hides_its_class(kind: type[Any]) -> bool:
-    """Whether even asking for its class runs code of the user's: nothing is asked then."""
+    """Whether even `isinstance` would run the user's code: the class defines `__getattribute__` or `__class__`."""
     return any(
         (type(vars(cls).get("__getattribute__")) is types.FunctionType or "__class__" in vars(cls))
         and not cls.__module__.startswith("anygpu.")
@@ -514,7 +543,9 @@ def is_ours(kind: type[Any]) -> bool:
 
 
 def is_followable(kind: type[Any]) -> bool:
-    """Whether objects of the class are what their attributes are: it is written in Python, without tricks."""
+    """Whether objects of the class are what their attributes are: it is written in Python, without tricks, and not by a
+    library that keeps state elsewhere. The answer is kept for each class.
+    """
     if kind is types.SimpleNamespace:
         return True
     known = _FOLLOWABLE.get(kind)
@@ -559,7 +590,7 @@ def slots_of(kind: type[Any]) -> Iterator[str]:
 
 
 def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
-    """Why a function's code cannot be followed, or `None`"""
+    """Why a function's code cannot be followed, as a clause with its name; `None` if it can."""
     inside = reaches_inside(code)
     if inside:
         return f"{name} uses {inside[0]}, through which it reaches objects that anygpu cannot follow"

@@ -1,4 +1,4 @@
-"""What a function's code can reach, read from the code: global names, attributes, imports; and which code is known.
+"""The names that a function's code can reach, read from its bytecode; and lists of code that is known to be pure.
 
 Whatever is on the lists here gives the same result for the same arguments, and does nothing besides. Everything that is
 not on them is refused while a function is traced.
@@ -99,7 +99,11 @@ class Attributes(NamedTuple):
 
 
 def is_approved_function(value: Any) -> bool:
-    """Whether it is a function of Python's, NumPy's or anygpu's own that only computes."""
+    """Whether it is a function of Python's, NumPy's or anygpu's own that only computes.
+
+    It is called as it is by traced code, and guarded by its identity. Functions that keep something between calls
+    (`functools.cache`), read files or change settings are not approved.
+    """
     if id(value) in _REFUSED_FUNCTIONS or id(value) in _KEEPING:
         return False
     kind = type(value)
@@ -160,7 +164,10 @@ class _Facts(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _facts(code: types.CodeType) -> _Facts:
-    """Read the names in a function's code, once for each."""
+    """Read the names in a function's code, that of nested functions included; once for each code object.
+
+    Strings among the constants count as attributes, as `getattr` may be called with them.
+    """
     names: set[str] = set()
     attributes: set[str] = set()
     imports: set[str] = set()
@@ -189,7 +196,7 @@ def global_names(code: types.CodeType) -> frozenset[str]:
 
 
 def attribute_names(code: types.CodeType) -> Attributes:
-    """The attributes that a function's code names."""
+    """The attributes that a function's code names, and whether it may reach others by names that it computes."""
     facts = _facts(code)
     return Attributes(facts.attributes, bool((facts.global_names | facts.attributes) & _BY_ANY_NAME))
 
@@ -211,5 +218,7 @@ def calls_super(code: types.CodeType) -> bool:
 
 
 def reaches_inside(code: types.CodeType) -> list[str]:
-    """The attributes by which the code looks into functions and objects in ways that cannot be followed."""
+    """The attributes by which the code looks into functions, frames and classes, sorted: what it finds cannot be
+    followed.
+    """
     return sorted(_facts(code).attributes & _INSIDE)

@@ -38,7 +38,11 @@ Refuse = Callable[[str], NoReturn]
 
 
 class Copies:
-    """One set of copies. `inputs` gives what stands for an array or a number, or `None` to leave it as it is."""
+    """One set of copies, for one traced call. `inputs` gives what stands for the array or number at a position.
+
+    A copy is made when it is first asked for, and is then the only one for its capture, so that what is one object for
+    the user is one among the copies. `refuse` ends the trace with a reason.
+    """
 
     def __init__(self, search: CaptureSearch, inputs: Callable[[int], Any], refuse: Refuse) -> None:
         self._search = search
@@ -56,7 +60,10 @@ class Copies:
         self._cells_before: list[tuple[types.CellType, Any]] = []
 
     def call(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """The function, its arguments and its keywords. What is different from now on was changed by the function."""
+        """Copy the function, its arguments and its keywords, and remember what every copy is now.
+
+        What is different when `changed` is asked later was changed by the function.
+        """
         function, arguments, keywords = self.of(self._search.function), self.of(ARGUMENTS), self.of(KEYWORDS)
         for position, made in list(self._made.items()):
             capture = self._search.captures[position]
@@ -77,7 +84,11 @@ class Copies:
         return function, arguments, keywords
 
     def changed(self) -> str | None:
-        """What the function has changed in the copies."""
+        """The name of the first thing that the function has changed in the copies; `None` if it has changed nothing.
+
+        Things are compared by the identity of their elements and attributes: writes into abstract arrays are seen
+        elsewhere.
+        """
         if any(_content(cell) is not before for cell, before in self._cells_before):
             return "a nonlocal name"
         for name, copied, before in self._before:
@@ -93,7 +104,9 @@ class Copies:
         return None
 
     def forget(self) -> None:
-        """Drop the references to everything that was copied."""
+        """Drop the references to everything that was copied: functions and their globals form cycles, which would keep
+        the user's objects until the garbage collector runs.
+        """
         for names in self._globals.values():
             names.clear()
         for cell in self._cells.values():
@@ -106,7 +119,7 @@ class Copies:
     # -- copies
 
     def of(self, position: int) -> Any:
-        """What stands for a capture among the copies."""
+        """The object that stands for a capture among the copies, made when it is first asked for."""
         if position in self._made:
             return self._made[position]
         made = self._copy(position)
@@ -151,7 +164,9 @@ class Copies:
                 return Unfollowed(self._search.unfollowed.get(position) or _reason(capture.name, value), self._refuse)
 
     def _taken(self, value: Any) -> Any:
-        """A builtin thing as traced code gets it: NumPy and other modules through names that are watched."""
+        """An approved object as traced code gets it: modules through names that are watched, replaced functions of
+        NumPy's.
+        """
         if value is np:
             return NumpyNames(self._numpy_name)
         if isinstance(value, types.ModuleType):
@@ -163,7 +178,7 @@ class Copies:
         return self._taken_name(f"np.{name}", value)
 
     def _taken_name(self, name: str, value: Any) -> Any:
-        """An attribute of a module that is known."""
+        """An attribute of an approved module; an `Unfollowed` if it is not one that only computes."""
         if isinstance(value, types.ModuleType):
             if value.__name__ in APPROVED_MODULES:
                 return self._taken(value)
@@ -180,7 +195,11 @@ class Copies:
         return ((key, child) for name, key, child in self._search.children[position] if name == step)
 
     def _copy_function(self, position: int, function: types.FunctionType) -> types.FunctionType:
-        """A function with the same code, and copies of all that it reaches."""
+        """A function with the same code, and copies of all that it reaches.
+
+        It is entered before its cells and globals are filled, as these may lead back to it. Functions that shared
+        globals share a copy of them, which has the names in their code alone.
+        """
         if is_approved_function(function):
             return function
         closure = function.__closure__ or ()
@@ -238,7 +257,10 @@ class Copies:
         return copied
 
     def _copy_object(self, position: int, thing: Any) -> Any:
-        """An instance of the same class, or of a subclass that is watched, with copies of its attributes."""
+        """An instance of the same class, or of the subclass that stands in for it, with copies of its attributes.
+
+        It is made without `__init__`. Attributes that no code names are `Unfollowed`.
+        """
         kind = type(thing)
         copied = kind() if kind is types.SimpleNamespace else object.__new__(self._class(kind))
         self._made[position] = copied
@@ -253,7 +275,11 @@ class Copies:
         return copied
 
     def _class(self, kind: type[Any]) -> type[Any]:
-        """The class itself, or one made of it with copies of the methods that lead to something that can change."""
+        """The class itself, or a subclass with copies of the methods that lead to something that can change.
+
+        Refuses classes whose methods call `super()` where an inherited method would need a copy: the copy would call
+        the original.
+        """
         known = self._classes.get(id(kind))
         if known is not None:
             return known
@@ -303,7 +329,7 @@ class Copies:
         return type(value)(self._child(position, "func"))
 
     def is_closed(self, position: int) -> bool:
-        """Whether it is the same among the copies: it leads to nothing that is an input, or can change."""
+        """Whether a thing is the same among the copies: it leads to no input, and to nothing that can change."""
         known = self._closed.get(position)
         if known is None:
             seen: set[int] = set()
@@ -353,7 +379,7 @@ def original(kind: type[Any]) -> type[Any]:
 
 
 def _subclass(kind: type[Any]) -> type[Any]:
-    """A subclass that stands in for a class while its instances are traced."""
+    """A subclass that stands in for a class while its instances are traced, with its name and metaclass."""
     names = {
         "__slots__": (),
         "_anygpu_original": kind,
@@ -418,7 +444,10 @@ class _Names(types.ModuleType):
 
 
 class _Builtins:
-    """Python's builtins as a function that is being traced has them."""
+    """Python's builtins as a function that is being traced has them: `names` is its `__builtins__`.
+
+    Those that compute are Python's own. Those that look at types and attributes hide the copies, and all others refuse.
+    """
 
     def __init__(self, search: CaptureSearch, refuse: Refuse) -> None:
         self._search = search
@@ -494,7 +523,7 @@ class _TypeOfRecording(type):
 
 
 def _type_for(refuse: Refuse) -> Any:
-    """What stands in for `type` in traced code."""
+    """The class that stands in for `type` in traced code; `refuse` ends the trace."""
     return _TypeOfRecording("type", (), {"_refuse": staticmethod(refuse)})
 
 
@@ -509,7 +538,10 @@ def _refusing(name: str) -> Callable[..., Any]:
 
 
 class Unfollowed:
-    """Something that cannot be followed. It may be held and passed on; any other use ends the trace."""
+    """A placeholder for something that cannot be followed. It may be held and passed on; any other use ends the trace.
+
+    Every special method of it refuses, attribute access included, with the reason it was made with.
+    """
 
     __slots__ = ("_reason", "_refuse_with")
 

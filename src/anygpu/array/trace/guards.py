@@ -1,4 +1,8 @@
-"""Guards: conditions on the things that a traced function depends on, the steps that lead to them, and their reader."""
+"""Guards: conditions on the things that a traced function depends on, the steps that lead to them, and their reader.
+
+A guard is a function of the value that was read and of what was expected of it. `STEPS` are the ways from one thing to
+another. `compiled_reader` writes both out as one Python function for the captures of a program.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ def is_in_order(array: Any) -> bool:
 
 
 def bits(value: Any) -> Any:
-    """What tells a value from all others of its type, also 0.0 from -0.0 and NaN from nothing else."""
+    """A key that tells a value from all others of its type: 0.0 from -0.0 too; all NaN of one type are the same."""
     kind = type(value)
     if kind in (int, str, bytes, bool, type(None)):
         return value
@@ -86,7 +90,10 @@ def same_value(value: Any, expected: Any) -> bool:
 
 
 def same_array(value: Any, expected: Any) -> bool:
-    """Whether an array has the same class, shape, dtype and order."""
+    """Whether an array has the same class, shape and dtype, and lies in C order if and only if the traced one did.
+
+    C order of the axes decides the memory layout of results, and so what the program returns.
+    """
     kind, shape, dtype, ordered = expected
     if type(value) is not kind or value.shape != shape or (value.dtype is not dtype and value.dtype != dtype):
         return False
@@ -99,7 +106,9 @@ def same_code(value: Any, code: Any) -> bool:
 
 
 def container_facts(value: Any) -> Any:
-    """The type, the length and the keys of a container."""
+    """The type and the length of a container, and the keys of a dictionary in their order: plain ones by their bits,
+    others by identity.
+    """
     kind = type(value)
     if isinstance(value, dict):
         return kind, len(value), [(type(key), bits(key) if type(key) in PLAIN else id(key)) for key in value]
@@ -146,7 +155,11 @@ def same_defaults(function: Any, expected: Any) -> bool:
 
 
 def digest(array: Any) -> bytes:
-    """The hash of an array's values, which have become constants of a program."""
+    """The hash of an array's values, which have become constants of a program.
+
+    It is 16 bytes of BLAKE2b. Of an `Array` it is the identity of its value, which is replaced and not changed by a
+    write.
+    """
     if isinstance(array, Array):  # it is replaced, not changed, when something is written to it
         return id(array._value).to_bytes(8, "little")
     return blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=16).digest()
@@ -212,10 +225,10 @@ _EXPRESSIONS = {
 def compiled_reader(
     captures: Sequence[Capture], wanted: Sequence[int] | None = None, distinct: Sequence[int] = ()
 ) -> Reader:
-    """The reader of these captures, which does what `Traced.read` does step by step.
+    """Compile the reader of these captures: it takes the arguments, the keywords and the function of a call.
 
-    It returns the values that are `wanted`, by position; all of them if that is left out. Two that must be `distinct`
-    may not be one object.
+    It returns the values that are `wanted`, by position, all of them if that is left out; `None` when a guard fails or
+    a step leads nowhere. Two captures that must be `distinct` may not be one object.
     """
     names: dict[str, Any] = {"GONE": GONE, "FunctionType": FunctionType, "in_order": is_in_order}
     lines = ["def read(arguments, keywords, function):", "  try:"]

@@ -1,4 +1,8 @@
-"""NumPy as a function that is being traced sees it: functions that do not dispatch, and attributes of arrays."""
+"""NumPy as a function that is being traced sees it: functions that do not dispatch, and attributes of arrays.
+
+`attribute` answers for attributes that NumPy's arrays have and `Array` lacks. `NumpyNames` is the module `numpy` with
+stand-ins (`REPLACED`) for functions that would ask an abstract array for its values.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,11 @@ from anygpu.base.typing import HostArray
 
 
 def attribute(array: Array, name: str, recorder: Tracer) -> Any:
-    """The attribute of the NumPy array that this one stands for; ends the trace where it is unknown."""
+    """The attribute of the NumPy array that an abstract one stands for; ends the trace for all but `strides` and
+    `flags`.
+
+    What it returns depends on the memory layout of arguments, which guards check from then on.
+    """
     if name == "strides":
         return _example(array, name, recorder).strides
     if name == "flags":
@@ -35,7 +43,9 @@ def is_c_contiguous(array: Array, recorder: Tracer) -> bool:
 
 
 def _example(array: Array, name: str, recorder: Tracer) -> HostArray:
-    """A NumPy array with the memory layout that this one would have."""
+    """A NumPy array with the memory layout that this one would have; it is not to be read. Ends the trace where it is
+    unknown.
+    """
     view = array._view
     stored = (array if view is None else view.base)._stored
     if isinstance(stored.buffer, ArrayInput) and (view is None or view.can_be_followed):
@@ -98,7 +108,7 @@ def _is_in_c_order(array: Array) -> bool:
 
 
 def _as_array(value: Any) -> Any:
-    """An array of what was given, as NumPy makes one: scalars get no axes, lists of arrays are stacked."""
+    """An array of a traced value as `np.array` makes one: a number gets no axes, lists of arrays are stacked."""
     if isinstance(value, Array):
         return value
     if type(value) is TracedScalar:
@@ -116,7 +126,7 @@ def _are_scalars(parts: list[Any]) -> bool:
 
 
 def _in_dtype(array: Any, dtype: Any, copy: bool | None, order: str) -> Any:
-    """An array with this dtype, copied as NumPy would copy it."""
+    """An array with this dtype, copied where NumPy would copy it; raises `ValueError` if a copy is forbidden."""
     wanted = array.dtype if dtype is None else np.dtype(dtype)
     if wanted != array.dtype:
         if copy is False:
@@ -126,7 +136,7 @@ def _in_dtype(array: Any, dtype: Any, copy: bool | None, order: str) -> Any:
 
 
 def _without_like(options: dict[str, Any]) -> bool:
-    """Whether only options are used that can be traced."""
+    """Whether only options are used that can be traced: no `like`, and no device but the host."""
     return set(options) <= {"dtype", "order", "copy", "device", "ndmin", "subok"} and options.get("device") in (
         None,
         "cpu",
@@ -134,7 +144,11 @@ def _without_like(options: dict[str, Any]) -> bool:
 
 
 def _made(real: Callable[..., Any], always_copies: bool) -> Callable[..., Any]:
-    """A version of `np.array` or its kind that takes traced arrays."""
+    """A version of `np.asarray`, `np.asanyarray` or `np.array` that leaves traced arrays abstract.
+
+    Without traced arrays it is NumPy's function `real`. Orders other than C and K, and options that cannot be traced,
+    end the trace.
+    """
 
     def make(a: Any, dtype: Any = None, *more: Any, **options: Any) -> Any:
         if not _holds_traced(a):

@@ -1,4 +1,7 @@
-"""A function that has become a program: what it takes for a call, and what the call returns."""
+"""A function that has become a program: what the program takes for a call, and what the call returns.
+
+`Traced` is made by `tracing.trace`, is immutable and may be used by any thread.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ class TraceResult(NamedTuple):
 
 
 class CallInputs(list[Any]):
-    """What a program takes for one call, and everything that was read for it."""
+    """The inputs of a program for one call, as a list, with the `values` of all captures that were read for it.
+
+    It holds the user's objects, so it lives as long as the call.
+    """
 
     __slots__ = ("values",)
 
@@ -79,7 +85,11 @@ class CallInputs(list[Any]):
 
 
 class Traced:
-    """A function that has become a program, for calls of one kind. It holds nothing of the user's."""
+    """A function that has become a program, for calls of one kind. It holds no object of the user's.
+
+    `inputs` reads what a call passes to the program, or finds that the program is not that of the call. `rebuild` makes
+    the return value of the program's results.
+    """
 
     __slots__ = (
         "_captures",
@@ -156,7 +166,11 @@ class Traced:
     def read(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> list[Any] | None:
-        """The current values of everything that the program depends on; `None` when a non-input has changed."""
+        """The values of all captures for this call, by position; `None` when a guard fails.
+
+        Arrays that were different objects when the function was traced have to be so still: a function may compare
+        identities, or write to one of two.
+        """
         values = self._reader(arguments, keywords, as_function(function))
         if values is None:
             return None
@@ -170,7 +184,10 @@ class Traced:
         return bool(self._deciding)
 
     def decides_alike(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-        """Whether the data and functions that decide what it does are as they were; inputs are not looked at."""
+        """Whether the data and functions that decide what the function does are as they were; inputs are not looked at.
+
+        It is quicker than `read`, for calls on the host that only must not write to their arguments.
+        """
         roots = (arguments, keywords, as_function(function))
         values: list[Any] = []
         try:
@@ -184,7 +201,7 @@ class Traced:
         return True
 
     def changed(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str | None:
-        """The name of the first thing that has changed, for people."""
+        """The user's name of the first capture whose guard fails, for messages; `None` if none does."""
         roots = (arguments, keywords, as_function(function))
         values: list[Any] = []
         for kind, parent, read, key, test, expected, name in self._captures:
@@ -213,7 +230,11 @@ class Traced:
     def arrays(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[list[Any], list[Any]] | None:
-        """The parts of `CallInputs`: what the program takes, and everything that was read."""
+        """The parts of `CallInputs`: the program's inputs, and the values of all captures; `None` when it is not its
+        program.
+
+        It is also `None` where Python raises for an expression over numbers: the function itself shall raise that.
+        """
         values = self.read(function, arguments, keywords)
         if values is None:
             return None
@@ -231,7 +252,12 @@ class Traced:
         return inputs, values
 
     def inputs_reader(self) -> Callable[[tuple[Any, ...], dict[str, Any], Any], list[Any] | None] | None:
-        """What `arrays` reads for the program, as one function; `None` where more has to be done than to read it."""
+        """The inputs of the program as one compiled function of a call; `None` where reading captures is not all there
+        is to do.
+
+        That is so with expressions over numbers, arrays that the function makes itself, or more than two distinct
+        arrays.
+        """
         if self._evaluate is not None or self._fixed or len(self._distinct) > 2:
             return None
         before, after = self._positions
@@ -243,9 +269,11 @@ class Traced:
         return self._single
 
     def rebuild(self, results: Sequence[Any], given: CallInputs | None = None) -> Any:
-        """What the function returns, from what the program gave for the call that `given` was read for.
+        """The function's return value, from what the program gave for the call that `given` was read for.
 
-        Without `given` the word `ARGUMENT` stands in the place of arguments that are returned.
+        Arguments that are returned, and views of them, are made of the caller's own arrays; results that share memory
+        with an input or another result are copied. Without `given` the word `ARGUMENT` stands in the place of
+        arguments.
         """
         if self._single:
             return results[0]
@@ -271,7 +299,7 @@ class Traced:
 
     @property
     def results_returned(self) -> list[int | None]:
-        """For each leaf of what the function returns: which result of the program it is; `None` for what is none."""
+        """The number of the program's result that each leaf of the return value is; `None` for a leaf that is none."""
         return [None if leaf is None else leaf.which for leaf in self._leaves]
 
     @property
@@ -281,16 +309,16 @@ class Traced:
 
     @property
     def returned(self) -> Structure:
-        """How what the function returns is nested."""
+        """The nesting of the function's return value."""
         return self._structure
 
     @property
     def owns(self) -> list[bool]:
-        """For each leaf of what the function returns: whether it is a result with memory of its own."""
+        """Whether each leaf of the return value is a result with memory of its own: no argument, and no view."""
         return [leaf is None or (leaf.argument is None and not leaf.path) for leaf in self._leaves]
 
     def without_arguments(self, value: Any) -> Any:
-        """What the function returned, where arguments and views of them are a word: they are the caller's, as ever."""
+        """The return value with arguments, and views of them, replaced by `ARGUMENT`; they alias the caller's data."""
         if not any(leaf is not None and leaf.argument is not None for leaf in self._leaves):
             return value
         leaves, structure = flatten(value)
@@ -313,7 +341,11 @@ _OF_CODE = (STEPS["default"], STEPS["keyword default"], STEPS["defaults"], STEPS
 
 
 def _steps_to_watched(captures: tuple[Capture, ...]) -> list[_Step]:
-    """The steps to all data and functions that decide, beyond what the signature of a call says already."""
+    """The steps to all captures whose change would make the function do something else, beyond what a call's signature
+    says.
+
+    Parents come before children, as in the captures themselves, so that one pass reads them.
+    """
     wanted: set[int] = set()
     for number, each in enumerate(captures):
         if each.parent >= 0 and each.kind in _WATCHED and each.read not in _OF_CODE:
@@ -327,7 +359,9 @@ def _steps_to_watched(captures: tuple[Capture, ...]) -> list[_Step]:
 
 
 def _made(result: Any, leaf: ReturnedLeaf) -> Any:
-    """A result of the program in the memory that it has for the user."""
+    """A result of the program in the memory that NumPy's would have: copied into another order of axes, or to be its
+    own.
+    """
     if leaf.order:
         return copy_in_order(result, leaf.order)
     return result.copy() if leaf.own else result
@@ -363,10 +397,10 @@ def same(result: Any) -> Any:
 
 
 def as_python_gives(result: Any) -> Any:
-    """The result as a number of Python's."""
+    """A result without axes as a number of Python's."""
     return result.item()
 
 
 def as_numpy_gives(result: Any) -> Any:
-    """NumPy's functions give a scalar where there are no axes."""
+    """A result without axes as a NumPy scalar, as NumPy's functions give it; an `Array` as it is."""
     return result[()] if type(result) is np.ndarray else result

@@ -1,4 +1,8 @@
-"""From a function to a program: the function is called with arrays that have a shape and a type, and no values."""
+"""From a function to a program: the function is called with arrays that have a shape and a type, and no values.
+
+`trace` is what placement uses: it guards everything that the program depends on, and never raises for what the function
+does. `record` is the plain form of it, for functions of arrays alone.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ MAX_SCALAR_INPUTS = 32
 
 
 def scalar_inputs(search: CaptureSearch, attempt: TraceAttempt) -> frozenset[int]:
-    """The numbers that are inputs."""
+    """The positions of the numbers that are inputs, at most `MAX_SCALAR_INPUTS`; others are constants."""
     found = [
         position
         for position, each in enumerate(search.captures)
@@ -76,7 +80,11 @@ class Failure(NamedTuple):
 
 
 def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) -> TraceResult | Failure:
-    """Both calls, compared."""
+    """Trace the function twice, and compare both programs; the result of the second call, or why there is none.
+
+    `Failure.of_values` says that another attempt may succeed, in which numbers or arrays from outside have their
+    values. Exceptions that belong to an interrupt handler of the user's are raised.
+    """
     tracer = AbstractDevice()
     try:
         first = _call(search, attempt, views, tracer)
@@ -126,7 +134,11 @@ def _unfollowed(first: AbstractDevice, second: AbstractDevice) -> str | None:
 def _call(
     search: CaptureSearch, attempt: TraceAttempt, views: bool, tracer: AbstractDevice
 ) -> TraceResult | NotTraceable:
-    """Call copies of the function and its arguments, and record what they do."""
+    """Call copies of the function and its arguments once, and record what they do with `tracer`.
+
+    Arguments become abstract arrays. Arrays from outside do too, or in the last attempt are passed read-only with their
+    values, which a guard then checks at every call.
+    """
     scalars = scalar_inputs(search, attempt)
     arrays: dict[int, Array] = {}
 
@@ -164,7 +176,9 @@ def _call(
 def _record(
     copies: Copies, arrays: dict[int, Array], search: CaptureSearch, views: bool, tracer: AbstractDevice
 ) -> TraceResult | NotTraceable:
-    """Record one call, and find out what it returned and changed."""
+    """Run the copied call and record its operations; refuse a function that wrote to an argument or changed anything
+    else.
+    """
     function, arguments, keywords = copies.call()
     stored = {position: each._stored for position, each in arrays.items()}
     with tracer.recording():
@@ -200,10 +214,10 @@ def _reason(error: AnyGPUError) -> str:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether it may be because what the function was called with is not what it is called with otherwise.
+    """Whether an error may come from the function being called with abstract arrays, and not from the function itself.
 
-    Then the function itself may be right, so it is called as it is: that shows its own error, if it has one. What the
-    user's own code raises by itself is the user's.
+    Then the function may be right, so it is called as it is: that shows its own error, if it has one. An error that a
+    `raise` statement in the user's own code raised is the user's.
     """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
@@ -225,7 +239,11 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 def _drawn(
     tracer: AbstractDevice, arrays: dict[int, Array] | None, returned: list[Any], structure: Structure
 ) -> TraceResult | NotTraceable:
-    """The program from what was given to what was returned."""
+    """The program from what was given to what was returned, and how each returned leaf is made of its results.
+
+    Inputs are ordered: arguments, numbers, arrays from outside, arrays that the function made. Refuses a result that
+    NumPy may raise for and that is discarded, as the program would not compute it.
+    """
     wanted: list[Value] = []
     numbers: dict[int, int] = {}
     positions = None if arrays is None else {id(array): position for position, array in arrays.items()}
@@ -284,7 +302,7 @@ def _kind_of(leaf: Any) -> str:
 
 
 def _order(buffer: Any) -> tuple[int, int]:
-    """Arguments come first, then numbers, then arrays from outside, then what the function makes."""
+    """The sort key of a program's inputs: arguments, numbers, arrays from outside, arrays that the function makes."""
     if isinstance(buffer, ArrayInput):
         return (0 if buffer.is_argument else 2), buffer.position
     return (1, 0) if isinstance(buffer, ScalarInput) else (3, 0)
@@ -293,7 +311,11 @@ def _order(buffer: Any) -> tuple[int, int]:
 def _returned(
     array: Array, positions: dict[int, int] | None, result: Callable[[Value], int], layouts: Layouts
 ) -> ReturnedLeaf | str:
-    """How an array that is returned is made; a sentence when it cannot be."""
+    """How an array that is returned is made of results or captures; a clause that says why where it cannot be.
+
+    `positions` are those of the arguments by identity; `result` gives the number of a result. Without `positions` views
+    and arguments are results as well.
+    """
     if positions is None:
         return ReturnedLeaf(result(array._value), None, (), same if array.shape else as_numpy_gives)
     if id(array) in positions:
@@ -315,7 +337,7 @@ def _returned(
 
 
 def _difference(first: TraceResult, second: TraceResult) -> str | None:
-    """What the function did differently the second time."""
+    """The reason why two traces do not describe one function; `None` if they agree."""
     if first.program != second.program or first.structure != second.structure or first.texts != second.texts:
         return "it is not deterministic: two traces of it gave different programs"
     if first.digests != second.digests or first.reads != second.reads or first.leaves != second.leaves:
@@ -327,7 +349,7 @@ def _difference(first: TraceResult, second: TraceResult) -> str | None:
 
 
 def _unshared(program: Program, leaves: list[ReturnedLeaf | None]) -> list[ReturnedLeaf | None]:
-    """Results that are two to the user, or that are what went in, become copies of their own."""
+    """The leaves, marked to be copied where the user sees one result as two arrays, or an input as a result."""
     first: dict[int, int] = {}
     made: list[ReturnedLeaf | None] = []
     for leaf in leaves:
@@ -405,16 +427,16 @@ def trace(
     views: bool = True,
     seconds: float | None = None,
 ) -> Traced | NotTraceable:
-    """What `function(*arguments, **keywords)` computes, as a program, and how later calls meet it.
+    """Trace `function(*arguments, **keywords)` to a program, with guards that tell which later calls may use it.
 
     Floats and ints become inputs too, unless their type is in `by_value` or the function asks for their values: then
     they are a part of the program, and `Traced.by_value` says so. Arguments that are returned, and views, are made
     again on the host; without `views` they are results of the program.
 
-    The function is called twice among copies of everything that it can reach, with arrays that have no values, and
-    both programs are compared: a function that does something else each time has none. What it would change outside
-    of it is changed in the copies alone, and then it has no program either. After so many `seconds` it is given up,
-    for now.
+    The function is called twice among copies of everything that it can reach, with arrays that have no values, and both
+    programs are compared: a function that does something else each time has none. Changes that it would make outside of
+    itself are made in the copies alone, and then it has no program either. After so many `seconds` it is given up, with
+    `NotTraceable.for_now`.
     """
     _check(precision)
     try:
@@ -440,7 +462,10 @@ def trace(
 
 
 def _attempts(search: CaptureSearch, by_value: frozenset[type]) -> list[TraceAttempt]:
-    """From the most general program to the most particular one."""
+    """The attempts to make, from the most general program to the most particular one.
+
+    First all numbers are inputs, then ints and then floats are constants, and at last arrays from outside are too.
+    """
     numbers = [each.expected for each in search.captures if each.kind == "number"]
     found = [TraceAttempt(by_value, True)]
     if any(family(each) is int for each in numbers) and int not in by_value:
@@ -453,7 +478,10 @@ def _attempts(search: CaptureSearch, by_value: frozenset[type]) -> list[TraceAtt
 
 
 def _guards(search: CaptureSearch, attempt: TraceAttempt, tracer: AbstractDevice) -> tuple[Capture, ...]:
-    """What is looked at before every call: inputs by their type, and all that has become a part of the program."""
+    """The captures with the guards of this attempt: inputs by type, shape and order, constants by their value.
+
+    Where the function has asked for the memory layout or strides of an array, these are guarded too.
+    """
     guards = []
     scalars = scalar_inputs(search, attempt)
     for position, capture in enumerate(search.captures):
@@ -479,7 +507,7 @@ def _same_layout(value: Any, expected: Any) -> bool:
 
 
 def _same_strides(value: Any, expected: Any) -> bool:
-    """Whether an array passes its test, and lies in memory as it did."""
+    """Whether an array passes its test, and lies in memory as it did: contiguous, or with the same strides."""
     test, facts, strides, is_contiguous = expected
     if not test(value, facts):
         return False

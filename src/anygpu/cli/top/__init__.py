@@ -1,4 +1,8 @@
-"""The commands for observed processes: `anygpu run`, `anygpu top` and `anygpu dashboard`."""
+"""The commands for observed processes: `anygpu run`, `anygpu top` and `anygpu dashboard`.
+
+`pages` has the rows and columns of `top`, and one picture as text and JSON; `screen` is its Textual application, and
+only imported for it. The dashboard's server is `anygpu.observe.dashboard`.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +63,10 @@ def top(
 
 
 def _once(*, json: bool) -> None:
-    """Print one picture of all observed processes, and exit."""
+    """Prints one picture of all observed processes, as text or JSON.
+
+    Two looks half a second apart give rates. Devices are probed meanwhile, and left out if that takes longer.
+    """
     from anygpu.cli.top.pages import Watching, document, show_once
     from anygpu.workers.discovery import discover
 

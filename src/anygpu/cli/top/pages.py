@@ -1,4 +1,8 @@
-"""The pages of `anygpu top`: which rows and columns each has, as pure functions of what processes answered."""
+"""The pages of `anygpu top`: which rows and columns each has, as pure functions of what processes answered.
+
+First the rows of each page and of the devices above it, then order, filter and width, then the details of one row, and
+at the end `Watching`, which takes a `Picture` of everything, and how that is printed once.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ NO_PROCESS = "No process of yours is observed. Start one: anygpu run script.py"
 
 
 class PageRow(NamedTuple):
-    """One line; `name` stays the same from one picture to the next."""
+    """One line; `name` stays the same from one picture to the next, so that a cursor can stay on it."""
 
     name: tuple[str, ...]
     cells: tuple[Cell, ...]
@@ -46,16 +50,19 @@ class Page(NamedTuple):
     empty: str
 
     def rows(self, looks: Sequence[Look]) -> list[PageRow]:
+        """The rows of the page, in the order of the looks."""
         return rows(self.columns, self.items(looks), self.name)
 
 
 def rows(
     columns: Sequence[Column[Any]], items: Sequence[Any], name: Callable[[Any], tuple[object, ...]]
 ) -> list[PageRow]:
+    """A row of cells for each item, in short formats; `name` identifies an item."""
     return [PageRow(tuple(map(str, name(item))), cells(columns, item, SHORT)) for item in items]
 
 
 def heading(column: Column[Any]) -> str:
+    """The name of a column above it: its short one, or the title in capitals."""
     return column.short or column.title.upper()
 
 
@@ -63,10 +70,12 @@ def heading(column: Column[Any]) -> str:
 
 
 def _answers(looks: Sequence[Look]) -> list[tuple[Look, Snapshot]]:
+    """The looks that have an answer, with it; also an old one of a process that is silent now."""
     return [(look, look.snapshot) for look in looks if look.snapshot is not None]
 
 
 def _calls(looks: Sequence[Look]) -> list[CallRow]:
+    """A row for each function and device of each process, with its rate between the last two answers."""
     found = []
     for look, snapshot in _answers(looks):
         known = rates(look)
@@ -81,6 +90,7 @@ def _steps(looks: Sequence[Look]) -> list[CallRow]:
 
 
 def _process(look: Look) -> ProcessRow:
+    """The row of a process: whether it answers, is silent or has ended, and its rates."""
     state: str = "answers"
     tone: Tone = "good"
     if look.trouble is not None:
@@ -92,6 +102,7 @@ def _process(look: Look) -> ProcessRow:
 
 
 def _tenants(looks: Sequence[Look]) -> list[TenantRow]:
+    """The rows of tenants; device seconds a second are those between the last two answers."""
     found = []
     for look, snapshot in _answers(looks):
         before = look.before.runtime if look.before is not None else None
@@ -104,6 +115,7 @@ def _tenants(looks: Sequence[Look]) -> list[TenantRow]:
 
 
 def _problems(looks: Sequence[Look], group: str) -> list[Problem]:
+    """The problems of one group, "loss" or "anomaly", of all processes."""
     found = [each for look, snapshot in _answers(looks) for each in tables.problems([(look.process.pid, snapshot)])]
     return [each for each in found if each.group == group]
 
@@ -173,8 +185,10 @@ DEVICES = pick(tables.DEVICES, "card", "bar", "memory", "held", "°C", "power", 
 
 
 def cards(own: Mapping[str, Usage], devices: Sequence[Device], looks: Sequence[Look]) -> list[DeviceRow]:
-    """A row for each card: `own` is what this process has read of `devices`, and processes tell of their own software
-    and of what is missing there.
+    """A row for each card, with its use and the bytes that observed processes hold on it.
+
+    `own` is what this process has read of `devices`; processes tell of their own software devices and of what is
+    missing there.
     """
     software = {device.id for device in devices if device.software}
     usages: dict[str, list[Usage]] = {}
@@ -238,11 +252,16 @@ def in_order(rows: Sequence[PageRow], column: int, *, descending: bool) -> list[
 
 
 def _order(key: float | str | None) -> tuple[bool, float, str]:
+    """A key that sorts numbers before texts, and never compares the two."""
     return (True, 0.0, key) if isinstance(key, str) else (False, key or 0.0, "")
 
 
 def widths(columns: Sequence[Column[Any]], available: int) -> list[int]:
-    """How wide each column is, in so many characters with one between two; 0 for those that are left out."""
+    """How wide each column is, in so many characters with one between two; 0 for those that are left out.
+
+    Columns with the highest `optional` go first where there is no room. What is left is divided among those that take
+    it.
+    """
     taken = [column.width for column in columns]
 
     def needed() -> int:
@@ -271,7 +290,7 @@ def fit(text: str, room: int, *, right: bool) -> str:
 
 
 def headline(looks: Sequence[Look]) -> str:
-    """One line about everything."""
+    """One line about everything: processes, calls a second, silent processes, and the time."""
     answering = [look for look in looks if look.trouble is None]
     calls = sum(rate.calls for look in answering for rate in rates(look).values())
     silent = sum(1 for look in looks if look.trouble is not None and look.ended is None)
@@ -284,7 +303,7 @@ def headline(looks: Sequence[Look]) -> str:
 
 
 def details(page: Page, row: PageRow, looks: Sequence[Look]) -> Text:
-    """Every column by its name, and of a function everything that was counted."""
+    """Every column of a row by its name, and of a function everything that was counted."""
     found = Text()
     found.append(f"{page.title}\n\n", style="bold")
     # What is said below in more detail is not said here.
@@ -344,15 +363,18 @@ def _function(found: Text, calls: CallStatistics) -> None:
 
 
 def _share(seconds: float, total: float) -> str:
+    """Seconds with their share of the total, in columns."""
     return f"{short_seconds(seconds):>9}  {percent(seconds / total if total else 0.0):>6}"
 
 
 def _memory(calls: CallStatistics) -> str:
+    """The peak of calls and the predicted one, in words."""
     peak = "the peak is not known" if calls.peak_bytes is None else f"{short_bytes(calls.peak_bytes)} at most at once"
     return peak if calls.predicted_bytes is None else f"{peak}, {short_bytes(calls.predicted_bytes)} predicted"
 
 
 def _quantiles(seconds: Quantiles) -> str:
+    """The quantiles of calls on one line; "no calls" if there were none."""
     if seconds.p50 is None or seconds.p90 is None or seconds.p99 is None:
         return "no calls"
     parts = (("p50", seconds.p50), ("p90", seconds.p90), ("p99", seconds.p99), ("longest", seconds.most))
@@ -360,6 +382,7 @@ def _quantiles(seconds: Quantiles) -> str:
 
 
 def _line(found: Text, name: str, value: str) -> None:
+    """Appends a line with a name and a value, both made printable."""
     # The names of a step's parts are the user's.
     found.append(f"  {printable(name):<16} ", style="bold").append(f"{printable(value)}\n")
 
@@ -368,7 +391,7 @@ def _line(found: Text, name: str, value: str) -> None:
 
 
 class Picture(NamedTuple):
-    """Everything at a moment."""
+    """Everything at a moment: the looks at processes, the rows of cards, and the use of devices by id."""
 
     looks: tuple[Look, ...]
     cards: tuple[DeviceRow, ...]
@@ -394,11 +417,15 @@ class TopDocument(msgspec.Struct, frozen=True, kw_only=True):
     usage: dict[str, Usage] = {}
 
     def to_json(self) -> bytes:
+        """The document as indented JSON, in UTF-8."""
         return msgspec.json.format(encode_json(self), indent=2)
 
 
 class Watching:
-    """Takes one picture after the other. For one thread at a time."""
+    """Takes one picture after the other. For one thread at a time.
+
+    `devices` may be set from another thread once they are known.
+    """
 
     def __init__(self, following: Following | None = None, devices: Sequence[Device] = ()) -> None:
         self._following = following or Following()
@@ -407,6 +434,7 @@ class Watching:
         self.devices: Sequence[Device] = devices
 
     def look(self) -> Picture:
+        """Asks all processes and reads the devices of this machine. Takes as long as the slowest answer."""
         looks = self._following.look()
         devices = self.devices
         usage = self._reader.read([each for each in devices if not each.software])
@@ -417,6 +445,7 @@ class Watching:
 
 
 def document(picture: Picture) -> TopDocument:
+    """The picture as the document of `--json`; processes that have ended are left out."""
     answered = [look for look in picture.looks if look.trouble is None and look.snapshot is not None]
     silent = [look for look in picture.looks if look.trouble is not None and look.ended is None]
     return TopDocument(
@@ -446,7 +475,7 @@ def show_once(console: Console, picture: Picture) -> None:
 
 
 def _show(console: Console, title: str, columns: Sequence[Column[Any]], rows: Sequence[PageRow]) -> None:
-    """Print rows as a table, cut to the width of the terminal."""
+    """Prints rows as a table, cut to the width of the terminal; nothing is cut in a file."""
     console.print()
     if title:
         console.print(Text(title, style="bold"))

@@ -1,23 +1,36 @@
-"""The screen of `anygpu top`."""
+"""The screen of `anygpu top`. Imports Textual.
+
+`Rows` is a table of which only the rows that can be seen are drawn, so that two hundred functions cost no more than
+twenty. `KEYS` are the shortcuts with their help, and `Top` is the application: it asks processes in a thread, and draws
+on Textual's.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from typing import ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.css.query import NoMatches
+from textual.geometry import Region, Size
+from textual.message import Message
 from textual.screen import ModalScreen
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
 from anygpu.base.printable import printable
+from anygpu.base.tables import Column
 from anygpu.cli.top.pages import (
     DEVICES,
     NO_PROCESS,
@@ -29,16 +42,179 @@ from anygpu.cli.top.pages import (
     details,
     device_rows,
     filtered,
+    fit,
     heading,
     headline,
     in_order,
+    widths,
 )
-from anygpu.cli.top.table import Rows
 from anygpu.errors import AnyGPUError
+
+#: The colours are the terminal's own, so that they can be read on a light ground and on a dark one.
+_STYLES = {
+    "": Style(),
+    "dim": Style(dim=True),
+    "good": Style(color="green"),
+    "warn": Style(color="yellow"),
+    "bad": Style(color="red", bold=True),
+}
+_HEAD, _SORTED, _CURSOR = Style(reverse=True), Style(reverse=True, bold=True), Style(reverse=True)
+
+
+class Rows(ScrollView, can_focus=True):
+    """A header that stays, rows below it, and a cursor that stays on its row wherever that goes.
+
+    Without `cursor` it cannot be focused. What happens on it is posted as messages.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", show=False),
+        Binding("down", "move(1)", show=False),
+        Binding("pageup", "move_page(-1)", show=False),
+        Binding("pagedown", "move_page(1)", show=False),
+        Binding("home", "move(-1000000)", show=False),
+        Binding("end", "move(1000000)", show=False),
+        Binding("enter", "choose", show=False),
+    ]
+
+    class Chosen(Message):
+        """Enter was pressed on a row, or it was clicked twice."""
+
+        def __init__(self, row: PageRow) -> None:
+            self.row = row
+            super().__init__()
+
+    class Moved(Message):
+        """The cursor is elsewhere, and perhaps other rows are seen."""
+
+    class HeadClicked(Message):
+        """A column's name was clicked."""
+
+        def __init__(self, column: int) -> None:
+            self.column = column
+            super().__init__()
+
+    def __init__(self, *, id: str, cursor: bool = True) -> None:
+        super().__init__(id=id)
+        self._cursor_is_shown = cursor
+        self.can_focus = cursor
+        self._columns: Sequence[Column[Any]] = ()
+        self.rows: Sequence[PageRow] = ()
+        self._sorted_by: int | None = None
+        self._descending = False
+        self._empty = ""
+        self._at: tuple[str, ...] | None = None
+
+    def show(
+        self,
+        columns: Sequence[Column[Any]],
+        rows: Sequence[PageRow],
+        *,
+        sorted_by: int | None = None,
+        descending: bool = False,
+        empty: str = "",
+    ) -> None:
+        """Draws these rows from now on; `empty` is shown if there are none."""
+        self._columns, self.rows, self._empty = columns, rows, empty
+        self._sorted_by, self._descending = sorted_by, descending
+        self.virtual_size = Size(0, len(rows) + 1)
+        self.refresh()
+
+    @property
+    def cursor(self) -> int:
+        """The row that it is on; that of the same name as before, and the first if there is none."""
+        if self._at is not None:
+            for number, row in enumerate(self.rows):
+                if row.name == self._at:
+                    return number
+        return 0
+
+    @property
+    def chosen(self) -> PageRow | None:
+        """The row under the cursor; `None` if there are no rows."""
+        return self.rows[self.cursor] if self.rows else None
+
+    @property
+    def part(self) -> str:
+        """Which of the rows can be seen, if not all."""
+        first, room = self.scroll_offset.y, self.size.height - 1
+        if len(self.rows) <= room:
+            return ""
+        return f"{first + 1}–{min(first + room, len(self.rows))} of {len(self.rows)}"
+
+    def action_move(self, by: int) -> None:
+        """Moves the cursor by so many rows, as far as there are rows, and scrolls to it."""
+        if not self.rows:
+            return
+        to = min(max(0, self.cursor + by), len(self.rows) - 1)
+        # At the top it stays at the top, whatever is there; elsewhere it stays with its row.
+        self._at = self.rows[to].name if to else None
+        self.scroll_to_region(Region(0, to, 1, 2), animate=False, force=True)
+        self.refresh()
+        self.post_message(self.Moved())
+
+    def action_move_page(self, by: int) -> None:
+        self.action_move(by * max(1, self.size.height - 2))
+
+    def action_choose(self) -> None:
+        if self.chosen is not None:
+            self.post_message(self.Chosen(self.chosen))
+
+    def click_at(self, x: int, y: int, *, twice: bool) -> None:
+        """A click, in characters from the widget's corner: on a column's name, or on a row."""
+        if y == 0:
+            begin = 0
+            for number, width in enumerate(widths(self._columns, self.size.width)):
+                if width and begin <= x <= begin + width:
+                    self.post_message(self.HeadClicked(number))
+                    return
+                begin += width + bool(width)
+            return
+        number = self.scroll_offset.y + y - 1
+        if self._cursor_is_shown and 0 <= number < len(self.rows):
+            self.action_move(number - self.cursor)
+            if twice:
+                self.action_choose()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the widget, as Textual asks for it: the header, a row, or the remark that there are none."""
+        width = self.size.width
+        if y == 0:
+            return self._head(width)
+        number = self.scroll_offset.y + y - 1
+        if number < len(self.rows):
+            return self._row(self.rows[number], width, on=self._cursor_is_shown and number == self.cursor)
+        if not self.rows and y == min(2, self.size.height - 1):
+            return Strip([Segment(fit(f" {self._empty}", width, right=False), Style(dim=True))], width)
+        return Strip.blank(width)
+
+    def _head(self, width: int) -> Strip:
+        """The names of the columns, with a mark on the one that rows are sorted by."""
+        segments = []
+        for number, (column, room) in enumerate(zip(self._columns, widths(self._columns, width), strict=True)):
+            if not room:
+                continue
+            is_sorted = number == self._sorted_by
+            name = heading(column)
+            if is_sorted:
+                mark = "▼" if self._descending else "▲"
+                name = f"{name}{mark}" if len(name) < room else f"{name[: room - 1]}{mark}"
+            segments.append(Segment(fit(name, room, right=column.right) + " ", _SORTED if is_sorted else _HEAD))
+        return Strip(segments).adjust_cell_length(width, _HEAD)
+
+    def _row(self, row: PageRow, width: int, *, on: bool) -> Strip:
+        """The cells of a row in the widths that the columns have now; reversed under the cursor."""
+        segments = []
+        for column, cell, room in zip(self._columns, row.cells, widths(self._columns, width), strict=True):
+            if room:
+                style = _CURSOR if on else _STYLES[cell.tone]
+                segments.append(Segment(fit(cell.text, room, right=column.right), style))
+                segments.append(Segment(" ", _CURSOR if on else _STYLES[""]))
+        return Strip(segments).adjust_cell_length(width, _CURSOR if on else _STYLES[""])
 
 
 class Shortcut(NamedTuple):
-    """`textual` are its names for Textual, `shown` is what the help calls it."""
+    """A key: `shown` is its name in the help, `textual` are its names for Textual. Either may be empty."""
 
     shown: str
     meaning: str
@@ -103,7 +279,10 @@ class TextPage(ModalScreen[None]):
 
 
 class Top(App[None]):
-    """Asks all processes every `interval` seconds, in a thread, and shows what they say."""
+    """Asks all processes every `interval` seconds, in a thread, and shows what they say.
+
+    `words` filter the rows from the start. Without `probe` devices are not looked for, as in tests.
+    """
 
     CSS = """
     Screen { background: ansi_default; color: ansi_default; }
@@ -164,6 +343,7 @@ class Top(App[None]):
 
     @work(thread=True, exclusive=True, group="watch")
     def _watch(self) -> None:
+        """The thread that looks, until the screen is closed; an error of ours is shown in the title."""
         worker = get_current_worker()
         while not worker.is_cancelled:
             if not self._paused:
@@ -177,12 +357,14 @@ class Top(App[None]):
             self._at_once.clear()
 
     def _tell(self, picture: Picture, trouble: str | None) -> None:
+        """Hands a picture to Textual's thread, unless the screen is closed by now."""
         # The screen may be closed by now.
         if not get_current_worker().is_cancelled:
             self.call_from_thread(self._seen, picture, trouble)
 
     @work(thread=True, group="devices")
     def _find_devices(self) -> None:
+        """A thread that probes the devices of this machine once, with low priority."""
         from anygpu.workers.discovery import discover
 
         self._watching.devices = discover(timeout=_PROBE_SECONDS, low_priority=True).devices
@@ -195,6 +377,7 @@ class Top(App[None]):
     # -- what is shown
 
     def _seen(self, picture: Picture, trouble: str | None) -> None:
+        """Draws a new picture, on Textual's thread."""
         self._picture, self._trouble, self._looked = picture, trouble, True
         # While it is being closed, nothing is there any more to be drawn on.
         with contextlib.suppress(NoMatches):
@@ -205,6 +388,7 @@ class Top(App[None]):
         return PAGES[self._page]
 
     def _draw(self) -> None:
+        """Draws the title, the devices and the rows."""
         looks = self._picture.looks
         title = Text(f"anygpu top · {headline(looks)}", style="bold", no_wrap=True, overflow="ellipsis")
         if self._paused:
@@ -216,6 +400,7 @@ class Top(App[None]):
         self._draw_rows()
 
     def _draw_devices(self) -> None:
+        """Draws the cards; their table is as high as they need, within a share of the screen."""
         rows = device_rows(self._picture.cards)
         most = max(1, _DEVICES_AT_24 + (self.size.height - 24) // 4)
         table = self.query_one("#devices", Rows)
@@ -225,6 +410,7 @@ class Top(App[None]):
             table.styles.height = wanted
 
     def _draw_tabs(self) -> None:
+        """Draws the names of the pages, with the number of losses and anomalies."""
         tabs = Text(no_wrap=True, overflow="ellipsis")
         for number, page in enumerate(PAGES):
             found = len(page.rows(self._picture.looks)) if page.title in ("Losses", "Anomalies") else 0
@@ -234,6 +420,7 @@ class Top(App[None]):
         self.query_one("#tabs", Static).update(tabs)
 
     def _draw_keys(self) -> None:
+        """Draws the line of keys, or the filter, and which of the rows can be seen."""
         keys = "? help  / filter  < > sort  r reverse  Enter details  p pause  q quit"
         if self.words:
             keys = f"filter: {printable(self.words)}   Esc shows all"
@@ -268,6 +455,7 @@ class Top(App[None]):
             event.widget.click_at(event.x, event.y, twice=event.chain == 2)
 
     def on_rows_head_clicked(self, message: Rows.HeadClicked) -> None:
+        """Sorts by the column; a second click on the same one turns the order around."""
         column, descending = self._sort[self._page]
         # A second click on the same column turns it around.
         self._sort[self._page] = (message.column, not descending if message.column == column else True)
@@ -309,6 +497,7 @@ class Top(App[None]):
         self._draw()
 
     def action_faster(self, factor: float) -> None:
+        """Multiplies the interval, within 0.1 and 60 seconds, and looks at once."""
         self.interval = min(60.0, max(0.1, self.interval * factor))
         self._at_once.set()
         self.notify(f"Looks every {self.interval:g} s", timeout=2, markup=False)
@@ -320,6 +509,7 @@ class Top(App[None]):
         self.push_screen(TextPage(help_text(self.page)))
 
     def action_filter(self) -> None:
+        """Opens the field for words in place of the line of keys."""
         words = self.query_one("#words", Input)
         words.value = self.words
         words.add_class("asked")
@@ -339,6 +529,7 @@ class Top(App[None]):
         self._leave_filter()
 
     def _leave_filter(self) -> None:
+        """Closes the field for words, and draws with those that there are."""
         self.query_one("#words").remove_class("asked")
         self.query_one("#keys").remove_class("hidden")
         self.query_one("#rows").focus()

@@ -85,6 +85,7 @@ class _Accessors:
     """The functions through which the template reads and writes."""
 
     def __init__(self, builder: KernelBuilder, node: int) -> None:
+        """Sizes of an `Attend` node, and the lengths of the positions at which each operand is read."""
         op = builder.program.nodes[node].op
         if not isinstance(op, Attend):
             raise TypeError(f"{op} is not an attention")
@@ -104,6 +105,7 @@ class _Accessors:
 
     @property
     def _bias(self) -> attention.BiasOf:
+        """Whether there is a bias, and whether it is the same for all queries: then it is loaded once for a key."""
         if len(self.inputs) < 4:
             return "none"
         anywhere = self._load("load_bias", self.of_bias, self._at(3, "row", "key"))
@@ -114,12 +116,15 @@ class _Accessors:
         return lowering.value(self.inputs[3], (*unflat(at["batch"], self.stack), ZERO, at["key"]))
 
     def _at(self, number: int, row: str, column: str) -> Callable[[Lowering, Mapping[str, Index]], Value]:
+        """A function that gives an operand at named positions."""
+
         def at(lowering: Lowering, where: Mapping[str, Index]) -> Value:
             return lowering.value(self.inputs[number], (*unflat(where["batch"], self.stack), where[row], where[column]))
 
         return at
 
     def _out(self, lowering: Lowering, at: Mapping[str, Index], value: Value) -> None:
+        """Store a result, rounded to its type."""
         spec = self.builder.program.specs[self.node]
         place = flat((*unflat(at["batch"], self.stack), at["row"], at["e"]), spec.shape)
         result = lowering.named("result", narrowed(value[0], spec.dtype))
@@ -128,6 +133,7 @@ class _Accessors:
     def _load(
         self, name: str, lengths: Mapping[str, int], at: Callable[[Lowering, Mapping[str, Index]], Value]
     ) -> Function:
+        """A function of the kernel that loads one operand."""
         return load_function(self.builder, name, lengths, 0, at, without=[self.node])
 
     def functions(self) -> list[Function]:
@@ -177,6 +183,7 @@ class _Accessors:
         return result
 
     def _vector_store(self, text: Printer, used: set[str]) -> str | None:
+        """The text of a function that stores four neighbours at once; `None` where the result cannot be stored so."""
         accessor = VectorAccessor(self.builder, text, self.of_out, "e", 4)
         if not accessor.possible:
             return None

@@ -238,6 +238,7 @@ def _divide(x: _Complex, y: _Complex, keep: _Keep) -> _Complex:
 
 
 def _reciprocal(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """1 / (a + bi) by Smith's method: divided by the larger part first, so that nothing overflows on the way."""
     upright = keep("upright", abs(a) >= abs(b))
     larger, smaller = keep("larger", upright.choose(a, b)), keep("smaller", upright.choose(b, a))
     ratio = keep("ratio", smaller / larger)
@@ -286,6 +287,7 @@ def _turn(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 
 def _exp(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """exp(a + bi), scaled so that it overflows only where the result does."""
     rest, scale = _shifted(a, keep, both_signs=False)
     growth = keep("growth", rest.apply("exp"))
     cosine, sine = _turn(a, b, keep)
@@ -348,6 +350,7 @@ def _tanh(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 
 def _log(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """log(a + bi): the logarithm of the radius without cancellation near 1, and the angle."""
     wide, high = keep("wide", abs(a)), keep("high", abs(b))
     size, rest = keep("size", wide.apply("maximum", high)), keep("rest", wide.apply("minimum", high))
     excess = (size - 1) * (size + 1) + rest * rest
@@ -355,6 +358,7 @@ def _log(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 
 def _log1p(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """log(1 + a + bi), exact for small numbers."""
     base = keep("base", a + 1)
     wide, high = keep("wide", abs(base)), keep("high", abs(b))
     size, rest = keep("size", wide.apply("maximum", high)), keep("rest", wide.apply("minimum", high))
@@ -392,6 +396,10 @@ _SMALL: dict[ComputeType, tuple[float, float]] = {"f32": (2.0**-100, 2.0**48), "
 
 
 def _sqrt(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """The square root of a + bi. Small numbers are scaled up first, where squares would lose digits.
+
+    An infinite imaginary part wins over a NaN, as C99 has it.
+    """
     limit, scale = _SMALL[a.type]
     small = keep("small", (abs(a) < limit) & (abs(b) < limit))
     factor = keep("factor", small.choose(a.literal(scale), 1.0))
@@ -477,6 +485,7 @@ def _beside_one(a: _Real, b: _Real, opposite: _Real, keep: _Keep) -> tuple[_Comp
 
 
 def _asin(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """The inverse sine of a + bi after Kahan, from the square roots of 1 - z and 1 + z; its branch cuts are NumPy's."""
     (p, q), (r, s) = _beside_one(a, b, keep("opposite", -b), keep)
     infinite = keep("infinite", a.test("isinf") | b.test("isinf"))
     angle = a.apply("atan2", infinite.choose(abs(b), p * r - q * s))
@@ -539,6 +548,7 @@ def _mirrored(hyperbolic: _Formula) -> _Formula:
 
 
 def _cos(a: _Real, b: _Real, keep: _Keep) -> _Complex:
+    """The cosine, as the hyperbolic one of the turned number; a NaN keeps the zero of its other part."""
     re, im = _cosh(b, a, keep)
     re, im = keep("cosine_real", re), keep("cosine_imag", im)
     return re, (re.test("isnan") & im.equals(0)).choose(re.literal(0.0), -im)

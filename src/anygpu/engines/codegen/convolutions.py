@@ -206,11 +206,13 @@ class _Below(Lowering):
     """Follows a value one node down."""
 
     def __init__(self, program: Program, node: int) -> None:
+        """Finds what a node reads and at which positions, without going further down."""
         super().__init__(program, {}, lambda node: None)
         self._node = node
         self.found: list[tuple[int, Positions]] = []
 
     def value(self, node: int, positions: Positions) -> Value:
+        """Note the node and its positions; only the node itself is computed."""
         if node == self._node:
             return self._compute(node, positions)
         self.found.append((node, positions))
@@ -294,6 +296,10 @@ class _Accessors:
     """The functions through which the template reads and writes."""
 
     def __init__(self, builder: KernelBuilder, group: Group, found: Convolution) -> None:
+        """The lengths of the positions at which input, weights and result of a convolution are reached.
+
+        `high` and `wide` are the part of the input that windows with stride and dilation look at.
+        """
         self.builder = builder
         self.group = group
         self.found = found
@@ -341,6 +347,7 @@ class _Accessors:
         return lowering.value(found.inputs[side], factors[side])
 
     def out(self, lowering: Lowering, at: Mapping[str, Index], total: Value) -> None:
+        """Store a total at its place in the result, with whatever follows in the same group of operations."""
         found = self.found
         known = found.places(found.batch, at["n"]) | found.places(found.out, at["o"])
         known |= {found.width: at["w"]} | ({found.height: at["h"]} if found.height is not None else {})
@@ -349,6 +356,7 @@ class _Accessors:
         put_total(self.builder, self.group, lowering, place, total)
 
     def functions(self) -> list[Function]:
+        """The functions through which the template reads the input and the weights and stores the result."""
         without = self.group.members
         return [
             load_function(self.builder, "load_x", self.of_x, 0, self.x, without=without),

@@ -35,6 +35,10 @@ def narrowed(value: Expr, dtype: DType) -> Expr:
 
 
 def unary(fn: UnaryFunction, dtype: DType, x: Expr, made_by: MadeBy = as_written) -> Expr:
+    """A function of one operand, in the compute type and rounded to the dtype.
+
+    `made_by` finds how operands were computed, so that compilers do not combine what must be rounded in between.
+    """
     type = x.type
     (x,) = apart(fn, (x,), made_by)
     if fn in TESTS:
@@ -53,6 +57,10 @@ def unary(fn: UnaryFunction, dtype: DType, x: Expr, made_by: MadeBy = as_written
 
 
 def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr, made_by: MadeBy = as_written) -> Expr:
+    """A function of two operands, in the compute type and rounded to the dtype; see `unary`.
+
+    Powers with a constant exponent become products or roots where these are as exact.
+    """
     known = _known_power(dtype, x, y, made_by) if fn == "power" and isinstance(y, Literal) else None
     x, y = apart(fn, (x, y), made_by)
     if fn in COMPARISONS:
@@ -112,6 +120,7 @@ def apart(fn: str, operands: tuple[Expr, ...], made_by: MadeBy) -> tuple[Expr, .
 
 
 def _combines(fn: str, maker: Apply, makers: list[Apply | None]) -> bool:
+    """Whether a compiler may combine a function with the one that made its operand, by algebra of real numbers."""
     if maker.type not in ("f32", "f64") or maker.fn == "opaque":
         return False
     if fn in _SUMS:
@@ -169,6 +178,7 @@ def cast(value: Expr, source: DType, dtype: DType) -> Expr:
 
 
 def _always_fits(source: DType, dtype: DType) -> bool:
+    """Whether each integer of one type is one of the other."""
     if is_integer(source) and is_integer(dtype) and KIND[source] == KIND[dtype]:
         return int(source.strip("uint")) <= int(dtype.strip("uint"))
     return False

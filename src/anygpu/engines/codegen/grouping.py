@@ -26,6 +26,10 @@ class Group:
     """Stored values that one kernel computes."""
 
     def __init__(self, kind: GroupKind, first: int, *, rows: int = 0, length: int = 0, parts: int = 1) -> None:
+        """A group of one root.
+
+        `rows` and `length` are those of row reductions, `parts` the pieces that rows are cut into.
+        """
         self.kind = kind
         self.members = [first]
         #: For "rows": their number and length, their reductions, and the number of parts that each is cut into.
@@ -45,12 +49,14 @@ class ReadingLowering(Lowering):
     """Follows a value down to what is stored, and remembers where it was read."""
 
     def __init__(self, program: Program, stored: frozenset[int]) -> None:
+        """Lowers without statements: `at` collects the positions at which stored values are read."""
         super().__init__(program, {}, lambda node: None)
         self.at: dict[int, set[Positions]] = {}
         self._stored = stored
         self.searches = _AnyName()
 
     def value(self, node: int, positions: Positions) -> Value:
+        """The value, without computing it: reads of stored values are noted with their positions."""
         if node in self._stored:
             self.at.setdefault(node, set()).add(positions)
             spec = self.program.specs[node]
@@ -91,6 +97,8 @@ def grouped(
 
 
 class _Grouping:
+    """Finds which stored values share a kernel."""
+
     def __init__(
         self,
         program: Program,
@@ -101,6 +109,11 @@ class _Grouping:
         alone: Set[int],
         convolutions: Set[int],
     ) -> None:
+        """`roots` are the values to store, in order, and `given` those that are in memory already.
+
+        `parts_of` has the rows that are cut, `alone` what must not share a kernel, and `convolutions` the products that
+        a template for convolutions does.
+        """
         self.program = program
         self.target = target
         self.roots = roots
@@ -120,6 +133,7 @@ class _Grouping:
                 self.readers[read].add(root)
 
     def groups(self) -> list[Group]:
+        """The groups in an order in which they can run: each root joins one that it reads from, or starts its own."""
         for root in self.roots:
             op = self.program.nodes[root].op
             if root in self.convolutions:
@@ -144,6 +158,7 @@ class _Grouping:
         return not is_heavy(self.program, root)
 
     def _start(self, group: Group, root: int, reads: set[int]) -> None:
+        """Begin a group with a root."""
         group.reads |= reads
         self.home[root] = group
         self.all.append(group)
@@ -170,6 +185,10 @@ class _Grouping:
     # -- reductions
 
     def _place_reduction(self, root: int) -> None:
+        """Join rows of the same number and length that are read element by element, or start a group.
+
+        Rows that are cut into parts stay alone.
+        """
         reads = self._reads_below(root)
         rows, length = row_sizes(self.program, root)
         parts = self.parts_of.get(root, 1)
@@ -194,6 +213,7 @@ class _Grouping:
         self._start(group, root, reads)
 
     def _element_reads(self, root: int, length: int) -> dict[int, set[Positions]]:
+        """Which stored values a row reduction reads at one row and column, and where."""
         reading = ReadingLowering(self.program, self.stored - {root})
         rows = self.program.specs[root].size
         row = variable("row", rows)
@@ -214,6 +234,7 @@ class _Grouping:
     # -- maps
 
     def _place_map(self, root: int) -> None:
+        """Join a group that computes what the map reads at the same places, or start a group of its own."""
         reading = ReadingLowering(self.program, self.stored - {root})
         shape = self.program.specs[root].shape
         positions = axis_variables(shape)
@@ -232,6 +253,7 @@ class _Grouping:
         return list(found.values())
 
     def _joins(self, group: Group, root: int, positions: Positions, at: Mapping[int, set[Positions]]) -> bool:
+        """Whether a root can be computed within a group, by the rules of the group's kind."""
         if not self._has_room(group, root, set(at)):
             return False
         match group.kind:
@@ -260,6 +282,11 @@ class _Grouping:
         return len({ITEMSIZE[dtype] for dtype in types if is_narrow(dtype, self.target)}) <= 1
 
     def _joins_rows(self, group: Group, root: int, positions: Positions, at: Mapping[int, set[Positions]]) -> bool:
+        """Whether a map can be computed within the loop over rows.
+
+        It has to read members at the row and column where they are computed. What has an element for each row alone
+        joins as a value of the row. Narrow types would share words between rows, and stay outside.
+        """
         spec = self.program.specs[root]
         if is_narrow(spec.dtype, self.target):
             return False
@@ -349,6 +376,7 @@ class _Grouping:
         return all(other is group or not self._waits_for(other, group) for other in others.values())
 
     def _waits_for(self, group: Group, target: Group) -> bool:
+        """Whether a group reads, directly or through others, what the target makes."""
         waiting, seen = [group], {id(group)}
         while waiting:
             current = waiting.pop()
@@ -362,6 +390,7 @@ class _Grouping:
         return False
 
     def _in_order(self) -> list[Group]:
+        """The groups sorted so that each comes after what it reads: depth first, without recursion."""
         done: list[Group] = []
         state: dict[int, int] = {}
         for start in self.all:

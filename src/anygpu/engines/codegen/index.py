@@ -26,6 +26,8 @@ class IndexVariable(NamedTuple):
 
 
 class Quotient(NamedTuple):
+    """A position divided by a constant, rounded down. The position is never negative."""
+
     of: Index
     by: int
     #: Named tuples of equal fields are equal; this keeps the kinds of atoms apart.
@@ -41,6 +43,8 @@ class Quotient(NamedTuple):
 
 
 class Remainder(NamedTuple):
+    """The rest of a position divided by a constant. The position is never negative."""
+
     of: Index
     by: int
     kind: str = "remainder"
@@ -72,6 +76,7 @@ class Index:
     __slots__ = ("_hash", "constant", "high", "low", "terms")
 
     def __init__(self, constant: int, terms: Iterable[tuple[Atom, int]] = ()) -> None:
+        """A constant plus terms; the range follows from those of the atoms."""
         self.constant = constant
         self.terms: tuple[tuple[Atom, int], ...] = tuple(terms)
         self.low = constant + sum(f * (a.low if f > 0 else a.high) for a, f in self.terms)
@@ -100,6 +105,7 @@ class Index:
         return step
 
     def __eq__(self, other: object) -> bool:
+        """Whether both are the same sum, whatever the order of its terms."""
         if not isinstance(other, Index):
             return NotImplemented
         return self.constant == other.constant and frozenset(self.terms) == frozenset(other.terms)
@@ -112,6 +118,7 @@ class Index:
         return " + ".join([*parts, str(self.constant)])
 
     def __add__(self, other: Index | int) -> Index:
+        """The sum, with equal atoms joined, and quotients with their remainders put together again."""
         if isinstance(other, int):
             return Index(self.constant + other, self.terms)
         factors: dict[Atom, int] = dict(self.terms)
@@ -123,11 +130,17 @@ class Index:
         return self + (-other if isinstance(other, int) else other * -1)
 
     def __mul__(self, number: int) -> Index:
+        """The position times a number."""
         if number == 0:
             return ZERO
         return Index(self.constant * number, ((atom, factor * number) for atom, factor in self.terms))
 
     def __floordiv__(self, by: int) -> Index:
+        """The quotient by a constant, rounded down, without a division where ranges allow it.
+
+        Multiples of the divisor are taken out first; of the rest, common factors. A quotient of a quotient is a single
+        one.
+        """
         if by == 1:
             return self
         if self.low // by == self.high // by:
@@ -148,6 +161,7 @@ class Index:
         return whole + Index(0, [(Quotient(rest, by), 1)])
 
     def __mod__(self, by: int) -> Index:
+        """The remainder by a constant, without a division where ranges allow it; see `__floordiv__`."""
         if by == 1:
             return ZERO
         _, rest = self._split(by)
@@ -181,12 +195,14 @@ class Index:
 
 
 def _mentions(atom: Atom, name: str) -> bool:
+    """Whether an atom depends on a variable."""
     if isinstance(atom, IndexVariable):
         return atom.name == name
     return atom.of.depends_on(name)
 
 
 def _shown(atom: Atom) -> str:
+    """The atom as people read it."""
     match atom:
         case IndexVariable():
             return atom.name

@@ -73,6 +73,11 @@ class KernelBuilder:
     def __init__(
         self, program: Program, target: Target, stored: dict[int, Stored], buffers: dict[str, Buffer], rule_of: RuleOf
     ) -> None:
+        """A builder for the kernels of one program.
+
+        `stored` has the values that are in memory, `buffers` their declarations by name, and `rule_of` gives the rule
+        that a node can break, or `None`.
+        """
         self.program = program
         self.target = target
         self.stored = stored
@@ -102,6 +107,11 @@ class KernelBuilder:
         work: float,
         bytes_moved: float,
     ) -> Kernel:
+        """A kernel of statements, with the buffers and search functions that they use.
+
+        Only buffers in `written`, and the status, may be written. Kernels of more work than `LONG_WORK` may be cut into
+        several launches.
+        """
         buffers = []
         loads, templates = self.searches_in(names_used(statements))
         inner = [statement for function in loads for statement in body_of(function)]
@@ -227,6 +237,7 @@ def store_function(
 def _begin(
     builder: KernelBuilder, lengths: Mapping[str, int], without: Sequence[int]
 ) -> tuple[Lowering, dict[str, Index]]:
+    """A lowering inside of an accessor function, and its positions: the parameters by name, with their lengths."""
     lowering = builder.lowering(without)
     lowering.scopes[0].variables.update(lengths)
     for name in (*lengths, "value", "total"):
@@ -242,6 +253,7 @@ class _SideBySide(VectorText):
     """Reads only what lies side by side: a vector of single elements is no gain over the plain accessor."""
 
     def _load(self, expr: Load) -> VectorOperand:
+        """A load of neighbours or of elements at fixed distances. Raises `NotVectorisable` where they are elsewhere."""
         step = self._step(expr.index)
         if self._varies(expr.index) and step != 1:
             text = self.spread(expr) if step is None else None
@@ -255,12 +267,14 @@ class _WholeWGSL(WGSLVectors):
     """Vectors of buffers that are declared in vectors, or nothing."""
 
     def load(self, buffer: Buffer, index: Index) -> str | None:
+        """A load of four neighbours. Raises `NotVectorisable` where they cannot be had together."""
         text = super().load(buffer, index)
         if text is None:
             raise NotVectorisable
         return text
 
     def store(self, buffer: Buffer, index: Index, value: str) -> list[str] | None:
+        """A store of four neighbours. Raises `NotVectorisable` where they cannot be stored together."""
         lines = super().store(buffer, index, value)
         if lines is None:
             raise NotVectorisable
@@ -276,6 +290,10 @@ class VectorAccessor:
     def __init__(
         self, builder: KernelBuilder, printer: Printer, lengths: Mapping[str, int], along: str, width: int
     ) -> None:
+        """Accessor functions that take `width` neighbours along one of the named positions.
+
+        `used` collects the buffers that they reach.
+        """
         self.builder = builder
         self.printer = printer
         self.lengths = lengths
@@ -286,6 +304,7 @@ class VectorAccessor:
 
     @property
     def possible(self) -> bool:
+        """Whether vectors of this width fit the length along their axis."""
         length = self.lengths[self.along]
         if isinstance(self.printer, WGSLPrinter):
             return self.width == WGSLVectors.width and length % self.width == 0 and length > 0
@@ -318,6 +337,7 @@ class VectorAccessor:
         return found
 
     def _loaded(self, name: str, at: At, without: Sequence[int], *, in_units: bool) -> str | None:
+        """The text of a function that loads a vector; `None` where the value cannot be computed in vectors."""
         lowering, syntax, text = self._begin(without)
         try:
             (value,) = at(lowering, self._positions(in_units=in_units))
@@ -332,6 +352,7 @@ class VectorAccessor:
         )
 
     def store(self, name: str, type: ComputeType, put: Put, *, without: Sequence[int] = ()) -> str | None:
+        """The text of a function that stores a vector; `None` where that cannot be done."""
         lowering, syntax, text = self._begin(without)
         text.wide.add("total")
         try:
@@ -399,6 +420,10 @@ class TemplateKernel:
     def __init__(
         self, builder: KernelBuilder, text: Printer, functions: Sequence[Function], written: Sequence[str]
     ) -> None:
+        """A kernel from a template's text and the accessor functions that it calls.
+
+        `written` are the names of the buffers that the functions store to.
+        """
         self._builder, self._text, self._functions = builder, text, functions
         statements = [statement for function in functions for statement in body_of(function)]
         self._loads, self._searches = builder.searches_in(names_used(statements))

@@ -17,6 +17,8 @@ from anygpu.program.dtypes import ITEMSIZE, DType
 
 
 class Literal(msgspec.Struct, frozen=True):
+    """A number. One that the user has `given` must mean exactly itself, whatever compilers fold."""
+
     value: float | int | bool
     type: ComputeType
     #: Whether it is a number of the program, which may be anything: printers hide from compilers what they could
@@ -55,6 +57,8 @@ class Apply(msgspec.Struct, frozen=True):
 
 
 class Choose(msgspec.Struct, frozen=True):
+    """One of two values by a condition; both may be computed."""
+
     condition: Expr
     yes: Expr
     no: Expr
@@ -93,6 +97,8 @@ class Assign(msgspec.Struct, frozen=True):
 
 
 class Store(msgspec.Struct, frozen=True):
+    """A value written to a buffer at a position."""
+
     buffer: str
     index: Index
     value: Expr

@@ -80,6 +80,10 @@ class RowCache:
     """A value of every element of a row that is written in the first loop that computes it, and read in later ones."""
 
     def __init__(self, buffer: str, type: ComputeType, shape: tuple[int, ...], column_of: Callable[[], Index]) -> None:
+        """A row of a value in the group's memory.
+
+        `column_of` gives the position within the row at this place in the kernel.
+        """
         self.buffer = buffer
         self.type = type
         self.shape = shape
@@ -103,6 +107,7 @@ class Scope:
     """A block of statements, the variables that it introduces, and the values that have been named in it."""
 
     def __init__(self, variables: Sequence[str] = ()) -> None:
+        """The statements of one loop's body, and the values that are known inside of it."""
         self.variables = set(variables)
         self.statements: list[Statement] = []
         self.known: dict[tuple[int, Positions], Value] = {}
@@ -120,6 +125,11 @@ class Lowering:
     def __init__(
         self, program: Program, stored: Mapping[int, Stored], rule_of: RuleOf, *, taken: Sequence[str] = ()
     ) -> None:
+        """Statements that compute nodes of a program at positions.
+
+        `stored` has what is loaded from memory, `rule_of` the rules that are checked, and `taken` names that must not
+        be used.
+        """
         self.program = program
         self.stored = stored
         self.rule_of = rule_of
@@ -145,6 +155,7 @@ class Lowering:
         self.scopes[-1].statements.append(statement)
 
     def unique(self, hint: str) -> str:
+        """A name like the hint that nothing else has."""
         count = self._taken.get(hint, 0)
         self._taken[hint] = count + 1
         return hint if count == 0 else self.unique(f"{hint}_{count + 1}")
@@ -183,6 +194,11 @@ class Lowering:
     # -- values
 
     def value(self, node: int, positions: Positions) -> Value:
+        """The components of a node's value at positions, computed at most once in every scope that can see it.
+
+        It is computed in the outermost scope that knows the positions' variables, so what does not change in a loop
+        stands before it. Raises `NotInKernel` for values of a row at another row.
+        """
         key = (node, positions)
         for scope in reversed(self.scopes):
             if key in scope.known:
@@ -210,6 +226,7 @@ class Lowering:
         return result
 
     def _compute(self, node: int, positions: Positions) -> Value:
+        """The value by the node's own rule. Raises `NotInKernel` for operations that need kernels of their own."""
         op, inputs = self.program.nodes[node]
         spec = self.program.specs[node]
         if node in self.stored:
@@ -273,6 +290,7 @@ class Lowering:
         return self.program.specs[node].shape
 
     def _loaded(self, node: int, positions: Positions) -> Value:
+        """The value from memory: one load for each component. A bool that is stored as a number is compared with 0."""
         spec, stored = self.program.specs[node], self.stored[node]
         place = flat(positions, spec.shape)
         count = components(spec.dtype)
@@ -289,6 +307,10 @@ class Lowering:
     # -- functions
 
     def _function(self, node: int, op: Primitive, operands: Sequence[Value]) -> Value:
+        """An elementwise function of operands, by its real or complex formula.
+
+        Raises `NotInKernel` for other primitives.
+        """
         _, inputs = self.program.nodes[node]
         dtype = self.program.specs[inputs[0]].dtype
         name = self._namer(node)
@@ -314,6 +336,8 @@ class Lowering:
         raise NotInKernel(node)
 
     def _namer(self, node: int) -> reductions.Namer:
+        """A function that gives an expression a name of the node's, in a statement of its own."""
+
         def name(hint: str, value: Expr) -> Name:
             result = self.unique(f"{hint}_{node}")
             self.add(Let(result, value))
@@ -323,6 +347,7 @@ class Lowering:
         return name
 
     def _refuse_negative(self, node: int, exponent: Expr) -> None:
+        """Report a negative exponent, where it can occur."""
         rule = self.rule_of(node)
         if rule is not None:
             negative = Apply("less", (exponent, Literal(0, exponent.type)), "bool")
@@ -331,6 +356,11 @@ class Lowering:
     # -- movement that chooses
 
     def _pad(self, op: Pad, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """The value inside of the original, and the padding elsewhere.
+
+        Positions are clamped before they are read, so nothing outside of memory is touched. Tests that ranges answer
+        are left out.
+        """
         shape = self._shape(inputs[0])
         outside_value = self.value(inputs[1], ())
         if product(shape) == 0:
@@ -381,6 +411,7 @@ class Lowering:
         return result
 
     def _update(self, node: int, op: Update, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """The new value where an update has written one, and the old one elsewhere."""
         shape = self._shape(inputs[1])
         old = self.value(inputs[0], positions)
         if product(shape) == 0:
@@ -406,6 +437,10 @@ class Lowering:
         return tuple(self.named(f"update_{node}", Choose(held, a, b)) for a, b in zip(new, old, strict=True))
 
     def _gather(self, node: int, op: Gather, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """The value at a position that an index names.
+
+        The index is checked once, also where it is used for many elements.
+        """
         shape, index_shape = self._shape(inputs[0]), self._shape(inputs[1])
         extra = len(index_shape) - op.batch
         at_index = (*positions[: op.batch], *positions[op.axis : op.axis + extra])
@@ -463,6 +498,7 @@ class Lowering:
     def accumulated(
         self, node: int, fn: ReduceFunction, dtype: DType, length: int, element: Callable[[Index], Value]
     ) -> Value:
+        """A reduction of `length` elements in a loop, from its identity or from the first element where it has none."""
         if length == 0:
             return reductions.finished(fn, dtype, reductions.identity(fn, dtype) or ())
         state = self.begin(node, fn, dtype, element)
@@ -520,6 +556,7 @@ class Lowering:
     def factors(
         self, op: Contract, inputs: tuple[int, ...], positions: Positions, inner: Positions
     ) -> tuple[Value, Value]:
+        """Both factors of one term of a contraction."""
         left, right = contract_positions(op, self._shape(inputs[0]), self._shape(inputs[1]), positions, inner)
         return self.value(inputs[0], left), self.value(inputs[1], right)
 
@@ -560,6 +597,7 @@ def is_outside(wanted: Expr, length: int) -> Expr:
 
 
 def _all_of(tests: Sequence[Expr]) -> Expr | None:
+    """The conjunction of tests; `None` for none."""
     result: Expr | None = None
     for test in tests:
         result = test if result is None else Apply("bitwise_and", (result, test), "bool")
@@ -614,6 +652,7 @@ def is_general_power(program: Program, node: int) -> bool:
 
 
 def literal_of(op: Constant, positions: Positions) -> Value:
+    """A constant of one element as literals, one for each component. Raises `NotInKernel` for arrays."""
     if op.dtype == "bfloat16" and len(op.data) == 2:
         return (Literal(struct.unpack("=f", b"\0\0" + op.data)[0], "f32", given=True),)
     value = single_value(op)

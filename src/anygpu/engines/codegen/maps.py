@@ -32,6 +32,11 @@ _WORTH_TURNING = 4096
 
 
 def map_kernel(builder: KernelBuilder, members: Sequence[int], shape: GroupShape, name: str) -> Kernel:
+    """A kernel that computes members of equal size, element by element.
+
+    Each invocation does several neighbours where that pays. Values that are read across are done in blocks that are
+    turned in registers. Types narrower than a word are written as whole words.
+    """
     program, target = builder.program, builder.target
     size = program.specs[members[0]].size
     needed = [node for node in members if node in builder.needed]
@@ -64,6 +69,7 @@ def map_kernel(builder: KernelBuilder, members: Sequence[int], shape: GroupShape
 
 
 def _turned_kernel(builder: KernelBuilder, members: Sequence[int], cut: Turned, shape: GroupShape, name: str) -> Kernel:
+    """A kernel in square blocks: rows of one array and columns of the other are both read side by side."""
     group_size = min(shape.group, 64, builder.target.group_limit, max(1, power_of_two_up(cut.blocks)))
     groups = -(-cut.blocks // group_size)
     number = variable("group", groups) * group_size + variable("lane", group_size)
@@ -95,6 +101,10 @@ def _map_statements(
     builder: KernelBuilder, members: Sequence[int], narrow: Sequence[int], size: int, elements: int, blocks: int,
     group_size: int, vector: int,
 ) -> list[Statement]:  # fmt: skip
+    """The statements of one invocation: one element, a word of narrow ones, or several neighbours in a loop.
+
+    A last block that is not whole has a loop of its own.
+    """
     groups = -(-blocks // group_size)
     number = variable("group", groups) * group_size + variable("lane", group_size)
     counter = "i" if elements == 1 else "block"
@@ -173,6 +183,10 @@ def _word_stores(builder: KernelBuilder, node: int) -> list[Statement]:
 def _map_body(
     lowering: Lowering, builder: KernelBuilder, members: Sequence[int], narrow: Sequence[int], place: Index
 ) -> None:
+    """Compute all members at a place, in order, and store those that are needed later.
+
+    A member that reads another one at the same place uses its value and not memory.
+    """
     for node in members:
         shape = builder.program.specs[node].shape
         positions = unflat(place, shape)
@@ -256,6 +270,7 @@ class Turned(NamedTuple):
 
     @property
     def blocks(self) -> int:
+        """The number of blocks in all."""
         size = 1
         for length in self.shape:
             size *= length
@@ -277,6 +292,7 @@ class Turned(NamedTuple):
         return flat([positions[axis] for axis in range(last + 1)], self.shape)
 
     def loops(self, body: Sequence[Statement]) -> Loop:
+        """The loops over a block: steps, rows and columns."""
         zero = Literal(0, "i32")
         part = Loop("part", zero, self.width, 1, tuple(body), vector=self.width)
         turn = Loop("turn", zero, self.width, 1, (part,), vector=self.width)
@@ -298,6 +314,10 @@ def turned(target: Target, shapes: Sequence[tuple[int, ...]], lowering: Lowering
 
 
 def _axis_read_along(shape: tuple[int, ...], lowering: Lowering, body: MapBody) -> int | None:
+    """The axis along which some load has its neighbours, other than the last one.
+
+    `None` where all loads have their neighbours along the last axis, or nowhere.
+    """
     names = [f"axis_{axis}" for axis in range(len(shape))]
     lowering.scopes[0].variables.update(names)
     body(lowering, flat([variable(name, length) for name, length in zip(names, shape, strict=True)], shape))

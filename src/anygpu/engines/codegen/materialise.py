@@ -66,7 +66,10 @@ def chosen(program: Program, target: Target, parts_of: Callable[[int], int]) -> 
 
 
 class _Choice:
+    """Chooses the values of a program that are stored in memory."""
+
     def __init__(self, program: Program, target: Target, parts_of: Callable[[int], int]) -> None:
+        """Note the uses of each node, and which nodes results depend on. `parts_of` tells how rows are cut."""
         self.program = program
         self.parts_of = parts_of
         self.target = target
@@ -78,6 +81,11 @@ class _Choice:
         self.stored: set[int] = set()
 
     def roots(self) -> list[int]:
+        """The nodes to store, in order.
+
+        These are results, heavy operations and long sums with what they need whole, and what would otherwise be
+        computed too often, in tangled ways, or in kernels that grow too large. Values without elements are left out.
+        """
         nodes = self.program.nodes
         for position, (op, inputs) in enumerate(nodes):
             if not self.live[position]:
@@ -168,6 +176,7 @@ class _Choice:
         return is_unpacked(self.program, position)
 
     def _depends_on(self, node: int, other: int) -> bool:
+        """Whether a node needs another one, directly or through others."""
         waiting, seen = [node], set[int]()
         while waiting:
             current = waiting.pop()
@@ -348,6 +357,7 @@ def matrix_sizes(op: Contract, left: Sequence[int], right: Sequence[int]) -> tup
 
 
 def _inner_length(program: Program, position: int) -> int:
+    """How many elements a reduction or contraction adds for each of its results."""
     op, inputs = program.nodes[position]
     shape = program.specs[inputs[0]].shape
     axes = op.axes if isinstance(op, Reduce) else op.left if isinstance(op, Contract) else ()
@@ -355,6 +365,7 @@ def _inner_length(program: Program, position: int) -> int:
 
 
 def own_cost(op: Primitive) -> float:
+    """What an operation costs for one element, in simple operations; views and constants cost nothing."""
     if op.is_view or isinstance(op, Constant | Iota):
         return 0.0
     if op.is_elementwise:
@@ -371,6 +382,7 @@ def _is_repeating(op: Primitive) -> bool:
 
 
 def _live(program: Program) -> list[bool]:
+    """For each node whether a result depends on it."""
     live = [False] * len(program.nodes)
     for output in program.outputs:
         live[output] = True

@@ -43,6 +43,11 @@ NewSlot = Callable[[int, bytes | None], int]
 
 
 def operation_kernels(builder: KernelBuilder, node: int, new_slot: NewSlot, *, distinct: bool) -> list[Kernel]:
+    """The kernels of a scan, sort, scatter or transform. `new_slot` makes memory for what its stages hand on.
+
+    With `distinct` no two updates of a scatter go to the same element. Raises `NotImplementedError` for other
+    operations.
+    """
     op = builder.program.nodes[node].op
     match op:
         case Scan():
@@ -97,6 +102,10 @@ def _row_ends(
     types: Sequence[ComputeType],
     result: Sequence[ComputeType],
 ) -> Ends:
+    """The functions that load rows along an axis and store them, a function for each component.
+
+    `types` are the components that are loaded, `result` those that are stored.
+    """
     shape, made = builder.program.specs[source].shape, builder.program.specs[node].shape
     positions, placed = _along(shape, axis), _along(made, axis)
     lengths = {"row": product(shape) // shape[axis], "i": shape[axis]}
@@ -139,6 +148,10 @@ def _store_part(
 
 
 def _scan(builder: KernelBuilder, node: int, op: Scan) -> tuple[Stages, Ends]:
+    """The stages of a running reduction, and the functions that load and store its rows.
+
+    float16 and bfloat16 are rounded after each step, as NumPy's running sums are.
+    """
     (source,) = builder.program.nodes[node].inputs
     spec = builder.program.specs[source]
     types = carried(spec.dtype)
@@ -150,6 +163,7 @@ def _scan(builder: KernelBuilder, node: int, op: Scan) -> tuple[Stages, Ends]:
 
 
 def _sort(builder: KernelBuilder, node: int, op: Sort | Argsort) -> tuple[Stages, Ends]:
+    """The stages of a sort, and the functions at its ends; `Argsort` stores positions in place of values."""
     (source,) = builder.program.nodes[node].inputs
     spec = builder.program.specs[source]
     types = carried(spec.dtype)
@@ -161,6 +175,7 @@ def _sort(builder: KernelBuilder, node: int, op: Sort | Argsort) -> tuple[Stages
 
 
 def _fourier(builder: KernelBuilder, node: int, op: Fourier) -> tuple[Stages, Ends]:
+    """The stages of a Fourier transform, and the functions at its ends."""
     (source,) = builder.program.nodes[node].inputs
     spec, made = builder.program.specs[source], builder.program.specs[node]
     type = compute_type(spec.dtype)
@@ -177,6 +192,7 @@ _OF_TRUTH = {"add": "maximum", "multiply": "minimum"}
 
 
 def _scatter(builder: KernelBuilder, node: int, op: Scatter, distinct: bool) -> tuple[Stages, Ends]:
+    """The stages of a scatter, and the functions at its ends. For bools maxima are "or", and minima "and"."""
     program = builder.program
     array, indices, updates = program.nodes[node].inputs
     shape, index_spec = program.specs[array].shape, program.specs[indices]
@@ -236,6 +252,7 @@ def _scatter(builder: KernelBuilder, node: int, op: Scatter, distinct: bool) -> 
 
 
 def _report_function(builder: KernelBuilder, node: int, type: ComputeType) -> Function:
+    """The function that a template calls with an index out of range; it does nothing where that cannot happen."""
     rule = builder.rule_of(node)
     value = Name("value", type)
     body: tuple[Statement, ...] = ()
@@ -269,6 +286,7 @@ def search_function(builder: KernelBuilder, node: int, op: Search) -> tuple[list
 
 
 def _kernels(builder: KernelBuilder, node: int, described: Stages, ends: Ends, new_slot: NewSlot) -> list[Kernel]:
+    """The kernels of all stages, with slots for the temporaries between them."""
     temporaries, stages = described
     slots: dict[str, Buffer] = {}
     for each in temporaries:
@@ -286,6 +304,10 @@ def _kernel(
     slots: Mapping[str, Buffer],
     ends: Ends,
 ) -> Kernel:
+    """The kernel of one stage: its template filled with declarations, accessors and the library's functions.
+
+    Only the buffers that the stage names are bound, and only those that it writes may be written.
+    """
     named = dict.fromkeys((*stage.reads, *stage.writes))
     functions = [function for end in named if end in ends.functions for function in ends.functions[end]]
     called = names_used([statement for function in functions for statement in body_of(function)])

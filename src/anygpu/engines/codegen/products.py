@@ -61,6 +61,7 @@ class Product(NamedTuple):
 
 
 def product_of(builder: KernelBuilder, node: int) -> Product:
+    """A contraction as a stack of matrix products, with the axes that make up each of its four sizes."""
     program = builder.program
     op, inputs = program.nodes[node]
     if not isinstance(op, Contract):
@@ -85,6 +86,10 @@ def tilings_of(builder: KernelBuilder, group: Group) -> list[Tiling]:
 def product_kernels(
     builder: KernelBuilder, group: Group, tiling: Tiling, name: str, new_slot: Callable[[int], int]
 ) -> list[Kernel]:
+    """The kernels of a matrix product and of what follows it elementwise.
+
+    A product that is cut along k has a second kernel, which adds its parts.
+    """
     found = product_of(builder, group.members[0])
     accessors = _Accessors(builder, group, found)
     type = compute_type(builder.program.specs[found.node].dtype)
@@ -121,6 +126,7 @@ class _Accessors:
     """The functions through which the template reads and writes."""
 
     def __init__(self, builder: KernelBuilder, group: Group, found: Product) -> None:
+        """The positions at which operands and result of a product are reached: batch, m, n and k."""
         self.builder = builder
         self.group = group
         self.found = found
@@ -132,6 +138,7 @@ class _Accessors:
         self.in_vectors: set[str] = set()
 
     def a(self, lowering: Lowering, at: Mapping[str, Index]) -> Value:
+        """The left operand at a batch, a row m and a depth k."""
         found = self.found
         rows = unflat(at["m"], found.rows)
         positions = (*unflat(at["batch"], found.batch), *rows, *(Index(0) for _ in found.columns))
@@ -139,6 +146,7 @@ class _Accessors:
         return lowering.value(found.inputs[0], left)
 
     def b(self, lowering: Lowering, at: Mapping[str, Index]) -> Value:
+        """The right operand at a batch, a depth k and a column n."""
         found = self.found
         columns = unflat(at["n"], found.columns)
         positions = (*unflat(at["batch"], found.batch), *(Index(0) for _ in found.rows), *columns)
@@ -148,6 +156,7 @@ class _Accessors:
     def _factors(
         self, positions: tuple[Index, ...], inner: tuple[Index, ...]
     ) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
+        """The positions of both operands for a position of the result and one along the contracted axes."""
         specs, found = self.builder.program.specs, self.found
         return contract_positions(
             found.op, specs[found.inputs[0]].shape, specs[found.inputs[1]].shape, positions, inner
@@ -179,6 +188,7 @@ class _Accessors:
         )
 
     def scalar_functions(self, partial: Buffer | None) -> list[Function]:
+        """Functions that load single elements of the operands and store single totals, or parts of them."""
         without = self.group.members
         type = compute_type(self.builder.program.specs[self.found.node].dtype)
         functions = [
@@ -199,6 +209,7 @@ class _Accessors:
         return functions
 
     def _put_part(self, partial: Buffer) -> Callable[[Lowering, Mapping[str, Index], Value], None]:
+        """A function that stores a total of one part into the buffer of parts."""
         sizes = self.found.sizes
 
         def put(lowering: Lowering, at: Mapping[str, Index], total: Value) -> None:
@@ -209,6 +220,7 @@ class _Accessors:
         return put
 
     def vector_texts(self, text: Printer, tiling: Tiling, partial: Buffer | None) -> list[str]:
+        """Texts of the accessors that take vectors, along the axes where both operands and the result allow it."""
         flags, width = self.vectors, tiling.vector
         wanted = [
             self._vector_load(text, "load_a_vector", "k", width) if flags.a_k else None,
@@ -220,6 +232,7 @@ class _Accessors:
         return [each for each in wanted if each is not None]
 
     def _vector_load(self, text: Printer, name: str, along: str, width: int) -> str | None:
+        """The text of a function that loads neighbours along an axis; `None` where they cannot be loaded together."""
         of_a = name.startswith("load_a")
         accessor = VectorAccessor(self.builder, text, self.of_a if of_a else self.of_b, along, width)
         if not accessor.possible or not self._has_vectors(text):
@@ -229,6 +242,10 @@ class _Accessors:
         return result
 
     def _vector_store(self, text: Printer, width: int, partial: Buffer | None) -> str | None:
+        """The text of a function that stores neighbours of the result, or of a part of it.
+
+        `None` where they cannot be stored together.
+        """
         type = compute_type(self.builder.program.specs[self.found.node].dtype)
         lengths: Mapping[str, int] = self.of_out
         name, put = "store_out_vector", cast(Put, self.out)
@@ -251,6 +268,7 @@ class _Accessors:
 def _product_kernel(
     builder: KernelBuilder, accessors: _Accessors, tiling: Tiling, name: str, partial: Buffer | None
 ) -> Kernel:
+    """The kernel of a product with its template's tiling. Buffers that are only read in vectors are declared so."""
     found, text = accessors.found, printer(builder.target)
     written = [builder.stored[node].buffer for node in accessors.group.members]
     written += [partial.name] if partial is not None else []

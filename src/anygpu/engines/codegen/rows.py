@@ -144,6 +144,7 @@ def _dear_in_several(program: Program, loops: Sequence[int], stored: set[int], s
 
 
 def _has_function_below(program: Program, node: int, stored: set[int]) -> bool:
+    """Whether a function such as `exp` is computed on the way to a value, from what is stored."""
     waiting, seen = [node], set[int]()
     while waiting:
         current = waiting.pop()
@@ -184,12 +185,14 @@ def stretch_of(rows: int, lanes: int, shape: GroupShape) -> int:
 
 
 def _renamed(statement: Statement) -> Statement:
+    """The statement with `block` in place of its name."""
     if isinstance(statement, Let):
         return Let("block", statement.value)
     return leave_beyond("block", _limit_of(statement))
 
 
 def _limit_of(statement: Statement) -> int:
+    """The number beyond which a statement leaves the kernel."""
     if isinstance(statement, If) and isinstance(statement.condition, Apply):
         limit = statement.condition.args[1]
         if isinstance(limit, Literal):
@@ -236,6 +239,11 @@ def _reduce_rows(
     vector: int,
     kept: RowColumn,
 ) -> None:
+    """One pass over a row that computes several reductions, which are values of the row afterwards.
+
+    Each of `lanes` invocations takes every n-th column; their states are combined at the end. Values that a later pass
+    needs again are kept in the group's memory while it lasts.
+    """
     states: dict[int, tuple[Name, ...]] = {}
     for node in nodes:
         fn, dtype = reduction_of(builder.program, node)
@@ -280,11 +288,13 @@ def lane_loop(
     vector: int,
     sums: tuple[tuple[str, str], ...] = (),
 ) -> Statement:
+    """The loop over a row, of which each lane does every n-th element."""
     start: Expr = Position(variable("lane", lanes)) if lanes > 1 else Literal(0, "i32")
     return Loop(counter, start, length, lanes, tuple(body), sums=sums, vector=vector)
 
 
 def fold(lowering: Lowering, node: int, fn: ReduceFunction, dtype: DType, state: tuple[Name, ...], lanes: int) -> Fold:
+    """The statement that combines the states of all lanes into one."""
     others = tuple(Name(lowering.unique(f"other_{each.name}"), each.type) for each in state)
     with lowering.inside() as scope:
         values = reductions.combined(fn, dtype, state, others, lowering._namer(node))
@@ -380,6 +390,7 @@ def _part_kernel(
     builder: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: GroupShape, name: str,
     parts: Sequence[Buffer],
 ) -> Kernel:  # fmt: skip
+    """The first of two kernels for long rows: each group reduces one part of a row and stores its state."""
     lanes = min(shape.lanes, builder.target.group_limit)
     elements = stretch_of(group.rows, lanes, shape)
     _, length = row_sizes(builder.program, node)
@@ -428,6 +439,10 @@ def _last_kernel(
     builder: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: GroupShape, name: str,
     parts: Sequence[Buffer],
 ) -> Kernel:  # fmt: skip
+    """The second of two kernels for long rows: the states of a row's parts are combined, and the results stored.
+
+    What follows elementwise in the same group is computed here, too.
+    """
     lanes = min(shape.lanes, builder.target.group_limit)
     elements = stretch_of(group.rows, lanes, shape)
     row, group_size, groups, statements = begin_rows(group.rows, lanes, elements, shape, builder.target)

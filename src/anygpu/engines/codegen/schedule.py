@@ -81,6 +81,8 @@ def schedule(
 
 
 class _Scheduler:
+    """Makes the kernels of one program for one target."""
+
     def __init__(
         self,
         program: Program,
@@ -90,6 +92,11 @@ class _Scheduler:
         offsets: Sequence[bool],
         chosen: Mapping[str, msgspec.Struct],
     ) -> None:
+        """Nothing is declared yet, and no kernel made.
+
+        `in_range` and `distinct` tell what is known of indices, `offsets` which inputs may begin inside of their
+        buffers. `chosen` has the sizes that tuning found, by the name of a kernel; others take their first candidate.
+        """
         self.program = program
         self.target = target
         self.in_range = in_range
@@ -112,6 +119,10 @@ class _Scheduler:
         self.steps: list[Kernel] = []
 
     def schedule(self) -> Schedule:
+        """The kernels in order, the memory that they use, the results as parts of it, and the checks.
+
+        Values to store are chosen first, then declared, then grouped into kernels.
+        """
         aliases = {output: self._alias(output) for output in self.program.outputs}
         packed = self._with_packing([base for base, _ in aliases.values()])
         aliases = {output: (packed.get(base, base), offset) for output, (base, offset) in aliases.items()}
@@ -182,6 +193,10 @@ class _Scheduler:
                 return node, offset
 
     def _leads_to_input(self, node: int) -> bool:
+        """Whether a value is an input, or a run of its elements in order.
+
+        Such a result is a part of the input's memory, and needs no kernel.
+        """
         op, inputs = self.program.nodes[node]
         if isinstance(op, Reshape):
             return self._leads_to_input(inputs[0])
@@ -201,6 +216,10 @@ class _Scheduler:
         return op.steps[several[0]] == 1 and taken[several[0] + 1 :] == shape[several[0] + 1 :]
 
     def _declare(self, node: int, spec: Spec, role: str, *, data: bytes | None = None, offset: bool = False) -> None:
+        """Give a value its slot and its buffer.
+
+        Narrow temporaries are stored as words: elements never share one then.
+        """
         dtype, size = spec_of_parts(spec)
         if role == "temporary" and is_narrow(dtype, self.target):
             dtype = WIDE[dtype]
@@ -224,6 +243,10 @@ class _Scheduler:
     # -- rules that values can break
 
     def _plan_checks(self, roots: Sequence[int]) -> None:
+        """Number the rules that values can break, and give each its word in the status buffer.
+
+        Indices that are surely in range, and exponents that are surely not negative, need none.
+        """
         program = self.program
         for position, (op, inputs) in enumerate(program.nodes):
             if isinstance(op, Gather | Scatter) and not self.in_range(position) and program.specs[inputs[1]].size:
@@ -238,6 +261,7 @@ class _Scheduler:
                     self._add_check(position, msgspec.structs.replace(check, number=len(self.checks)))
 
     def _may_be_a_negative_power(self, position: int) -> bool:
+        """Whether a node raises signed integers to exponents that may be negative."""
         op, inputs = self.program.nodes[position]
         if not isinstance(op, Binary) or op.fn != "power":
             return False
@@ -245,6 +269,7 @@ class _Scheduler:
         return signed and not _surely_not_negative(self.program, inputs[1])
 
     def _add_check(self, node: int, check: Check) -> None:
+        """Add a check for a node, and a word for it in the status buffer, which is made with the first one."""
         self.rules[node] = check.number
         self.checks.append(check)
         if self.status is None:
@@ -287,6 +312,7 @@ class _Scheduler:
             self.slots, self.buffers = list(slots), dict(buffers)
 
     def _make(self, builder: KernelBuilder, group: Group) -> None:
+        """Make the kernels of a group by its kind, and note the choices among which tuning may measure."""
         first = group.members[-1]
         op = self.program.nodes[first].op
         name = f"{_identifier(op.name)}_{first}"
@@ -345,6 +371,7 @@ class _Scheduler:
             )
 
     def _pick(self, name: str, candidates: Sequence[msgspec.Struct], kind: type[TunedSizes]) -> TunedSizes:
+        """The sizes that tuning chose for a kernel, or the first candidate."""
         picked = self.chosen.get(name, candidates[0])
         if not isinstance(picked, kind):
             raise TypeError(f"{name} takes a {kind.__name__}, not {picked!r}")
@@ -427,6 +454,7 @@ def _last_axis(shape: Sequence[int]) -> int:
 
 
 def map_shape(target: Target) -> GroupShape:
+    """The likely best group shape of a map."""
     if target.scalar_invocations:
         return GroupShape(group=64, elements=4 * target.vector_width, vector=target.vector_width)
     return GroupShape(group=min(128, target.group_limit), elements=16 if target.emulated else 4, vector=4)
@@ -444,6 +472,10 @@ def map_shapes(target: Target) -> list[GroupShape]:
 
 
 def rows_shapes(program: Program, target: Target, group: Group) -> list[GroupShape]:
+    """Group shapes for a reduction of rows that tuning may choose from, the likely best first.
+
+    Other numbers of lanes and rows are left out where a loop would be longer than the target's limit.
+    """
     first, replace = rows_shape(program, target, group), msgspec.structs.replace
     others: list[GroupShape] = []
     if first.lanes == 1:
@@ -464,6 +496,7 @@ def rows_shapes(program: Program, target: Target, group: Group) -> list[GroupSha
 
 
 def rows_shape(program: Program, target: Target, group: Group) -> GroupShape:
+    """The likely best group shape for a reduction of rows: lanes for each row, and rows for each group."""
     length, jobs = part_size(group.length, group.parts), group.rows * group.parts
     if not _is_inner(program, group.reductions[0]):
         return _stretches(target, group.rows)
@@ -506,6 +539,7 @@ def _stretches(target: Target, rows: int) -> GroupShape:
 
 
 def last_shape(target: Target, group: Group) -> GroupShape:
+    """The group shape of the kernel that combines the parts of rows."""
     if group.rows > 64:
         return _stretches(target, group.rows)
     if target.scalar_invocations:

@@ -204,6 +204,7 @@ class Syntax:
     """The spelling of one dialect."""
 
     def __init__(self, dialect: Dialect) -> None:
+        """The spellings of one dialect, from tables that have both."""
         self.dialect = dialect
         column = 0 if dialect == "wgsl" else 1
         self._table = {what: spelled[column] for what, spelled in _TABLE.items()}

@@ -76,6 +76,7 @@ def compile_module(text: str, target: dict[str, str], level: int) -> bytes:
 
 
 def _machine(target: dict[str, str], level: int) -> Any:
+    """LLVM's target machine for a processor, which may be another kind than this one."""
     import llvmlite.binding as llvm
 
     if llvm.get_process_triple().split("-")[0] == target["triple"].split("-")[0]:
@@ -151,6 +152,7 @@ class _Link:
     """References of one image, as they are resolved."""
 
     def __init__(self, body: bytearray, apply: Any, architecture: int) -> None:
+        """Link an image. `imports` are the addresses to fill in by name, `relative` those inside of the image."""
         self.body = body
         self.imports: list[tuple[int, str]] = []
         self.relative: list[tuple[int, int]] = []
@@ -172,6 +174,7 @@ class _Link:
         return self._addresses[name, place]
 
     def absolute(self, at: int, name: str, place: int | None, addend: int) -> None:
+        """Note an address of 64 bits that the loader fills in. Raises `CannotLink` for one inside of an import."""
         if place is not None:
             self.relative.append((at, place + addend))
         elif addend:
@@ -193,6 +196,10 @@ class _Link:
 
 
 def _apply_x86(link: _Link, at: int, kind: int, name: str, place: int | None, addend: int) -> None:
+    """Apply one relocation of x86-64: `at` is where, `place` what it refers to, `None` for imports.
+
+    Raises `CannotLink` for kinds that our code does not have.
+    """
     if kind == 1:  # R_X86_64_64
         link.absolute(at, name, place, addend)
         return
@@ -210,6 +217,7 @@ _ARM_SHIFTS = {277: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4, 312: 3}
 
 
 def _apply_arm(link: _Link, at: int, kind: int, name: str, place: int | None, addend: int) -> None:
+    """Apply one relocation of aarch64, by setting bits of an instruction; see `_apply_x86`."""
     if kind == 257:  # R_AARCH64_ABS64
         link.absolute(at, name, place, addend)
         return
@@ -267,7 +275,7 @@ def _compiled_program(request: dict[str, Any], pickled: bytes) -> bytes:
 
     import msgspec
 
-    from anygpu._version import __version__
+    from anygpu.base.version import __version__
     from anygpu.engines.codegen.dialects.llvm.values import NativeTarget
     from anygpu.engines.cpu.planning import native_module
     from anygpu.engines.cpu.run_plan import NativeProgram
@@ -288,6 +296,11 @@ def message_of(error: Exception) -> str:
 
 
 def main() -> None:
+    """Answer requests from standard input until it is closed or nothing comes for a while.
+
+    Standard output is for replies alone: whatever libraries print goes to standard error. A request that takes more
+    than `COMPILE_SECONDS` of processor time ends the process.
+    """
     # Whatever LLVM prints must not come between the answers.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -27,8 +27,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from anygpu._version import __version__
 from anygpu.base.this_process import interpreter
+from anygpu.base.version import __version__
 from anygpu.engines.cpu import compile_child
 from anygpu.errors import CannotCompile, MissingExtra
 
@@ -76,6 +76,7 @@ def start_compiler() -> None:
 
 
 def _ask(request: bytes) -> bytes:
+    """The child's answer, or that of LLVM in this process where no child can be started. Raises `CannotCompile`."""
     try:
         reply = _child.ask(request)
     except _NoChild:
@@ -110,6 +111,7 @@ class CompileChild:
     """The compiling process. One request at a time; any thread may ask."""
 
     def __init__(self) -> None:
+        """The child is started when it is first asked."""
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
@@ -151,6 +153,10 @@ class CompileChild:
                     return f"-LLVM's process ended with code {code}. {words}".encode()
 
     def _started(self) -> subprocess.Popen[bytes]:
+        """The child, started if it is not running; call it with the lock held.
+
+        It runs without the user's site packages and at a lower priority. Raises `_NoChild` where it cannot be started.
+        """
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._end()
@@ -218,6 +224,7 @@ class CompileChild:
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes | None:
+    """Send a request and read its reply; `None` where the child has ended. Both are preceded by their lengths."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(struct.pack("<Q", len(request)) + request)
@@ -231,6 +238,7 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes | None:
 
 
 def _close_streams(process: subprocess.Popen[bytes]) -> None:
+    """Close the child's streams."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             # What could not be written is lost with the child.

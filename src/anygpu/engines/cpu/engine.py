@@ -58,6 +58,10 @@ class CpuExecutable:
     """Native code of one program. Any number of threads may call it at once."""
 
     def __init__(self, program: Program, compiled: NativeProgram) -> None:
+        """Load the code, and prepare the function that most calls take.
+
+        Constants are arrays of its own.
+        """
         self.program = program
         self.plan = compiled.plan
         self._runtime = native_runtime()
@@ -99,6 +103,7 @@ class CpuExecutable:
         return results, noted
 
     def _prepared_steps(self) -> list[Any]:
+        """Host steps, and between them functions that run all nests of a segment."""
         segment = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
         steps: list[Any] = []
         count = 0
@@ -113,6 +118,7 @@ class CpuExecutable:
     # -- the long way
 
     def _run(self, arrays: Sequence[HostArray]) -> tuple[list[HostArray], int]:
+        """The results through Python, and what was noted: arguments are first made usable for native code."""
         specs = self.program.inputs
         if len(arrays) != len(specs):
             raise InvalidProgram(f"{len(arrays)} arrays for a program of {len(specs)} inputs.")
@@ -125,6 +131,11 @@ class CpuExecutable:
         return self._runtime.run(self._step_by_step, usable)
 
     def _step_by_step(self, usable: Sequence[HostArray]) -> tuple[list[HostArray], int]:
+        """The results, computed segment by segment with host steps in between.
+
+        Temporaries are one piece of recycled memory, which is given back whatever happens. `UNKNOWN` is set where a
+        result is a host step's.
+        """
         values: dict[int, HostArray] = dict(enumerate(usable))
         values |= self._constants
         values |= self._new_results()
@@ -154,6 +165,11 @@ class CpuExecutable:
         return made
 
     def _run_steps(self, values: dict[int, HostArray], table: Any) -> None:
+        """Run segments and host steps in order; `table` has the address of each slot.
+
+        Raises `MemoryError` where a nest had no memory for its scratch, and `IndexError` or `ValueError` for broken
+        rules.
+        """
         plan = self.plan
         if plan.status is not None:
             ctypes.memset(table[plan.status], 0, plan.slots[plan.status].nbytes)
@@ -189,6 +205,10 @@ class CpuExecutable:
         return found if found.flags.c_contiguous and _is_fresh(found, given) else np.array(found, order="C")
 
     def _collected(self, values: dict[int, HostArray]) -> list[HostArray]:
+        """The results as arrays of their types and shapes.
+
+        A slot is handed out once; results that are parts of a slot, of an argument, or returned twice are copies.
+        """
         results: list[HostArray] = []
         given: set[int] = set()
         for output in self.plan.outputs:
@@ -247,12 +267,15 @@ NativeExecutable = Callable[[Sequence[HostArray]], list[HostArray]]
 
 
 class CpuEngine(HostArrays):
+    """The engine of native code: its buffers are NumPy's arrays, in this process."""
+
     name: ClassVar[str] = "cpu"
 
     def __init__(self) -> None:
         self._executables: ProgramCache[CpuExecutable] = ProgramCache()
 
     def discover(self) -> list[Device | Unavailable]:
+        """The processor, or why nothing can be compiled for it."""
         try:
             llvm = host_processor().llvm
         except (CannotCompile, MissingExtra) as error:
@@ -265,6 +288,8 @@ class CpuEngine(HostArrays):
         return cls()._processor("LLVM")
 
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        """The device after a computation in each type, or why it is not used: LLVM missing, or a loader that fails."""
+
         def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
             (result,) = self.execute(self.compile(_verification(dtype, len(values)), device), [values])
             return result
@@ -275,6 +300,7 @@ class CpuEngine(HostArrays):
             return failed(device, error)
 
     def supports(self, program: Program, device: Device) -> list[Lack]:
+        """What cannot be run natively: nothing but users' kernels without a reference."""
         lacks = super().supports(program, device)
         for position, node in enumerate(program.nodes):
             if isinstance(node.op, Custom):
@@ -283,12 +309,14 @@ class CpuEngine(HostArrays):
         return lacks
 
     def compile(self, program: Program, device: Device) -> NativeExecutable:
+        """Native code of a program; NumPy itself for programs that only move values. Raises `CannotCompile`."""
         if all(node.op.is_view or isinstance(node.op, Input) for node in program.nodes):
             # NumPy shows the same memory in another way, where native code would copy it.
             return partial(lowering.run, program)
         return self._native(program)
 
     def direct(self, program: Program, device: Device) -> DirectRun:
+        """A function that runs the program on arrays, and tells whether the results are finite, where that is known."""
         native = self._native(program)
 
         def run(arrays: Sequence[HostArray]) -> tuple[list[HostArray], bool | None]:
@@ -301,6 +329,7 @@ class CpuEngine(HostArrays):
         return self._executables.get(program.key, lambda: _compiled(program))
 
     def listing(self, program: Program) -> str:
+        """The nests of a program as text."""
         from anygpu.engines.codegen.nests.inspection import to_text
         from anygpu.engines.codegen.nests.schedule import nests
 
@@ -315,6 +344,7 @@ class CpuEngine(HostArrays):
 
 
 def _compiled(program: Program) -> CpuExecutable | CannotCompile:
+    """The executable, or the error that it cannot be compiled, to be kept."""
     try:
         return executable(program)
     except CannotCompile as error:
@@ -322,6 +352,7 @@ def _compiled(program: Program) -> CpuExecutable | CannotCompile:
 
 
 def _without_llvm(error: Exception) -> Unavailable:
+    """The report that LLVM cannot be loaded, with what to do about it."""
     return Unavailable(
         id="cpu",
         engine="cpu",

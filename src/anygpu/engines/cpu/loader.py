@@ -26,9 +26,9 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from anygpu._version import __version__
 from anygpu.base.cache_location import cache_location
 from anygpu.base.own_files import blake2b
+from anygpu.base.version import __version__
 from anygpu.engines.cpu import compile_child
 from anygpu.engines.cpu.compiler import compiled, described_host
 from anygpu.engines.disk_cache import DiskCache, mark_of_llvmlite
@@ -84,6 +84,10 @@ def host_processor() -> HostProcessor:
 
 @cache
 def _restricted(wanted: str) -> HostProcessor:
+    """The processor that code is made for: this one, or less of it as ANYGPU_CPU_FEATURES asks for.
+
+    Raises `InvalidOption` for an unknown level.
+    """
     host = _host()
     if wanted in ("native", ""):
         return host
@@ -183,6 +187,7 @@ def _sources() -> str:
 
 @cache
 def _kept(folder: str) -> DiskCache:
+    """The images on disk for this version, compiler and layout of NumPy's objects."""
     numpy_abi = np._core._multiarray_umath._get_ndarray_c_version()  # type: ignore[attr-defined]
     compiler = (mark_of_llvmlite(), compile_child.PASSES, compile_child.FORMAT)
     stamp = msgspec.json.encode((__version__, compiler, numpy_abi, object.__basicsize__))
@@ -203,6 +208,8 @@ class Code(Protocol):
 
 
 class _Header(msgspec.Struct):
+    """The first line of an image: offsets of its exports, and of the addresses that are to be filled in."""
+
     exports: dict[str, int]
     imports: list[tuple[int, str]]
     relative: list[tuple[int, int]]
@@ -228,6 +235,10 @@ class Image:
     """An image in memory (see `anygpu.engines.cpu.compile_child.linked`)."""
 
     def __init__(self, image: bytes, symbols: Mapping[str, int]) -> None:
+        """Copy an image to memory of its own, fill in its addresses, and make it executable.
+
+        The memory goes back to the system with this object. Raises `CannotCompile` where a system forbids that.
+        """
         line, _, body = image.partition(b"\n")
         header = msgspec.json.decode(line, type=_Header)
         # A program of host steps alone has no code.
@@ -258,6 +269,7 @@ class _OrcLibrary:
     def __init__(
         self, emitted: bytes, processor: HostProcessor, symbols: Mapping[str, int], exports: Sequence[str]
     ) -> None:
+        """Link an object with LLVM's own loader, in this process; for systems whose objects are not ELF."""
         import llvmlite.binding as llvm
 
         library = llvm.JITLibraryBuilder().add_object_img(emitted).add_current_process()
@@ -274,6 +286,7 @@ class _OrcLibrary:
 
 @cache
 def _orc_session(processor: HostProcessor) -> Any:
+    """LLVM's loader for a processor, made once."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -286,6 +299,7 @@ def _orc_session(processor: HostProcessor) -> Any:
 
 
 def _map_memory(size: int) -> int:
+    """The address of new pages that can be written. Raises `MemoryError`."""
     mapped = c_library().mmap(
         None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0
     )
@@ -300,6 +314,7 @@ def _errno() -> str:
 
 
 def _address_of(name: str, symbols: Mapping[str, int]) -> int:
+    """The address of an import: one of ours, or of the C library. Raises `CannotCompile` for unknown names."""
     if name in symbols:
         return symbols[name]
     with contextlib.suppress(AttributeError):

@@ -123,6 +123,7 @@ def _own_scratch_text(plan: RunPlan, nest: NestRun) -> str:
 
 
 def _segment_text(number: int, nests: tuple[NestRun, ...]) -> str:
+    """The function that runs nests one after the other: those of one part here, others on the pool's threads."""
     lines = [f"define void @segment{number}(ptr %buffers) nounwind {{"]
     for nest in nests:
         name = f"{nest.name}.own" if nest.scratch else nest.name

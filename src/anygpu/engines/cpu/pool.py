@@ -161,6 +161,11 @@ class NestPool:
     """The threads."""
 
     def __init__(self, processor: HostProcessor) -> None:
+        """Load the pool's code. Its state is never freed, because threads look at it for as long as the process lives.
+
+        Where NumPy's BLAS can be asked, the pool uses as many threads as it does, so that both together do not use
+        more.
+        """
         # Memory that is never given back: threads read it until the process ends.
         memory = ctypes.create_string_buffer(ctypes.sizeof(_PoolState) + 64)
         keep_forever(memory)
@@ -271,6 +276,11 @@ class RecycledMemory:
     """The memory, the handler that NumPy takes results from, and the thread that gives it back to the system."""
 
     def __init__(self, processor: HostProcessor) -> None:
+        """Load the allocator's code, and make a handler of it for NumPy's arrays.
+
+        What is kept is limited to a part of the machine's memory. State and code are never freed, for arrays may
+        outlive everything else.
+        """
         memory = ctypes.create_string_buffer(ctypes.sizeof(_MemoryState) + 64)
         keep_forever(memory)
         self._state = _MemoryState.from_address(-(-ctypes.addressof(memory) // 64) * 64)
@@ -314,6 +324,7 @@ class RecycledMemory:
 
 
 def _memory_total() -> int:
+    """Bytes of the machine's memory; a gigabyte where that is not known."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):

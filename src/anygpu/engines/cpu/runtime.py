@@ -145,6 +145,7 @@ class HostSteps:
         return result
 
     def _executor(self) -> ThreadPoolExecutor:
+        """The threads for rows of host steps, started when they are first needed."""
         from concurrent.futures import ThreadPoolExecutor  # late: few programs have steps for it
 
         with self._lock:
@@ -222,6 +223,7 @@ def array_symbols() -> dict[str, int] | None:
 
 
 def _samples() -> list[Any]:
+    """Arrays by which the layout of NumPy's array objects is checked before native code relies on it."""
     read_only = np.zeros(5, np.int8)
     read_only.flags.writeable = False
     return [
@@ -266,6 +268,7 @@ def _makes_arrays(address: int) -> bool:
 
 
 def _function_table() -> int:
+    """The address of NumPy's table of C functions."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table: int = pointer(np._core._multiarray_umath._ARRAY_API, None)  # type: ignore[attr-defined]
@@ -364,6 +367,11 @@ class NativeRuntime:
     """Made once for a process, with the first program."""
 
     def __init__(self, processor: HostProcessor) -> None:
+        """Load everything that all native code needs: the pool, memory, and the function that calls from Python.
+
+        Without native threads memory is `malloc`'s. `symbols` are the addresses that images import. In a forked child
+        the threads are forgotten.
+        """
         self.pool = NestPool(processor)
         self.memory = RecycledMemory(processor) if HAS_NATIVE_THREADS else None
         #: The addresses that programs may refer to.
@@ -416,6 +424,7 @@ class NativeRuntime:
         return contextvars.copy_context().run(self._run, function, *given)
 
     def _run(self, function: Callable[..., Result], *given: Any) -> Result:
+        """Call a function with our memory for NumPy's arrays, unless the user has set another handler."""
         if self._set_handler is not None and self.memory is not None:
             before = self._set_handler(self.memory.handler)
             # A handler that the user has set stays in use.
@@ -424,6 +433,7 @@ class NativeRuntime:
         return function(*given)
 
     def _forget_threads(self) -> None:
+        """In a forked child: the parent's threads are not here."""
         self._lock = threading.Lock()
         self.pool.forget_threads()
         self.host_steps.forget_threads()

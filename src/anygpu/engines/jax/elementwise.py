@@ -81,6 +81,7 @@ def complex_divide(x: Array, y: Array) -> Array:
 
 
 def _complex_reciprocal(x: Array) -> Array:
+    """1 / x by Smith's method, without overflow on the way."""
     real, imaginary = x.real, x.imag
     wide = jnp.abs(imaginary) <= jnp.abs(real)
     ratio = jnp.where(wide, imaginary / real, real / imaginary)
@@ -89,6 +90,7 @@ def _complex_reciprocal(x: Array) -> Array:
 
 
 def _complex_exp(x: Array) -> Array:
+    """The complex exponential with NumPy's results for infinities and NaN."""
     beyond, zero = ~jnp.isfinite(x.imag), jnp.zeros_like(x.real)
     found = jnp.where(beyond & jnp.isposinf(x.real), lax.complex(x.real, zero + jnp.nan), jnp.exp(x))
     found = jnp.where(beyond & jnp.isneginf(x.real), lax.complex(zero, jnp.copysign(zero, x.imag)), found)
@@ -101,12 +103,14 @@ def _complex_exp2(x: Array) -> Array:
 
 
 def _complex_expm1(x: Array) -> Array:
+    """exp(x) - 1 without cancellation near 0."""
     half = jnp.sin(x.imag / 2)
     real = jnp.expm1(x.real) * jnp.cos(x.imag) - 2 * half * half
     return lax.complex(real, jnp.exp(x.real) * jnp.sin(x.imag))
 
 
 def _complex_sqrt(x: Array) -> Array:
+    """The complex square root with NumPy's results for infinities and NaN, and the sign of the imaginary zero."""
     found = jnp.sqrt(x)
     found = jnp.where(jnp.isposinf(x.real) & jnp.isnan(x.imag), lax.complex(x.real, x.imag), found)
     found = jnp.where(jnp.isneginf(x.real) & jnp.isnan(x.imag), lax.complex(x.imag, -x.real), found)
@@ -172,6 +176,7 @@ _ABOUT_BITS = ("signbit", "isnan", "isinf", "isfinite", "nextafter", "copysign",
 
 @LOWER.rule(Unary)
 def unary(op: Unary, site: JaxSite, x: Array) -> Array:
+    """A function of one operand; half precision is computed in float32."""
     dtype = site.dtype
     if dtype in _HALF and op.fn not in _ABOUT_BITS:
         return _unary(op, "float32", x.astype(np.float32)).astype(jnp.dtype(site.result.dtype))
@@ -179,6 +184,7 @@ def unary(op: Unary, site: JaxSite, x: Array) -> Array:
 
 
 def _unary(op: Unary, dtype: DType, x: Array) -> Array:
+    """A function of one operand: jax's own of NumPy's name, or a formula where jax differs from NumPy."""
     if KIND[dtype] == "complex" and op.fn in COMPLEX_UNARY:
         return COMPLEX_UNARY[op.fn](x)
     match op.fn:
@@ -245,6 +251,7 @@ def _split(x: Array) -> tuple[Array, Array]:
 
 @LOWER.rule(Binary)
 def binary(op: Binary, site: JaxSite, x: Array, y: Array) -> Array:
+    """A function of two operands; half precision is computed in float32."""
     if site.dtype in _HALF and op.fn not in _ABOUT_BITS:
         wide = _binary(op, "float32", site, x.astype(np.float32), y.astype(np.float32))
         return wide.astype(jnp.dtype(site.result.dtype))
@@ -252,6 +259,7 @@ def binary(op: Binary, site: JaxSite, x: Array, y: Array) -> Array:
 
 
 def _binary(op: Binary, dtype: DType, site: JaxSite, x: Array, y: Array) -> Array:
+    """A function of two operands: jax's own of NumPy's name, or a formula where jax differs from NumPy."""
     match op.fn:
         case "less" | "less_equal" | "greater" | "greater_equal" | "minimum" | "maximum" if KIND[dtype] == "complex":
             return complex_ordering(op.fn, x, y)
@@ -310,6 +318,7 @@ def _gcd(x: Array, y: Array) -> Array:
 
 
 def _divide_floats(fn: str, x: Array, y: Array) -> Array:
+    """`floor_divide`, `remainder` or `fmod` of floats, with NumPy's signs of zeros and its rounding of quotients."""
     rest = lax.rem(x, y)
     if fn == "fmod":
         return rest
@@ -326,6 +335,7 @@ def _divide_floats(fn: str, x: Array, y: Array) -> Array:
 
 
 def _power(site: JaxSite, x: Array, y: Array) -> Array:
+    """A power. Negative exponents of integers are an error when it runs; few constants have a shorter way."""
     if KIND[site.dtype] == "signed":
         site.complain(
             jnp.any(y < 0),
@@ -404,6 +414,7 @@ def select(op: Select, site: JaxSite, condition: Array, a: Array, b: Array) -> A
 
 @LOWER.rule(Cast)
 def cast(op: Cast, site: JaxSite, x: Array) -> Array:
+    """A conversion as NumPy does it: floats to narrow integers through wide ones, so that they wrap around."""
     source, target = site.dtype, op.dtype
     if KIND[source] == "complex" and KIND[target] not in ("complex", "bool"):
         x = x.real

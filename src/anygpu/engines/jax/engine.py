@@ -57,6 +57,10 @@ class JaxExecutable:
     """A compiled program. Its types are fixed when it is compiled, whatever jax is set to when it runs."""
 
     def __init__(self, program: Program, place: Any, device: Device) -> None:
+        """Trace and compile a program for a device, with 64-bit types switched on meanwhile.
+
+        Excess precision is forbidden, so that float16 is rounded where NumPy rounds it.
+        """
         self.device = device
         self._complaints: list[JaxComplaint] = []
         sharding = jax.sharding.SingleDeviceSharding(place)
@@ -70,6 +74,7 @@ class JaxExecutable:
             self._compiled = traced.lower(*inputs).compile(compiler_options=options)
 
     def run(self, buffers: Sequence[jax.Array]) -> list[jax.Array]:
+        """The results. Raises the first complaint whose flag the program has set."""
         results, flags = self._compiled(*buffers)
         if flags:
             raised = np.flatnonzero(np.asarray(flags[0]))
@@ -79,6 +84,11 @@ class JaxExecutable:
 
 
 def _function(program: Program, complaints: list[JaxComplaint], *, barriers: bool) -> Callable[..., Any]:
+    """The program as a function of jax's arrays that returns results and flags of complaints.
+
+    `complaints` has the error of each flag after tracing. With `barriers` XLA does not combine operations, which would
+    skip roundings between them.
+    """
     program = with_references(program, None)
     facts = IndexFacts(program)
     numbers = uniform_numbers(program)
@@ -133,6 +143,7 @@ def holding_device(dtype: DType, place: Any) -> Any:
 
 
 def lacks(program: Program, platform: str) -> list[Lack]:
+    """The nodes that jax cannot compute as NumPy does, with the reasons."""
     found = []
     numbers = uniform_numbers(program)
     for position, node in enumerate(program.nodes):
@@ -164,6 +175,7 @@ def _is_numpys(node: Node, numbers: dict[int, Any]) -> bool:
 
 
 def _reason(op: Primitive, dtypes: Sequence[DType], platform: str) -> str | None:
+    """Why jax lacks an operation for types on a platform, or `None`."""
     for dtype in dtypes:
         if dtype in _NOT_ON.get(platform, ()):
             return f"jax has no {dtype} on {platform}"
@@ -194,14 +206,18 @@ _STATUS_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 
 
 class JaxEngine:
+    """The engine of JAX: every platform that the installed jax has."""
+
     name: ClassVar[str] = "jax"
 
     def __init__(self) -> None:
+        """Devices are known after `discover`."""
         self._found: dict[str, Any] = {}
         self._executables: ProgramCache[JaxExecutable] = ProgramCache()
         self._lacks: LRUCache[list[Lack]] = LRUCache()
 
     def discover(self) -> list[Device | Unavailable]:
+        """The devices of all platforms, and one report of why there is no accelerator if there is none."""
         found: list[Device | Unavailable] = []
         for platform in _PLATFORMS:
             for index, device in enumerate(_devices_on(platform)):
@@ -213,6 +229,7 @@ class JaxEngine:
         return found
 
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        """The device after a computation in each type, or how it failed."""
         place = self._found[device.id]
 
         def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
@@ -231,6 +248,10 @@ class JaxEngine:
         return self._lacks.get((program.key, device.id), lambda: lacks(program, platform))
 
     def compile(self, program: Program, device: Device) -> JaxExecutable:
+        """The executable, kept by program and device.
+
+        A program that XLA refuses is kept as `CannotCompile` and raised.
+        """
         place = self._found[device.id]
 
         def compiled() -> JaxExecutable | CannotCompile:
@@ -245,6 +266,7 @@ class JaxEngine:
         return self._executables.get((program.key, device.id), compiled)
 
     def upload(self, values: HostArray, device: Device) -> jax.Array:
+        """A copy of the values on the device or, for types that it lacks, on the host."""
         # jax may keep the memory that it is given, so it gets a copy of its own.
         copy = np.array(values, values.dtype.newbyteorder("="), order="C")
         with jax.enable_x64(True):
@@ -254,6 +276,7 @@ class JaxEngine:
         return np.asarray(buffer)
 
     def execute(self, executable: JaxExecutable, buffers: Sequence[jax.Array]) -> list[jax.Array]:
+        """The results on the device. What XLA refuses is raised as `CannotCompile`, without keeping the arrays."""
         try:
             return executable.run(buffers)
         except (RuntimeError, TypeError) as error:
@@ -272,6 +295,10 @@ class JaxEngine:
         return jax.enable_x64(True) if wide else contextlib.nullcontext()
 
     def adopt(self, array: Any, device: Device) -> jax.Array:
+        """The array of another library as jax's, without a copy where DLPack allows that, and in C order.
+
+        Raises `TypeError` for types that anygpu does not have.
+        """
         with jax.enable_x64(True):
             try:
                 adopted = jax.dlpack.from_dlpack(array)
@@ -287,12 +314,14 @@ class JaxEngine:
             return jax.device_put(adopted, home if same else Format(in_order, home))
 
     def synchronize(self, device: Device) -> None:
+        """Wait until all arrays on the device are computed."""
         place = self._found[device.id]
         for array in jax.live_arrays(place.platform):
             if not array.is_deleted() and place in array.devices():
                 array.block_until_ready()
 
     def memory(self, device: Device) -> Memory:
+        """Total and free memory, or why they are not known."""
         if device.kind == "cpu":
             return Memory(total=host.memory_total(), free=host.memory_free())
         statistics = self._found[device.id].memory_stats()
@@ -302,6 +331,7 @@ class JaxEngine:
         return Memory(total=total, free=total - int(statistics.get("bytes_in_use", 0)))
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
+        """Our error for memory that ran out; `None` for others."""
         if isinstance(error, jax.errors.JaxRuntimeError) and str(error).startswith(_STATUS_OUT_OF_MEMORY):
             return OutOfMemory(device.id)
         if isinstance(error, MemoryError):
@@ -309,12 +339,14 @@ class JaxEngine:
         return None
 
     def close(self) -> None:
+        """Forget executables and devices; jax itself cannot be closed."""
         self._executables.clear()
         self._lacks.clear()
         self._found.clear()
 
 
 def _devices_on(platform: str) -> list[Any]:
+    """The devices of a platform, none where jax does not have it."""
     try:
         return list(jax.devices(platform))
     except RuntimeError:
@@ -323,6 +355,7 @@ def _devices_on(platform: str) -> list[Any]:
 
 
 def _describe(device_id: str, device: Any, platform: str) -> Device:
+    """The record of a device, with a reason for each fact that jax does not tell."""
     kind, api = _PLATFORMS[platform]
     statistics = (device.memory_stats() or {}) if kind != "cpu" else {}
     total, free = None, None
@@ -362,6 +395,7 @@ def _describe(device_id: str, device: Any, platform: str) -> Device:
 
 
 def _why_no_accelerator() -> Unavailable:
+    """The report that jax has no accelerator: no plug-in, or a plug-in that finds no card."""
     plugins = sorted(
         name
         for name in (distribution.name for distribution in metadata.distributions())

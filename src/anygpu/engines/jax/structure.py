@@ -25,6 +25,7 @@ def constant(op: p.Constant, site: JaxSite) -> Array:
 
 @LOWER.rule(p.Iota)
 def iota(op: p.Iota, site: JaxSite) -> Array:
+    """The numbers from 0 on."""
     if KIND[op.dtype] == "complex":
         return lax.iota(np.int64, op.length).astype(jnp.dtype(op.dtype))
     return lax.iota(jnp.dtype(op.dtype), op.length)
@@ -52,6 +53,7 @@ def slice_(op: p.Slice, site: JaxSite, x: Array) -> Array:
 
 @LOWER.rule(p.Update)
 def update(op: p.Update, site: JaxSite, x: Array, new: Array) -> Array:
+    """`x` with new values in a region; a slice where it has no gaps, else a scatter without checks."""
     if new.size == 0:
         return x
     if all(step == 1 or count == 1 for step, count in zip(op.steps, new.shape, strict=True)):
@@ -80,6 +82,7 @@ def concatenate(op: p.Concatenate, site: JaxSite, *parts: Array) -> Array:
 
 @LOWER.rule(p.Windows)
 def windows(op: p.Windows, site: JaxSite, x: Array) -> Array:
+    """Windows along an axis: as slices side by side for short ones, as a gather otherwise."""
     count = site.result.shape[op.axis]
     reach = (count - 1) * op.step + 1
     if op.size <= _SLICED_WINDOWS:
@@ -92,6 +95,7 @@ def windows(op: p.Windows, site: JaxSite, x: Array) -> Array:
 
 @LOWER.rule(p.Reduce)
 def reduce(op: p.Reduce, site: JaxSite, x: Array) -> Array:
+    """A reduction; half precision is summed in float32, and complex extremes follow NumPy's order."""
     if KIND[site.dtype] == "complex" and op.fn in ("max", "min"):
         for axis in reversed(op.axes):
             position = jnp.expand_dims(_complex_extreme(x, axis, op.fn), axis)
@@ -125,6 +129,7 @@ _SCANS = {"sum": lax.cumsum, "prod": lax.cumprod, "max": lax.cummax, "min": lax.
 
 @LOWER.rule(p.Scan)
 def scan(op: p.Scan, site: JaxSite, x: Array) -> Array:
+    """A running reduction; half precision is carried in float32, and sums are added as a tree."""
     if KIND[site.dtype] == "complex" and op.fn in ("max", "min"):
         return lax.associative_scan(partial(complex_ordering, f"{op.fn}imum"), x, axis=op.axis)
     if KIND[site.dtype] == "complex" and op.fn == "sum":
@@ -154,6 +159,7 @@ def _running_sum(x: Array, axis: int) -> Array:
 
 @LOWER.rule(p.Sort)
 def sort(op: p.Sort, site: JaxSite, x: Array) -> Array:
+    """Sorted along an axis; complex numbers by real part first, as NumPy does."""
     if KIND[site.dtype] == "complex":
         return jnp.take_along_axis(x, argsort(p.Argsort(op.axis), site, x), op.axis, mode="promise_in_bounds")
     return jnp.sort(x, axis=op.axis, stable=True)
@@ -161,6 +167,7 @@ def sort(op: p.Sort, site: JaxSite, x: Array) -> Array:
 
 @LOWER.rule(p.Argsort)
 def argsort(op: p.Argsort, site: JaxSite, x: Array) -> Array:
+    """The positions that sort along an axis, stable; complex numbers with NaN come last."""
     if KIND[site.dtype] == "complex":
         # By what is not a number, then real parts, then imaginary parts.
         not_numbers = 2 * jnp.isnan(x.real).astype(np.uint8) + jnp.isnan(x.imag).astype(np.uint8)
@@ -171,6 +178,7 @@ def argsort(op: p.Argsort, site: JaxSite, x: Array) -> Array:
 
 @LOWER.rule(p.Search)
 def search(op: p.Search, site: JaxSite, line: Array, values: Array) -> Array:
+    """Positions in a sorted line."""
     if line.size == 0:
         return jnp.zeros(values.shape, np.int64)
     return jnp.searchsorted(line, values, side=op.side).astype(np.int64)
@@ -178,6 +186,7 @@ def search(op: p.Search, site: JaxSite, line: Array, values: Array) -> Array:
 
 @LOWER.rule(p.Contract)
 def contract(op: p.Contract, site: JaxSite, x: Array, y: Array) -> Array:
+    """A product of matrices in the highest precision that the device has; half precision is summed in float32."""
     dimensions = ((op.left, op.right), (op.left_batch, op.right_batch))
     if site.dtype == "bool":
         # Sums of ones and zeros are 0 only when all are, in whatever precision.
@@ -192,6 +201,7 @@ def contract(op: p.Contract, site: JaxSite, x: Array, y: Array) -> Array:
 
 @LOWER.rule(Attend)
 def attend(op: Attend, site: JaxSite, q: Array, k: Array, v: Array, *bias: Array) -> Array:
+    """Attention with scores, softmax and sums in float32 or wider."""
     stack = tuple(range(q.ndim - 2))
     wide = np.float32 if site.dtype in ("float16", "bfloat16") else q.dtype
 
@@ -233,6 +243,7 @@ def _holds(dtype: Any, number: int) -> bool:
 
 @LOWER.rule(p.Gather)
 def gather(op: p.Gather, site: JaxSite, x: Array, indices: Array) -> Array:
+    """Elements along an axis by index, which is checked unless it is known to be right."""
     index, mode = _judge_indices(site, op.axis, indices)
     if site.result.size == 0:
         return jnp.zeros(site.result.shape, x.dtype)
@@ -240,6 +251,7 @@ def gather(op: p.Gather, site: JaxSite, x: Array, indices: Array) -> Array:
 
 
 def _pick(x: Array, index: Array, axis: int, batch: int, mode: Any) -> Array:
+    """Elements along an axis by index, with the first axes of both as a batch."""
     sizes = [1 if position < batch or position == axis else n for position, n in enumerate(x.shape)]
     dimensions = lax.GatherDimensionNumbers(
         offset_dims=_offsets(x.ndim, index.ndim, axis, batch),
@@ -268,6 +280,10 @@ _SCATTERS = {
 
 @LOWER.rule(p.Scatter)
 def scatter(op: p.Scatter, site: JaxSite, x: Array, indices: Array, updates: Array) -> Array:
+    """`x` with updates at indices, which are checked first unless they are known to be right.
+
+    With "set" the last update wins, as in NumPy, where jax would take any.
+    """
     index, mode = _judge_indices(site, op.axis, indices)
     if site.inputs[2].size == 0 or x.size == 0:
         return x
@@ -287,6 +303,7 @@ def scatter(op: p.Scatter, site: JaxSite, x: Array, indices: Array, updates: Arr
 def _put(
     fn: str, x: Array, index: Array, updates: Array, axis: int, batch: int, mode: Any, *, unique: bool = False
 ) -> Array:
+    """A scatter of jax along one axis, with the first axes as a batch."""
     dimensions = lax.ScatterDimensionNumbers(
         update_window_dims=_offsets(x.ndim, index.ndim, axis, batch),
         inserted_window_dims=(axis,),
@@ -311,6 +328,7 @@ def _last_wins(index: Array, updates: Array, length: int, op: p.Scatter) -> Arra
 
 @LOWER.rule(p.Fourier)
 def fourier(op: p.Fourier, site: JaxSite, x: Array) -> Array:
+    """A transform; half precision is computed in float32, and nothing at all gives zeros."""
     if site.result.size == 0:
         return jnp.zeros(site.result.shape, jnp.dtype(site.result.dtype))
     if x.dtype in (np.float16, jnp.bfloat16):

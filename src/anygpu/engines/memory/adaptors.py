@@ -23,6 +23,7 @@ class Limit:
     """
 
     def __init__(self, upstream: Resource, budget: int, *, device: str) -> None:
+        """At most `budget` bytes at once from upstream, counted as what blocks really have."""
         refuse_negative(budget)
         self._upstream = upstream
         self._budget = budget
@@ -48,6 +49,10 @@ class Limit:
             return self._count(0)
 
     def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        """A block from upstream.
+
+        Raises `OverBudget` where it does not fit; what upstream raises leaves the count as it was.
+        """
         refuse_negative(nbytes)
         # Counted before the allocation, so that two threads cannot both get the last bytes.
         self._reserve(nbytes, nbytes)
@@ -67,6 +72,7 @@ class Limit:
         return block
 
     def release(self, block: Block) -> None:
+        """Give a block back. It counts as free even if upstream fails. Raises for blocks that are not from here."""
         nbytes = self._live.pop(block, None)
         if nbytes is None:
             raise not_ours(block, self)
@@ -77,6 +83,7 @@ class Limit:
             self._returned.append(nbytes)
 
     def _reserve(self, nbytes: int, requested: int) -> None:
+        """Count bytes in advance, so that two threads cannot both have the last of them. Raises `OverBudget`."""
         with self._lock:
             fits = self._count(0) + nbytes <= self._budget
             if fits:
@@ -85,6 +92,7 @@ class Limit:
             raise OverBudget(self._device, requested, self._budget)
 
     def _count(self, change: int) -> int:
+        """The bytes that are used after a change; call it with the lock held."""
         while self._returned:
             self._used -= self._returned.popleft()
         self._used += change
@@ -115,6 +123,7 @@ class OnFailure:
         *,
         on: type[AllocationError] | tuple[type[AllocationError], ...] = OutOfMemory,
     ) -> None:
+        """Try again after `free` has freed something, where upstream fails with one of the errors `on`."""
         self._upstream = upstream
         self._free = free
         self._on = on
@@ -126,6 +135,10 @@ class OnFailure:
         return self._upstream
 
     def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        """A block from upstream, at the first try or after something was freed.
+
+        The last failure is raised without its frames: these would keep arrays alive that are to be freed.
+        """
         try:
             return self._upstream.allocate(nbytes, owner=owner)
         except self._on as error:
@@ -148,6 +161,7 @@ class OnFailure:
         self._upstream.release(block)
 
     def _freed(self, nbytes: int, last: bool) -> bool:
+        """Whether something was freed; never while this thread is already freeing, which allocates as well."""
         me = threading.get_ident()
         if me in self._freeing:
             return False
@@ -205,6 +219,7 @@ class Stats:
     """Counts allocations. As the outermost layer it sees owners; below a pool, the device's allocations."""
 
     def __init__(self, upstream: Resource) -> None:
+        """Count the blocks and bytes that are held, in all and by owner."""
         self._upstream = upstream
         self._lock = threading.Lock()
         self._live: dict[Block, str] = {}
@@ -222,6 +237,7 @@ class Stats:
         return self._upstream
 
     def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        """A block from upstream, noted for its owner. Changes are added up later, without a lock for each."""
         block = self._upstream.allocate(nbytes, owner=owner)
         name = UNOWNED if owner is None else owner
         self._live[block] = name
@@ -232,6 +248,7 @@ class Stats:
         return block
 
     def release(self, block: Block) -> None:
+        """Give a block back. Raises for blocks that are not from here."""
         name = self._live.pop(block, None)
         if name is None:
             raise not_ours(block, self)
@@ -240,6 +257,7 @@ class Stats:
         self._upstream.release(block)
 
     def snapshot(self) -> Snapshot:
+        """The counts at this moment."""
         with self._lock:
             self._add_up()
             return Snapshot(
@@ -258,6 +276,7 @@ class Stats:
             self._peak_bytes = self._bytes
 
     def _add_up(self) -> None:
+        """Add the noted changes to the counts; call it with the lock held."""
         while self._changes:
             owner, nbytes = self._changes.popleft()
             held = self._by_owner.get(owner)
@@ -337,6 +356,8 @@ def _within(memory: Resource, budget: int | None, device: str) -> Resource:
 
 
 def _finished(resource: Resource, evict: Evict | None) -> Stats:
+    """The resource with statistics, and with freeing and trying again where memory runs out."""
+
     def free(nbytes: int, last: bool) -> bool:
         """Free cached blocks first, then arrays in dead cycles, then arrays that would have to be restored.
 

@@ -37,6 +37,7 @@ class Timeline:
     """A fence for a device that can only be waited for: its engine reports submissions and completions."""
 
     def __init__(self, synchronize: Callable[[], object]) -> None:
+        """A count of submissions, and of those that are known to be complete after `synchronize`."""
         self._synchronize = synchronize
         self.submitted = 0
         self.completed = 0
@@ -51,6 +52,7 @@ class Timeline:
         self.completed = max(self.completed, self.submitted if number is None else number)
 
     def wait(self) -> None:
+        """Wait until all that was submitted so far is complete."""
         number = self.submitted
         self._synchronize()
         self.finish(number)
@@ -76,6 +78,10 @@ class Fenced:
         batch_blocks: int = 64,
         hold_bytes: int = 256 << 20,
     ) -> None:
+        """Hold blocks back until the device has passed what was submitted before their release.
+
+        The fence is asked after so many bytes or blocks, and waited for beyond `hold_bytes`.
+        """
         self._upstream = upstream
         self._fence = fence
         self._batch_bytes = batch_bytes
@@ -103,6 +109,7 @@ class Fenced:
         return held
 
     def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        """A block from upstream, after blocks that the device is done with were given back."""
         if self._returned or self._leaving:
             self._settle()
         if self._held_bytes > self._hold_bytes:
@@ -112,6 +119,7 @@ class Fenced:
         return block
 
     def release(self, block: Block) -> None:
+        """Hold a block until the device has passed this moment. Raises for blocks that are not from here."""
         if self._live.pop(block, None) is None:
             raise not_ours(block, self)
         self._returned.append((self._fence.submitted, block))
@@ -136,17 +144,20 @@ class Fenced:
     # The caller of everything below must hold the lock.
 
     def _hold(self) -> None:
+        """Take released blocks in, and ask the fence where there are many."""
         self._take_in()
         if self._held_bytes >= self._batch_bytes or len(self._held) >= self._batch_blocks:
             self._let_go()
 
     def _take_in(self) -> None:
+        """Move released blocks to those that are held, and count their bytes."""
         while self._returned:
             held = self._returned.popleft()
             self._held.append(held)
             self._held_bytes += held[1].nbytes
 
     def _let_go(self) -> int:
+        """Move the blocks that the fence has passed to those that leave; returns their bytes. The lock is held."""
         before = self._held_bytes
         completed = self._fence.completed
         while self._held and self._held[0][0] <= completed:
@@ -220,6 +231,10 @@ class Pool:
         smallest: int = SMALLEST,
         exact_from: int = EXACT_FROM,
     ) -> None:
+        """Keep up to `keep_bytes` of released blocks for `idle_seconds`, by sizes that are rounded to buckets.
+
+        Raises `InvalidOption` for numbers that make no sense.
+        """
         if keep_bytes < 0 or idle_seconds <= 0 or smallest < 16:
             raise InvalidOption(
                 f"a pool that keeps {keep_bytes} bytes for {idle_seconds} s in blocks of {smallest} bytes or more "
@@ -252,6 +267,10 @@ class Pool:
         return self._upstream
 
     def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        """A block of the bucket's size: the one released last, for it is likeliest in caches, or a new one.
+
+        It can be larger than asked for, and holds whatever was in it.
+        """
         size = self._size_of(nbytes)
         block = None
         with self._lock:
@@ -279,6 +298,7 @@ class Pool:
         return block
 
     def release(self, block: Block) -> None:
+        """Put a block on its shelf. Raises for blocks that are not from here."""
         size = self._live.pop(block, None)
         if size is None:
             raise not_ours(block, self)
@@ -306,6 +326,7 @@ class Pool:
         return self.trim(0)
 
     def snapshot(self) -> PoolSnapshot:
+        """The counts at this moment."""
         with self._lock:
             self._put_on_shelf()
             live = list(self._live)
@@ -328,6 +349,10 @@ class Pool:
     # The caller of everything below must hold the lock.
 
     def _put_on_shelf(self) -> None:
+        """Sort released blocks onto shelves by size, and drop what is too much or too old. The lock is held.
+
+        Each step leaves the pool whole, so an interrupt in between loses no block.
+        """
         now = self._clock()
         while self._returned:
             block, size = self._returned[0]
@@ -355,6 +380,7 @@ class Pool:
             self._drop_oldest()
 
     def _drop_expired(self) -> None:
+        """Drop the blocks that have been idle for too long, at most once in that time. The lock is held."""
         now = self._clock()
         if now < self._next_expiry:
             return
@@ -367,6 +393,7 @@ class Pool:
         return next(iter(self._idle.values()))[2] if self._idle else now
 
     def _drop_oldest(self) -> None:
+        """Move the block that has been idle longest to those that leave. The lock is held."""
         number = next(iter(self._idle))
         block, size, _ = self._idle[number]
         nbytes = block.nbytes

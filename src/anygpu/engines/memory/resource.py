@@ -37,6 +37,7 @@ class Block:
     number: int
 
     def __init__(self, handle: Any, nbytes: int) -> None:
+        """A piece of memory: the driver's handle, its bytes, and a number that no other block has."""
         self.handle = handle
         self.nbytes = nbytes
         self.number = next(_numbers)
@@ -152,6 +153,10 @@ class DeviceMemory:
         guard: threading.Lock | None = None,
         granularity: int = 4,
     ) -> None:
+        """Memory by two functions of a driver, which are called with `guard` held.
+
+        `classify` makes our errors of the driver's. Sizes are rounded up to `granularity` bytes.
+        """
         self._allocate = allocate
         self._release = release
         self._classify = classify
@@ -171,6 +176,10 @@ class DeviceMemory:
         return sum(block.nbytes for block in (*self._live, *self._returned))
 
     def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        """A new block, never of 0 bytes.
+
+        Raises `InvalidOption` after `close`, and what `classify` makes of the driver's errors.
+        """
         refuse_negative(nbytes)
         # A block of no bytes could not be bound to a kernel.
         whole = max(1, -(-nbytes // self._granularity)) * self._granularity
@@ -185,6 +194,10 @@ class DeviceMemory:
         return block
 
     def release(self, block: Block) -> None:
+        """Give a block back to the driver, now or as soon as its guard is free.
+
+        Raises for blocks that are not from here.
+        """
         if self._live.pop(block, None) is None:
             raise not_ours(block, self)
         self._returned.append(block)
@@ -206,6 +219,7 @@ class DeviceMemory:
             self._give_back()
 
     def _made(self, nbytes: int) -> Any:
+        """The driver's memory, with its errors as ours."""
         try:
             return self._allocate(nbytes)
         except Exception as error:
@@ -218,6 +232,7 @@ class DeviceMemory:
         finish(self._returned, self._give_back, self._guard)
 
     def _give_back(self) -> int:
+        """Release what other threads have returned; returns the bytes. Call it with the guard held."""
         given = 0
         while self._returned:
             block = self._returned.popleft()

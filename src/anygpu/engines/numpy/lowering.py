@@ -76,6 +76,7 @@ def erf(x: HostArray) -> HostArray:
 
 
 def _quotient(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """`erf` on [-4, 4] as a quotient of polynomials, in float64; `x` is overwritten."""
     np.clip(x, -4, 4, out=x)
     square = x * x
     above, below = np.full_like(x, _ABOVE[0]), np.full_like(x, _BELOW[0])
@@ -107,6 +108,7 @@ _PREPARED: LRUCache[PreparedProgram] = LRUCache()
 
 
 def prepare(program: Program) -> PreparedProgram:
+    """The program as steps: constants and what only repeats them are computed once, and last uses are known."""
     program = with_references(program, None)
     known: list[Any] = [None] * len(program.nodes)
     steps: list[tuple[int, Callable[..., Any] | None, p.Primitive, tuple[int, ...], list[int]]] = []
@@ -130,6 +132,7 @@ def run(program: Program, inputs: Sequence[HostArray]) -> list[HostArray]:
 
 @float_errors_ignored
 def _run(prepared: PreparedProgram, inputs: Sequence[HostArray]) -> list[HostArray]:
+    """The results. Each value is let go of after its last use."""
     values = prepared.known.copy()
     values[: len(inputs)] = inputs
     parts: dict[Any, Any] = {}
@@ -159,6 +162,7 @@ def run_node(
 
 
 def _unary(op: p.Unary, x: HostArray) -> HostArray:
+    """A function of one operand by NumPy's function of that name."""
     match op.fn:
         case "mantissa":
             return np.asarray(np.frexp(x)[0])
@@ -172,12 +176,17 @@ def _unary(op: p.Unary, x: HostArray) -> HostArray:
 
 
 def _cast(op: p.Cast, x: HostArray) -> HostArray:
+    """The array in another type; of complex numbers the real part."""
     if x.dtype.kind == "c" and KIND[op.dtype] not in ("complex", "bool"):
         x = x.real
     return x.astype(op.dtype)
 
 
 def _binary(op: p.Binary, x: HostArray, y: HostArray) -> HostArray:
+    """A function of two operands by NumPy's function of that name.
+
+    Raises `ValueError` for negative exponents of integers, as NumPy does for arrays.
+    """
     if op.fn == "complex":
         result = np.empty(x.shape, np.complex64 if x.dtype != np.float64 else np.complex128)
         result.real, result.imag = x, y
@@ -188,6 +197,7 @@ def _binary(op: p.Binary, x: HostArray, y: HostArray) -> HostArray:
 
 
 def _reduce(op: p.Reduce, x: HostArray) -> HostArray:
+    """A reduction by NumPy; totals stay in their type."""
     if op.fn in ("argmax", "argmin"):
         return getattr(np, op.fn)(x, axis=op.axes[0])  # type: ignore[no-any-return]
     if op.fn in ("sum", "prod"):
@@ -209,6 +219,7 @@ def _slice(op: p.Slice, x: HostArray) -> HostArray:
 
 
 def _update(op: p.Update, x: HostArray, new: HostArray) -> HostArray:
+    """A copy of the array with new values in a region."""
     result = x.copy()
     region = tuple(
         slice(start, start + (count - 1) * step + 1 if count else start, step)
@@ -244,6 +255,7 @@ def _contract(op: p.Contract, x: HostArray, y: HostArray) -> HostArray:
 
 
 def _gather(op: p.Gather, x: HostArray, indices: HostArray) -> HostArray:
+    """Elements along an axis by index. Raises `IndexError` for indices out of range."""
     _check_indices(indices, x.shape[op.axis])
     if op.batch == 0:
         # Before NumPy 2.1, `take` refuses unsigned indices of 64 bits.
@@ -263,12 +275,14 @@ def _blocks(op: p.Gather | p.Scatter, x: HostArray, indices: HostArray) -> tuple
 
 
 def _check_indices(indices: HostArray, length: int) -> None:
+    """Raise `IndexError` for an index out of range."""
     if indices.size and not (indices.min() >= 0 and indices.max() < length):
         worst = indices.max() if indices.max() >= length else indices.min()
         raise IndexError(f"index {worst} is out of bounds for an axis with size {length}.")
 
 
 def _scatter(op: p.Scatter, x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
+    """A copy of the array with updates at indices, in their order. Raises `IndexError` for indices out of range."""
     _check_indices(indices, x.shape[op.axis])
     result = np.array(x, order="C")
     blocks, rows, positions = _blocks(op, result, indices)
@@ -282,6 +296,7 @@ def _scatter(op: p.Scatter, x: HostArray, indices: HostArray, updates: HostArray
 
 
 def _fourier(op: p.Fourier, x: HostArray) -> HostArray:
+    """A transform by NumPy, in the precision of the input: NumPy computes some of them in float64."""
     transform = getattr(np.fft, op.fn)(x, n=op.length, axis=op.axis)
     wanted = REAL_PART.get(x.dtype.name) if op.fn == "irfft" else None  # type: ignore[call-overload]
     if wanted is None:
@@ -299,6 +314,7 @@ def _linear(op: p.Linear, sources: tuple[int, ...], inputs: list[HostArray], par
 
 
 def _decompose(op: p.Linear, a: HostArray, *more: HostArray) -> Any:
+    """All parts of a decomposition, or the only result of another function of linear algebra."""
     match op.fn:
         case "qr":
             return tuple(np.linalg.qr(a, mode="complete" if op.full else "reduced"))
@@ -316,6 +332,7 @@ def _decompose(op: p.Linear, a: HostArray, *more: HostArray) -> Any:
 
 
 def _custom(op: Custom, *inputs: HostArray) -> HostArray:
+    """A user's kernel by its reference. Raises `Unsupported` where it has none."""
     if not op.reference:
         raise Unsupported(
             f"kernel {op.title}, which is written in {op.language}",
@@ -374,12 +391,16 @@ def evaluate_constant(op: p.Primitive, constants: Sequence[tuple[p.Spec, bytes]]
 
 
 class NumpyEngine(HostArrays):
+    """The engine of NumPy itself: a program is run operation by operation."""
+
     name: ClassVar[str] = "numpy"
 
     def discover(self) -> list[Device | Unavailable]:
         return [self._processor("NumPy " + np.__version__)]
 
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        """The processor after a computation in each type."""
+
         def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
             return np.asarray(values * values + np.asarray(3, dtype) * values)
 

@@ -60,6 +60,7 @@ def with_declarations(source: str, *, floats: Iterable[str] = ("float", "double"
 
 
 def _declarations(name: str, floats: tuple[str, ...], widths: tuple[str, ...]) -> Iterator[str]:
+    """The overloads of a built-in function of OpenCL C, for the types and widths that a text uses."""
     every = _INTEGERS + floats
     types = {"float": floats, "integer": _INTEGERS, "any": every}
     match (_FAMILY_OF.get(name) or "").split(", "):
@@ -98,6 +99,7 @@ def _declarations(name: str, floats: tuple[str, ...], widths: tuple[str, ...]) -
 
 
 def _by_pattern(name: str, floats: tuple[str, ...], every: tuple[str, ...]) -> Iterator[str]:
+    """The overloads of functions whose names have types in them: atomics, conversions, vector loads and stores."""
     if match := _ATOMIC.fullmatch(name):
         yield from _atomics(name, match[1], match[2])
     elif match := _CONVERSION.fullmatch(name):
@@ -110,6 +112,7 @@ def _by_pattern(name: str, floats: tuple[str, ...], every: tuple[str, ...]) -> I
 
 
 def _same(name: str, types: Iterable[str], arguments: int, widths: tuple[str, ...]) -> Iterator[str]:
+    """The overloads of a function whose arguments and result are of one type."""
     for type_ in types:
         for width in widths:
             yield f"{type_}{width} {_PURE} {name}({', '.join([type_ + width] * arguments)});"
@@ -124,12 +127,14 @@ def _with_scalars(name: str, types: Iterable[str], arguments: int, widths: tuple
 
 
 def _float_tests(name: str, floats: Iterable[str], widths: tuple[str, ...]) -> Iterator[str]:
+    """The overloads of tests such as `isnan`: an int for numbers, a mask for vectors."""
     for type_ in floats:
         yield f"int {_PURE} {name}({type_});"
         yield from (f"{_signed_of(type_)}{w} {_PURE} {name}({type_}{w});" for w in widths[1:])
 
 
 def _selections(types: Iterable[str], widths: tuple[str, ...]) -> Iterator[str]:
+    """The overloads of `select`, by signed and unsigned masks."""
     for type_ in types:
         chooser = _signed_of(type_)
         for width in widths:
@@ -138,6 +143,7 @@ def _selections(types: Iterable[str], widths: tuple[str, ...]) -> Iterator[str]:
 
 
 def _atomics(name: str, family: str, operation: str) -> Iterator[str]:
+    """The overloads of an atomic function, for both memories and all types that it takes."""
     types: tuple[str, ...] = ("int", "uint") if family == "atomic" else ("int", "uint", "long", "ulong")
     if name == "atomic_xchg":
         types += ("float",)
@@ -149,6 +155,7 @@ def _atomics(name: str, family: str, operation: str) -> Iterator[str]:
 
 
 def _vector_accesses(name: str, direction: str, width: str, types: Iterable[str]) -> Iterator[str]:
+    """The overloads of `vloadN` or `vstoreN`."""
     for type_ in types:
         if direction == "load":
             for space in (*_SPACES, "__constant"):
@@ -159,6 +166,7 @@ def _vector_accesses(name: str, direction: str, width: str, types: Iterable[str]
 
 
 def _half_accesses(name: str, direction: str, width: str, floats: Iterable[str]) -> Iterator[str]:
+    """The overloads of `vload_half` and its kind."""
     if direction == "load":
         for space in (*_SPACES, "__constant"):
             yield f"float{width} __attribute__((overloadable, pure)) {name}(size_t, const {space} half *);"
@@ -197,6 +205,7 @@ class KernelFunction:
     __slots__ = ("__weakref__", "bound", "kernel", "numbers", "program")
 
     def __init__(self, program: Any, kernel: Any, buffers: int, numbers: int) -> None:
+        """A compiled function, and the arguments that it is bound to at the moment."""
         self.program = program
         self.kernel = kernel
         #: The number of the part (see `Part`) at each buffer, 0 for none, and the values of the numbers.
@@ -210,6 +219,7 @@ class OpenCLKernel:
     __slots__ = ("_event", "_seconds_per_group", "_timed", "function", "kernel", "whole")
 
     def __init__(self, kernel: Kernel, function: KernelFunction) -> None:
+        """A built kernel, and what is learnt of how long its groups take."""
         self.kernel = kernel
         self.function = function
         self.whole = (GridCut(0, kernel.groups),) if kernel.groups > 0 else ()
@@ -241,6 +251,7 @@ class OpenCLKernel:
             self._event = (event, groups)
 
     def _learn(self) -> None:
+        """Take the time of the last launch that was watched, if it has ended; the shortest one counts."""
         if self._event is None:
             return
         event, groups = self._event
@@ -268,6 +279,7 @@ class Builder:
     """Compiles for one device, and keeps what it has compiled."""
 
     def __init__(self, device: Any, context: Any, name: str, counters: Counters, *, options: tuple[str, ...]) -> None:
+        """Builds kernels for one device. Functions are kept by their texts, the last `KEPT_TEXTS` of them."""
         self._device = device
         self._context = context
         self._name = name
@@ -291,6 +303,10 @@ class Builder:
         return OpenCLKernel(kernel, self._functions.get(key, lambda: self._function(kernel)))
 
     def _function(self, kernel: Kernel) -> KernelFunction:
+        """Compile a kernel.
+
+        Raises `InvalidKernel` for users' kernels that are refused, and `InvalidProgram` for ours.
+        """
         if kernel.own is not None:
             self._look_at(kernel.own)
         try:
@@ -326,6 +342,7 @@ class Builder:
             raise InvalidKernel(own.title, words, line=line, column=column) from error
 
     def _compiles_without_header(self, text: str) -> bool:
+        """Whether a text compiles with our own declarations in place of the compiler's long header."""
         try:
             self._compiled(with_declarations(text, floats=self._floats), [*self._options, WITHOUT_HEADER])
         except cl.Error as error:
@@ -345,6 +362,11 @@ class Builder:
             )
 
     def _from_source(self, kernel: Kernel) -> Any:
+        """The compiled program.
+
+        Some compilers read a header of thousands of lines for every kernel; our declarations of what is used take a
+        tenth of the time. Where they fail too often they are not tried any more.
+        """
         self._counters.compilations += 1
         if self._own_declarations:
             try:
@@ -364,6 +386,7 @@ class Builder:
         return program
 
     def _compiled(self, text: str, options: list[str]) -> Any:
+        """Build a text with these options; warnings of the compiler are dropped."""
         with warnings.catch_warnings():
             # A compiler may print warnings about a text that it takes, which the user cannot act on.
             warnings.simplefilter("ignore", cl.CompilerWarning)
@@ -371,6 +394,7 @@ class Builder:
             return cl.Program(cl._cl._Program(self._context, text)).build(options)
 
     def _refusal(self, kernel: Kernel, error: cl.Error) -> InvalidProgram | InvalidKernel:
+        """The error for a kernel that the compiler refuses, with its words."""
         if kernel.own is not None:
             # The user's own text is good, so what is wrong is no matter of a place in it.
             return InvalidKernel(kernel.own.title, f"{self._name} refuses it: {of_clang(str(error)).words}")
@@ -380,6 +404,7 @@ class Builder:
         )
 
     def _too_large(self, kernel: Kernel, limit: int) -> InvalidProgram | InvalidKernel:
+        """The error for groups that are larger than the device allows for this kernel."""
         if kernel.own is not None:
             return InvalidKernel(
                 kernel.own.title,
@@ -392,6 +417,7 @@ class Builder:
 
 
 def floating_types(device: Any) -> tuple[str, ...]:
+    """The floating-point types that a device computes with."""
     extensions = device.extensions.split()
     double = "cl_khr_fp64" in extensions or device.double_fp_config
     return ("float", *(["double"] if double else []), *(["half"] if "cl_khr_fp16" in extensions else []))

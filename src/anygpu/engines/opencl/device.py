@@ -66,6 +66,7 @@ def classify(error: BaseException, device: str, limit: int | None = None) -> Any
 
 
 def by_code(code: int, device: str, limit: int | None = None) -> AnyGPUError | None:
+    """Our error for a status code of OpenCL, or `None` where the code tells nothing about the device."""
     if code in _NO_MEMORY:
         return OutOfMemory(device)
     if code == cl.status_code.INVALID_BUFFER_SIZE:
@@ -131,6 +132,7 @@ _DEVICE_PCI_BUS_INFO_KHR = 0x410F
 
 
 def describe(device_id: str, device: Any) -> Device:
+    """The record of a device, with a reason for each fact that OpenCL does not tell."""
     form, kind = _form_and_kind(device)
     uuid, pci = _identity(device)
     # OpenCL knows how much memory there is, never how much is free, except where it is the host's own.
@@ -175,6 +177,7 @@ def describe(device_id: str, device: Any) -> Device:
 
 
 def _form_and_kind(device: Any) -> tuple[DeviceForm, DeviceKind]:
+    """Whether a device is software, integrated or a card, and of which kind."""
     if device.type & cl.device_type.CPU:
         return "software", "cpu"
     if device.type & cl.device_type.GPU:
@@ -183,6 +186,7 @@ def _form_and_kind(device: Any) -> tuple[DeviceForm, DeviceKind]:
 
 
 def _features(device: Any) -> tuple[str, ...]:
+    """The names of the features that kernels may use."""
     extensions = device.extensions.split()
     features = {"i64", "timestamps"}  # both belong to every full OpenCL profile
     if "cl_khr_fp16" in extensions:
@@ -216,6 +220,7 @@ def _identity(device: Any) -> tuple[str | None, str | None]:
 
 
 def _capability(device: Any) -> str | None:
+    """The compute capability of an NVIDIA card; `None` for others."""
     if "cl_nv_device_attribute_query" in device.extensions.split():
         return f"{device.compute_capability_major_nv}.{device.compute_capability_minor_nv}"
     return None
@@ -234,6 +239,7 @@ def _raw_info(device: Any, parameter: int, size: int) -> bytes | None:
 
 
 def no_platform(detail: str) -> Unavailable:
+    """The report that no OpenCL driver is installed."""
     return Unavailable(
         id="opencl",
         engine="opencl",
@@ -246,6 +252,7 @@ def no_platform(detail: str) -> Unavailable:
 
 
 def no_device(platforms: list[str]) -> Unavailable:
+    """The report that OpenCL drivers find no device."""
     return Unavailable(
         id="opencl",
         engine="opencl",
@@ -257,6 +264,7 @@ def no_device(platforms: list[str]) -> Unavailable:
 
 
 def too_few_units(device_id: str, device: Any) -> Unavailable:
+    """The report that a device cannot be partitioned as the variable asks for."""
     units = int(device.max_compute_units)
     return Unavailable(
         id=device_id,
@@ -282,6 +290,8 @@ _NO_LOOP_LIMIT = 2**31 - 1
 
 
 class OpenDevice(NamedTuple):
+    """A device with its context and queue, and what drivers need to know of it."""
+
     id: str
     device: Any
     context: Any
@@ -320,6 +330,7 @@ def open_device(device: Any, described: Device, sharing: HostSharing | None = No
 
 
 def target_of(device: Any, described: Device) -> Target:
+    """The target of code generation: features and limits of a device."""
     return Target(
         dialect="opencl",
         features=tuple(feature for feature in _KERNEL_FEATURES if feature in described.features),
@@ -345,6 +356,7 @@ def _queue_properties(device: Any) -> int:
 
 
 def _sharing(device: Any, context: Any, queue: Any, alignment: int) -> HostSharing:
+    """How a device shares memory with the host: not at all, by mapping, or in place."""
     if not device.host_unified_memory:
         return "staged"
     if device.type & cl.device_type.CPU and memory.works_in_place(context, queue, alignment):

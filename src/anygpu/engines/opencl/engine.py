@@ -83,6 +83,7 @@ class OpenCLDriver:
     """An in-order queue, so that nothing has to be waited for between two submissions."""
 
     def __init__(self, opened: OpenDevice) -> None:
+        """A driver for an open device. Blocks are known weakly: they are let go of when nobody holds them."""
         self._opened = opened
         self._queue = opened.queue
         self._closed = False
@@ -116,6 +117,7 @@ class OpenCLDriver:
         return self._opened.sharing != "staged"
 
     def allocate(self, nbytes: int) -> OpenCLBlock:
+        """A block of whole words, at least one. Raises `TooBig` above the largest block of the device."""
         self._require_open()
         nbytes = max(nbytes + 3 & ~3, 4)
         if nbytes > self._opened.largest_block:
@@ -148,6 +150,7 @@ class OpenCLDriver:
         return block
 
     def write(self, extent: Extent, data: Bytes) -> None:
+        """Copy bytes to the device. They may be changed as soon as this returns."""
         self._require_open()
         if len(data) != extent.nbytes:
             raise ValueError(f"{len(data)} bytes do not fill an extent of {extent.nbytes}.")
@@ -159,11 +162,13 @@ class OpenCLDriver:
         return self.read_many([extent])[0]
 
     def read_many(self, extents: Sequence[Extent]) -> list[Bytes]:
+        """The bytes of extents, each in an array of its own."""
         targets = [np.empty(extent.nbytes, np.uint8) for extent in extents]
         self.read_into(extents, targets)
         return targets
 
     def read_into(self, extents: Sequence[Extent], targets: Sequence[Bytes]) -> None:
+        """Copy bytes from the device, after waiting for the last commands that use them."""
         self._require_open()
         for extent, target in zip(extents, targets, strict=True):
             if len(target) != extent.nbytes:
@@ -192,6 +197,10 @@ class OpenCLDriver:
         return self._builder.build(kernel)
 
     def submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
+        """Enqueue commands in order and start them; `timed` keeps their events for `seconds`.
+
+        Whatever is raised, what was enqueued is waited for before its memory is let go of.
+        """
         self._require_open()
         self._let_go()
         number = self._submissions.next
@@ -215,6 +224,10 @@ class OpenCLDriver:
             self._timed = events
 
     def prepared(self, commands: Sequence[Command]) -> OpenCLCommands | None:
+        """Commands ready to be submitted many times.
+
+        `None` where a kernel's grid may still be cut in another way, or has no groups.
+        """
         steps: list[PreparedDispatch | Move | Clear] = []
         blocks: dict[OpenCLBlock, None] = {}
         for command in commands:
@@ -233,6 +246,7 @@ class OpenCLDriver:
         return OpenCLCommands(steps, list(blocks), dispatches)
 
     def _prepared_dispatch(self, launch: Dispatch) -> PreparedDispatch | None:
+        """A dispatch with its arguments, or `None` where it is not a single launch."""
         built: OpenCLKernel = launch.built
         kernel, function = built.kernel, built.function
         sizes: tuple[tuple[int, ...], tuple[int, ...]] = (kernel.groups * kernel.group_size,), (kernel.group_size,)
@@ -247,6 +261,7 @@ class OpenCLDriver:
         return PreparedDispatch(function, bound, buffers, list(launch.numbers), *sizes)
 
     def submit_prepared(self, prepared: OpenCLCommands) -> None:
+        """Enqueue prepared commands; arguments are set only where they differ from the last launch's."""
         self._require_open()
         self._let_go()
         number = self._submissions.next
@@ -283,6 +298,7 @@ class OpenCLDriver:
         return sum(known) if len(known) == len(seconds) else None
 
     def synchronize(self) -> None:
+        """Wait until all that was submitted is done."""
         self._require_open()
         self._submissions.wait_for_all()
         self._queue.finish()
@@ -295,6 +311,10 @@ class OpenCLDriver:
         return _waiting_for(self._submissions.event_of(self._submissions.next - 1))
 
     def until_free(self, extent: Extent) -> Callable[[], None] | None:
+        """A function that waits until the device has passed the last use of memory, or `None` where it has already.
+
+        Makes the queues for copies beside kernels when it is first called.
+        """
         self._require_open()
         if self._apart is None:
             there, back = (
@@ -306,6 +326,7 @@ class OpenCLDriver:
         return _waiting_for(event) if event is not None else None
 
     def write_apart(self, extent: Extent, data: Bytes) -> None:
+        """Copy bytes to the device on a queue of their own; returns when they are there."""
         memory, _ = self._transfers()
         memory.write(extent, data)
         memory.finish()
@@ -317,11 +338,13 @@ class OpenCLDriver:
         memory.read(extent, target)
 
     def _transfers(self) -> tuple[BlockMemory, BlockMemory]:
+        """The memories with queues of their own, there and back. Raises `DeviceLost` after closing."""
         if self._apart is None:
             raise DeviceLost("the OpenCL device", detail="it was closed")
         return self._apart
 
     def live(self) -> OpenCLObjects:
+        """The objects that are held at this moment."""
         blocks = list(self._blocks)
         functions = 0 if self._closed else len(self._builder)
         return OpenCLObjects(len(blocks), sum(block.nbytes for block in blocks), functions)
@@ -340,6 +363,10 @@ class OpenCLDriver:
             del self._memory, self._builder, self._queue, self._opened
 
     def _launch(self, launch: Dispatch, number: int, events: list[Any]) -> None:
+        """Enqueue a kernel, in several launches where one would take too long for other users of the device.
+
+        Raises `InvalidProgram` for another number of buffers or numbers than the kernel takes.
+        """
         built: OpenCLKernel = launch.built
         kernel = built.kernel
         function = built.function
@@ -372,6 +399,7 @@ class OpenCLDriver:
         self._counters.dispatches += len(cuts)
 
     def _move(self, source: Extent, target: Extent, number: int, events: list[Any]) -> None:
+        """Enqueue a copy between two blocks."""
         if not source.nbytes:
             return
         event = cl.enqueue_copy(
@@ -386,6 +414,7 @@ class OpenCLDriver:
         events.append(event)
 
     def _clear(self, extent: Extent, number: int, events: list[Any]) -> None:
+        """Enqueue zeros for a part of a block."""
         if not extent.nbytes:
             return
         pattern = _ZERO[1 if (extent.offset | extent.nbytes) % 4 else 4]
@@ -417,6 +446,7 @@ def _bind(function: KernelFunction, bound: list[int], buffers: list[Any], number
 
 
 def _set_number(function: Any, index: int, value: int) -> None:
+    """Set one number of a function's arguments. If that fails, the argument counts as unknown."""
     function.numbers[index] = None
     # Not `set_arg`: it tries one type after the other, which costs 12 µs against 0.1.
     function.kernel._set_arg_buf(len(function.bound) + index, value.to_bytes(4, "little"))
@@ -424,6 +454,8 @@ def _set_number(function: Any, index: int, value: int) -> None:
 
 
 def _waiting_for(event: Any | None) -> Callable[[], None]:
+    """A function that waits for an event; errors of the commands are reported elsewhere."""
+
     def wait() -> None:
         # What went wrong is raised by `Submissions.wait`, which knows its code.
         if event is not None:
@@ -434,6 +466,7 @@ def _waiting_for(event: Any | None) -> Callable[[], None]:
 
 
 def _memory_of(opened: OpenDevice, submissions: Submissions, queue: Any, *, beside: bool = False) -> BlockMemory:
+    """How memory reaches the host: the same memory, mapped, or copied through page-locked pieces."""
     match opened.sharing:
         case "shared":
             return SharedBlockMemory(opened.context, opened.alignment, submissions, beside=beside)
@@ -456,6 +489,8 @@ __kernel void verify(__global const {type} *x, __global {type} *y) {{
 
 
 class OpenCLEngine(CompilingEngine):
+    """The engine of OpenCL: every device of every platform, whole or in parts."""
+
     name: ClassVar[str] = "opencl"
     libraries: ClassVar[tuple[str, ...]] = ("pyopencl", "pocl-binary-distribution")
 
@@ -466,6 +501,7 @@ class OpenCLEngine(CompilingEngine):
         self._found: dict[str, Any] = {}
 
     def discover(self) -> list[Device | Unavailable]:
+        """The devices of all platforms, or why there are none."""
         try:
             platforms = cl.get_platforms()
         except cl.Error as error:
@@ -486,6 +522,7 @@ class OpenCLEngine(CompilingEngine):
         return described
 
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        """The device after a computation in each type, or how it failed."""
         try:
             context = cl.Context([self._found[device.id]])
             queue = cl.CommandQueue(context)
@@ -502,6 +539,7 @@ class OpenCLEngine(CompilingEngine):
         return OpenCLDriver(open_device(self._found[device.id], device, sharing))
 
     def memory(self, device: Device) -> Memory:
+        """Total memory and what we use; OpenCL does not tell what is free."""
         total = int(self._found[device.id].global_mem_size)
         return Memory(
             total=total,
@@ -519,6 +557,7 @@ class OpenCLEngine(CompilingEngine):
 
 
 def _devices_of(platform: Any) -> list[Any]:
+    """The devices of a platform; none is not an error here."""
     try:
         return list(platform.get_devices())
     except cl.Error as error:
@@ -537,6 +576,7 @@ def _parts_of(device_id: str, device: Any, partition: Partition | None) -> Itera
 
 
 def _compute(context: Any, queue: Any, dtype: VerifiedType, values: HostArray) -> HostArray:
+    """The verification's computation by a kernel of its own, which needs nothing else of anygpu."""
     enable = f"#pragma OPENCL EXTENSION {_ENABLE[dtype]} : enable" if dtype in _ENABLE else ""
     program = cl.Program(context, _KERNEL.format(enable=enable, type=_C_TYPES[dtype])).build()
     flags = cl.mem_flags

@@ -82,6 +82,7 @@ class Submissions:
     """Numbers in the order of an in-order queue: when one is done, so are all before it."""
 
     def __init__(self, device: str) -> None:
+        """Submissions are numbered from 1; 0 is done from the beginning."""
         self._device = device
         self._newest = 0
         self._done = 0
@@ -93,11 +94,13 @@ class Submissions:
         return self._newest + 1
 
     def add(self, last_event: Any) -> int:
+        """Number a submission by its last event."""
         self._newest += 1
         self._pending.append((self._newest, last_event))
         return self._newest
 
     def is_done(self, number: int) -> bool:
+        """Whether a submission is complete; asks the device only where that is not known yet."""
         if number > self._done:
             self.look()
         return number <= self._done
@@ -170,6 +173,7 @@ class OpenCLBlock:
     __slots__ = ("__weakref__", "_parts", "_whole", "buffer", "host", "last_use", "nbytes")
 
     def __init__(self, buffer: Any, nbytes: int, host: Bytes | None = None) -> None:
+        """A buffer, with the host's memory behind it where both share one."""
         self.buffer = buffer
         self.nbytes = nbytes
         #: The same bytes as the host sees them, where it always does.
@@ -200,6 +204,7 @@ class LentView:
     __slots__ = ("__array_interface__", "_held")
 
     def __init__(self, array: Bytes, held: tuple[object, ...], *, writable: bool) -> None:
+        """The array's memory without its methods; `held` are objects that live as long as it."""
         self._held = (array, *held)
         self.__array_interface__ = {
             "version": 3,
@@ -232,6 +237,8 @@ class BlockMemory(Protocol):
 
 
 class SharedBlockMemory:
+    """Memory that device and host share: buffers over our own pages, without copies."""
+
     def __init__(self, context: Any, alignment: int, submissions: Submissions, *, beside: bool = False) -> None:
         """With `beside` it copies while the device computes, on the same processors: by one thread, and not by two."""
         self._context = context
@@ -240,6 +247,7 @@ class SharedBlockMemory:
         self._copy: Callable[[Bytes, Bytes], None] = np.copyto if beside else copy_bytes
 
     def allocate(self, nbytes: int) -> OpenCLBlock:
+        """A block over new pages of the host."""
         host = host_memory(nbytes, self._alignment)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
         return OpenCLBlock(cl.Buffer(self._context, flags, hostbuf=host), nbytes, host)
@@ -257,6 +265,7 @@ class SharedBlockMemory:
         return LentView(self._bytes(extent), (extent.block, owner), writable=writable).array()
 
     def adopt(self, array: Bytes) -> OpenCLBlock | None:
+        """A block over an array of the host, read only; `None` where it is not aligned."""
         if array.ctypes.data % ADOPTED_ALIGNMENT:
             return None
         return _adopted(self._context, array)
@@ -271,7 +280,10 @@ class SharedBlockMemory:
 
 
 class MappedBlockMemory:
+    """Memory that is mapped into the host for each copy."""
+
     def __init__(self, context: Any, queue: Any, submissions: Submissions) -> None:
+        """Memory that the driver allocates where it likes."""
         self._context = context
         self._queue = queue
         self._submissions = submissions
@@ -281,21 +293,25 @@ class MappedBlockMemory:
         return OpenCLBlock(cl.Buffer(self._context, flags, nbytes), nbytes)
 
     def write(self, extent: Extent, data: Bytes) -> None:
+        """Copy bytes through a mapping that drops the old contents."""
         mapped = self._map(extent, cl.map_flags.WRITE_INVALIDATE_REGION)
         mapped[:] = data
         mapped.base.release(self._queue)
 
     def read(self, extent: Extent, target: Bytes) -> None:
+        """Copy bytes through a mapping."""
         mapped = self._map(extent, cl.map_flags.READ)
         target[:] = mapped
         mapped.base.release(self._queue)
 
     def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes:
+        """An array over mapped memory, which keeps the block alive."""
         # The mapping ends with the view: pyopencl releases it with its last reference.
         flags = cl.map_flags.READ | (cl.map_flags.WRITE if writable else 0)
         return LentView(self._map(extent, flags), (extent.block, owner), writable=writable).array()
 
     def adopt(self, array: Bytes) -> OpenCLBlock | None:
+        """A block over an array of the host, read only; `None` unless it fills whole pages."""
         # What drivers of integrated GPUs ask for in order to work in place; anything else they would copy in secret.
         if array.ctypes.data % _PAGE or array.nbytes % _CACHE_LINE:
             return None
@@ -305,6 +321,7 @@ class MappedBlockMemory:
         self._queue.finish()
 
     def _map(self, extent: Extent, flags: int) -> Any:
+        """A part of a buffer as an array, after all submissions are done."""
         # What went wrong before is raised by the one who knows its code.
         self._submissions.wait_for_all()
         mapped, _ = cl.enqueue_map_buffer(
@@ -317,6 +334,7 @@ class StagedBlockMemory:
     """Writes return as soon as the bytes are in page-locked memory; a ring of chunks lets copies overlap."""
 
     def __init__(self, context: Any, queue: Any, submissions: Submissions) -> None:
+        """A ring of page-locked pieces, through which copies pass; made when they are needed."""
         self._context = context
         self._queue = queue
         self._submissions = submissions
@@ -326,6 +344,7 @@ class StagedBlockMemory:
         self._busy: list[Any] = [None] * _CHUNKS
 
     def allocate(self, nbytes: int) -> OpenCLBlock:
+        """A block on the device. A first write makes drivers that allocate late do so now, where it can be handled."""
         block = OpenCLBlock(cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes), nbytes)
         # Drivers only promise memory until it is first used; a promise that cannot be kept had better fail here.
         event = cl.enqueue_fill_buffer(self._queue, block.buffer, np.zeros(1, np.uint32), 0, 4)
@@ -333,6 +352,7 @@ class StagedBlockMemory:
         return block
 
     def write(self, extent: Extent, data: Bytes) -> None:
+        """Copy bytes piece by piece: one is filled while the others are on their way."""
         event = None
         for begin in range(0, len(data), _CHUNK):
             turn, chunk = self._next_chunk()
@@ -346,6 +366,7 @@ class StagedBlockMemory:
             extent.block.last_use = self._submissions.add(event)
 
     def read(self, extent: Extent, target: Bytes) -> None:
+        """Copy bytes piece by piece: one is emptied while the others arrive."""
         arriving: list[tuple[Any, Bytes, Bytes]] = []
         for begin in range(0, extent.nbytes, _CHUNK):
             if len(arriving) == _CHUNKS - 1:
@@ -370,6 +391,7 @@ class StagedBlockMemory:
         self._submissions.wait_for_all()
 
     def _next_chunk(self) -> tuple[int, Bytes]:
+        """The next piece of the ring, free to be used; waits for its last copy."""
         turn = self._turn
         self._turn = (turn + 1) % _CHUNKS
         if turn == len(self._ring):
@@ -379,6 +401,7 @@ class StagedBlockMemory:
         return turn, self._ring[turn][0]
 
     def _page_locked(self) -> tuple[Bytes, Any]:
+        """A page-locked piece for copies, and the buffer that keeps it."""
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         buffer = cl.Buffer(self._context, flags, _CHUNK)
         access = cl.map_flags.READ | cl.map_flags.WRITE
@@ -387,12 +410,14 @@ class StagedBlockMemory:
 
 
 def _arrive(arriving: tuple[Any, Bytes, Bytes]) -> None:
+    """Wait for a piece, and copy it to its target."""
     event, staged, target = arriving
     event.wait()
     target[:] = staged
 
 
 def _adopted(context: Any, array: Bytes) -> OpenCLBlock | None:
+    """A read-only block over an array's memory; `None` for nothing."""
     if not array.nbytes:
         return None
     # The device promises never to write, so a read-only array can be lent as well.
@@ -410,6 +435,7 @@ def host_memory(nbytes: int, alignment: int) -> Bytes:
 
 
 def _pages(nbytes: int) -> mmap.mmap:
+    """New pages, large ones where Linux has them. Raises `MemoryError`."""
     try:
         if sys.platform == "win32":
             return mmap.mmap(-1, nbytes)

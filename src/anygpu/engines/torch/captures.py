@@ -37,6 +37,7 @@ class Captured:
     """The modules and tensors that a function reaches, and the functions that were looked at."""
 
     def __init__(self) -> None:
+        """Nothing found yet."""
         self.modules: list[torch.nn.Module] = []
         self.tensors: list[torch.Tensor] = []
         self.functions: list[types.FunctionType] = []
@@ -56,11 +57,13 @@ class Rebound:
     """A function on copies of the modules that it reaches, which share their tensors."""
 
     def __init__(self, function: Callable[..., Any], copies: list[torch.nn.Module]) -> None:
+        """The function over copies of its modules, whose state is remembered."""
         self._function = function
         self._modules = copies
         self._before = self._state()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Call it. Raises `NotProved` where the modules have changed by that."""
         value = self._function(*arguments, **keywords)
         if self._state() != self._before:
             raise NotProved("it changes attributes or buffers of the module")
@@ -124,6 +127,7 @@ def modules_of(function: Any) -> list[torch.nn.Module]:
 
 
 def rebound(function: Any, found: Captured) -> Rebound:
+    """The function with copies of all that it reaches but tensors."""
     memo: dict[int, Any] = {id(each): each for each in found.tensors}
     made = _copied(function, memo, {}, 0)
     return Rebound(made, [memo.get(id(each), each) for each in found.modules])
@@ -133,6 +137,10 @@ def rebound(function: Any, found: Captured) -> Rebound:
 
 
 def _look(value: Any, found: Captured, what: str, depth: int) -> None:
+    """Find what a value can reach: modules, tensors, functions and constants.
+
+    Raises `NotProved` for whatever may depend on more than a function's arguments.
+    """
     if isinstance(value, bool | int | float | complex | str | bytes) or value is None:
         found.constants.append(value)
         return
@@ -175,6 +183,7 @@ def _look(value: Any, found: Captured, what: str, depth: int) -> None:
 
 
 def _look_at_module(module: torch.nn.Module, found: Captured, what: str, depth: int) -> None:
+    """Find what a module can reach. Raises `NotProved` for hooks, compiled modules and batch norms in training."""
     name = type(module).__name__
     if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
         raise NotProved(f"{name} is compiled, so that its operators are not seen")
@@ -221,6 +230,10 @@ def _methods(kind: type) -> Iterator[types.FunctionType]:
 
 
 def _look_at_function(function: types.FunctionType, found: Captured, depth: int, owner: type | None = None) -> None:
+    """Find what a function can reach: globals, captured variables and defaults.
+
+    Raises `NotProved` for captured containers that can be changed, and for variables without a value.
+    """
     found.functions.append(function)
     own = function.__closure__ or ()
     for name in _globals_of(function.__code__):
@@ -264,6 +277,7 @@ def _holds_modules(value: Any) -> bool:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object and those inside of it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
@@ -304,6 +318,7 @@ def _copied(value: Any, memo: dict[int, Any], functions: dict[int, Any], depth: 
 def _copied_function(
     function: types.FunctionType, memo: dict[int, Any], functions: dict[int, Any], depth: int
 ) -> types.FunctionType:
+    """A function with copies of all that it reaches, so that tracing it changes nothing of the user's."""
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     space = dict(function.__globals__)
     for name in names & space.keys():

@@ -90,6 +90,7 @@ _SAME_UNARY: dict[str, Step] = {
 
 @LOWER.rule(Unary)
 def unary(op: Unary, site: Site) -> Step:
+    """The torch call of a function of one operand, at its site."""
     dtype = site.dtype
     match op.fn:
         case "abs" if KIND[dtype] == "unsigned":
@@ -114,6 +115,7 @@ def unary(op: Unary, site: Site) -> Step:
 
 
 def _sign(dtype: DType) -> Step:
+    """The sign as NumPy has it: NaN stays NaN."""
     plain: Step = torch.sgn
     if KIND[dtype] == "complex":
         return _complex_sign
@@ -212,6 +214,7 @@ _ORDERING: dict[str, Step] = {
 
 @LOWER.rule(Binary)
 def binary(op: Binary, site: Site) -> Step:
+    """The torch call of a function of two operands, at its site."""
     dtype = site.dtype
     if KIND[dtype] == "complex" and op.fn in ("add", "subtract"):
         return functools.partial(_by_parts, _SAME_BINARY[op.fn])
@@ -246,6 +249,7 @@ def _complex(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _ordering(fn: BinaryFunction, dtype: DType) -> Step:
+    """The torch call of a comparison or extreme; unsigned stand-ins are compared in their own order."""
     compare = _ORDERING[fn]
     if KIND[dtype] == "complex":
         return functools.partial(_complex_ordering, fn)
@@ -275,6 +279,7 @@ _DIVISIONS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def _division(fn: BinaryFunction, site: Site) -> Step:
+    """The torch call of a division with rest. Dividing by 0 and by -1 is handled unless the divisor is known."""
     dtype = site.dtype
     divide = _DIVISIONS[fn]
     if dtype in ("float16", "bfloat16"):
@@ -291,6 +296,7 @@ def _division(fn: BinaryFunction, site: Site) -> Step:
 
 
 def _divide_floats(fn: BinaryFunction, dtype: DType) -> Step:
+    """The torch call of a division of floats with rest."""
     if fn == "floor_divide":
         return _DIVISIONS[fn]
     if fn == "fmod":
@@ -336,6 +342,7 @@ def _divide_unsigned(x: torch.Tensor, y: torch.Tensor, *, want_quotient: bool) -
 
 
 def _power(site: Site) -> Step:
+    """The torch call of a power. Raises `NotImplementedError` for complex powers that differ from NumPy's."""
     dtype, exponent = site.dtype, site.scalar(1)
     if KIND[dtype] in ("float", "complex"):
         if KIND[dtype] == "complex":
@@ -357,6 +364,7 @@ def _power(site: Site) -> Step:
 
 
 def _power_signed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A power of signed integers. Raises `ValueError` for negative exponents, as NumPy does."""
     if (y < 0).any():
         raise ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
     return torch.pow(x, y)
@@ -375,6 +383,7 @@ def _power_unsigned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _right_shift(dtype: DType) -> Step:
+    """The torch call of a shift to the right; unsigned numbers shift in zeros."""
     if dtype == "uint64":
         return _shift_unsigned
     if has_stand_in(dtype):
@@ -390,6 +399,7 @@ def _shift_unsigned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _gcd(dtype: DType) -> Step:
+    """The torch call of the greatest common divisor, never negative. uint64 has none."""
     if dtype == "uint64":
         raise NotImplementedError
     if dtype == "int64":
@@ -429,6 +439,7 @@ def cast(op: Cast, site: Site) -> Step:
 
 
 def _cast(source: DType, target: DType) -> Step:
+    """The torch call that converts a type, through stand-ins where torch has no such type."""
     if source == target:
         return lambda x: x
     if KIND[source] == "complex" and KIND[target] not in ("complex", "bool"):

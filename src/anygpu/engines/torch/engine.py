@@ -153,6 +153,8 @@ _NAMES: dict[torch.dtype, DType] = {getattr(torch, name): name for name in DTYPE
 
 
 class TorchEngine:
+    """The engine of PyTorch: CUDA, ROCm, MPS, XPU and the processor."""
+
     name: ClassVar[str] = "torch"
 
     def __init__(self) -> None:
@@ -160,6 +162,7 @@ class TorchEngine:
         self._lacks: LRUCache[list[Lack]] = LRUCache()
 
     def discover(self) -> list[Device | Unavailable]:
+        """The devices that torch has, the processor among them, and why there is no CUDA where there is none."""
         found: list[Device | Unavailable] = []
         if torch.cuda.is_available():
             found += [_describe_cuda(index) for index in range(torch.cuda.device_count())]
@@ -173,6 +176,7 @@ class TorchEngine:
         return found
 
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        """The device after a computation in each type, or how it failed."""
         place = _place(device)
 
         def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
@@ -189,6 +193,10 @@ class TorchEngine:
         return self._lacks.get((program.key, device.id), lambda: lowering.lacks(program, place))
 
     def compile(self, program: Program, device: Device) -> TorchExecutable:
+        """The executable, kept by program and device.
+
+        A program that torch refuses is kept as `CannotCompile` and raised.
+        """
         place = torch.device(_place(device))
 
         def compiled() -> TorchExecutable | CannotCompile:
@@ -202,6 +210,7 @@ class TorchEngine:
         return self._executables.get((program.key, device.id), compiled)
 
     def upload(self, values: HostArray, device: Device) -> torch.Tensor:
+        """A tensor with a copy of the values, on the device or, for types that it lacks, on the host."""
         # A copy in memory of its own: on the CPU that is all there is to do.
         copy = np.array(values, values.dtype.newbyteorder("="), order="C")
         if copy.dtype.name == "bfloat16":
@@ -211,11 +220,13 @@ class TorchEngine:
         return tensor.to(lowering.home(_NAMES[tensor.dtype], torch.device(_place(device))))
 
     def download(self, buffer: torch.Tensor) -> HostArray:
+        """The values as an array on the host."""
         if buffer.dtype == torch.bfloat16:
             return np.asarray(buffer.detach().cpu().view(torch.int16).numpy().view(numpy_dtype("bfloat16")))
         return np.asarray(buffer.detach().cpu().numpy())
 
     def execute(self, executable: TorchExecutable, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The results on the device. What torch refuses is raised as `CannotCompile`, without keeping the tensors."""
         try:
             return executable.run(buffers)
         except _REFUSALS as error:
@@ -230,6 +241,10 @@ class TorchEngine:
         return buffer.contiguous() if 0 in buffer.stride() else buffer
 
     def adopt(self, array: Any, device: Device) -> torch.Tensor:
+        """The array of another library as a tensor, without a copy where DLPack allows that.
+
+        Raises `TypeError` for types that anygpu does not have.
+        """
         if _runs_backwards(array):
             return self.upload(np.from_dlpack(array), device)
         # A torch tensor that is only marked as conjugate, or as negative, refuses to be exported.
@@ -239,6 +254,7 @@ class TorchEngine:
         return tensor.to(lowering.home(_NAMES[tensor.dtype], torch.device(_place(device))))
 
     def synchronize(self, device: Device) -> None:
+        """Wait until the device has done all that was submitted."""
         place = torch.device(_place(device))
         if place.type == "mps":
             torch.mps.synchronize()
@@ -246,6 +262,7 @@ class TorchEngine:
             getattr(torch, place.type).synchronize(place)
 
     def memory(self, device: Device) -> Memory:
+        """Total and free memory, or why they are not known."""
         place = _place(device)
         if place.startswith("cuda"):
             free, total = torch.cuda.mem_get_info(place)
@@ -280,6 +297,7 @@ class TorchEngine:
         return found.fingerprint is not None and found.fingerprint == fingerprint_of(function)
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
+        """Our error for one of torch's: memory that ran out, or a device that is broken. `None` for others."""
         if is_out_of_memory(error):
             on_host = not isinstance(error, torch.OutOfMemoryError | MemoryError)
             return OutOfMemory(device.id, free=host.memory_free() if on_host else None)
@@ -310,6 +328,7 @@ def _place(device: Device) -> str:
 
 
 def _describe_cuda(index: int) -> Device:
+    """The record of a CUDA or ROCm card."""
     facts = torch.cuda.get_device_properties(index)
     free, total = torch.cuda.mem_get_info(index)
     flavour = "rocm" if _IS_ROCM else "cuda"
@@ -344,6 +363,7 @@ def _describe_cuda(index: int) -> Device:
 
 
 def _pci_address(facts: Any) -> str | None:
+    """The PCI address of a card; `None` where torch does not tell."""
     try:
         return normal_pci(f"{facts.pci_domain_id:x}:{facts.pci_bus_id:x}:{facts.pci_device_id:x}.0")
     except AttributeError:
@@ -351,6 +371,7 @@ def _pci_address(facts: Any) -> str | None:
 
 
 def _describe_mps() -> Device:
+    """The record of Apple's GPU."""
     return Device(
         id="torch:mps",
         engine=TorchEngine.name,
@@ -374,6 +395,7 @@ def _describe_mps() -> Device:
 
 
 def _describe_xpu(index: int) -> Device:
+    """The record of an Intel GPU."""
     facts = torch.xpu.get_device_properties(index)
     uuid = normal_uuid(str(getattr(facts, "uuid", "")))
     features = {"bf16", "i64", "timestamps"}
@@ -405,6 +427,7 @@ def _describe_xpu(index: int) -> Device:
 
 
 def _describe_cpu() -> Device:
+    """The record of the processor, as torch uses it."""
     return Device(
         id="torch:cpu",
         engine=TorchEngine.name,
@@ -422,6 +445,7 @@ def _describe_cpu() -> Device:
 
 
 def _why_no_cuda() -> Unavailable:
+    """The report that torch has no CUDA: a build without it, or no usable card."""
     version = str(torch.__version__)
     if torch.version.cuda is None and torch.version.hip is None:
         return Unavailable(

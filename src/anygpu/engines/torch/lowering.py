@@ -43,6 +43,7 @@ class TorchExecutable:
     def __init__(
         self, device: Device, slots: list[Any], calls: Sequence[_Call], outputs: Sequence[int], input_count: int
     ) -> None:
+        """A list of calls over numbered slots; constants are in their slots already."""
         self.device = device
         self._slots = slots
         self._calls = tuple(calls)
@@ -50,6 +51,7 @@ class TorchExecutable:
         self._input_count = input_count
 
     def run(self, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The results, without gradients. Each value is let go of after its last use."""
         values = self._slots.copy()
         values[: self._input_count] = buffers
         with torch.no_grad():
@@ -61,6 +63,7 @@ class TorchExecutable:
 
 
 def compile_program(program: Program, place: torch.device, device: Device) -> TorchExecutable:
+    """The program as calls of torch on a device."""
     program = with_references(program, None)
     slots: list[Any] = [None] * len(program.nodes)
     outputs: list[int] = []
@@ -69,6 +72,10 @@ def compile_program(program: Program, place: torch.device, device: Device) -> To
 
 
 def _calls(program: Program, place: torch.device, slots: list[Any], outputs: list[int]) -> Iterator[_Call]:
+    """The calls of a program in order. Patterns that torch has one function for take the place of their steps.
+
+    Further slots, and the slots of the outputs, are appended to the lists.
+    """
     facts = IndexFacts(program)
     numbers = uniform_numbers(program)
     decompositions: dict[tuple[Any, ...], int] = {}
@@ -140,6 +147,7 @@ def _part(part: int) -> Step:
 
 
 def constant(op: Constant, place: torch.device) -> torch.Tensor:
+    """A constant as a tensor, in the type that holds it."""
     if not op.data:
         return torch.empty(op.shape, dtype=HELD[op.dtype], device=place)
     return torch.frombuffer(bytearray(op.data), dtype=HELD[op.dtype]).reshape(op.shape).to(place)
@@ -174,6 +182,7 @@ def home(dtype: DType, place: torch.device) -> torch.device:
 
 
 def lacks(program: Program, place: torch.device) -> list[Lack]:
+    """The nodes that torch cannot compute as NumPy does, with the reasons."""
     found = []
     numbers = uniform_numbers(program)
     for position, node in enumerate(program.nodes):
@@ -200,6 +209,7 @@ def lacks(program: Program, place: torch.device) -> list[Lack]:
 
 
 def _tried(op: Primitive, specs: tuple[Spec, ...], place: torch.device) -> str | None:
+    """Why torch lacks an operation, or `None`: found by trying it on next to nothing, once for each kind of device."""
     small = op.miniature(specs)
     if small is None:
         return None
@@ -210,6 +220,7 @@ def _tried(op: Primitive, specs: tuple[Spec, ...], place: torch.device) -> str |
 
 
 def _try(op: Primitive, specs: tuple[Spec, ...], place: torch.device) -> str | None:
+    """Try an operation on small tensors; the reason where torch refuses it. A broken device is raised."""
     try:
         with torch.no_grad():
             arrays = [_sample(spec, place) for spec in specs]

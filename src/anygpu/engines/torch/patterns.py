@@ -43,6 +43,8 @@ class LayerNorm(NamedTuple):
 
 
 class Gelu(NamedTuple):
+    """The activation gelu, in one of torch's two forms."""
+
     x: int
     #: As torch has it.
     approximate: Literal["none", "tanh"]
@@ -87,6 +89,7 @@ def needed(program: Program, patterns: dict[int, Pattern]) -> set[int]:
 
 
 def sources(pattern: Pattern) -> tuple[int, ...]:
+    """The nodes that a pattern reads."""
     match pattern:
         case LinearPattern():
             return pattern.x, pattern.matrix, pattern.bias
@@ -100,6 +103,7 @@ class _Reader:
     """Walks up a program from a node, and notes the nodes that a pattern would do away with."""
 
     def __init__(self, program: Program) -> None:
+        """Read a program. `inside` collects the steps that a pattern would replace."""
         self.program = program
         self.inside: set[int] = set()
         self._numbers = uniform_numbers(program)
@@ -138,6 +142,7 @@ class _Reader:
         return self.program.nodes[node].inputs[0]
 
     def binary(self, node: int, fn: str) -> tuple[int, int] | None:
+        """The operands of a function of two, and note the step; `None` where the node is something else."""
         op = self.op(node)
         if not isinstance(op, Binary) or op.fn != fn:
             return None
@@ -210,6 +215,7 @@ class _Reader:
 
 
 def _linear(reader: _Reader, node: int) -> LinearPattern | None:
+    """A product with a matrix plus a vector, as `torch.nn.functional.linear`; `None` where it is none."""
     for product, added in reader.either_way(node, "add"):
         op = reader.op(product)
         if not isinstance(op, Contract) or op.left_batch or op.right_batch:
@@ -226,6 +232,7 @@ def _linear(reader: _Reader, node: int) -> LinearPattern | None:
 
 
 def _layer_norm(reader: _Reader, node: int) -> LayerNorm | None:
+    """A layer norm with weight and bias, or without one of them; `None` where it is none."""
     for scaled, shift in reader.either_way(node, "add"):
         norm = _weighted(reader, scaled)
         bias = reader.along_the_end(shift, norm.shape) if norm is not None else None
@@ -236,6 +243,7 @@ def _layer_norm(reader: _Reader, node: int) -> LayerNorm | None:
 
 
 def _weighted(reader: _Reader, node: int) -> LayerNorm | None:
+    """A layer norm times a weight along the end, or a bare one."""
     before = set(reader.inside)
     for inner, factor in reader.either_way(node, "multiply"):
         norm = _normalised(reader, inner)
@@ -260,6 +268,10 @@ def _normalised(reader: _Reader, node: int) -> LayerNorm | None:
 
 
 def _centred_over(reader: _Reader, centred: int, deviation: int | None) -> LayerNorm | None:
+    """A layer norm without weights: centred values over the root of their variance plus a constant.
+
+    Only over the last axes, and over rows that are long enough for torch's function to pay.
+    """
     variance = reader.unary(deviation, "sqrt") if deviation is not None else None
     centring = reader.binary(centred, "subtract")
     if variance is None or centring is None:
@@ -283,6 +295,7 @@ def _centred_over(reader: _Reader, centred: int, deviation: int | None) -> Layer
 
 
 def _gelu(reader: _Reader, node: int) -> Gelu | None:
+    """x times the normal distribution of x, exactly or by the cubic formula; `None` where it is neither."""
     constant, factors = reader.factors(node)
     if constant != 0.5 or len(factors) != 2:
         return None
@@ -300,6 +313,7 @@ def _gelu(reader: _Reader, node: int) -> Gelu | None:
 
 
 def _is_scaled(reader: _Reader, node: int, x: int, scale: float) -> bool:
+    """Whether a node is x times a constant, or divided by its inverse."""
     pair = reader.binary(node, "divide")
     if pair is not None:
         return pair[0] == x and reader.is_number(pair[1], 1 / scale)
@@ -369,6 +383,7 @@ def _torch_turned_linear(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tens
 
 
 def _torch_layer_norm(pattern: LayerNorm) -> Step:
+    """torch's call of a layer norm with the weights that it has."""
     normalise = torch.nn.functional.layer_norm
     shape, eps = list(pattern.shape), pattern.eps
     if pattern.weight is None and pattern.bias is not None:

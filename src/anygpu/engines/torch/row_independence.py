@@ -85,6 +85,7 @@ class _RowCount(int):
     """A number of rows, or a multiple. It may become a size, and Python cannot take a way by it."""
 
     def __new__(cls, value: int, each: int = 1) -> _RowCount:
+        """A number of elements that is `each` times the number of rows."""
         made = super().__new__(cls, value)
         made.each = each
         return made
@@ -95,6 +96,7 @@ class _RowCount(int):
         raise NotProved("it computes with the number of rows, or branches on it")
 
     def __eq__(self, other: object) -> bool:
+        """Whether both are the same for every number of rows; a comparison with a plain number is refused."""
         if isinstance(other, _RowCount):
             return self.each == other.each
         # Torch's own checks of shapes compare with -1.
@@ -104,6 +106,7 @@ class _RowCount(int):
         return not self == other
 
     def __mul__(self, other: int) -> Any:
+        """So many times as many; rows times rows are refused."""
         return (
             self._refuse() if isinstance(other, _RowCount) else _RowCount(int.__mul__(self, other), self.each * other)
         )
@@ -111,6 +114,7 @@ class _RowCount(int):
     __rmul__ = __mul__
 
     def __floordiv__(self, other: int) -> Any:
+        """A part of them; refused where that does not divide evenly for every number of rows."""
         if isinstance(other, _RowCount) or self.each % other:
             self._refuse()
         return _RowCount(int.__floordiv__(self, other), self.each // other)
@@ -129,6 +133,7 @@ class _RowTensor(torch.Tensor):  # type: ignore[misc, no-any-unimported, unused-
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor, rows: RowAxis | None) -> _RowTensor:
+        """A tensor that stands for `inner`, with its rows along an axis or without any."""
         made: _RowTensor = torch.Tensor._make_wrapper_subclass(
             cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, device=inner.device, layout=inner.layout
         )
@@ -140,6 +145,7 @@ class _RowTensor(torch.Tensor):  # type: ignore[misc, no-any-unimported, unused-
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer questions about sizes with marked numbers, and refuse to read values of rows in Python."""
         name = getattr(func, "__name__", "")
         if name in _READING:
             raise NotProved(f"it reads values of the rows in Python ({name.strip('_')})")
@@ -194,6 +200,10 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
         return False
 
     def __init__(self, function: Callable[..., Any], arguments: Any, keywords: Any, count: int) -> None:
+        """Run the function on stand-ins for rows, and check what it returns.
+
+        Raises `NotProved` where results do not come from the rows, need gradients, or have rows apart from each other.
+        """
         super().__init__()
         self.count = count
         self.steps: list[_Step] = []
@@ -229,6 +239,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
         return _RowTensor(made, RowAxis(0))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator under the rules; the first refusal is kept, even if the function catches it."""
         try:
             return self._operation(func, args, kwargs or {})
         except NotProved as refused:
@@ -236,6 +247,11 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
             raise
 
     def _operation(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run one operator on the tensors behind rows, and find where the rows are in its result.
+
+        Operators without a rule are decomposed. Raises `NotProved` for random numbers, values that steer the function,
+        and changes of what is not its own.
+        """
         name = func._schema.name.removeprefix("aten::").removeprefix("prim::")
         if func in _READS:
             raise NotProved(f"its way depends on values ({name})")
@@ -265,6 +281,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
     def _labelled(
         self, func: Any, name: str, base: str, args: Any, kwargs: Any, result: Any, mutated: list[torch.Tensor]
     ) -> Any:
+        """The result of an operator with rows, by its rule; the step is noted for comparison with another trace."""
         names = [each.name for each in func._schema.arguments]
         defaults = {each.name: each.default_value for each in func._schema.arguments if each.has_default_value()}
         given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
@@ -289,6 +306,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
         return made if isinstance(result, list) else tuple(made)
 
     def _operand(self, tensor: torch.Tensor) -> Operand:
+        """A tensor as rules see it, with its rows."""
         if isinstance(tensor, _RowTensor):
             if getattr(tensor, "rows", None) is None:
                 raise NotProved("it uses what an operator keeps for a backward pass")
@@ -310,6 +328,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unused
                     self._made.setdefault(address, each)
 
     def _require_own(self, tensor: torch.Tensor, name: str, *, is_of_rows: bool) -> None:
+        """Raise `NotProved` unless a tensor that is changed in place was made during the trace."""
         inner = tensor.inner if isinstance(tensor, _RowTensor) else tensor
         address = inner.untyped_storage().data_ptr()
         if address in self._given:
@@ -338,6 +357,7 @@ def _mutated(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 def _step(name: str, where: Any, operation: Operation) -> _Step:
+    """A step of a trace without its sizes: what must be the same for another number of rows."""
     constants: list[Any] = []
     tensors: list[torch.Tensor] = []
 
@@ -391,12 +411,14 @@ def _require_same_alone(trace: _Trace, alone: Sequence[Any]) -> None:
 
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether constants are the same, NaN included."""
     return len(one) == len(other) and all(
         type(a) is type(b) and (a == b or (a != a and b != b)) for a, b in zip(one, other, strict=True)
     )
 
 
 def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same values, NaN included."""
     if one is other:
         return True
     if one.shape != other.shape or one.dtype != other.dtype:

@@ -90,6 +90,8 @@ SIZES: dict[str, frozenset[str]] = {}
 
 
 def rule(*names: str, sizes: Iterable[str] = ()) -> Callable[[Rule], Rule]:
+    """Decorate the rule of operators. `sizes` are arguments that may differ with the number of rows."""
+
     def add(function: Rule) -> Rule:
         for name in names:
             RULES[name] = function
@@ -100,6 +102,7 @@ def rule(*names: str, sizes: Iterable[str] = ()) -> Callable[[Rule], Rule]:
 
 
 def _operands(values: Iterable[Any]) -> Iterable[Operand]:
+    """The operands among arguments, in lists too."""
     for each in values:
         if isinstance(each, Operand):
             yield each
@@ -141,6 +144,7 @@ _ELEMENTWISE = (
 
 @rule(*TRANSCENDENTAL, *_ELEMENTWISE.split(), sizes=("memory_format", "device", "layout", "pin_memory"))
 def _elementwise(operation: Operation) -> Where | list[Where]:
+    """Rows after an elementwise operation, where all operands have them at the same place."""
     if isinstance(operation.result, torch.Tensor):
         return _aligned(operation, operation.operands(), operation.result)
     return [_aligned(operation, operation.operands(), each) for each in operation.result]
@@ -151,6 +155,7 @@ def _elementwise(operation: Operation) -> Where | list[Where]:
 
 @rule("mm", "addmm")
 def _product(operation: Operation) -> Where:
+    """Rows of a product of two matrices: of the left one's rows, or of the right one's columns."""
     one: Operand = operation.given["mat1" if "mat1" in operation.given else "self"]
     other: Operand = operation.given["mat2"]
     if one.rows is not None and one.rows.axis == 0 and other.rows is None:
@@ -168,6 +173,7 @@ def _product(operation: Operation) -> Where:
 
 @rule("bmm", "baddbmm")
 def _batched_product(operation: Operation) -> Where:
+    """Rows of a stack of products: a matrix for each row, or rows within all matrices."""
     names = ("batch1", "batch2") if operation.name == "baddbmm" else ("self", "mat2")
     one, other = (operation.given[name] for name in names)
     places = {each.rows for each in (one, other) if each.rows is not None}
@@ -191,6 +197,7 @@ def _batched_product(operation: Operation) -> Where:
 
 @rule("view", "_unsafe_view", "reshape", "_reshape_alias", sizes=("size", "shape", "stride"))
 def _reshaped(operation: Operation) -> Where:
+    """Rows after a reshape, where an axis of the result still counts them. Refuses to mix rows."""
     where = operation.only()
     shape, new = operation.given["self"].value.shape, operation.result.shape
     before = where.outer * math.prod(shape[: where.axis])
@@ -205,6 +212,7 @@ def _reshaped(operation: Operation) -> Where:
 
 @rule("expand", sizes=("size",))
 def _expanded(operation: Operation) -> Where:
+    """Rows after a broadcast that does not repeat them."""
     where = operation.only()
     given: torch.Tensor = operation.given["self"].value
     axis = where.axis + operation.result.dim() - given.dim()
@@ -215,6 +223,7 @@ def _expanded(operation: Operation) -> Where:
 
 @rule("repeat")
 def _repeated(operation: Operation) -> Where:
+    """Rows after repeats of other axes."""
     where = operation.only()
     axis = where.axis + operation.result.dim() - operation.given["self"].value.dim()
     if operation.given["repeats"][axis] != 1:
@@ -224,6 +233,7 @@ def _repeated(operation: Operation) -> Where:
 
 @rule("permute")
 def _permuted(operation: Operation) -> Where:
+    """Rows after a permutation."""
     where = operation.only()
     dims = [_axis(each, operation.result.dim()) for each in operation.given["dims"]]
     return where.at(dims.index(where.axis))
@@ -231,6 +241,7 @@ def _permuted(operation: Operation) -> Where:
 
 @rule("transpose", "t")
 def _transposed(operation: Operation) -> Where:
+    """Rows after two axes are exchanged."""
     where, dimensions = operation.only(), operation.result.dim()
     one, other = (_axis(operation.given.get(name, default), dimensions) for name, default in (("dim0", 0), ("dim1", 1)))
     swapped = {one: other, other: one}
@@ -239,6 +250,7 @@ def _transposed(operation: Operation) -> Where:
 
 @rule("unsqueeze")
 def _unsqueezed(operation: Operation) -> Where:
+    """Rows after a new axis."""
     where = operation.only()
     axis = _axis(operation.given["dim"], operation.result.dim())
     return where.at(where.axis + (axis <= where.axis))
@@ -246,6 +258,7 @@ def _unsqueezed(operation: Operation) -> Where:
 
 @rule("squeeze")
 def _squeezed(operation: Operation) -> Where:
+    """Rows after axes of length 1 are dropped. The rows' own axis must stay, also for a single row."""
     where = operation.only()
     given: torch.Tensor = operation.given["self"].value
     asked = operation.given.get("dim")
@@ -258,6 +271,7 @@ def _squeezed(operation: Operation) -> Where:
 
 @rule("slice")
 def _sliced(operation: Operation) -> Where:
+    """Rows after a slice of other axes; a slice of some rows is refused."""
     where = operation.only()
     if _axis(operation.given.get("dim", 0), operation.result.dim()) == where.axis:
         # A number that is beyond these rows may not be beyond more of them.
@@ -269,6 +283,7 @@ def _sliced(operation: Operation) -> Where:
 
 @rule("select", "unbind")
 def _selected(operation: Operation) -> Where | list[Where]:
+    """Rows after one position of another axis is taken."""
     where = operation.only()
     axis = _axis(operation.given.get("dim", 0), operation.given["self"].value.dim())
     if axis == where.axis:
@@ -279,6 +294,7 @@ def _selected(operation: Operation) -> Where | list[Where]:
 
 @rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk", "unsafe_chunk")
 def _split(operation: Operation) -> list[Where]:
+    """Rows after a split of another axis."""
     where = operation.only()
     if _axis(operation.given.get("dim", 0), operation.given["self"].value.dim()) == where.axis:
         raise operation.refuse("splits the rows")
@@ -287,6 +303,7 @@ def _split(operation: Operation) -> list[Where]:
 
 @rule("cat")
 def _concatenated(operation: Operation) -> Where:
+    """Rows after a concatenation along another axis, with tensors that are the same for all rows."""
     dimensions = operation.result.dim()
     axis = _axis(operation.given.get("dim", 0), dimensions)
     operands: list[Operand] = list(operation.given["tensors"])
@@ -301,6 +318,7 @@ def _concatenated(operation: Operation) -> Where:
 
 @rule("stack")
 def _stacked(operation: Operation) -> Where:
+    """Rows after a stack along a new axis."""
     axis = _axis(operation.given.get("dim", 0), operation.result.dim())
     operands: list[Operand] = list(operation.given["tensors"])
     where = _aligned(operation, operands, operands[0].value)
@@ -309,6 +327,7 @@ def _stacked(operation: Operation) -> Where:
 
 @rule("constant_pad_nd", *(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)))
 def _padded(operation: Operation) -> Where:
+    """Rows after padding other axes."""
     where = operation.only()
     pad = operation.given.get("pad", operation.given.get("padding", ()))
     if where.axis >= operation.result.dim() - len(pad) // 2:
@@ -327,6 +346,7 @@ def _shuffled(operation: Operation) -> Where:
 
 
 def _before_last(operation: Operation, dimensions: int, name: str = "self") -> RowAxis:
+    """Rows that are not among the last axes, along which an operation works."""
     where = operation.only(name)
     if where.axis >= operation.given[name].value.dim() - dimensions:
         raise operation.refuse("works across the rows")
@@ -341,6 +361,7 @@ def _before_last(operation: Operation, dimensions: int, name: str = "self") -> R
     *("std_mean", "logsumexp", "linalg_vector_norm", "median", "norm", "count_nonzero"),
 )
 def _reduced(operation: Operation) -> Where | list[Where]:
+    """Rows after a reduction over other axes."""
     where = operation.only()
     dimensions = operation.given["self"].value.dim()
     asked = operation.given.get("dim")
@@ -356,6 +377,7 @@ def _reduced(operation: Operation) -> Where | list[Where]:
 
 @rule("_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "sort", "topk", "argsort", "flip", "glu", "roll")
 def _along(operation: Operation) -> Where | list[Where]:
+    """Rows after an operation along other axes, such as a sort."""
     where = operation.only()
     dimensions = operation.given["self"].value.dim()
     asked = operation.given.get("dim", operation.given.get("dims", -1))
@@ -367,6 +389,7 @@ def _along(operation: Operation) -> Where | list[Where]:
 
 @rule("index_select")
 def _index_selected(operation: Operation) -> Where:
+    """Rows after a selection along another axis."""
     where = operation.only()
     if _axis(operation.given["dim"], operation.result.dim()) == where.axis:
         raise operation.refuse("takes rows by their place in the batch")
@@ -375,6 +398,7 @@ def _index_selected(operation: Operation) -> Where:
 
 @rule("gather")
 def _gathered(operation: Operation) -> Where:
+    """Rows after a gather along another axis, by an index of the same rows."""
     given, index = operation.given["self"], operation.given["index"]
     if given.rows is None or given.rows != index.rows:
         raise operation.refuse("takes rows by their place in the batch")
@@ -386,6 +410,7 @@ def _gathered(operation: Operation) -> Where:
 
 @rule("index")
 def _indexed(operation: Operation) -> Where:
+    """Rows after indexing axes behind them."""
     where = operation.only()
     indices = operation.given["indices"]
     first = next((axis for axis, each in enumerate(indices) if each is not None), len(indices))
@@ -410,6 +435,7 @@ def _layer_norm(operation: Operation) -> Where | list[Where]:
 
 @rule("native_group_norm", sizes=("N",))
 def _group_norm(operation: Operation) -> list[Where]:
+    """Rows after a group norm: the batch axis alone."""
     where = operation.only("input")
     if where.axis != 0:
         raise operation.refuse("works across the rows")
@@ -421,6 +447,7 @@ def _group_norm(operation: Operation) -> list[Where]:
     *("miopen_batch_norm", "_batch_norm_no_update"),
 )
 def _batch_norm(operation: Operation) -> list[Where]:
+    """Rows after a batch norm with fixed statistics; with those of the batch only as an instance norm."""
     where = operation.only("input")
     trains = operation.given.get("training", operation.given.get("train", False))
     if trains or operation.given.get("running_mean") is None:
@@ -434,6 +461,7 @@ def _batch_norm(operation: Operation) -> list[Where]:
 
 @rule("convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution", "miopen_convolution")
 def _convolved(operation: Operation) -> Where:
+    """Rows after a convolution: the batch axis alone."""
     where = operation.only("input" if "input" in operation.given else "self")
     if where.axis != 0:
         raise operation.refuse("takes the rows for channels or places")
@@ -451,6 +479,7 @@ def _convolved(operation: Operation) -> Where:
     *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"),
 )
 def _pooled(operation: Operation) -> Where | list[Where]:
+    """Rows after pooling: axes before channels and places."""
     spatial = next(int(letter) for letter in operation.name if letter.isdigit())
     where = _before_last(operation, spatial + 1)
     return where if isinstance(operation.result, torch.Tensor) else [where] * len(operation.result)
@@ -462,6 +491,7 @@ def _pooled(operation: Operation) -> Where | list[Where]:
     "_scaled_dot_product_attention_math",
 )
 def _attention(operation: Operation) -> list[Where]:
+    """Rows after attention within each row: the rows are a batch axis."""
     parts: list[Operand] = [operation.given[name] for name in ("query", "key", "value")]
     places = {each.rows for each in parts if each.rows is not None}
     result: torch.Tensor = operation.result[0]

@@ -18,6 +18,8 @@ Step: TypeAlias = Callable[..., Any]
 
 
 class Site(NamedTuple):
+    """A primitive's inputs, result and device, and what is known of its operands before it runs."""
+
     inputs: tuple[Spec, ...]
     result: Spec
     place: torch.device

@@ -16,6 +16,7 @@ from anygpu.program.ops.linear import Attend
 
 @LOWER.rule(p.Iota)
 def iota(op: p.Iota, site: Site) -> Step:
+    """The torch call that counts."""
     count = functools.partial(torch.arange, op.length, device=site.place)
     if KIND[op.dtype] == "complex" or op.dtype in STAND_IN:
         return lambda: count(dtype=torch.int64).to(HELD[op.dtype])
@@ -63,6 +64,7 @@ def slice_(op: p.Slice, site: Site) -> Step:
 
 
 def _region(starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """The slices of an update or of what padding surrounds."""
     return tuple(
         slice(start, start + (count - 1) * step + 1 if count else start, step)
         for start, step, count in zip(starts, steps, shape, strict=True)
@@ -71,6 +73,7 @@ def _region(starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, .
 
 @LOWER.rule(p.Update)
 def update(op: p.Update, site: Site) -> Step:
+    """A copy with new values in a region."""
     region = _region(op.starts, op.steps, site.inputs[1].shape)
 
     def replaced(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -83,6 +86,7 @@ def update(op: p.Update, site: Site) -> Step:
 
 @LOWER.rule(p.Pad)
 def pad(op: p.Pad, site: Site) -> Step:
+    """The values within a border of one value."""
     region = _region(op.low, (1,) * len(op.low), site.inputs[0].shape)
     shape = site.result.shape
 
@@ -99,6 +103,7 @@ def pad(op: p.Pad, site: Site) -> Step:
 
 @LOWER.rule(p.Reduce)
 def reduce(op: p.Reduce, site: Site) -> Step:
+    """The torch call of a reduction; totals stay in their type, and extremes follow NumPy's order."""
     axes, dtype = op.axes, site.dtype
     if not axes:
         return lambda x: x
@@ -130,6 +135,7 @@ def _product(x: torch.Tensor, *, axes: tuple[int, ...]) -> torch.Tensor:
 
 
 def _complex_reduce(fn: str, axes: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
+    """Complex extremes in NumPy's order."""
     if fn.startswith("arg"):
         return _complex_extreme(x, axes[0], fn.removeprefix("arg"))
     for axis in reversed(axes):
@@ -155,6 +161,7 @@ def _sortable(x: torch.Tensor, dtype: DType) -> torch.Tensor:
 
 @LOWER.rule(p.Scan)
 def scan(op: p.Scan, site: Site) -> Step:
+    """The torch call of a running reduction; floats are added as a tree."""
     axis, dtype = op.axis, site.dtype
     match op.fn:
         case "sum" if KIND[dtype] == "complex":
@@ -190,6 +197,7 @@ def _is_negative_zero(x: torch.Tensor) -> torch.Tensor:
 
 @LOWER.rule(p.Sort)
 def sort(op: p.Sort, site: Site) -> Step:
+    """The torch call of a sort; complex numbers by real part first, as NumPy does."""
     axis, dtype = op.axis, site.dtype
     if KIND[dtype] == "complex":
         return lambda x: x.gather(axis, _complex_order(x, axis))
@@ -198,6 +206,7 @@ def sort(op: p.Sort, site: Site) -> Step:
 
 @LOWER.rule(p.Argsort)
 def argsort(op: p.Argsort, site: Site) -> Step:
+    """The torch call of the positions that sort, stable."""
     axis, dtype = op.axis, site.dtype
     if KIND[dtype] == "complex":
         return lambda x: _complex_order(x, axis)
@@ -215,6 +224,7 @@ def _complex_order(x: torch.Tensor, axis: int) -> torch.Tensor:
 
 @LOWER.rule(p.Search)
 def search(op: p.Search, site: Site) -> Step:
+    """The torch call of a binary search; NaN sorts behind all numbers, as in NumPy."""
     dtype, right, length = site.dtype, op.side == "right", site.inputs[0].size
 
     def find(line: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -272,6 +282,7 @@ def _lengths(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _arranged(shape: tuple[int, ...], axes: tuple[int, ...], wanted: tuple[int, ...]) -> Step:
+    """The call that permutes and reshapes, without whichever of both changes nothing."""
     moved = _lengths(shape, axes)
     if axes == tuple(range(len(axes))):
         return (lambda x: x) if moved == wanted else lambda x: x.reshape(wanted)
@@ -293,6 +304,7 @@ def _as_index(indices: torch.Tensor, dtype: DType) -> torch.Tensor:
 
 
 def _check(indices: torch.Tensor, length: int) -> None:
+    """Raise `IndexError` for an index out of range."""
     if indices.numel():
         least, most = (int(each) for each in torch.aminmax(indices))
         if least < 0 or most >= length:
@@ -321,6 +333,7 @@ def _checked(step: Step, site: Site, length: int) -> Step:
 
 @LOWER.rule(p.Gather)
 def gather(op: p.Gather, site: Site) -> Step:
+    """The torch call of a gather, with indices checked unless they are known to be right."""
     (x_spec, index_spec), result = site.inputs, site.result.shape
     if op.batch == 0:
         one_axis = len(index_spec.shape) == 1
@@ -351,6 +364,11 @@ _SCATTERS = {"multiply": "prod", "maximum": "amax", "minimum": "amin"}
 
 @LOWER.rule(p.Scatter)
 def scatter(op: p.Scatter, site: Site) -> Step:
+    """The torch call of a scatter, with indices checked unless they are known to be right.
+
+    With "set" the last update wins, as in NumPy, where torch would take any. Bools and unsigned extremes go through
+    types that torch can compute with.
+    """
     x_spec, index_spec, _ = site.inputs
     dtype, fn = site.dtype, op.fn
     view = _view(x_spec.shape, op.axis, op.batch)
@@ -398,6 +416,7 @@ def _last_wins(index: torch.Tensor, new: torch.Tensor, length: int) -> tuple[tor
 
 @LOWER.rule(p.Fourier)
 def fourier(op: p.Fourier, site: Site) -> Step:
+    """The torch call of a transform; half precision is computed in float32, and nothing at all gives zeros."""
     transform = functools.partial(getattr(torch.fft, op.fn), n=op.length, dim=op.axis)
     if site.result.size == 0:
         return lambda x: x.new_zeros(site.result.shape, dtype=TORCH[site.result.dtype])
@@ -429,6 +448,7 @@ def decomposition(op: p.Linear, site: Site) -> Step:
 
 @LOWER.rule(Attend)
 def attend(op: Attend, site: Site) -> Step:
+    """The torch call of attention. A row that sees no key is NaN, as its softmax is, where torch gives zeros."""
     n, m = site.inputs[0].shape[-2], site.inputs[1].shape[-2]
     hidden = torch.ones(n, m, dtype=torch.bool, device=site.place).triu(m - n + 1) if op.causal else None
     biased = len(site.inputs) == 4

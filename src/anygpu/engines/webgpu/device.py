@@ -57,6 +57,7 @@ class VulkanFacts:
     """Identity and memory of the adapters from Vulkan, since wgpu passes on neither."""
 
     def __init__(self) -> None:
+        """What Vulkan knows of the devices; nothing where there is no Vulkan."""
         try:
             self._devices = vulkan.read()
         except (OSError, vulkan.VulkanError):
@@ -82,6 +83,10 @@ def one_per_card(adapters: Iterable[Any]) -> list[list[Any]]:
 
 
 def describe(device_id: str, adapter: Any, others: tuple[str, ...], facts: vulkan.VulkanDevice | None) -> Device:
+    """The record of a card as one adapter shows it, with what Vulkan tells beside WebGPU.
+
+    `others` are further interfaces that show the same card. Each fact that is missing has its reason.
+    """
     info = adapter.info
     software = any(name in info["device"].lower() for name in _SOFTWARE_NAMES)
     form: DeviceForm = "software" if software else _FORMS.get(info["adapter_type"], "virtual")
@@ -152,6 +157,7 @@ def seen_through(device: Device, view: Any) -> Device:
 
 
 def why_nothing() -> Unavailable:
+    """The report that WebGPU has no device: no loader, no driver, or drivers that find no GPU."""
     if sys.platform == "darwin":
         return Unavailable(
             id="webgpu",
@@ -248,6 +254,7 @@ def find_types_fast() -> None:
 
 
 def _with_named_declarations(parser: Any) -> Any:
+    """A parser of C types that looks at the declarations which a text names, and not at all thousands."""
     parse = parser.parse_type
     # cffi calls it with a lock of its own; this lock is for other callers.
     lock = threading.RLock()
@@ -296,6 +303,7 @@ def subgroup_size(opened: Any, *, software: bool) -> int:
 
 
 def _asked(opened: Any) -> int:
+    """The subgroup size, asked by a small kernel; 0 where the device does not run it."""
     try:
         module = opened.create_shader_module(code=_ASK)
         pipeline = opened.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "ask"})

@@ -46,6 +46,7 @@ class Encoder:
         fold: int,
         gate: Gate,
     ) -> None:
+        """Encodes commands for a device. `fold` is the most groups in one dimension; `gate` submits."""
         self._device = device
         self._groups = groups
         self._numbers = numbers
@@ -135,6 +136,7 @@ class Encoder:
         return True
 
     def _place(self, numbers: tuple[int, ...]) -> int:
+        """The offset of a kernel's numbers in their table; a full table is submitted and begun anew."""
         place = self._numbers.place(numbers)
         if place is None:
             # The places in use are free only after what uses them: send that, and begin again.
@@ -149,6 +151,7 @@ class Encoder:
         return place
 
     def _begin_pass(self, *, begins: bool, ends: bool) -> None:
+        """Begin a compute pass, with timestamps where it is measured."""
         marks = {}
         if self._stopwatch is not None and (begins or ends):
             marks = self._stopwatch.marks(begins=begins, ends=ends)
@@ -156,6 +159,7 @@ class Encoder:
         self._pipeline = None
 
     def _end_pass(self) -> None:
+        """End the compute pass, if there is one."""
         if self._pass is not None:
             self._pass.end()
             self._pass = None
@@ -165,6 +169,10 @@ class Encoder:
         self._end_pass()
 
     def _copy_or_clear(self, command: Move | Clear) -> None:
+        """Encode a copy or zeros, in whole words.
+
+        A copy within one buffer goes through another one, as WebGPU asks for.
+        """
         target = command.target if isinstance(command, Move) else command.extent
         buffer = buffer_of(target)
         nbytes = round_up(target.nbytes, 4)
@@ -228,6 +236,7 @@ class Uploads:
     """Writes in order with everything else on the queue."""
 
     def __init__(self, device: Any, gate: Gate, piece: int = UPLOAD_PIECE) -> None:
+        """Copies to the device, at most `piece` bytes before a submission."""
         self._queue = device.queue
         self._gate = gate
         self._piece = piece
@@ -282,6 +291,7 @@ class Downloads:
     """Reads many extents with few submissions, through mapped buffers that are used again."""
 
     def __init__(self, device: Any, gate: Gate, batch: int = DOWNLOAD_BATCH) -> None:
+        """Copies to the host in batches of `batch` bytes; mapped buffers are kept for the next ones."""
         self._device = device
         self._gate = gate
         self._batch = batch
@@ -292,6 +302,7 @@ class Downloads:
         return sum(buffer.size for buffer in self._kept)
 
     def read(self, sources: Sequence[TransferSource]) -> list[Bytes]:
+        """The bytes of sources, each in an array of its own."""
         targets = [np.empty(nbytes, np.uint8) for _, _, nbytes in sources]
         self.read_into(sources, targets)
         return targets
@@ -313,6 +324,7 @@ class Downloads:
     def _begin(
         self, batch: list[TransferPiece], sources: Sequence[TransferSource]
     ) -> tuple[Any, list[TransferPiece], Any]:
+        """Copy pieces to a buffer that the host can map, and begin to map it."""
         total = batch[-1].mapped_offset + batch[-1].nbytes
         mapped = self._mapped_buffer(total)
         encoder = self._device.create_command_encoder()
@@ -330,6 +342,7 @@ class Downloads:
         sources: Sequence[TransferSource],
         targets: Sequence[Bytes],
     ) -> None:
+        """Wait for a mapped buffer, copy its pieces to their targets, and keep it for the next time."""
         promise.sync_wait()  # another thread polls the device meanwhile; this one waits without the GIL
         view = np.frombuffer(mapped.read_mapped(copy=False), np.uint8)
         for piece in batch:
@@ -346,6 +359,7 @@ class Downloads:
             self._kept.popleft()
 
     def _mapped_buffer(self, nbytes: int) -> Any:
+        """A buffer of at least so many bytes that the host can map, a kept one where there is one."""
         size = max(_SMALLEST_BUFFER, 1 << (nbytes - 1).bit_length())
         for position, buffer in enumerate(self._kept):
             if buffer.size == size:

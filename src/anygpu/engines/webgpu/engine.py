@@ -100,6 +100,7 @@ class _Open:
     """Everything that holds on to the library's objects; gone as a whole when the device is."""
 
     def __init__(self, device: Any, device_id: str, target: Target, counters: Counters) -> None:
+        """All objects of an open device that commands need."""
         alignment = alignment_of(device)
         gate = Gate(device, counters)
         self.device = device
@@ -134,6 +135,7 @@ class WebGPUDriver:
     """
 
     def __init__(self, opened: Any, *, device_id: str, software: bool) -> None:
+        """A driver for an open device. Kernels of unknown speed are launched with care, until their pace is known."""
         self._id = device_id
         self._target = target_of(opened, software=software)
         self._alignment = alignment_of(opened)
@@ -160,6 +162,7 @@ class WebGPUDriver:
         return self._counters
 
     def live(self) -> LiveObjects:
+        """The objects that are held at this moment; none after closing."""
         if self._open is None:
             return LiveObjects()
         return LiveObjects(
@@ -173,6 +176,7 @@ class WebGPUDriver:
     # Memory
 
     def allocate(self, nbytes: int) -> WebGPUBlock:
+        """A block of whole granules. Raises `TooBig` above the largest buffer, and `OutOfMemory`."""
         size = round_up(max(nbytes, 1), GRANULE)
         if size > self._largest:
             raise TooBig(self._id, nbytes, self._largest)
@@ -184,12 +188,17 @@ class WebGPUDriver:
         return block
 
     def release(self, block: WebGPUBlock) -> None:
+        """Let go of a block and of the bind groups that use it."""
         if self._open is not None:
             self._open.groups.forget(block)
         self._blocks.discard(block)
         block.buffer = None
 
     def write(self, extent: Extent, data: Bytes) -> None:
+        """Copy bytes to the device. They may be changed as soon as this returns.
+
+        Bytes before a position inside of a word are read first, because only whole words can be written.
+        """
         with self._calling() as library:
             if data.nbytes != extent.nbytes:
                 raise ValueError(f"{data.nbytes} bytes were given for an extent of {extent.nbytes}.")
@@ -215,6 +224,7 @@ class WebGPUDriver:
         return targets
 
     def read_into(self, extents: Sequence[Extent], targets: Sequence[Bytes]) -> None:
+        """Copy bytes from the device, after what was submitted before."""
         with self._calling() as library:
             for extent, target in zip(extents, targets, strict=True):
                 if target.nbytes != extent.nbytes:
@@ -231,12 +241,17 @@ class WebGPUDriver:
     # Kernels
 
     def build(self, kernel: Kernel) -> BuiltKernel:
+        """The kernel with its pipeline, compiled if need be."""
         with self._calling() as library:
             built = library.programs.build(kernel)
             self._counters.compilations = library.programs.compilations
             return built
 
     def submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
+        """Encode and submit commands; with `timed` they are measured where the device has timestamps.
+
+        Work that could take too long for a watchdog is cut into several submissions.
+        """
         with self._calling() as library:
             careful = sum([command.built.careful for command in commands if type(command) is Dispatch])
             measurement = self._measurement_of(commands, careful, timed)
@@ -252,6 +267,7 @@ class WebGPUDriver:
             self._measurement = measurement or self._measurement
 
     def prepared(self, commands: Sequence[Command]) -> PreparedCommands | None:
+        """Commands ready to be submitted many times by native calls, or `None` where they might have to be cut."""
         with self._calling() as library:
             if library.native is None:
                 return None
@@ -265,6 +281,7 @@ class WebGPUDriver:
             return PreparedCommands(tuple(commands), replay, library.numbers.generation, 0.0 if settled else careful)
 
     def submit_prepared(self, prepared: PreparedCommands) -> None:
+        """Submit prepared commands, or the commands themselves where something has changed since."""
         library = self._open
         if (
             library is None
@@ -296,11 +313,13 @@ class WebGPUDriver:
         return not isinstance(command, Dispatch) or not self._pace.wants(command.built.kernel.source)
 
     def device_seconds(self) -> float | None:
+        """Seconds of the last submission that was timed, on the device; `None` where they are not known."""
         with self._calling() as library:
             self._learn(library)
         return self._device_seconds
 
     def synchronize(self) -> None:
+        """Wait until all that was submitted is done, and learn from its times."""
         with self._calling() as library:
             poll = getattr(library.device, "_poll_wait", None)
             if poll is not None:
@@ -314,6 +333,7 @@ class WebGPUDriver:
             self._learn(library)
 
     def close(self) -> None:
+        """Let go of the device and of all its objects."""
         if self._open is not None:
             self._let_go("it was closed")
         # wgpu's device and queue refer to each other; what the device holds is freed when both are collected.
@@ -322,6 +342,7 @@ class WebGPUDriver:
     # Time
 
     def _work_of(self, command: Command) -> SubmittedWork:
+        """How long a command may take, and whether it can be cut."""
         if not isinstance(command, Dispatch):
             return SubmittedWork(0.0)
         built: BuiltKernel = command.built
@@ -372,6 +393,7 @@ class WebGPUDriver:
             raise known from error
 
     def _is_lost(self, library: _Open) -> bool:
+        """Whether the device answers with a loss to a command that does nothing."""
         # Errors of a lost device have many shapes; its answer when it is asked has one.
         try:
             library.device.create_command_encoder().finish()
@@ -413,10 +435,13 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
 
 
 class WebGPUEngine(CompilingEngine):
+    """The engine of WebGPU: every card once, through the best of its interfaces."""
+
     name: ClassVar[str] = "webgpu"
     libraries: ClassVar[tuple[str, ...]] = ("wgpu",)
 
     def __init__(self) -> None:
+        """Nothing is opened yet."""
         super().__init__()
         find_types_fast()
         # For each device id, the adapters that lead to it, best interface first.
@@ -425,6 +450,7 @@ class WebGPUEngine(CompilingEngine):
         self._drivers: weakref.WeakSet[WebGPUDriver] = weakref.WeakSet()
 
     def discover(self) -> list[Device | Unavailable]:
+        """The cards of this machine, each through the first of its adapters, or why there are none."""
         cards = one_per_card(wgpu.gpu.enumerate_adapters_sync())
         if not cards:
             return [why_nothing()]
@@ -438,6 +464,7 @@ class WebGPUEngine(CompilingEngine):
         return found
 
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        """The device through the first of its interfaces that computes rightly, or how the last one failed."""
         outcome: Device | Unavailable | None = None
         for view in self._views[device.id]:
             candidate = seen_through(device, view)
@@ -451,6 +478,7 @@ class WebGPUEngine(CompilingEngine):
         return outcome
 
     def _open_to_verify(self, adapter: Any, *, deep: bool) -> Any:
+        """Open an adapter for verification, with the features of further types for a deep one."""
         wanted = [name for name in _FEATURE_OF_TYPE.values() if deep and name in adapter.features]
         opened = adapter.request_device_sync(required_features=wanted)
         self._opened.append(opened)
@@ -469,6 +497,7 @@ class WebGPUEngine(CompilingEngine):
         raise DeviceUnavailable(device.id, [f"{device.api} no longer offers {device.name}."], device=device.id)
 
     def memory(self, device: Device) -> Memory:
+        """Total and free memory as Vulkan tells it, and what we use."""
         view = self._views[device.id][0]
         facts = VulkanFacts().of(view.info)
         if facts is None:
@@ -490,6 +519,7 @@ class WebGPUEngine(CompilingEngine):
         return classify(error, device.id)
 
     def close(self) -> None:
+        """Close sessions, drivers and devices."""
         self.close_sessions()
         while self._drivers:
             self._drivers.pop().close()
@@ -504,6 +534,7 @@ class _Computer:
         self._device = device
 
     def __call__(self, dtype: VerifiedType, values: HostArray) -> HostArray:
+        """The verification's computation by a kernel of its own, which needs nothing else of anygpu."""
         device = self._device
         # A storage buffer's size is a multiple of four bytes; float16 at an odd count is not.
         padded = -(-values.nbytes // 4) * 4

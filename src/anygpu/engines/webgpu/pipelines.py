@@ -60,6 +60,7 @@ class BindingLayout:
     __slots__ = ("buffers", "native", "number_bytes", "pipeline_layout")
 
     def __init__(self, device: Any, kinds: tuple[str, ...], numbers: int) -> None:
+        """The layout of a kernel's bindings: buffers of these kinds, then its numbers with a dynamic offset."""
         entries: list[dict[str, Any]] = [
             {"binding": position, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
             for position, kind in enumerate(kinds)
@@ -79,6 +80,7 @@ class BuiltKernel:
     __slots__ = ("careful", "first_group", "grid", "kernel", "layout", "pipeline")
 
     def __init__(self, kernel: Kernel, layout: BindingLayout, pipeline: Any, grid: tuple[int, ...]) -> None:
+        """A kernel with its pipeline. `careful` is how many seconds it may take while its pace is unknown."""
         self.kernel = kernel
         self.layout = layout
         self.pipeline = pipeline
@@ -104,6 +106,7 @@ class Pipelines:
     """Builds kernels, and remembers what it built."""
 
     def __init__(self, device: Any, device_id: str, target: Target) -> None:
+        """Compiles kernels for a device. Pipelines are kept by their texts, the last `KEPT_PIPELINES` of them."""
         self._device = device
         self._device_id = device_id
         self._target = target
@@ -121,12 +124,14 @@ class Pipelines:
         return self._target.groups_per_dimension or 65535
 
     def build(self, kernel: Kernel) -> BuiltKernel:
+        """The kernel with its pipeline. Raises `Unsupported` for kernels beyond the device's limits."""
         self._refuse_what_never_fits(kernel)
         layout = self._layout(kernel)
         pipeline = self._pipelines.get((kernel.source, kernel.name, layout), lambda: self._compile(kernel, layout))
         return BuiltKernel(kernel, layout, pipeline, kernel.grid or grid_of(kernel.groups, self.fold))
 
     def _layout(self, kernel: Kernel) -> BindingLayout:
+        """The layout of a kernel's bindings, shared by all kernels of the same kind."""
         kinds = tuple("read-only-storage" if each.access == "read" else "storage" for each in kernel.bindings)
         key = kinds, len(kernel.numbers)
         if key not in self._layouts:
@@ -134,6 +139,10 @@ class Pipelines:
         return self._layouts[key]
 
     def _compile(self, kernel: Kernel, layout: BindingLayout) -> Any:
+        """The pipeline of a kernel.
+
+        Raises `InvalidKernel` for users' kernels that are refused, `InvalidProgram` for ours.
+        """
         if kernel.own is not None:
             self._look_at(kernel.own)
         try:
@@ -156,6 +165,7 @@ class Pipelines:
         return pipeline
 
     def _module(self, label: str, source: str) -> Any:
+        """The shader module of a source, with subgroups enabled as this implementation wants to have it written."""
         standard, naga = with_subgroups_enabled(source), without_subgroups_enabled(source)
         if standard != naga:
             if self._enables_subgroups is None:
@@ -164,6 +174,7 @@ class Pipelines:
         return self._device.create_shader_module(label=label, code=source)
 
     def _takes(self, source: str) -> bool:
+        """Whether the device compiles a source. A lost device is raised."""
         try:
             self._device.create_shader_module(code=source)
         except wgpu.GPUError as error:
@@ -185,6 +196,7 @@ class Pipelines:
             raise InvalidKernel(own.title, words, line=line, column=column) from error
 
     def _refuse_what_never_fits(self, kernel: Kernel) -> None:
+        """Raise `Unsupported` for more buffers, invocations or groups than the device has."""
         most = self._target
         for what, asked, limit in (
             ("buffers", len(kernel.bindings), most.bindings),
@@ -217,6 +229,7 @@ class WebGPUBlock:
     __slots__ = ("buffer", "keys", "nbytes")
 
     def __init__(self, buffer: Any, nbytes: int) -> None:
+        """A buffer, and the keys of the bind groups that use it."""
         self.buffer = buffer
         self.nbytes = nbytes
         #: The keys of the bind groups that have it.
@@ -243,6 +256,7 @@ class BindGroups:
     """Keeps bind groups by layout and extents, and forgets them with their blocks."""
 
     def __init__(self, device: Any, device_id: str, target: Target, alignment: int, numbers: Any) -> None:
+        """Bind groups by layout and extents, the last `KEPT_BIND_GROUPS` of them; `numbers` is bound with each."""
         self._device = device
         self._device_id = device_id
         self._limit = target.binding_bytes
@@ -255,6 +269,7 @@ class BindGroups:
         return len(self._groups)
 
     def get(self, layout: BindingLayout, extents: tuple[Extent, ...]) -> Any:
+        """The bind group of extents, kept until one of its blocks goes."""
         # A hit needs no look at the blocks: one that was given back has taken its bind groups along.
         key = (layout, extents)
         group = self._groups.get(key)
@@ -274,11 +289,13 @@ class BindGroups:
             self._forget(key)
 
     def _forget(self, key: BindGroupKey) -> None:
+        """Drop a bind group, and its key at each of its blocks."""
         self._groups.pop(key, None)
         for extent in key[1]:
             extent.block.keys.discard(key)
 
     def _make(self, layout: BindingLayout, extents: tuple[Extent, ...]) -> Any:
+        """A new bind group. Raises `ValueError` for another number of buffers than the kernel has."""
         if len(extents) != layout.buffers:
             raise ValueError(f"a kernel of {layout.buffers} buffers was given {len(extents)}.")
         entries = [{"binding": position, "resource": self._resource(extent)} for position, extent in enumerate(extents)]
@@ -288,6 +305,7 @@ class BindGroups:
         return self._device.create_bind_group(layout=layout.native, entries=entries)
 
     def _resource(self, extent: Extent) -> dict[str, Any]:
+        """The part of a buffer to bind. Raises `TooBig` above the limit of a binding."""
         buffer = buffer_of(extent)
         if extent.offset % self._alignment:
             raise ValueError(f"byte {extent.offset} cannot be bound: {self._device_id} needs {self._alignment}'s.")
@@ -311,6 +329,10 @@ class Numbers:
     """One uniform buffer, as a table from numbers to the offset where they are."""
 
     def __init__(self, device: Any, nbytes: int = TABLE_BYTES) -> None:
+        """A table of the numbers that launches pass, mirrored on the host.
+
+        `generation` counts how often it began anew.
+        """
         self._device = device
         self._alignment = int(device.limits["min-uniform-buffer-offset-alignment"])
         self._mirror = bytearray(nbytes)

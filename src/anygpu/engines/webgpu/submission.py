@@ -104,6 +104,7 @@ class KernelPace:
     """The measured times of a device's kernels, in multiples of the careful guess."""
 
     def __init__(self) -> None:
+        """Nothing is measured yet; unknown kernels take as long as assumed."""
         #: For each kernel's text the least that was measured, and how often it was.
         self._measured: dict[str, tuple[float, int]] = {}
         self._unknown = 1.0
@@ -144,6 +145,7 @@ class Stopwatch:
     """Two timestamps around one piece of work: a begin and an end, which may be in different submissions."""
 
     def __init__(self, device: Any, nanoseconds_per_tick: float) -> None:
+        """Two timestamps on the device, and the buffer that they are read from."""
         self._period = nanoseconds_per_tick
         self._queries = device.create_query_set(type="timestamp", count=2)
         usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
@@ -174,6 +176,7 @@ def stopwatch_of(device: Any) -> Stopwatch | None:
 
 
 def _nanoseconds_per_tick(device: Any) -> float:
+    """Nanoseconds of one tick of the device's clock; 0 where that is not known."""
     # WebGPU promises nanoseconds, wgpu gives the device's own ticks, and wgpu-py has no name for their length: so it is
     # asked of the library below, and without an answer there is no device time.
     try:
@@ -222,12 +225,16 @@ class NativeLaunch(NamedTuple):
 
 
 class NativeClear(NamedTuple):
+    """Zeros in a part of a buffer."""
+
     buffer: Any
     offset: int
     nbytes: int
 
 
 class NativeCopy(NamedTuple):
+    """A copy between two buffers."""
+
     source: Any
     source_offset: int
     target: Any
@@ -254,6 +261,7 @@ class NativeCalls:
     """
 
     def __init__(self, device: Any, ffi: Any, lib: Any, checked: Any) -> None:
+        """The few functions of wgpu-native that a submission needs, without wgpu's Python objects around them."""
         self._ffi = ffi
         self._device, self._queue = device._internal, device.queue._internal
         # Empty structs: no labels, no timestamps.
@@ -291,6 +299,7 @@ class NativeCalls:
         )
 
     def submit(self, replay: Replay) -> None:
+        """Encode and submit a replay, and release all that was made for it."""
         encoder = self._new_encoder(self._device, self._encoder_descriptor)
         try:
             self._encode(encoder, replay.steps)
@@ -305,6 +314,7 @@ class NativeCalls:
             self._release_buffer(buffer)
 
     def _encode(self, encoder: Any, steps: Sequence[NativeStep]) -> None:
+        """Encode the steps: launches share a pass until a copy comes between them."""
         in_pass: Any = None
         pipeline: Any = None
         try:
@@ -361,12 +371,14 @@ class Gate:
     """Submits, and counts what it submits."""
 
     def __init__(self, device: Any, counters: Counters) -> None:
+        """Submits to a device's queue, and counts."""
         self._device = device
         self._counters = counters
         #: Bytes that were written to the queue and that no submission has taken along yet.
         self.written = 0
 
     def send(self, encoder: Any) -> None:
+        """Finish and submit what was encoded."""
         finished = encoder.finish()
         self._device.queue.submit([finished])
         self._counters.submits += 1

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from anygpu._version import __version__
+from anygpu.base.version import __version__
 from anygpu.errors import InvalidOption
 
 # -- what can be chosen of a deployment. Everything that ends up in a file is checked here, so no text needs quoting

@@ -2,6 +2,8 @@
 
 Everything is a ring: blocks of calls, pairs of predicted and actual seconds, samples of what changes slowly. A process
 that has died keeps its history for a while, so that one can see what it did last.
+
+First come blocks as tables of numbers, merged and laid out in rows; then `DashboardHistory`, which keeps them.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ def blocks_of(calls: Sequence[CallRecord], functions: Sequence[int], devices: Se
 
 
 def merged(blocks: Table, gap: float) -> Table:
-    """Blocks of one function on one device that are not further apart than this as one."""
+    """The blocks, with those of one function on one device that are at most `gap` seconds apart as one.
+
+    Seconds and counts are added up; the result is in order of device, function and time.
+    """
     if len(blocks) < 2:
         return blocks
     blocks = blocks[np.lexsort((blocks[:, BEGIN], blocks[:, FUNCTION], blocks[:, DEVICE]))]
@@ -85,8 +90,9 @@ def placed(blocks: Table) -> Placed:
 
 
 def stacked(blocks: Table, begin: float, end: float, parts: int) -> Placed:
-    """The blocks of one row, of which there are too many to be drawn: the functions of each part of the time, one upon
-    the other, each as high as the share of the part that it took.
+    """The blocks of one row, of which there are too many to be drawn, summed up in so many parts of the time.
+
+    The functions of each part stand one upon the other, each as high as the share of the part that it took.
     """
     width = (end - begin) / parts
     first = np.clip(np.floor((blocks[:, BEGIN] - begin) / width), -1, parts).astype(np.int64)
@@ -143,13 +149,14 @@ OTHER = "other"
 
 
 class Ring:
-    """The latest rows of a table."""
+    """The latest rows of a table of floats, in memory that is allocated once."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self._table: NDArray[np.float64] = np.empty((rows, columns))
         self._count = 0
 
     def extend(self, rows: NDArray[np.float64]) -> None:
+        """Adds rows, over the oldest if there is no room."""
         rows = rows[-len(self._table) :]
         where = (self._count + np.arange(len(rows))) % len(self._table)
         self._table[where] = rows
@@ -175,6 +182,7 @@ class NameNumbers:
         self.list: list[str] = []
 
     def number(self, name: str) -> int:
+        """The number of a name; "other" has that of all names beyond `MOST_NAMES`."""
         found = self._numbers.get(name)
         if found is None:
             if len(self.list) >= MOST_NAMES:
@@ -214,7 +222,7 @@ class DeviceSample(msgspec.Struct, frozen=True):
 
 
 class ProcessHistory:
-    """The history of one process."""
+    """The history of one process: its latest answer, its calls as blocks, and samples of its counts."""
 
     def __init__(self, latest: Snapshot) -> None:
         self.latest = latest
@@ -237,7 +245,10 @@ class ProcessHistory:
 
 
 class DashboardHistory:
-    """The history of all processes. For one thread at a time; what it returns is not changed later."""
+    """The history of all processes. For one thread at a time; what it returns is not changed later.
+
+    Times are in seconds since 1970, given by whoever adds.
+    """
 
     def __init__(self) -> None:
         self.processes: dict[int, ProcessHistory] = {}
@@ -268,6 +279,7 @@ class DashboardHistory:
         self.version += 1
 
     def _add_process(self, pid: int, snapshot: Snapshot, now: float) -> None:
+        """Adds the answer of one process; a new process with the number of an old one begins a new history."""
         known = self.processes.get(pid)
         if known is None or known.process.since != snapshot.process.since:
             # The id may be that of one that has died.
@@ -282,6 +294,7 @@ class DashboardHistory:
         known.samples.append(_sample(snapshot))
 
     def _add_calls(self, known: ProcessHistory, calls: list[CallRecord]) -> None:
+        """Adds single calls as merged blocks, and their predictions where they have one."""
         functions = [self.functions.number(call.function) for call in calls]
         devices = [self.devices.number(call.device) for call in calls]
         known.blocks.extend(merged(blocks_of(calls, functions, devices), FINEST))
@@ -294,6 +307,7 @@ class DashboardHistory:
             known.pairs.extend(np.asarray(pairs, float))
 
     def _add_usage(self, snapshots: Mapping[int, Snapshot], now: float) -> None:
+        """Adds the readings of devices, summed over processes for software and once for a card."""
         found: dict[str, list[Usage]] = {}
         for snapshot in snapshots.values():
             for device, usage in snapshot.usage.items():
@@ -305,6 +319,7 @@ class DashboardHistory:
             self.device_samples.setdefault(device, deque(maxlen=SAMPLES)).append(_device_sample(own, now))
 
     def _add_memory(self, snapshots: Mapping[int, Snapshot], now: float) -> None:
+        """Adds the bytes that each owner holds on each device; those of small owners are summed up."""
         held: dict[tuple[int, str, str], int] = {}
         for pid, snapshot in snapshots.items():
             for device, memory in snapshot.memory.items():
@@ -317,6 +332,8 @@ class DashboardHistory:
         self.memory.append((now, held))
 
     def _forget(self, now: float) -> None:
+        """Drops processes that died long ago or are too many, and devices without readings."""
+
         def old(each: ProcessHistory) -> bool:
             return not each.alive and now - each.answered > DEAD_SECONDS
 
@@ -334,6 +351,7 @@ class DashboardHistory:
 
 
 def _sample(snapshot: Snapshot) -> CountSample:
+    """The counts of a snapshot, from whose differences rates are made."""
     calls = snapshot.statistics.calls
     runtime = snapshot.runtime
     lanes = () if runtime is None else runtime.lanes
@@ -351,6 +369,7 @@ def _sample(snapshot: Snapshot) -> CountSample:
 
 
 def _device_sample(looks: Iterable[Usage], now: float) -> DeviceSample:
+    """The readings of a device, loads and memory summed over the processes; NaN for what is not known."""
     looks = list(looks)
 
     def total(values: Iterable[float | None]) -> float:

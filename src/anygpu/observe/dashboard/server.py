@@ -32,11 +32,11 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 from anygpu.errors import AnyGPUError
-from anygpu.observe.dashboard import panels, tables
+from anygpu.observe.dashboard import panels
 from anygpu.observe.dashboard.history import DashboardHistory
 from anygpu.observe.dashboard.panels import GREY, WINDOWS, HistoryView
-from anygpu.observe.local_http import HOST, HttpAnswer, HttpRefused, HttpRequest, LocalServer
 from anygpu.observe.looking import NoAnswer, ObservedProcess, observed_processes
+from anygpu.observe.servers import HOST, HttpAnswer, HttpRefused, HttpRequest, LocalServer
 from anygpu.observe.snapshot import Snapshot
 
 # -- the figures of the page, without data: the same for every browser, so Bokeh makes and writes them once
@@ -67,7 +67,10 @@ _SECONDS = {10.0 ** (power - 9): f"{10 ** (power % 3)} {('ns', 'µs', 'ms', 's')
 
 @functools.cache
 def figures() -> bytes:
-    """All of them, as JSON: Bokeh's document, and which root belongs into which element of the page."""
+    """All figures as JSON: Bokeh's document, and which root belongs into which element of the page.
+
+    They are made once for each process, without data.
+    """
     document = Document()
     window = Range1d(-30, 0, name="window")
     plots = [_timeline(window), *(_lines(name, form, window) for name, form in _LINES.items())]
@@ -105,6 +108,7 @@ def _timeline(window: Range1d) -> Any:
 
 
 def _lines(name: str, form: str, window: Range1d) -> Any:
+    """A figure of lines over time; `form` is how its values read."""
     source = _source(name, ("xs", "ys", "colour", "name"))
     top = {"end": _FULL[name] * 1.02} if name in _FULL else {}
     plot = _figure(name, x_range=window, tools="")
@@ -116,6 +120,7 @@ def _lines(name: str, form: str, window: Range1d) -> Any:
 
 
 def _owners(window: Range1d) -> Any:
+    """The figure of memory by owner, as areas one upon the other."""
     source = _source("owners", ("xs", "ys", "colour", "name"))
     plot = _figure("owners", x_range=window, tools="")
     _tick(plot.xaxis[0], [], [])
@@ -154,6 +159,7 @@ def _source(name: str, columns: Sequence[str]) -> ColumnDataSource:
 
 
 def _figure(name: str, **options: Any) -> Any:
+    """An empty figure in the style of the page."""
     plot = figure(name=name, sizing_mode="stretch_both", toolbar_location=None, min_border=4, **options)
     # Colours are those of the style sheet, which knows whether it is dark.
     plot.update(background_fill_color=None, border_fill_color=None, outline_line_color=None)
@@ -166,10 +172,12 @@ def _figure(name: str, **options: Any) -> Any:
 
 
 def _tick(axis: Any, where: Sequence[float], names: Sequence[str]) -> None:
+    """Puts marks with these names on an axis, and no others."""
     axis.update(ticker=FixedTicker(ticks=list(where)), major_label_overrides=dict(zip(where, names, strict=True)))
 
 
 def _format(axis: Any, form: str) -> None:
+    """Sets how the values of an axis read; bytes have marks at powers of two."""
     axis.formatter = NumeralTickFormatter(format=form)
     if form.endswith("ib"):
         # At 1, 2, 4 … of each unit.
@@ -211,15 +219,15 @@ Panel = Callable[[DashboardHistory, HistoryView], Any]
 
 #: The columns of each tab; those of "page" are sent with every tab.
 TABS: dict[str, dict[str, Panel]] = {
-    "page": {"tiles": tables.tiles, "notes": tables.notes, "processes": tables.processes, "problems": tables.problems},
+    "page": {"tiles": panels.tiles, "notes": panels.notes, "processes": panels.processes, "problems": panels.problems},
     "overview": {
-        "functions": tables.functions,
+        "functions": panels.functions,
         "timeline": panels.calls,
         "rate": lambda history, view: panels.process_lines(history, view, panels.rate),
         "load": lambda history, view: panels.device_lines(history, view, lambda one: one.load),
     },
     "devices": {
-        "devices": tables.devices,
+        "devices": panels.devices,
         "utilisation": lambda history, view: panels.device_lines(history, view, lambda one: one.load),
         "memory": lambda history, view: panels.device_lines(history, view, lambda one: one.memory),
         "temperature": lambda history, view: panels.device_lines(history, view, lambda one: one.temperature),
@@ -227,13 +235,13 @@ TABS: dict[str, dict[str, Panel]] = {
         "owners": panels.owners,
     },
     "queue": {
-        "lanes": tables.lanes,
-        "tenants": tables.tenants,
+        "lanes": panels.lanes,
+        "tenants": panels.tenants,
         "waiting": lambda history, view: panels.process_lines(history, view, panels.waiting),
         "batches": lambda history, view: panels.process_lines(history, view, panels.tasks_per_launch),
     },
-    "predictions": {"fits": tables.fits, "steps": tables.steps, "predictions": panels.predictions},
-    "problems": {"advice": tables.advice},
+    "predictions": {"fits": panels.fits, "steps": panels.steps, "predictions": panels.predictions},
+    "problems": {"advice": panels.advice},
 }
 
 
@@ -258,7 +266,10 @@ class ProcessSource(Protocol):
 
 
 class ObservedProcesses:
-    """Asks all processes of this user. For one thread at a time."""
+    """Asks all processes of this user. For one thread at a time.
+
+    Questions are asked in a pool of threads; one that is not answered in time is not asked again until it is.
+    """
 
     def __init__(self, find: Callable[[], Sequence[ObservedProcess]] = observed_processes) -> None:
         self._find = find
@@ -266,8 +277,9 @@ class ObservedProcesses:
         self._asked: dict[int, Future[Snapshot]] = {}
 
     def snapshots(self, since: Mapping[int, int]) -> dict[int, Snapshot | None]:
-        """Ask all observed processes at once, each for what is new since a call number; `None` for those still to
-        answer.
+        """Asks all observed processes at once, each for what is new since a call number.
+
+        Waits `PATIENCE` seconds; `None` stands for processes that are still to answer.
         """
         found: dict[int, Snapshot | None] = {}
         for process in self._find():
@@ -290,7 +302,10 @@ class ObservedProcesses:
 
 
 class Dashboard:
-    """A server that follows what a source tells. For one thread, that of its event loop."""
+    """A server that follows what a source tells. For one thread, that of its event loop.
+
+    Raises `PortTaken` if it cannot listen. Its `url` has a secret in it, without which nothing is answered.
+    """
 
     def __init__(
         self, source: ProcessSource, *, port: int = 0, interval: float = INTERVAL, now: Callable[[], float] = time.time
@@ -320,6 +335,7 @@ class Dashboard:
             await self._follow()
 
     async def _follow(self) -> None:
+        """Asks the processes again and again, on another thread, and adds their answers to the history."""
         loop = asyncio.get_running_loop()
         while True:
             begin = loop.time()
@@ -334,6 +350,7 @@ class Dashboard:
         return self._interval if now - self._asked < IDLE_INTERVAL else max(self._interval, IDLE_INTERVAL)
 
     def _check(self, request: HttpRequest) -> None:
+        """Refuses requests under another host's name, from another page, or without the secret."""
         if request.hosts not in [[host] for host in self._hosts]:
             raise HttpRefused(403, "This address is not the dashboard's.")
         if any(origin.removeprefix("http://") not in self._hosts for origin in request.origins):
@@ -343,6 +360,7 @@ class Dashboard:
             raise HttpRefused(403, "Open the dashboard with the whole address that it printed: it has a secret in it.")
 
     def _respond(self, request: HttpRequest) -> HttpAnswer:
+        """The answer for a file of the page, the figures or the columns; 404 for anything else."""
         name = request.path.removeprefix(f"/{self._token}").removeprefix("/")
         if name in _FILES:
             path, kind = _FILES[name]

@@ -1,5 +1,7 @@
 """Whether a device's result is correct: compared with NumPy's, on the inputs of a real call.
 
-`comparing` is what callers use. A first look takes only what one operation may add; what lies beyond it is judged by
-`analysis`, which runs the program node by node and carries for every element how far two right answers may lie apart.
+`comparison.judge` is what callers use. It first allows only what one operation may add, which needs no analysis. What
+lies beyond that is judged by `analysis`, which runs the program node by node on NumPy and carries a bound for every
+element: how far two correct results may differ there. The rules for the bounds are in `elementwise` (functions of one
+or two numbers, with the published tolerances) and `along_axes` (sums, sorts, products, transforms, linear algebra).
 """

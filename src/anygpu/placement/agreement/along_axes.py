@@ -1,4 +1,10 @@
-"""Error bounds of sums, sorts, products and transforms: how far two correct results along axes may differ."""
+"""Error bounds of operations along axes: reductions, scans, contractions, gathers, sorts, transforms, linear algebra.
+
+Each rule takes the primitive, the dtype of its result, the operands, their bounds and NumPy's result `v`, and returns
+the bound of the result: float64 of the shape of `v`, or `None` where every correct implementation gives the same bits.
+Infinity marks an element about which nothing can be said. Rules are first-order forward error analyses; where a step is
+not smooth (a position, a tie) the bound covers all outcomes that the operands' bounds allow.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +46,22 @@ _SHORT = 16
 
 
 def step_of(x: HostArray) -> int | None:
-    """A power of two of which all values are multiples, as the number of digits behind the point."""
+    """The exponent k of the finest step 2**-k, among `_STEPS`, of which all values are multiples; `None` if there is
+    none.
+
+    Sums of such values are exact in any order as long as they fit into the mantissa. The first `_FIRST` elements rule
+    out most steps before the whole array is read.
+    """
     # What the first of them are no multiples of, all of them are not.
     steps = _steps_of(x.reshape(-1)[:_FIRST], _STEPS) if x.size > _FIRST and x.flags.c_contiguous else _STEPS
     return next(iter(_steps_of(x, steps)), None) if steps else None
 
 
 def _steps_of(x: HostArray, steps: Sequence[int]) -> list[int]:
-    """Those of the powers of which all values are multiples."""
+    """Those of the exponents in `steps` for which all values are multiples of 2**-k; none if a value is not finite.
+
+    Complex numbers are looked at as pairs of real ones.
+    """
     parts = wide(x)
     real = np.stack([parts.real, parts.imag]) if x.dtype.kind == "c" else parts
     if not np.isfinite(real).all():
@@ -56,6 +70,11 @@ def _steps_of(x: HostArray, steps: Sequence[int]) -> list[int]:
 
 
 def _sums_exactly(x: HostArray, bound: Bound, largest: Floats, dtype: DType) -> bool:
+    """Whether a sum in `dtype` rounds nowhere, so that the order of summation does not matter.
+
+    That holds for operands without a bound, if all are multiples of one step and `largest`, an upper limit of the
+    magnitude of every partial sum, has no more digits in that step than the mantissa of `dtype`.
+    """
     if bound is not None:
         return False
     step = step_of(x)
@@ -65,6 +84,12 @@ def _sums_exactly(x: HostArray, bound: Bound, largest: Floats, dtype: DType) -> 
 
 @BOUNDS.rule(p.Reduce)
 def reduce(op: p.Reduce, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """The bound of a reduction: sums and products accumulate roundings, the others only carry the bounds of the
+    operands.
+
+    A maximum moves by no more than the largest bound along its axes; complex maxima compare lexicographically, so any
+    bound leaves them undecided. `any` and `all` are decided by one exact element that settles them.
+    """
     (x,), (bound,) = xs, bounds
     count = p.product(tuple(x.shape[axis] for axis in op.axes))
     given = filled(bound, x.shape)
@@ -97,14 +122,18 @@ def reduce(op: p.Reduce, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
 
 
 def _sum(values: Floats, axes: tuple[int, ...]) -> Floats:
-    """The sums along axes; along a short last one as a product, which takes a tenth of the time."""
+    """The sums along axes in float64; along a short last axis by a matrix product, which takes a tenth of the time."""
     if axes == (values.ndim - 1,) and values.shape[-1] <= _SHORT:
         return np.asarray(values @ np.ones(values.shape[-1]))
     return np.asarray(values.sum(axis=axes))
 
 
 def _position(op: p.Reduce, x: HostArray, bound: Floats) -> Bound:
-    """The bound of a position of the largest or smallest: from the first candidate to the last."""
+    """The bound of an `argmax` or `argmin`: the distance from the first candidate to the last, in positions.
+
+    A candidate is an element that may be the extreme one within the bounds; NaN always is. It is 0 where the candidates
+    have no bounds: then the first of equal elements is meant, on every engine.
+    """
     axis = op.axes[0]
     if x.dtype.kind == "c":
         return or_none(np.where(bound.any(axis=axis), np.inf, 0.0))
@@ -121,6 +150,12 @@ def _position(op: p.Reduce, x: HostArray, bound: Floats) -> Bound:
 
 @float_errors_ignored
 def _multiplied(x: HostArray, v: HostArray, dtype: DType, given: HostArray, count: int, axes: tuple[int, ...]) -> Bound:
+    """The bound of a product of `count` factors, from the relative errors of the factors and one rounding for each of
+    them.
+
+    The relative error of the product is at most exp(sum of relative errors) - 1. A factor whose bound reaches zero
+    makes it infinite.
+    """
     size = magnitude(x)
     relative = np.where(given > 0, np.where(size > given, given / (size - given), np.inf), 0.0)
     sure = tolerance_of("arithmetic", dtype) * (count - 1)
@@ -134,7 +169,12 @@ def _multiplied(x: HostArray, v: HostArray, dtype: DType, given: HostArray, coun
 def _summed(
     x: HostArray, v: HostArray, dtype: DType, carried: Floats, total: Floats, count: int, axes: tuple[int, ...]
 ) -> Bound:
-    """Each of the roundings is at most of the sum of all magnitudes."""
+    """The bound of a sum of `count` numbers: what the operands carry, and one rounding of at most `total` for each
+    addition.
+
+    `total` are the sums of the magnitudes, which no partial sum exceeds in any order of summation. A result that is not
+    finite is sure only if an operand already was not.
+    """
     if count <= 1:
         return or_none(np.asarray(carried))
     found = np.asarray(carried + tolerance_of("sum", dtype) * (count - 1) * total)
@@ -148,6 +188,7 @@ def _summed(
 @BOUNDS.rule(p.Scan)
 @float_errors_ignored
 def scan(op: p.Scan, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """The bound of a cumulative sum, product, maximum or minimum: the reduction's, over the elements up to each."""
     (x,), (bound,) = xs, bounds
     given = filled(bound, x.shape)
     axis = op.axis
@@ -175,6 +216,12 @@ def scan(op: p.Scan, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bou
 @BOUNDS.rule(p.Contract)
 @float_errors_ignored
 def contract(op: p.Contract, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """The bound of a tensor contraction, from the contraction of the magnitudes.
+
+    The rounding is `count` times the tolerance of a sum; the bounds of the operands are carried by contracting each of
+    them with the magnitudes of the other operand. Integers, and floats that are multiples of one step and fit into the
+    mantissa, are exact.
+    """
     x, y = xs
     bx, by = bounds
     if not is_inexact(dtype) and bx is None and by is None:
@@ -203,7 +250,11 @@ def contract(op: p.Contract, dtype: DType, xs: Sequence[HostArray], bounds: Sequ
 
 
 def _products(op: p.Contract, x: Floats, y: Floats, v: HostArray) -> Floats:
-    """The contraction of magnitudes; an upper bound from vector lengths where the sums take too long."""
+    """The contraction of two arrays of magnitudes, in float64: an upper limit of the magnitude of every partial sum.
+
+    Beyond `_MUCH` multiplications it is replaced by the Cauchy-Schwarz inequality, the product of the Euclidean lengths
+    of rows and columns, which is wider and needs no large product.
+    """
     count = p.product(tuple(x.shape[axis] for axis in op.left))
     if v.size * count <= _MUCH:
         return np.asarray(run_node(op, [x, y]), np.float64)
@@ -215,11 +266,13 @@ def _products(op: p.Contract, x: Floats, y: Floats, v: HostArray) -> Floats:
 
 
 def _without(summed: tuple[int, ...], batch: tuple[int, ...]) -> tuple[int, ...]:
+    """The positions of the batch axes after the `summed` axes have been removed."""
     return tuple(axis - sum(each < axis for each in summed) for axis in batch)
 
 
 @BOUNDS.rule(p.Gather)
 def gather(op: p.Gather, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """The bound of a gather: that of the elements that are taken; infinite where the index itself has a bound."""
     x, indices = xs
     found = filled(None, v.shape) if bounds[0] is None else run_node(op, [bounds[0], indices])
     if bounds[1] is None:
@@ -232,6 +285,12 @@ def gather(op: p.Gather, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
 @BOUNDS.rule(p.Scatter)
 @float_errors_ignored
 def scatter(op: p.Scatter, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """The bound of a scatter. `set`, `maximum` and `minimum` carry bounds; `add` and `multiply` also round once an
+    update.
+
+    With a bound on an index nothing is known, so every element is undecided. `met` is the number of updates of each
+    element.
+    """
     x, indices, updates = xs
     if bounds[1] is not None:
         return np.full(v.shape, np.inf)
@@ -268,7 +327,10 @@ def scatter(op: p.Scatter, dtype: DType, xs: Sequence[HostArray], bounds: Sequen
 
 @BOUNDS.rule(p.Sort)
 def sort(op: p.Sort, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
-    """Each moves by no more than the largest error of any."""
+    """The bound of a sort: no element of a sorted line moves by more than the largest bound in that line.
+
+    Complex numbers are sorted lexicographically, so that a small change of the real part may exchange two of them.
+    """
     if bounds[0] is None:
         return None
     worst = bounds[0].max(axis=op.axis, keepdims=True, initial=0.0)
@@ -279,7 +341,11 @@ def sort(op: p.Sort, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bou
 
 @BOUNDS.rule(p.Argsort)
 def argsort(op: p.Argsort, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
-    """A position is undecided where a neighbour in the order is too near to be told apart."""
+    """The bound of an argsort: the length of the axis where the order is undecided, and 0 elsewhere.
+
+    A position is undecided where a neighbour in sorted order lies within both bounds, or within twice the widest bound
+    of the line, which may reach past the neighbours.
+    """
     (x,), (bound,) = xs, bounds
     if bound is None:
         return None
@@ -299,6 +365,7 @@ def argsort(op: p.Argsort, dtype: DType, xs: Sequence[HostArray], bounds: Sequen
 
 @BOUNDS.rule(p.Search)
 def search(op: p.Search, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """The bound of `searchsorted`: how many elements of the sorted line lie within the bounds around a value."""
     line, values = xs
     if bounds[0] is None and bounds[1] is None:
         return None
@@ -314,6 +381,10 @@ def search(op: p.Search, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
 @BOUNDS.rule(p.Fourier)
 @float_errors_ignored
 def fourier(op: p.Fourier, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """The bound of a Fourier transform of length n: each of its 1 + log2(n) stages may round by the tolerance.
+
+    It is relative to the sum of the magnitudes along the axis, which no partial result of any algorithm exceeds.
+    """
     (x,), (bound,) = xs, bounds
     scale = {"fft": 1.0, "rfft": 1.0, "ifft": 1.0 / op.length, "irfft": 2.0 / op.length}[op.fn]
     total = magnitude(x).sum(axis=op.axis, keepdims=True) * scale
@@ -330,7 +401,13 @@ FREE_FACTORS = ("qr", "svd", "eigh", "eig")
 @BOUNDS.rule(p.Linear)
 @float_errors_ignored
 def linear(op: p.Linear, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
-    """By the condition of the matrix; factors that are not unique are undecided."""
+    """The bound of linear algebra, from the condition number of each matrix; infinite for factors that are not unique.
+
+    The relative error is the tolerance times the number of rows, and the operand's bound relative to the norm.
+    Solutions, inverses, determinants and Cholesky factors multiply it by the condition number; singular values and
+    eigenvalues of symmetric matrices move by no more than the norm of the change (Weyl). Signs and phases of the
+    vectors in `FREE_FACTORS` are free.
+    """
     a = wide(xs[0])
     rows, columns = a.shape[-2:]
     size = max(rows, columns, 1)
@@ -365,7 +442,11 @@ def linear(op: p.Linear, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
 
 @BOUNDS.rule(Attend)
 def attend(op: Attend, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
-    """A mean of the values, whose weights move by as much as the exponents do, twice: above and below the line."""
+    """The bound of attention, as one number for the whole result.
+
+    The result is a mean of the values `v`. Its weights are quotients of exponentials, whose relative error is that of
+    the exponents, once in the numerator and once in the denominator; half precision is accumulated in float32.
+    """
     given = [filled(bound, x.shape).max(initial=0.0) for x, bound in zip(xs, bounds, strict=True)]
     sizes = [magnitude(x).max(initial=0.0) for x in xs]
     q, k = xs[:2]

@@ -2,6 +2,10 @@
 
 Values are what NumPy computes, in the program's own types; bounds are float64. What a device returns is right when it
 lies within the bound of what NumPy returned.
+
+`analyse` looks at a whole program, in pieces that stay in the processor's cache where an axis is independent. `Pieces`
+analyses chosen positions along such an axis; `analyse_rows` chosen rows of a program that has none. `flags_of` runs the
+program for NumPy's warnings alone.
 """
 
 from __future__ import annotations
@@ -50,6 +54,8 @@ class Flag(NamedTuple):
 
 
 class Analysis(NamedTuple):
+    """The result of an analysis. All three are about the program as NumPy runs it, not about a device."""
+
     #: For each output: NumPy's result of the program, and how far two correct results may differ.
     values: list[HostArray]
     bounds: list[Bound]
@@ -86,6 +92,7 @@ def _way_of_cutting(program: Program) -> tuple[Cut, int] | None:
 
 
 def _piece(program: Program, inputs: Sequence[HostArray], way: Cut, start: int, stop: int, most_bytes: int) -> Analysis:
+    """The analysis of the positions `start` to `stop` along the axis of a cut."""
     given = [
         each if axis is None else each[_slice(axis, start, stop)] for each, axis in zip(inputs, way.inputs, strict=True)
     ]
@@ -93,6 +100,7 @@ def _piece(program: Program, inputs: Sequence[HostArray], way: Cut, start: int, 
 
 
 def _slice(axis: int | None, start: int, stop: int) -> tuple[slice, ...]:
+    """The index of `start` to `stop` along one axis, all of the axes before it included."""
     assert axis is not None
     return (slice(None),) * axis + (slice(start, stop),)
 
@@ -102,6 +110,7 @@ Positions = range | HostArray
 
 
 def _taken(values: HostArray, axis: int, positions: Positions) -> HostArray:
+    """The values at some positions along an axis: a view for a range, a copy otherwise."""
     if isinstance(positions, range):
         taken: HostArray = values[_slice(axis, positions.start, positions.stop)]
         return taken
@@ -122,18 +131,26 @@ class Pieces:
 
     @classmethod
     def of(cls, program: Program, inputs: Sequence[HostArray]) -> Pieces | None:
-        """`None` for a program that cannot be cut, or is so small that all of it may be analysed."""
+        """The pieces of a program on these inputs; `None` if it has no independent axis, or at most `LARGE` elements
+        everywhere.
+        """
         if max(spec.size for spec in program.specs) <= LARGE:
             return None
         found = _way_of_cutting(program)
         return None if found is None else cls(program, inputs, *found)
 
     def analyses(self, positions: Positions) -> bool:
-        """Whether there is a piece of these positions: of others than consecutive ones only where the program does the
-        same at each."""
+        """Whether a piece of these positions can be made.
+
+        Consecutive positions always can. Others can only where the program does the same at every position, so that the
+        cut for the first positions is the cut for any.
+        """
         return self._cut(positions) is not None
 
     def _cut(self, positions: Positions) -> Program | None:
+        """The program of a piece of these positions; `None` where positions that are not consecutive need different
+        programs.
+        """
         count = len(positions)
         if isinstance(positions, range):
             return cut(self._program, self._way, positions.start, positions.stop)
@@ -144,7 +161,9 @@ class Pieces:
         return self._cuts[count]
 
     def analyse(self, positions: Positions) -> Analysis | None:
-        """The piece that is made of these positions, no more of them than a piece has; `None` if it cannot be made."""
+        """The analysis of the piece that is made of these positions, at most `piece` of them; `None` if it cannot be
+        made.
+        """
         first = self._cut(positions)
         if first is None:
             return None
@@ -161,14 +180,17 @@ class Pieces:
         return _taken(values, axis, positions)
 
     def positions(self, number: int, where: HostArray) -> HostArray:
-        """Where along the axis any element of an output is marked."""
+        """The positions along the axis at which any element of output `number` is marked in `where`, sorted."""
         axis = self._way.outputs[number]
         others = tuple(each for each in range(where.ndim) if each != axis)
         return np.flatnonzero(where.any(axis=others))
 
 
 def _in_pieces(program: Program, inputs: Sequence[HostArray], most_bytes: int) -> Analysis | None:
-    """`None` where it cannot be cut."""
+    """The analysis of a whole program, one piece after the other, joined; `None` where it has no independent axis.
+
+    Bounds are allocated when the first piece has one, so an exact program needs no memory for them.
+    """
     cutting = _way_of_cutting(program)
     if cutting is None:
         return None
@@ -192,26 +214,31 @@ def _in_pieces(program: Program, inputs: Sequence[HostArray], most_bytes: int) -
 
 
 class Rows:
-    """Which positions along the longest axis of a large array are looked at: a few stretches, and what was added.
+    """The positions along the longest axis of a large array that an analysis looks at: a few stretches, and what was
+    added.
 
-    Most pages of memory lie outside of the stretches, and of a bound they are never written.
+    They are `_STRETCHES` stretches of consecutive rows, one row in `_ONE_ROW_IN` in all. Most pages of memory lie
+    outside of the stretches: of a bound, which begins as zeros, the operating system never has to provide them.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, HostArray] = {}
 
     def add(self, length: int, positions: HostArray) -> None:
-        """Look at these too, of axes of this length."""
+        """Add positions to those that are looked at, for every array whose longest axis has this length."""
         self._known[length] = np.union1d(self._along(length), positions)
 
     def place(self, shape: tuple[int, ...]) -> tuple[Any, ...]:
-        """The index of these rows in an array of this shape; of all where it is small."""
+        """The index of the chosen rows in an array of this shape; `...` for an array that is small enough to be looked
+        at whole.
+        """
         if p.product(shape) <= _SMALL:
             return (...,)
         axis = longest_axis(shape)
         return (*(slice(None),) * axis, self._along(shape[axis]))
 
     def _along(self, length: int) -> HostArray:
+        """The chosen positions along an axis of this length, sorted; they are made once for each length."""
         if length not in self._known:
             stretch = -(-length // (_ONE_ROW_IN * _STRETCHES))
             starts = np.linspace(0, length - stretch, _STRETCHES).astype(np.int64)
@@ -225,15 +252,20 @@ def longest_axis(shape: tuple[int, ...]) -> int:
 
 
 def analyse_rows(program: Program, inputs: Sequence[HostArray], rows: Rows) -> Analysis:
-    """As `analyse`, in a fraction of its time: what elementwise operations add and carry is looked at in these rows.
+    """As `analyse`, in a fraction of its time: elementwise operations are looked at in these rows only.
 
-    Elsewhere their bound is 0. As no rule gives a wider bound for narrower ones, no bound is wider than it is by
-    `analyse`: what lies within these lies within those.
+    Elsewhere the bound that they give is 0. No rule gives a wider bound for narrower ones, so no bound is wider than
+    that of `analyse`: what lies within these bounds lies within those. Raises `TooLarge` as `analyse` does.
     """
     return _analyse(program, inputs, MOST_BYTES, rows)
 
 
 def _analyse(program: Program, inputs: Sequence[HostArray], most_bytes: int, rows: Rows | None = None) -> Analysis:
+    """Run every node on NumPy, and carry its bound; values and bounds are dropped after their last use.
+
+    Kernels of the user's own run as their references. Raises `TooLarge` when values and bounds together take more than
+    `most_bytes` at a time. With `rows`, elementwise operations are analysed in those only.
+    """
     program = with_references(program, None)
     values: list[Any] = [None] * len(program.nodes)
     bounds: list[Bound] = [None] * len(program.nodes)
@@ -265,7 +297,9 @@ def _analyse(program: Program, inputs: Sequence[HostArray], most_bytes: int, row
 
 
 def flags_of(program: Program, inputs: Sequence[HostArray]) -> frozenset[Flag]:
-    """The floating-point exceptions that NumPy would warn of, without bounds."""
+    """The floating-point exceptions that NumPy would warn of on these inputs, found by running the program without
+    bounds.
+    """
     program = with_references(program, None)
     values: list[Any] = [None] * len(program.nodes)
     last_use = last_uses(program)
@@ -283,12 +317,16 @@ def flags_of(program: Program, inputs: Sequence[HostArray]) -> frozenset[Flag]:
 
 
 def _bytes_of(value: Any, bound: Bound) -> int:
+    """The bytes of a value and its bound."""
     return int(value.nbytes) + (0 if bound is None else bound.nbytes)
 
 
 @float_errors_ignored  # a context of its own, for other modes
 def _flagged(op: p.Primitive, given: Sequence[HostArray], raised: set[str]) -> HostArray:
-    """The node's value; what kinds of exceptions it raised are added."""
+    """Run a node on NumPy; its value. The kinds of floating-point exceptions that it raised are added to `raised`.
+
+    Linear algebra runs with all exceptions ignored: LAPACK's are not those that NumPy warns of.
+    """
 
     def heard(kind: str, flag: int) -> None:
         raised.add(kind)
@@ -323,6 +361,11 @@ def _bound_after(
     value: HostArray,
     rows: Rows | None,
 ) -> Bound:
+    """The bound of a node's result, from its operands and their bounds; `None` where the result is exact.
+
+    Movements move bounds as they move values. A custom kernel without a reference is undecided everywhere. A range of
+    floats longer than the mantissa holds may be rounded differently.
+    """
     if op.is_movement:
         if all(bound is None for bound in bounds):
             return None

@@ -1,4 +1,10 @@
-"""A device's results compared with NumPy's: the published tolerances, all that a caller sees, and accuracy."""
+"""A device's results compared with NumPy's: everything that a caller sees, within the published tolerances.
+
+`judge` goes from cheap to expensive and stops at the first answer: type, shape and nesting; what one operation may add;
+a sample of a large program; accuracy against double precision (`is_as_accurate`); the analysis of every element. A
+result is right if it lies within the bound of what the function returned, or of what its program gives on NumPy where
+that may be the same computation in another order.
+"""
 
 from __future__ import annotations
 
@@ -76,6 +82,8 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Judgement(NamedTuple):
+    """The outcome of a comparison: the verdict, and what a caller learns from it."""
+
     verdict: Verdict
     difference: Difference | None = None
     #: For "undecided".
@@ -108,9 +116,9 @@ def judge(
 ) -> Judgement:
     """Compare what the function returned on NumPy with what the device's results make of it.
 
-    `expected` may be anything that the function returns; `inputs` are the program's, as they were before the call.
-    `usual` comes from an earlier judgement of the same program: what differs by little more than it did then is not
-    analysed again.
+    `expected` may be anything that the function returns; `inputs` are the program's, as they were before the call;
+    `rebuild` makes the return value of a program's results. What differs by little more than `usual`, from an earlier
+    judgement of the program, is not analysed again. It may take many times as long as the program.
     """
     got = rebuild(results)
     wanted, structure = flatten(expected)
@@ -162,10 +170,12 @@ def judge(
 def _settled_in_pieces(
     pieces: Pieces, wanted: Sequence[Any], got: Sequence[Any], quick: Sequence[Any]
 ) -> tuple[float, ...] | None:
-    """What is usual, if a large program agrees; `None` when the whole has to be analysed to know.
+    """The usual differences of each output, if a large program agrees; `None` when all of it has to be analysed to
+    know.
 
-    A few elements show by how much results differ that are right. Those that differ by more are then analysed by
-    themselves: those near a zero of a function, for example. It takes a tenth of the time that analysing all takes.
+    A sample of positions shows by how much results differ that are right. The positions that differ by more, such as
+    those near a zero of a function, are then analysed by themselves, up to `_MOST_APART` of all. It takes a tenth of
+    the time that analysing all takes.
     """
     if any(_is_only_moved(each) for each in quick):
         return None
@@ -214,9 +224,9 @@ def _settled_by_rows(
     quick: Sequence[Any],
     rebuild: Rebuild,
 ) -> tuple[float, ...] | None:
-    """The same for a large program that has no pieces, as it sums over its rows, for example.
+    """As `_settled_in_pieces` for a large program without an independent axis, one that sums over its rows for example.
 
-    Its results are analysed in some rows from everywhere, and in those that differ by more than these do.
+    Its results are analysed in some rows from everywhere, and in those rows that differ by more than these do.
     """
     if max(spec.size for spec in program.specs) <= LARGE or any(_is_only_moved(each) for each in quick):
         return None
@@ -254,7 +264,7 @@ class _Different(NamedTuple):
     @classmethod
     @float_errors_ignored
     def of(cls, one: Any, other: Any) -> _Different | None:
-        """`None` for what has no values, or whole numbers that differ."""
+        """The differences of two results; `None` for a leaf that has no values, or for integers that differ."""
         if not _has_values(one):
             return None
         one, other = np.asarray(one), np.asarray(other)
@@ -267,7 +277,9 @@ class _Different(NamedTuple):
         return cls(one, other, relative)
 
     def adds_to(self, rows: Rows) -> bool:
-        """Have the rows looked at that differ by more than others show to be usual; `False` if these are many."""
+        """Have the rows looked at that differ by more than the sampled ones; `False` if these are more than
+        `_MOST_APART` of all.
+        """
         place = rows.place(self.one.shape)
         usual = _relative(self.one[place], self.other[place])
         if place[0] is ...:
@@ -279,7 +291,9 @@ class _Different(NamedTuple):
         return len(positions) <= _MOST_APART * len(worst)
 
     def usual(self, bound: HostArray, reference: HostArray, rows: Rows) -> float | None:
-        """The largest relative difference in these rows, if all is right there and no element elsewhere exceeds it."""
+        """The largest relative difference in the chosen rows, if all of them are right and no other row exceeds it;
+        else `None`.
+        """
         place = rows.place(self.one.shape)
         one, other = self.one[place], self.other[place]
         if not _agree((one, reference[place].astype(one.dtype)), other, bound[place], moved=False).all():
@@ -292,7 +306,9 @@ class _Different(NamedTuple):
 
 @float_errors_ignored
 def _relative(one: Any, other: Any) -> float:
-    """The largest relative difference, as far as it is small enough to be taken for granted later."""
+    """Twice the largest relative difference of two results, at most `MOST_USUAL` epsilons: what later comparisons may
+    allow.
+    """
     if not _has_values(one):
         return 0.0
     one, other = np.asarray(one), np.asarray(other)
@@ -304,7 +320,7 @@ def _relative(one: Any, other: Any) -> float:
 
 
 def layout(array: HostArray) -> tuple[int, ...]:
-    """The axes in the order of memory, the slowest first; those of length 1 lie anywhere."""
+    """The axes in the order of memory, the slowest first, without those of length 1; `()` for C order."""
     if array.flags.c_contiguous:
         return ()
     axes = [axis for axis, length in enumerate(array.shape) if length > 1]
@@ -330,7 +346,11 @@ def _equal(one: Any, other: Any) -> Any:
 
 
 def _is_within(one: Any, other: Any, relative: Any, usual: float) -> bool:
-    """Whether it surely agrees: `relative` is no more than the analysis would allow, `usual` what it has allowed."""
+    """Whether a leaf surely agrees, without an analysis.
+
+    `relative` is a difference that the analysis would allow in any case, -1 where even signs of zeros must be kept;
+    `usual` is what it has allowed before. `False` means that an analysis has to decide.
+    """
     if not _has_values(one):
         return _same(one, other)
     one, other = np.asarray(one), np.asarray(other)
@@ -343,7 +363,7 @@ def _is_within(one: Any, other: Any, relative: Any, usual: float) -> bool:
 
 @float_errors_ignored
 def _near(one: Any, other: Any, relative: Any, usual: float) -> Any:
-    """Where two results surely agree."""
+    """Where two results surely agree, element by element: equal, or within the larger of `relative` and `usual`."""
     one, other = np.asarray(one), np.asarray(other)
     agree = _equal(one, other)
     if one.dtype.kind not in "fc" or not np.size(relative) or agree.all():
@@ -353,13 +373,16 @@ def _near(one: Any, other: Any, relative: Any, usual: float) -> Any:
 
 
 def _same_sign(one: HostArray, other: HostArray) -> Any:
-    """Zeros have a sign, which only moving them keeps."""
+    """Where the signs agree, of zeros too, which only an operation that moves elements is bound to keep. NaN counts as
+    equal.
+    """
     if one.dtype.kind == "c":
         return _same_sign(one.real, other.real) & _same_sign(one.imag, other.imag)
     return (np.signbit(one) == np.signbit(other)) | np.isnan(one)
 
 
 def _has_values(leaf: Any) -> bool:
+    """Whether a leaf of a return value is a number or an array of numbers."""
     return isinstance(leaf, np.ndarray | np.generic | float | complex) and np.asarray(leaf).dtype.kind in "biufc"
 
 
@@ -375,7 +398,11 @@ def _same(one: Any, other: Any) -> bool:
 
 @float_errors_ignored
 def _judged(number: int, right: tuple[Any, Any], other: Any, bound: Any, *, moved: bool) -> Judgement | None:
-    """`None` when all of a leaf is right: near what the function returned, or near what its program gives on NumPy."""
+    """The judgement of one leaf; `None` when all of it is right.
+
+    `right` are what the function returned and what its program gives on NumPy: an element may be near either. Elements
+    with an infinite bound are undecided, of which floats may have a share of `MOST_UNDECIDED` and integers none.
+    """
     one, reference = right
     if not _has_values(one):
         sentence = f"it is {other!r:.80}, not {one!r:.80}"
@@ -403,7 +430,10 @@ def _judged(number: int, right: tuple[Any, Any], other: Any, bound: Any, *, move
 
 @float_errors_ignored
 def _agree(right: tuple[HostArray, HostArray], other: HostArray, allowed: HostArray, *, moved: bool) -> Any:
-    """Where a result is right: near what the function returned, or near what its program gives on NumPy."""
+    """Where a result is right: near what the function returned, or near what its program gives on NumPy.
+
+    With `moved` only the same bits are, signs of zeros included.
+    """
     one, reference = right
     agree = _equal(one, other)
     if moved and one.dtype.kind in "fc":
@@ -426,6 +456,7 @@ def _is_other_order(one: Any, reference: Any, allowed: Any) -> Any:
 
 
 def _is_only_moved(quick: Any) -> bool:
+    """Whether a leaf comes from operations that only move elements, so that it has to have NumPy's bits."""
     return bool(np.size(quick)) and float(np.asarray(quick).flat[0]) < 0
 
 
@@ -439,6 +470,10 @@ def _quick(program: Program) -> list[np.float64]:
 
 
 def _quickly(program: Program, position: int, known: dict[int, float]) -> float:
+    """The relative difference that is surely allowed for one node, found from its inputs; memoised in `known`.
+
+    It is -1 for what only moves elements, the tolerance of one function after a transcendental one, else 0.
+    """
     if position not in known:
         op, sources = program.nodes[position]
         dtype = program.specs[position].dtype
@@ -477,9 +512,10 @@ _FEW = 8
 def is_as_accurate(
     program: Program, inputs: Sequence[HostArray], expected: Sequence[HostArray], results: Sequence[HostArray]
 ) -> bool:
-    """Whether every result of a device is as near to exact as NumPy's; `False` also where that cannot be told.
+    """Whether every result of a device is as near to the exact one as NumPy's; `False` also where that cannot be told.
 
-    `expected` and `results` are those of the program, in its order.
+    `expected` and `results` are those of the program, in its order. The exact result is that of the same program in
+    double precision on NumPy, so it can only be told for programs of at most 32 bits.
     """
     narrow = [spec.dtype for spec in program.specs if spec.dtype in WIDER]
     if not narrow or any(is_inexact(spec.dtype) and spec.dtype not in WIDER for spec in program.specs):
@@ -494,7 +530,12 @@ def is_as_accurate(
 
 @float_errors_ignored
 def _is_as_near(exact: HostArray, one: HostArray, other: HostArray) -> bool:
-    """Whether `other` is as near to `exact` as `one` is."""
+    """Whether `other` is as near to `exact` as `one` is: its largest error, and that of all but one in a hundred
+    elements.
+
+    Both are in units in the last place, and may be `_TIMES` as large plus `_UNITS`. Where NumPy itself is off by more
+    than `_MOST_ERROR`, or a value is not finite, nothing is said.
+    """
     if one.dtype.kind not in "fc":
         return _are_as_whole(exact, one, other)
     if not one.size:
@@ -515,12 +556,17 @@ def _is_as_near(exact: HostArray, one: HostArray, other: HostArray) -> bool:
 
 
 def _errors(values: HostArray, exact: HostArray) -> npt.NDArray[Any]:
+    """The absolute errors, in the type of `exact`."""
     found: npt.NDArray[Any] = np.abs(values.astype(exact.dtype) - exact)
     return found
 
 
 def _are_as_whole(exact: HostArray, one: HostArray, other: HostArray) -> bool:
-    """The same of whole numbers: each is NumPy's, or its neighbour where rounding decided."""
+    """Whether integers are NumPy's, or its neighbours where rounding decided.
+
+    At most `_MOST_DIFFERENT` of them may differ, each by 1, and no more of them may miss the exact one than twice
+    NumPy's own.
+    """
     different = one != other
     count = int(np.count_nonzero(different))
     if not count:

@@ -1,4 +1,10 @@
-"""Error bounds of elementwise operations, part by part: how far two correct results may differ."""
+"""Error bounds of elementwise operations, the published tolerances, and the table `BOUNDS` of rules for all primitives.
+
+A bound is an array of float64, or `None` where there is one right answer for every element. Infinity means that an
+element is undecided. The bound of a result is what the operation carries of its operands' bounds (`_carried…`: how far
+the result moves when an operand does) and what the operation itself adds by rounding. NumPy's warnings are off while
+rules run. Large arrays are looked at in tiles, so that the temporaries stay in the processor's cache.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +47,7 @@ TOLERANCES: dict[ErrorClass, dict[DType, float]] = {
 
 
 def tolerance_of(kind: ErrorClass, dtype: DType) -> float:
-    """What `TOLERANCES` says, as a number and not in epsilons."""
+    """The tolerance of `TOLERANCES` as an absolute factor, and not in epsilons; 0 for types that do not round."""
     return TOLERANCES[kind].get(dtype, 64) * EPSILON[REAL_PART.get(dtype, dtype)] if is_inexact(dtype) else 0.0
 
 
@@ -63,7 +69,10 @@ def in_tiles(
     bounds: Sequence[Bound],
     v: HostArray,
 ) -> Bound:
-    """The bound by a rule that looks at each element by itself; of large arrays in a third of the time."""
+    """The bound by a rule that looks at each element by itself, tile by tile: a third of the time for large arrays.
+
+    Each tile is passed on as a vector. The bound is allocated when the first tile has one.
+    """
     if v.size <= _TILE:
         return rule(xs, bounds, v)
     found: Bound = None
@@ -80,7 +89,9 @@ def in_tiles(
 
 
 def tiles(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Parts of an array that have `_TILE` elements or fewer, cut along its longest axes."""
+    """The indices of parts of an array with `_TILE` elements or fewer, cut along its longest axes; together they cover
+    it.
+    """
     size = math.prod(shape)
     if size <= _TILE:
         yield (slice(None),) * len(shape)
@@ -112,33 +123,34 @@ POWER_FACTOR = 4.0
 
 
 def magnitude(values: HostArray) -> npt.NDArray[np.float64]:
-    """The values in float64; the absolute values of complex numbers."""
+    """The absolute values as float64, of complex numbers too. It may be the array itself: it must not be written to."""
     if values.dtype.kind in "bu":
         return values.astype(np.float64)
     return np.abs(wide(values))
 
 
 def wide(values: HostArray) -> HostArray:
-    """The values in float64 or complex128: the same array where they are, which nobody may write to."""
+    """The values in float64 or complex128: the same array where they have that type, so it must not be written to."""
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64, copy=False)
 
 
 def filled(bound: Bound, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """The bound as an array: zeros that take no memory, and cannot be written to, in the place of `None`."""
     return np.broadcast_to(np.float64(0.0), shape) if bound is None else bound
 
 
 def or_none(bound: npt.NDArray[np.float64]) -> Bound:
-    """`None` if it is 0 everywhere: the operations after it are then looked at as exact."""
+    """The bound, or `None` if it is 0 everywhere: the operations after it are then looked at as exact."""
     return bound if bound.any() else None
 
 
 def smallest(dtype: DType) -> float:
-    """Below this an engine may have only 0."""
+    """The smallest normal number of a type: below it an engine may have only 0."""
     return float(np.finfo(REAL_PART.get(dtype, dtype)).tiny)
 
 
 def flushed(x: HostArray, bound: Bound) -> Bound:
-    """An engine may take a subnormal number for 0."""
+    """The bound of an operand of an engine that may take subnormal numbers for 0: it grows by their magnitude."""
     if x.dtype.kind not in "fc" or not x.size:
         return bound
     size = np.abs(x)
@@ -154,9 +166,12 @@ def flushed(x: HostArray, bound: Bound) -> Bound:
 def settled(
     v: HostArray, bound: npt.NDArray[np.float64], dtype: DType, *, uncertain: Any, underflows: Any = False
 ) -> Bound:
-    """The bound of a result that is not finite, overflows or is so small that some engines have 0 for it.
+    """The final bound of a floating result: NaN, infinities, overflow and underflow are dealt with here, once for all
+    rules.
 
-    `uncertain` says where an input had a bound, or finite inputs gave infinity: a NaN or infinity is sure elsewhere.
+    `uncertain` says where an input had a bound, or finite inputs gave infinity: there a NaN or an infinity is
+    undecided, elsewhere it is sure. `underflows` marks zeros that may be subnormal on another engine. A bound that
+    reaches beyond the largest number becomes infinite.
     """
     size = magnitude(v)
     tiny = smallest(dtype)
@@ -186,6 +201,9 @@ _COMPLEX: dict[str, Callable[[Any], Any]] = {fn: getattr(np, FUNCTIONS[fn].numpy
 
 @BOUNDS.rule(p.Unary)
 def unary(op: p.Unary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """The bound of a function of one operand. Near zeros of most functions the tolerance is relative to 1, or to the
+    largest result of the whole array, which is why that is found before the array is cut into tiles.
+    """
     largest = 0.0 if op.fn in _SAME | _STEPS | _RELATIVE else min(_largest(v), 1.0)
     return in_tiles(partial(_unary, op, dtype, largest), xs, bounds, v)
 
@@ -204,6 +222,7 @@ def _largest(v: HostArray) -> float:
 def _unary(
     op: p.Unary, dtype: DType, largest: float, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray
 ) -> Bound:
+    """`unary` of one tile; `largest` is the least magnitude that the tolerance is relative to."""
     (x,), (bound,) = xs, bounds
     fn = op.fn
     is_complex = x.dtype.kind == "c"
@@ -243,6 +262,9 @@ def _is_pole(fn: str, x: HostArray) -> HostArray:
 
 
 def _unary_whole(fn: str, x: HostArray, bound: Bound) -> Bound:
+    """The bound of a function of integers and bools: exact for exact operands, else undecided unless the function says
+    more.
+    """
     if bound is None:
         return None
     if fn == "invert" and x.dtype.kind == "b":
@@ -253,7 +275,11 @@ def _unary_whole(fn: str, x: HostArray, bound: Bound) -> Bound:
 
 
 def _carried(fn: str, x: HostArray, bound: npt.NDArray[np.float64], v: HostArray) -> npt.NDArray[np.float64]:
-    """How far the result of a real number moves when the number does."""
+    """How far the result of a function moves when a real operand does, by at most `bound`.
+
+    Monotone functions are evaluated at both ends. The others have limits of their own: a slope of at most 1, a distance
+    to a pole. Functions without a rule are infinite.
+    """
     known = _MONOTONE.get(fn)
     if known is not None:
         middle = known(x)
@@ -275,7 +301,11 @@ def _carried(fn: str, x: HostArray, bound: npt.NDArray[np.float64], v: HostArray
 
 
 def _carried_complex(fn: str, x: HostArray, bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Seen at four points around the number; twice that, for those between. A cut that lies there is undecided."""
+    """How far the result of a function moves when a complex operand does: twice the largest change at four points
+    around it.
+
+    A branch cut that lies between them shows as a large change, and leaves the element undecided.
+    """
     known = _COMPLEX.get(fn)
     if known is None:
         return np.full(x.shape, np.inf) if fn != "rint" else np.where(bound > 0, 2.0 + bound, 0.0)
@@ -289,10 +319,15 @@ def _carried_complex(fn: str, x: HostArray, bound: npt.NDArray[np.float64]) -> n
 
 @BOUNDS.rule(p.Binary)
 def binary(op: p.Binary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """The bound of a function of two operands, tile by tile."""
     return in_tiles(partial(_binary, op, dtype), xs, bounds, v)
 
 
 def _binary(op: p.Binary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """`binary` of one tile. Comparisons are undecided where the operands lie within each other's bounds.
+
+    Minima and maxima carry the larger bound; arithmetic carries both and adds a rounding where there is one.
+    """
     x, y = xs
     fn = op.fn
     if x.dtype.kind in "fc" and fn not in ("complex", "copysign"):
@@ -354,7 +389,7 @@ def magnitude_apart(x: HostArray, y: HostArray) -> npt.NDArray[np.float64]:
 def _added(
     fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray, size: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """What the operation itself adds to a result of this size: nothing where it had nothing to round."""
+    """The bound that the operation itself adds to a result of this size; 0 where nothing had to be rounded."""
     arithmetic = tolerance_of("arithmetic", dtype) * size
     match fn:
         case "add" | "subtract" | "multiply" if KIND[dtype] != "complex":
@@ -373,7 +408,11 @@ _SPLIT = 134217729.0
 
 
 def _rounds(fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray) -> HostArray:
-    """Where the exact result is not a number of the type."""
+    """Where the exact result is not a number of the type, so that engines may round it differently.
+
+    For types of 32 bits or fewer float64 holds the exact result. For float64 the error itself is computed: of a sum by
+    the two-sum algorithm, of a product by Dekker's. An overflow there gives NaN, which counts as rounded.
+    """
     if fn == "subtract":
         b = -b
     if ITEMSIZE[dtype] <= 4:
@@ -397,7 +436,7 @@ def _rounds(fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray) -> 
 
 
 def _halves(a: HostArray) -> tuple[HostArray, HostArray]:
-    """Two numbers of half as many digits, whose sum is the number."""
+    """The number as the exact sum of two numbers with half as many digits each (Dekker's splitting)."""
     large = np.asarray(_SPLIT * a)
     high = np.asarray(large - a)
     np.subtract(large, high, out=high)
@@ -407,6 +446,7 @@ def _halves(a: HostArray) -> tuple[HostArray, HostArray]:
 def _carried_by_two(
     fn: str, a: HostArray, b: HostArray, v: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
+    """How far the result of a function moves when its operands do, by at most `bx` and `by`; infinity if unknown."""
     if fn in ("add", "subtract", "hypot"):
         return bx + by
     size_a, size_b = np.abs(a), np.abs(b)
@@ -427,12 +467,18 @@ def _carried_by_two(
             return np.where(jumps, 7.0, np.minimum(turned, 7.0))
         case "floor_divide" | "remainder" | "fmod":
             return _carried_by_division(fn, a, b, bx, by)
+    # A function without a rule: whatever comes agrees, once its operands are not exact.
     return np.full(v.shape, np.inf)
 
 
 def _carried_by_power(
     a: HostArray, b: HostArray, v: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
+    """How far `a ** b` moves when base and exponent do: the relative error is exp of the change of `b * log(a)`, minus
+    1.
+
+    Around a base of 0 it is known for exact whole exponents only.
+    """
     size = np.abs(a)
     relative = np.where(size > 2 * bx, bx / (size - bx), np.inf)
     exponent = np.abs(b) * relative * 1.5 + (np.abs(np.log(size)) + 1.0) * by
@@ -448,6 +494,9 @@ def _carried_by_power(
 def _carried_by_division(
     fn: str, a: HostArray, b: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
+    """How far a floored or truncated quotient, or a remainder, moves: it jumps where the quotient may pass a whole
+    number.
+    """
     known = np.abs(b) > by
     quotient = a / b
     off = np.where(known, (bx + np.abs(quotient) * by) / (np.abs(b) - by), np.inf)
@@ -461,6 +510,7 @@ def _carried_by_division(
 def _binary_whole(
     fn: str, x: HostArray, y: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
 ) -> Bound:
+    """The bound of arithmetic with integers and bools; a bool is decided where one exact operand settles it."""
     either = (bx > 0) | (by > 0)
     if x.dtype.kind == "b":
         if fn == "bitwise_and":
@@ -481,10 +531,14 @@ def _binary_whole(
 
 @BOUNDS.rule(p.Select)
 def select(op: p.Primitive, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """The bound of `where`; exact operands need no look at the elements."""
     return None if all(each is None for each in bounds) else in_tiles(_select, xs, bounds, v)
 
 
 def _select(xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """`select` of one tile: the bound of the operand that is chosen; where the condition is undecided, of both and
+    their distance.
+    """
     condition, a, b = xs
     undecided, ba, bb = (filled(bound, v.shape) for bound in bounds)
     found = np.where(condition, ba, bb)
@@ -496,6 +550,11 @@ def _select(xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> B
 
 @BOUNDS.rule(p.Cast)
 def cast(op: p.Cast, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
+    """The bound of a conversion. To integers it is the number of steps within the bound; outside of their range it is
+    infinite.
+
+    Neither NumPy nor an engine promises a result for a value outside of the range of an integer type.
+    """
     (x,), (bound,) = xs, bounds
     if is_inexact(dtype):
         return _cast_inexact(dtype, x, bound, v)
@@ -517,6 +576,7 @@ def cast(op: p.Cast, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bou
 
 
 def _cast_inexact(dtype: DType, x: HostArray, bound: Bound, v: HostArray) -> Bound:
+    """The bound of a conversion to floats: what is carried, and a rounding where the value is no number of the type."""
     source = x.real if x.dtype.kind == "c" and KIND[dtype] != "complex" else x
     rounds = wide(source) != wide(v)
     if not rounds.any():

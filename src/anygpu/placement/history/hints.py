@@ -24,25 +24,28 @@ _MOST_BYTES = _MOST_MARKS * (2 * _DIGEST_BYTES + 1)
 
 
 def hints_path(name: str) -> str | None:
-    """The file; `None` if the user wants nothing to be kept."""
+    """The file of the list `name`; `None` if the user wants nothing to be kept."""
     # A setting that is none of these is reported where the history is opened, and nothing is kept then.
     is_kept = os.environ.get("ANYGPU_HISTORY", "") in ("", "on", "anonymous")
     return _path(name) if is_kept else None
 
 
 def forget_marks() -> None:
-    """With the history."""
+    """Delete both lists, as a part of clearing the history."""
     for name in (NATIVE, NUMPY):
         with contextlib.suppress(OSError):
             os.unlink(_path(name))
 
 
 def _path(name: str) -> str:
+    """The path of the list `name` in the folder of the history, whether it is there or not."""
     return os.path.join(cache_location(), "history", name)
 
 
 def mark_of(function: Callable[..., Any]) -> bytes | None:
-    """A hash of its name and bytecode; `None` for what is no function of Python."""
+    """The mark of a function, a hash of its name and bytecode, as hexadecimal digits; `None` for what is no Python
+    function.
+    """
     code = code_of(function)
     return None if code is None else mark_of_code(code)
 
@@ -52,9 +55,11 @@ _MOST_WRAPPERS = 8
 
 
 def code_of(function: Callable[..., Any]) -> CodeType | None:
-    """The code of a function or a method of Python; `None` for anything else.
+    """The code object of a function or method of Python; `None` for anything else, and for an object that raises when
+    asked.
 
-    Of one that a decorator has wrapped it is the code inside: all that the decorator makes have its own in common.
+    Of a function that a decorator has wrapped it is the code inside: all functions that one decorator makes have the
+    wrapper's code in common.
     """
     try:
         inner: Any = getattr(function, "__func__", function)
@@ -70,7 +75,11 @@ def code_of(function: Callable[..., Any]) -> CodeType | None:
 
 
 def mark_of_code(code: CodeType, key: Iterable[Hashable] = ()) -> bytes:
-    """The mark of a function with this code, or of its calls with such a key, whatever the numbers in it are."""
+    """The mark of a function with this code, or of its calls with such a key.
+
+    Of the parts of `key` only shapes, names and the names of types count: numbers in it, such as tokens of classes, are
+    different in every process.
+    """
     from anygpu.base.own_files import blake2b  # late, as all that few processes need
 
     parts = [part if isinstance(part, tuple | str) else getattr(part, "__name__", type(part).__name__) for part in key]
@@ -85,7 +94,10 @@ def is_marked(function: Callable[..., Any], name: str) -> bool:
 
 
 def marks_on(name: str) -> frozenset[bytes]:
-    """All marks of earlier processes of this user on that list."""
+    """All marks of earlier processes of this user on the list `name`; none if it cannot be read.
+
+    Reading takes one `stat` while the file stays the same.
+    """
     path = hints_path(name)
     try:
         return frozenset() if path is None else _marks_in(path, os.stat(path).st_mtime_ns)
@@ -95,11 +107,16 @@ def marks_on(name: str) -> frozenset[bytes]:
 
 @lru_cache(maxsize=4)
 def _marks_in(path: str, changed: int) -> frozenset[bytes]:
+    """The marks in a file that was changed at that time, in nanoseconds; the time is part of the key of the cache."""
     return frozenset(_read(path))
 
 
 def change_marks(path: str, marked: Collection[bytes], unmarked: Collection[bytes]) -> None:
-    """Mark some functions, and others no more. The oldest marks go when there are too many."""
+    """Add marks to the list in `path`, and remove others; the oldest go when there are more than `_MOST_MARKS`.
+
+    The file is replaced as a whole, without a lock: of two processes that write at once, one mark may be lost, which
+    costs its next process a few milliseconds.
+    """
     before = _read(path)
     new = [mark for mark in marked if mark not in before]
     kept = [mark for mark in before if mark not in unmarked]
@@ -110,6 +127,7 @@ def change_marks(path: str, marked: Collection[bytes], unmarked: Collection[byte
 
 
 def _read(path: str) -> list[bytes]:
+    """The marks in a file, the newest first; none if it is missing or not the user's own."""
     from anygpu.base.own_files import read_file
 
     return (read_file(path, _MOST_BYTES) or b"").split()

@@ -101,7 +101,7 @@ def habit_text(habit: Habit, now: float) -> str:
 
 
 def latest_by_device(timings: Iterable[Timing]) -> tuple[Timing, ...]:
-    """For each device its latest timing, the fastest first. Earlier ones are from another driver or version."""
+    """The latest timing of each device, the fastest first. Earlier ones are from another driver or version."""
     latest: dict[str, Timing] = {}
     for each in timings:
         known = latest.get(each.device)
@@ -111,12 +111,16 @@ def latest_by_device(timings: Iterable[Timing]) -> tuple[Timing, ...]:
 
 
 def by_speed(timing: Timing) -> tuple[float, str, str]:
-    """For sorting: the fastest first, and what was not measured last."""
+    """The sort key of timings: the fastest first, and those without a time last."""
     return (float("inf") if timing.seconds is None else timing.seconds, timing.device, timing.stamp)
 
 
 def consequence(timing: Timing, timings: Sequence[Timing], habit: Habit) -> str:
-    """The consequence for one of the devices, as a sentence."""
+    """The consequence of one device's timing for the next process, as a sentence for `anygpu history`.
+
+    `timings` are those of all devices, among which NumPy's is compared with; `habit` says how many calls have to pay
+    for compiling.
+    """
     numpy = next((each.seconds for each in timings if each.device == "numpy" and each.seconds is not None), None)
     if timing.peaks:
         return "Calls with other rows are predicted from that."
@@ -143,6 +147,7 @@ def consequence(timing: Timing, timings: Sequence[Timing], habit: Habit) -> str:
 
 
 def _is_faster(timing: Timing, seconds: float) -> bool:
+    """Whether a device was measured, and took less than so many seconds."""
     return timing.seconds is not None and timing.seconds < seconds
 
 
@@ -157,7 +162,10 @@ Setting = Literal["on", "anonymous", "off"]
 
 
 class CallHistory(Protocol):
-    """The part of `History` that placement uses."""
+    """The part of `History` that placement uses; tests replace it.
+
+    Arguments are hashes of `records`: of a program, of a function, of a signature, and the stamp of a device.
+    """
 
     def timings(self, program: str) -> tuple[Timing, ...]: ...
 
@@ -190,7 +198,7 @@ class CallHistory(Protocol):
 
 
 def setting(environment: Mapping[str, str] | None = None) -> Setting:
-    """The value of `ANYGPU_HISTORY`."""
+    """The value of `ANYGPU_HISTORY`; raises `InvalidOption` for one that is none of `Setting`."""
     given = (os.environ if environment is None else environment).get(VARIABLE) or "on"
     known: tuple[Setting, ...] = get_args(Setting)
     for each in known:
@@ -225,7 +233,11 @@ class History:
         _all.add(self)
 
     def _begin_anew(self) -> None:
-        """Forget what was collected. A forked child does this too: its parent writes those rows."""
+        """Forget what was collected, and make new locks.
+
+        A forked child does this too: its parent writes those rows, and the locks may have been held by threads that the
+        child does not have.
+        """
         self._lock = threading.Lock()
         self._flushing = threading.RLock()
         #: Identifies this process in habits; a forked child gets another number.
@@ -240,7 +252,11 @@ class History:
     # -- reading
 
     def timings(self, program: str) -> tuple[Timing, ...]:
-        """The timings of a program on all devices and with all stamps, the fastest first."""
+        """The timings of a program on all devices and with all stamps, the fastest first.
+
+        They are those of the file, merged with what this process has not written yet. Reading them delays their removal
+        from the file.
+        """
         if self._storage is None or not is_hash(program):
             return ()
         rows = self._storage.timings(program)
@@ -270,7 +286,10 @@ class History:
     def ran(
         self, program: str, device: str, stamp: str, seconds: float, calls: int = 1, *, disturbed: bool = False
     ) -> None:
-        """Record calls that took about `seconds` each; `disturbed` if other processes used the processors."""
+        """Record calls that took about `seconds` each; `disturbed` if other processes used the processors meanwhile.
+
+        Values that are no plausible duration are dropped without a word, here and in the other methods.
+        """
         if self._storage is None or not is_duration(seconds) or calls < 1:
             return
         now = self._clock()
@@ -324,7 +343,10 @@ class History:
         name: str | None = None,
         program: str | None = None,
     ) -> None:
-        """Record more calls of a function on any device, which took `seconds` in total."""
+        """Record more calls of a function on any device, which took `seconds` in total.
+
+        `name` is kept only if the user allows names; `program` is the key of the program that it was traced to.
+        """
         if (
             self._storage is None
             or not is_duration(seconds)
@@ -358,6 +380,7 @@ class History:
     # -- internals
 
     def _write(self, storage: HistoryStorage, seconds: float) -> bool:
+        """Write a batch of rows; whether that was done. What was not written stays for the next time."""
         batch = self._take()
         # Also after an interrupt: then it is not known what was written, and twice is worse than not at all.
         done = True
@@ -368,7 +391,7 @@ class History:
             self._finish(batch, done)
 
     def _collected(self, program: str, device: str, stamp: str) -> _Collected:
-        """The caller must hold the lock."""
+        """The measurements of a program on a device that were not written yet. The caller must hold the lock."""
         key = TimingKey(program, device, stamp)  # checked when it is written, because this is done in each call
         found = self._timings.get(key)
         if found is None:
@@ -377,6 +400,7 @@ class History:
         return found
 
     def _take(self) -> RowBatch:
+        """Take what was collected out of memory, as one batch of rows to be written."""
         with self._lock:
             batch = RowBatch(
                 {key: each.row() for key, each in self._timings.items() if is_hash(key.program) and is_hash(key.stamp)},
@@ -420,6 +444,7 @@ class _Collected:
         self.peaks = {rows: (when, peak) for when, rows, peak in row.peaks}
 
     def row(self) -> TimingRow:
+        """These measurements as a row that can be merged into the stored one."""
         return TimingRow(
             tuple(self.recent),
             self.calls,
@@ -446,6 +471,7 @@ class _Calls:
         self.is_counted = False
 
     def row(self, process: int) -> HabitRow:
+        """These calls as a row; it replaces what the process with this number has written before."""
         return HabitRow(
             name=(self.when, self.name),
             program=None if self.program is None else (self.when, self.program),
@@ -458,16 +484,19 @@ _all: weakref.WeakSet[History] = weakref.WeakSet()
 
 
 def _make_place(collected: dict[Any, Any]) -> None:
+    """Remove the oldest entry of a table that is full."""
     if len(collected) >= MOST_COLLECTED:
         del collected[next(iter(collected))]
 
 
 def _add_bounded(names: set[Any], name: Any) -> None:
+    """Add a name to a set, unless the set is full."""
     if len(names) < MOST_COLLECTED:
         names.add(name)
 
 
 def _in_child() -> None:
+    """After a fork, in the child: forget what was collected in the parent."""
     for each in list(_all):
         each._begin_anew()
 

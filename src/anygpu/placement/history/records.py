@@ -1,5 +1,8 @@
 """The records of the history: timings of programs on devices, habits of calling functions, and the stored rows.
 
+First the records as people and placement see them (`Timing`, `Habit`), then the rows as they are stored, and the hashes
+by which one process finds what another has kept.
+
 Merging rows is commutative and associative, so the order of writers does not matter: counts are added, recent samples
 are the latest of both, and of two values of one kind the later one wins.
 """
@@ -99,6 +102,7 @@ _hash = re.compile(_HASH)
 
 
 def is_hash(text: str) -> bool:
+    """Whether a text is a hash as the history keeps them: 8 to 128 hexadecimal digits."""
     return _hash.fullmatch(text) is not None
 
 
@@ -108,6 +112,7 @@ def is_moment(value: float) -> bool:
 
 
 def is_duration(value: float) -> bool:
+    """Whether it can be a duration in seconds: finite, not negative, and at most `MOST_SECONDS`."""
     return math.isfinite(value) and 0.0 <= value <= MOST_SECONDS
 
 
@@ -138,12 +143,16 @@ Spent = tuple[Annotated[int, Meta(ge=0, le=MOST_PROCESS)], Moment, Count, Stored
 
 
 class TimingKey(msgspec.Struct, frozen=True, order=True):
+    """The key of a row of timings: a program on a device with one setup."""
+
     program: Hash
     device: ShortName
     stamp: Hash
 
 
 class HabitKey(msgspec.Struct, frozen=True, order=True):
+    """The key of a row of habits: a function with one kind of arguments."""
+
     function: Hash
     signature: Hash
 
@@ -165,13 +174,14 @@ class TimingRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
     @property
     def when(self) -> float:
-        """When any of this was last measured; or else compared."""
+        """The time of the last measurement, or else of the last comparison, in seconds since 1970."""
         compiled = [self.compile] if self.compile else []
         measured = [each[0] for each in (*self.recent, *self.disturbed, *compiled, *self.peaks)]
         return max(measured, default=max(self.agreed, self.disagreed))
 
     @property
     def is_plausible(self) -> bool:
+        """Whether all times and durations are within bounds, which a damaged or forged file need not keep."""
         pairs = [*self.recent, *self.disturbed, *([self.compile] if self.compile else [])]
         return all(is_moment(when) and is_duration(seconds) for when, seconds in pairs) and all(
             map(is_moment, (self.agreed, self.disagreed, *(when for when, _, _ in self.peaks)))
@@ -190,10 +200,12 @@ class HabitRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
     @property
     def when(self) -> float:
+        """The time of the last call, in seconds since 1970."""
         return max((when for _, when, _, _ in self.recent), default=self.name[0])
 
     @property
     def is_plausible(self) -> bool:
+        """Whether all times and durations are within bounds, which a damaged or forged file need not keep."""
         moments = [self.name[0], *([self.program[0]] if self.program else [])]
         return all(map(is_moment, moments)) and all(
             is_moment(when) and is_duration(seconds) for _, when, _, seconds in self.recent
@@ -201,7 +213,10 @@ class HabitRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 def merged_timing(one: TimingRow, other: TimingRow, now: float = LATEST) -> TimingRow:
-    """Merge rows. A mismatch invalidates earlier timings and agreement in both."""
+    """Merge two rows of one key. A mismatch invalidates earlier timings and agreement in both.
+
+    Times that are later than `now` by more than a day come from a wrong clock, and are dropped.
+    """
     disagreed = max(_past(one.disagreed, now), _past(other.disagreed, now))
     recent, disturbed = (
         sorted(each for each in both if disagreed < each[0] <= now + AHEAD)
@@ -221,6 +236,7 @@ def merged_timing(one: TimingRow, other: TimingRow, now: float = LATEST) -> Timi
 
 
 def _merged_peaks(both: Sequence[MeasuredPeak], now: float) -> tuple[MeasuredPeak, ...]:
+    """The latest peak for each number of rows, of at most `RECENT` of these."""
     latest: dict[int, MeasuredPeak] = {}
     for each in both:
         if each[0] <= now + AHEAD:
@@ -229,7 +245,10 @@ def _merged_peaks(both: Sequence[MeasuredPeak], now: float) -> tuple[MeasuredPea
 
 
 def merged_habit(one: HabitRow, other: HabitRow, now: float = LATEST) -> HabitRow:
-    """Merge rows. The latest entry of a process replaces earlier ones: it covers all its calls."""
+    """Merge two rows of one key. The latest entry of a process replaces earlier ones: it covers all its calls.
+
+    Entries that are later than `now` by more than a day come from a wrong clock, and are dropped.
+    """
     by_process: dict[int, Spent] = {}
     for each in (*one.recent, *other.recent):
         if each[1] <= now + AHEAD:
@@ -284,10 +303,12 @@ def habit_of(key: HabitKey, row: HabitRow, *, without: int | None = None) -> Hab
 
 
 def _past(moment: float, now: float) -> float:
+    """The time, or 0 (never) if it lies more than a day after `now`."""
     return moment if moment <= now + AHEAD else 0.0
 
 
 def _typical(seconds: Sequence[float]) -> float:
+    """The typical duration of recent calls: the lower median, or the shorter of two."""
     # One of two calls may have been the first, which includes costs that occur once.
     return min(seconds) if len(seconds) <= 2 else _median_low(seconds)
 
@@ -323,7 +344,7 @@ def function_hash(function: Callable[..., Any]) -> str | None:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """For people: the module and the name in it."""
+    """The module and the qualified name of a function, for people, on one line; "?" for an object that raises."""
     try:
         inner = function.func if isinstance(function, functools.partial) else function
         name = getattr(inner, "__qualname__", None) or getattr(inner, "__name__", None)
@@ -354,6 +375,7 @@ def device_stamp(device: Device, libraries: Iterable[str], isolation: str | None
 
 
 def _digest(content: bytes) -> str:
+    """The hash of some bytes, as hexadecimal digits."""
     return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
 
@@ -361,14 +383,19 @@ def _digest(content: bytes) -> str:
 
 
 def _tagged(tag: str, *parts: bytes) -> bytes:
+    """Bytes that say what a value is and how many parts it has, each with its length, so that no two values run
+    together.
+    """
     return b"".join((f"{tag}:{len(parts)}[".encode(), *(f"{len(part)}:".encode() + part for part in parts)))
 
 
 def _text(text: str) -> bytes:
+    """A text as UTF-8; lone surrogates, which Python allows in names, too."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def _named(tag: str, what: Any) -> bytes:
+    """A class or function as bytes: its module and qualified name."""
     return _tagged(tag, _text(str(what.__module__)), _text(str(what.__qualname__)))
 
 
@@ -443,14 +470,17 @@ def _function(function: Any, depth: int) -> bytes | None:
 
 
 def _is_module(value: Any) -> bool:
+    """Whether a value is a module and not an instance of a subclass, which may compute its attributes."""
     return type(value) is ModuleType
 
 
 def _with(tag: str, inner: bytes | None, kind: type) -> bytes | None:
+    """The bytes of a callable that is made of another one and a class; `None` if the inner one has none."""
     return None if inner is None else _tagged(tag, inner, _named("type", kind))
 
 
 def _captured(function: FunctionType) -> Iterator[Any]:
+    """The defaults of a function, and the contents of its closure's cells that are bound."""
     yield from function.__defaults__ or ()
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is not bound yet
@@ -458,6 +488,7 @@ def _captured(function: FunctionType) -> Iterator[Any]:
 
 
 def _code(code: CodeType, depth: int) -> bytes:
+    """Code as bytes: name, bytecode, exception table, argument counts, names and constants; no path and no line."""
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     return _tagged(

@@ -4,6 +4,8 @@ A writer locks `history.lock`, merges its rows into the file as it is then, and 
 error for the caller: a file that is damaged, or that another user may have written, counts as empty and is replaced by
 the next write. Writes are not flushed to the disk, because that may take seconds: after a power cut the file may be
 damaged, and the history begins anew.
+
+Rows stay encoded until one is asked for: a process reads a few of some thousand.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def history_path() -> Path:
 
 @dataclasses.dataclass
 class RowBatch:
-    """Rows to be merged into the history."""
+    """Rows to be merged into the history, and keys of rows that were read."""
 
     timings: dict[TimingKey, TimingRow] = dataclasses.field(default_factory=dict)
     habits: dict[HabitKey, HabitRow] = dataclasses.field(default_factory=dict)
@@ -153,16 +155,21 @@ class HistoryFile:
         return _decoded_rows(texts, _timing_key, TimingRow)
 
     def habit(self, key: HabitKey) -> HabitRow | None:
+        """The row of a function with one kind of arguments; `None` if there is none that is valid."""
         kept = self._read().habits.get(_text(key))
         return None if kept is None else _row(kept[1], HabitRow)
 
     def contents(self) -> Contents:
+        """All valid rows, decoded."""
         tables = self._read()
         return Contents(
             _decoded_rows(tables.timings, _timing_key, TimingRow), _decoded_rows(tables.habits, _habit_key, HabitRow)
         )
 
     def _read(self) -> _Tables:
+        """The content of the file, from memory while the file is the same by inode, times and size; empty if it is
+        unusable.
+        """
         with contextlib.suppress(OSError, ValueError):
             facts = self.path.lstat()
             identity = (facts.st_dev, facts.st_ino, facts.st_ctime_ns, facts.st_mtime_ns, facts.st_size)
@@ -174,11 +181,14 @@ class HistoryFile:
         return _Tables({}, {})
 
     def _load(self) -> _Tables | None:
-        """The content of the file; `None` if there is none that can be trusted."""
+        """Read and decode the file; `None` if there is none that can be trusted: too large, not sealed by this version,
+        damaged.
+        """
         content = unsealed(read_file(self.path, self._most_bytes + 4096), _PURPOSE)
         return decoded(msgspec.msgpack.decode, content, _Tables)
 
     def _is_usable(self) -> bool:
+        """Whether the folder is the user's own alone; if not, `problem` says why, and it is logged once."""
         if not self._unusable and (why := why_not_own(self.path.parent)) is not None:
             self._unusable = True
             self.problem = f"The history is not used: {why}."
@@ -188,7 +198,11 @@ class HistoryFile:
     # -- writing
 
     def add(self, batch: RowBatch, seconds: float) -> bool:
-        """Merge the rows; `False` if it has to be tried again. If that is of no use, the rows are dropped."""
+        """Merge the rows, waiting at most so many seconds for the lock; `False` if it has to be tried again.
+
+        Where trying again is of no use, as in a folder that cannot be written to, the rows are dropped and it is
+        `True`.
+        """
 
         def merge(tables: _Tables) -> bool:
             now = self._now()
@@ -233,12 +247,17 @@ class HistoryFile:
         return any(self.path.parent.glob(_OLD_NAMES))
 
     def _remove_old_format(self) -> None:
+        """Delete the files of versions that used SQLite, as far as that is possible."""
         for each in self.path.parent.glob(_OLD_NAMES):
             with contextlib.suppress(OSError):
                 each.unlink()
 
     def _change(self, change: Callable[[_Tables], bool], seconds: float) -> bool:
-        """Replace the file after `change`, which returns whether it changed anything; returns whether that was done."""
+        """Replace the file after `change`, which returns whether it changed anything; returns whether that was done.
+
+        The lock is held meanwhile, so no other writer's rows are lost. A timeout, or a lack of descriptors, memory or
+        space, is `False` and may pass; other errors of the disk end writing for this process (`_only_read`).
+        """
         if self.problem is not None:
             return False
         folder = self.path.parent
@@ -263,6 +282,11 @@ class HistoryFile:
             return self._only_read(getattr(error, "strerror", None) or str(error))
 
     def _write(self, tables: _Tables) -> bool:
+        """Write all rows, after removing the least recently used half as often as it takes to fit; whether that was
+        done.
+
+        The first write of a process also removes temporary files that killed processes have left.
+        """
         content = msgspec.msgpack.encode(tables)
         while len(content) > self._most_bytes:
             for table in (tables.timings, tables.habits):
@@ -274,12 +298,14 @@ class HistoryFile:
         return write_file(self.path, sealed(content, _PURPOSE))
 
     def _only_read(self, why: str) -> bool:
+        """Write nothing from now on, for this reason; always `False`."""
         # As with the other files of the cache, a folder that cannot be written is not worth a warning.
         self.problem = f"Nothing is added to the history in {self.path.parent}: {why}."
         _log.info("%s", self.problem)
         return False
 
     def _now(self) -> float:
+        """The time in seconds since 1970, or 0 for a clock that is out of range."""
         now = self._clock()
         return now if is_moment(now) else 0.0
 
@@ -295,17 +321,20 @@ def _require_descriptors() -> None:
 
 
 def _text(key: TimingKey | HabitKey) -> str:
+    """The key of a row as the text that is stored, with the device last, as its name may have spaces."""
     if isinstance(key, HabitKey):
         return f"{key.function} {key.signature}"
     return f"{key.program} {key.stamp} {plain_name(key.device)}"
 
 
 def _timing_key(text: str) -> TimingKey:
+    """The key that `_text` has made this of; raises `ValueError` for a text that it has not."""
     program, stamp, device = text.split(" ", 2)
     return msgspec.convert({"program": program, "device": device, "stamp": stamp}, TimingKey)
 
 
 def _habit_key(text: str) -> HabitKey:
+    """The key that `_text` has made this of; raises `ValueError` for a text that it has not."""
     function, signature = text.split(" ")
     return msgspec.convert({"function": function, "signature": signature}, HabitKey)
 
@@ -322,6 +351,7 @@ def _decoded_rows(table: _Table, key: Callable[[str], RowKey], kind: type[Histor
 
 
 def _row(raw: msgspec.Raw, kind: type[HistoryRow]) -> HistoryRow | None:
+    """A decoded row; `None` if it is damaged or implausible."""
     row = decoded(msgspec.msgpack.decode, bytes(raw), kind)
     return row if row is not None and row.is_plausible else None
 
@@ -344,6 +374,7 @@ def _merge_rows(
 
 
 def _record_use(table: _Table, texts: Iterable[str], now: float) -> bool:
+    """Set the time of the last use of rows, at most once a day each; whether anything has changed."""
     changed = False
     for text in texts:
         if text in table and table[text][0] < now - _USE_RECORDED_SECONDS:
@@ -364,5 +395,6 @@ def _forget(table: _Table, now: float, most: int) -> None:
 
 
 def _remove_oldest(table: _Table, count: int) -> None:
+    """Remove the least recently used rows."""
     for text in list(table)[:count]:
         del table[text]

@@ -44,6 +44,10 @@ class Reduce(Primitive, frozen=True):
     family = "reduce"
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec without the axes; int64 for positions.
+
+        Raises `InvalidProgram` for extremes of nothing, and for sums of bool or truths of numbers.
+        """
         require_inputs(self, inputs, 1)
         (x,) = inputs
         axes = distinct_axes(self, self.axes, x)
@@ -96,6 +100,7 @@ class Scan(Primitive, frozen=True):
     scratch_copies = 1
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The input's spec. Raises `InvalidProgram` for bool."""
         require_inputs(self, inputs, 1)
         (x,) = inputs
         distinct_axes(self, (self.axis,), x)
@@ -165,6 +170,7 @@ class Gather(Primitive, frozen=True):
         return [of_x, [*range(self.batch), *range(axis, axis + grown + 1)]]
 
     def batched(self, stack: Stack, *given: Batched) -> int:
+        """Gathered for all calls at once: the new axis is a batch axis where both inputs have it."""
         x, indices = given
         if self.batch or (x.stacked and indices.stacked):
             return stack.add(Gather(self.axis + 1, self.batch + 1), stack.lifted(x), stack.lifted(indices))
@@ -200,6 +206,10 @@ class Scatter(Primitive, frozen=True):
     scratch_copies = 3
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The first input's spec.
+
+        Raises `InvalidProgram` where the updates do not have the shape that the indices ask for.
+        """
         require_inputs(self, inputs, 3)
         x, indices, updates = inputs
         _check_indices(self, x, indices)

@@ -112,6 +112,10 @@ class Custom(Primitive, frozen=True):
         return tuple(each for each in self.parameters if each.role != "output")
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec of the result that this node stands for.
+
+        Raises `InvalidProgram` where inputs, shapes, grid or reference do not fit the kernel.
+        """
         if len(inputs) != len(self.read):
             raise InvalidProgram(f"{self.title}: takes {len(self.read)} arrays, not {len(inputs)}.")
         for parameter, spec in zip(self.read, inputs, strict=True):
@@ -164,6 +168,7 @@ class Custom(Primitive, frozen=True):
                 raise InvalidProgram(f"{self.title}: {parameter.name} changes its shape.")
 
     def _check_reference(self, inputs: tuple[Spec, ...]) -> None:
+        """Raise `InvalidProgram` unless the reference takes and returns what the kernel does."""
         program = reference_of(self)
         results = tuple(Spec(shape, each.dtype) for each, shape in zip(self.written, self.shapes, strict=True))
         if program.inputs != inputs or program.results != results:
@@ -175,6 +180,7 @@ class Custom(Primitive, frozen=True):
 
 @lru_cache(maxsize=256)
 def _decoded(data: bytes) -> Program:
+    """The reference as a program. Raises `InvalidProgram` where it has a kernel of its own."""
     from anygpu.program.wire import from_bytes  # which knows every primitive, this one too
 
     program = from_bytes(data)
@@ -214,6 +220,7 @@ def _is_replaced(op: Primitive, language: Language | None) -> bool:
 
 
 def _inlined(recorder: Recorder, program: Program, inputs: list[int], line: tuple[str, int] | None) -> list[int]:
+    """Record a program's nodes on given inputs; returns the positions of its results."""
     moved: list[int] = []
     for position, (op, sources) in enumerate(program.nodes):
         if isinstance(op, Input):

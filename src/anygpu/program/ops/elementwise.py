@@ -121,6 +121,7 @@ class Select(Elementwise, frozen=True):
     """`a` where the condition holds, `b` elsewhere."""
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec of both values. Raises `InvalidProgram` where they differ, or where the condition is not bool."""
         require_inputs(self, inputs, 3)
         condition, a, b = inputs
         if condition.dtype != "bool" or a.dtype != b.dtype:
@@ -153,6 +154,7 @@ class Cast(Elementwise, frozen=True):
         return Cast(NARROWER.get(self.dtype, self.dtype))
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
+        """The input itself where nothing changes, also after a cast to a wider type and back."""
         (x,) = inputs
         if recorder.spec(x).dtype == self.dtype:
             return x

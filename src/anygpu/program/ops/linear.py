@@ -52,6 +52,10 @@ class Contract(Primitive, frozen=True):
     family = "contraction"
 
     def infer(self, *inputs: Spec) -> Spec:
+        """Batch axes, then the free axes of the left side, then those of the right.
+
+        Raises `InvalidProgram` where types or paired lengths differ.
+        """
         require_inputs(self, inputs, 2)
         x, y = inputs
         if x.dtype != y.dtype:
@@ -70,6 +74,7 @@ class Contract(Primitive, frozen=True):
         return checked(Spec(batch + rows + columns, x.dtype))
 
     def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
+        """For each side the axes that the result has as well."""
         x, y = inputs
         rows, columns = free_axes(x, self.left, self.left_batch), free_axes(y, self.right, self.right_batch)
         left, right = (*self.left_batch, *rows), (*self.right_batch, *columns)
@@ -81,6 +86,7 @@ class Contract(Primitive, frozen=True):
         ]
 
     def batched(self, stack: Stack, *given: Batched) -> int:
+        """The product for all calls at once: one more batch axis, or one more free axis of the side that has it."""
         x, y = given
         left, left_batch = next_axes(self.left), next_axes(self.left_batch)
         right, right_batch = next_axes(self.right), next_axes(self.right_batch)
@@ -135,6 +141,10 @@ class Attend(Primitive, frozen=True):
     __hash__ = hash_of_bits
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec of queries with the width of the values.
+
+        Raises `InvalidProgram` where shapes or types do not match.
+        """
         if len(inputs) not in (3, 4):
             raise InvalidProgram(f"attend: takes 3 or 4 inputs, not {len(inputs)}.")
         if not math.isfinite(self.scale):
@@ -208,6 +218,7 @@ class Linear(Primitive, frozen=True):
     scratch_copies = 2
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec of the chosen part. Raises `InvalidProgram` for types and shapes that the function does not take."""
         require_inputs(self, inputs, 2 if self.fn == "solve" else 1)
         a = inputs[0]
         if len(a.shape) < 2 or a.dtype not in ("float32", "float64", "complex64", "complex128"):
@@ -225,6 +236,7 @@ class Linear(Primitive, frozen=True):
         return checked(Spec((*stack, *self._shape(rows, columns)), self._dtype(a.dtype)))
 
     def _shape(self, rows: int, columns: int) -> Shape:
+        """The last axes of the chosen part for matrices of this size."""
         least = min(rows, columns)
         match self.fn:
             case "cholesky" | "inv":
@@ -320,6 +332,10 @@ class Fourier(Primitive, frozen=True):
     scratch_copies = 2
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec of the transform: complex for "rfft", with half of the frequencies, and real for "irfft".
+
+        Raises `InvalidProgram` where the length does not fit the axis.
+        """
         require_inputs(self, inputs, 1)
         (x,) = inputs
         distinct_axes(self, (self.axis,), x)

@@ -123,6 +123,7 @@ class Permute(View, frozen=True):
         return f"axes {listed(self.axes)}"
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
+        """The input itself where no axis moves, and one permutation for two."""
         (x,) = inputs
         if self.axes == tuple(range(len(self.axes))):
             return x
@@ -141,6 +142,7 @@ class Broadcast(View, frozen=True):
     other_axes = NEW
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec of the wider shape. Raises `InvalidProgram` where the input cannot be repeated to it."""
         require_inputs(self, inputs, 1)
         (x,) = inputs
         result = checked(Spec(self.shape, x.dtype))
@@ -155,6 +157,7 @@ class Broadcast(View, frozen=True):
         return [[first + axis if length == result[first + axis] else None for axis, length in enumerate(shape)]]
 
     def batched(self, stack: Stack, *given: Batched) -> int:
+        """Broadcast for all calls at once, with the new axis in front of those that come."""
         (x,) = given
         shape = stack.shape(x)
         position = x.position
@@ -187,6 +190,7 @@ class Slice(View, frozen=True):
     is_shifting = True
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec of the part. Raises `InvalidProgram` for a part that reaches beyond an axis."""
         require_inputs(self, inputs, 1)
         (x,) = inputs
         if not len(x.shape) == len(self.starts) == len(self.stops) == len(self.steps):
@@ -215,12 +219,14 @@ class Slice(View, frozen=True):
     def stretch(
         self, recorder: Recorder, inputs: Sequence[int], axis: int, start: int, stop: int, length: int
     ) -> int | None:
+        """The elements from `start` to `stop` of the slice, cut from its input."""
         first, step = self.starts[axis], self.steps[axis]
         starts = with_length(self.starts, axis, first + start * step)
         stops = with_length(self.stops, axis, first + (stop - 1) * step + 1)
         return recorder.add(Slice(starts, stops, self.steps), *inputs)
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
+        """The input itself where all of it is taken, and one slice for two."""
         (x,) = inputs
         shape = self.infer(recorder.spec(x)).shape
         if shape == recorder.spec(x).shape:
@@ -269,6 +275,7 @@ class Flip(View, frozen=True):
         return recorder.add(self, stretch_of(recorder, inputs[0], axis, length - stop, length - start))
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
+        """Without axes of length 1, and with a flip before it: axes that both flip stay as they are."""
         (x,) = inputs
         shape = recorder.spec(x).shape
         axes = tuple(sorted(axis for axis in self.axes if shape[axis] > 1))
@@ -291,6 +298,10 @@ class Windows(View, frozen=True):
     is_repeating = True
 
     def infer(self, *inputs: Spec) -> Spec:
+        """One window of `size` elements every `step` elements along the axis; windows are the result's last axis.
+
+        Raises `InvalidProgram` where not even one window fits.
+        """
         require_inputs(self, inputs, 1)
         (x,) = inputs
         distinct_axes(self, (self.axis,), x)
@@ -312,6 +323,7 @@ class Windows(View, frozen=True):
     def stretch(
         self, recorder: Recorder, inputs: Sequence[int], axis: int, start: int, stop: int, length: int
     ) -> int | None:
+        """The windows from `start` to `stop`, made from the elements that these look at."""
         if axis != self.axis:
             return None
         needed = stretch_of(recorder, inputs[0], axis, start * self.step, (stop - 1) * self.step + self.size)
@@ -327,6 +339,10 @@ class Update(Movement, frozen=True):
     is_shifting = True
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The first input's spec.
+
+        Raises `InvalidProgram` where the new values do not fit into it at these starts and steps.
+        """
         require_inputs(self, inputs, 2)
         x, new = inputs
         if not len(x.shape) == len(new.shape) == len(self.starts) == len(self.steps) or x.dtype != new.dtype:
@@ -351,6 +367,7 @@ class Update(Movement, frozen=True):
         return "at " + _region(self.starts, stops, self.steps, inputs[0].shape)
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
+        """The first input where nothing is written, and the second where everything is."""
         x, new = (recorder.spec(each) for each in inputs)
         if new.size == 0:
             return inputs[0]
@@ -366,6 +383,10 @@ class Pad(Movement, frozen=True):
     is_shifting = True
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec with `low` and `high` more elements on each axis.
+
+        The second input is the one value that fills them.
+        """
         require_inputs(self, inputs, 2)
         x, value = inputs
         if value.shape != () or value.dtype != x.dtype:
@@ -379,6 +400,11 @@ class Pad(Movement, frozen=True):
         return [_of_equal_length(inputs[0], result), []]
 
     def batched(self, stack: Stack, *given: Batched) -> int:
+        """Padded for all calls at once.
+
+        A value that is the same for all calls pads as before. Otherwise the padding is chosen afterwards, by a mask of
+        where the input's own elements are.
+        """
         x, value = given
         low, high = (0, *self.low), (0, *self.high)
         if not value.stacked:
@@ -407,6 +433,7 @@ class Concatenate(Movement, frozen=True):
     is_shifting = True
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The inputs one after the other along the axis. Raises `InvalidProgram` where types or other axes differ."""
         if not inputs:
             raise InvalidProgram("concatenate: needs at least one input.")
         first = inputs[0]
@@ -427,6 +454,7 @@ class Concatenate(Movement, frozen=True):
         return f"along axis {self.axis}"
 
     def simpler(self, inputs: Sequence[int], recorder: Recorder, made: Made) -> Simpler:
+        """Without inputs that have no elements, and the input itself where only one is left."""
         filled = [each for each in inputs if recorder.spec(each).shape[self.axis]]
         if len(filled) <= 1:
             return (filled or inputs)[0]

@@ -74,6 +74,10 @@ class Constant(Source, frozen=True):
     other_axes = FROM_WHOLE
 
     def infer(self, *inputs: Spec) -> Spec:
+        """The spec, checked.
+
+        Raises `InvalidProgram` where the bytes do not fill it, or where a byte of bool is neither 0 nor 1.
+        """
         require_inputs(self, inputs, 0)
         spec = checked(Spec(self.shape, self.dtype))
         if spec.nbytes != len(self.data):
@@ -92,6 +96,7 @@ class Constant(Source, frozen=True):
     def stretch(
         self, recorder: Recorder, inputs: Sequence[int], axis: int, start: int, stop: int, length: int
     ) -> int | None:
+        """A constant with the elements from `start` to `stop` along an axis, cut from the bytes."""
         row = len(self.data) // product(self.shape[: axis + 1]) if self.data else 0
         block = row * self.shape[axis]
         blocks = range(0, len(self.data), block or 1)
@@ -109,6 +114,7 @@ class Iota(Source, frozen=True):
     other_axes = FROM_WHOLE
 
     def infer(self, *inputs: Spec) -> Spec:
+        """A vector of `length` numbers. Raises `InvalidProgram` for bool, which cannot count."""
         require_inputs(self, inputs, 0)
         if self.dtype == "bool":
             raise InvalidProgram("iota counts, and bool cannot.")
@@ -150,6 +156,7 @@ def converted(data: bytes, source: DType, target: DType) -> bytes:
 
 
 def _single(number: float) -> float:
+    """The nearest number that a float32 holds; infinite where that overflows."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", number))[0])
     except OverflowError:

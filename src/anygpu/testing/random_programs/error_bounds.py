@@ -1,4 +1,9 @@
-"""How bounds go through each primitive: one rule a primitive."""
+"""How bounds go through each primitive: one rule a primitive.
+
+A rule takes the primitive, the spec of its result, and the specs and bounds of its inputs; it returns `UNKNOWN` where
+two right answers could be anything. `_RULES` lists them. At the end, `tolerance` and `disagreement` compare results
+within the bounds of a program's outputs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +41,7 @@ from anygpu.testing.random_programs.intervals import (
 
 
 def bounds_of(program: Program) -> list[Bounds]:
-    """The bounds of every node."""
+    """The bounds of every node of a program, in its order."""
     known: list[Bounds] = []
     for position, (op, inputs) in enumerate(program.nodes):
         sources = [program.specs[each] for each in inputs]
@@ -45,7 +50,10 @@ def bounds_of(program: Program) -> list[Bounds]:
 
 
 def bounds_after(op: Primitive, result: Spec, sources: Sequence[Spec], given: Sequence[Bounds]) -> Bounds:
-    """The bounds of one node, from those of its inputs."""
+    """The bounds of one node, from those of its inputs.
+
+    Whole numbers that leave their type wrap around, so their bounds become those of the type.
+    """
     known = all(math.isfinite(each.magnitude) and math.isfinite(each.error) for each in given)
     found = _RULES[type(op)](op, result, sources, given) if known else UNKNOWN
     if not is_inexact(result.dtype):
@@ -63,6 +71,7 @@ def bounds_after(op: Primitive, result: Spec, sources: Sequence[Spec], given: Se
 
 @lru_cache(maxsize=4096)
 def _constant_bounds(op: p.Constant) -> Bounds:
+    """The bounds of a constant, with the coarsest power of two that all its values are multiples of."""
     values = np.frombuffer(op.data, op.dtype)
     if not values.size:
         return Bounds(0, 0, step=0)
@@ -77,6 +86,7 @@ def _constant_bounds(op: p.Constant) -> Bounds:
 
 
 def _iota(op: p.Iota, result: Spec, sources: Sequence[Spec], given: Sequence[Bounds]) -> Bounds:
+    """The numbers up to a length; those that the type does not hold are rounded."""
     found = Bounds(0, max(op.length - 1, 0), step=0)
     if is_inexact(op.dtype) and not fits(op.dtype, found.magnitude, 0):
         return found._replace(relative=tolerance_of("arithmetic", op.dtype), step=None)
@@ -90,6 +100,7 @@ _STEPS = ("floor", "ceil", "trunc", "rint")
 
 
 def _unary(op: p.Unary, result: Spec, sources: Sequence[Spec], given: Sequence[Bounds]) -> Bounds:
+    """The bounds after a function of one operand; the kind of its type decides."""
     (x,), (source,) = given, sources
     fn = op.fn
     if fn in ("isnan", "isinf", "isfinite"):
@@ -124,6 +135,10 @@ def _unary_whole(fn: str, x: Bounds, dtype: DType) -> Bounds:
 
 
 def _unary_float(fn: str, x: Bounds, dtype: DType) -> Bounds:
+    """The bounds after a function of a float.
+
+    By its slope where it is smooth, and only of exact values where it has steps.
+    """
     known = SMOOTH.get(fn)
     if known is not None:
         below_smooth = x.low < known.low and not (fn in ("sqrt", "cbrt") and x.low >= 0 and x.exact)
@@ -158,6 +173,7 @@ def _unary_float(fn: str, x: Bounds, dtype: DType) -> Bounds:
 
 
 def _unary_complex(fn: str, x: Bounds, dtype: DType) -> Bounds:
+    """The bounds after a function of a complex number, inside the box in which it is smooth."""
     if fn == "abs":
         magnitude = x.magnitude
         return Bounds(x.least, magnitude, relative=tolerance_of("function", dtype), absolute=x.error)
@@ -176,6 +192,7 @@ def _unary_complex(fn: str, x: Bounds, dtype: DType) -> Bounds:
 
 
 def _binary(op: p.Binary, result: Spec, sources: Sequence[Spec], given: Sequence[Bounds]) -> Bounds:
+    """The bounds after a function of two operands; comparisons need exact ones."""
     x, y = given
     dtype = sources[0].dtype
     fn = op.fn
@@ -202,6 +219,7 @@ def _binary(op: p.Binary, result: Spec, sources: Sequence[Spec], given: Sequence
 
 
 def _plus(x: Bounds, y: Bounds, dtype: DType) -> Bounds:
+    """The bounds of a sum. It may be known not to be 0, if the steps of both do not meet there."""
     step = max(x.step, y.step) if x.step is not None and y.step is not None else None
     found = Bounds(
         x.low + y.low, x.high + y.high, x.imag_low + y.imag_low, x.imag_high + y.imag_high, step,
@@ -222,6 +240,7 @@ def _off_the_grid(x: Bounds, y: Bounds) -> float:
 
 
 def _times(x: Bounds, y: Bounds, dtype: DType) -> Bounds:
+    """The bounds of a product; errors grow with the size of the other factor."""
     step = x.step + y.step if x.step is not None and y.step is not None else None
     if KIND[dtype] == "complex":
         found = boxed(x.magnitude * y.magnitude, complex_=True, step=step)
@@ -237,6 +256,7 @@ def _times(x: Bounds, y: Bounds, dtype: DType) -> Bounds:
 
 
 def _binary_inexact(fn: str, x: Bounds, y: Bounds, dtype: DType) -> Bounds:
+    """The bounds after other functions of two floats or complex numbers; divisors must be clearly away from 0."""
     rounding = tolerance_of("arithmetic", dtype)
     function = tolerance_of("function", dtype)
     complex_ = KIND[dtype] == "complex"
@@ -280,7 +300,7 @@ def _binary_inexact(fn: str, x: Bounds, y: Bounds, dtype: DType) -> Bounds:
 
 
 def _power(x: Bounds, y: Bounds, tolerance: float, *, complex_: bool) -> Bounds:
-    """Within `POWER`: elsewhere powers are too steep to compare."""
+    """The bounds of a power inside `POWER`: elsewhere powers are too steep to compare."""
     base, exponent, largest, slope = POWER_COMPLEX if complex_ else POWER
     for each, box in ((x, base), (y, exponent)):
         if each.low < box[0] or each.high > box[1] or each.imag_low < box[2] or each.imag_high > box[3]:
@@ -290,6 +310,7 @@ def _power(x: Bounds, y: Bounds, tolerance: float, *, complex_: bool) -> Bounds:
 
 
 def _binary_whole(fn: str, x: Bounds, y: Bounds, dtype: DType) -> Bounds:
+    """The bounds after other functions of two whole numbers; unknown where C leaves the result open."""
     lowest, highest = whole_range(dtype)
     match fn:
         case "floor_divide" | "remainder" | "fmod":
@@ -314,6 +335,7 @@ def _select(op: Primitive, result: Spec, sources: Sequence[Spec], given: Sequenc
 
 
 def _cast(op: p.Cast, result: Spec, sources: Sequence[Spec], given: Sequence[Bounds]) -> Bounds:
+    """The bounds after a cast; fractions become whole numbers only if they are exact and inside the type."""
     (x,), (source,) = given, sources
     if KIND[source.dtype] == "complex" and KIND[op.dtype] not in ("complex", "bool"):
         x = _unary(p.Unary("real"), result, sources, given)
@@ -365,11 +387,13 @@ def _scan(op: p.Scan, result: Spec, sources: Sequence[Spec], given: Sequence[Bou
 
 
 def _contract(op: p.Contract, result: Spec, sources: Sequence[Spec], given: Sequence[Bounds]) -> Bounds:
+    """The bounds of sums of products."""
     (x, y), dtype = given, sources[0].dtype
     return sum_of(_times(x, y, dtype), dtype, product(tuple(sources[0].shape[axis] for axis in op.left)))
 
 
 def _scatter(op: p.Scatter, result: Spec, sources: Sequence[Spec], given: Sequence[Bounds]) -> Bounds:
+    """The bounds after a scatter, in which any number of updates may meet in one place."""
     x, indices, updates = given
     both = joined(x, updates)
     count = 1 + product(sources[1].shape[op.batch :])
@@ -384,6 +408,7 @@ def _scatter(op: p.Scatter, result: Spec, sources: Sequence[Spec], given: Sequen
 
 
 def _fourier(op: p.Fourier, result: Spec, sources: Sequence[Spec], given: Sequence[Bounds]) -> Bounds:
+    """The bounds of a transform, whose rounding grows with the logarithm of its length."""
     (x,) = given
     growth = op.length if op.fn in ("fft", "rfft") else 1.0 if op.fn == "ifft" else 2.0
     largest = growth * x.magnitude
@@ -393,7 +418,10 @@ def _fourier(op: p.Fourier, result: Spec, sources: Sequence[Spec], given: Sequen
 
 
 def _linear(op: p.Linear, result: Spec, sources: Sequence[Spec], given: Sequence[Bounds]) -> Bounds:
-    """Matrices are taken to be well conditioned, with no eigenvalue below 1: the generator makes no others."""
+    """The bounds of linear algebra on matrices that are well conditioned, with no eigenvalue below 1.
+
+    The generator makes no others.
+    """
     rows, columns = sources[0].shape[-2:]
     size = max(rows, columns, 1)
     norm = max(1.0, given[0].magnitude * size)
@@ -422,7 +450,10 @@ def _linear(op: p.Linear, result: Spec, sources: Sequence[Spec], given: Sequence
 
 
 def _attend(op: Attend, result: Spec, sources: Sequence[Spec], given: Sequence[Bounds]) -> Bounds:
-    """A mean of the values, whose weights move by as much as the exponents do, twice: above and below the line."""
+    """The bounds of attention: a mean of the values.
+
+    Its weights move by as much as the exponents do, twice: above and below the line of the fraction.
+    """
     q, k, v = given[:3]
     d, m = sources[0].shape[-1], sources[1].shape[-2]
     if not m or (op.causal and sources[0].shape[-2] > m):
@@ -534,6 +565,7 @@ def disagreement(expected: Sequence[HostArray], got: Sequence[HostArray], progra
 
 
 def _difference(expected: HostArray, got: HostArray, relative: float, absolute: float) -> str | None:
+    """A sentence about the first element that differs by more than is allowed; `None` if there is none."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return f"is {got.dtype.name}{list(got.shape)}, not {expected.dtype.name}{list(expected.shape)}."
     agree = expected == got

@@ -1,9 +1,9 @@
-"""What the values of a program can be, and how far two right answers may lie apart: intervals, carried node by node
-(`anygpu.testing.random_programs.error_bounds`).
+"""Intervals of the values of a program, and how far two right answers may lie apart, carried node by node.
 
-Inputs are taken to be as `anygpu.testing.random_programs.random_inputs` makes them: small whole numbers, and fractions
-that are multiples of a power of two. So much of the arithmetic is exact in any order, which a `Bounds` knows; and a
-step function, such as `floor` or `argmax`, has one right answer only where its input is exact.
+`anygpu.testing.random_programs.error_bounds` has the rule of each primitive. Inputs are taken to be as
+`anygpu.testing.random_programs.random_inputs` makes them: small whole numbers, and fractions that are multiples of a
+power of two. So much of the arithmetic is exact in any order, which a `Bounds` knows; and a step function, such as
+`floor` or `argmax`, has one right answer only where its input is exact.
 """
 
 from __future__ import annotations
@@ -37,16 +37,19 @@ class Bounds(NamedTuple):
 
     @property
     def magnitude(self) -> float:
+        """The largest absolute value."""
         real = max(abs(self.low), abs(self.high))
         imaginary = max(abs(self.imag_low), abs(self.imag_high))
         return math.hypot(real, imaginary) if imaginary else real
 
     @property
     def exact(self) -> bool:
+        """Whether there is only one right answer."""
         return not self.relative and not self.absolute
 
     @property
     def error(self) -> float:
+        """The most that two right answers can differ by."""
         return self.relative * self.magnitude + self.absolute if not self.exact else 0.0
 
     @property
@@ -59,6 +62,7 @@ UNKNOWN = Bounds(-math.inf, math.inf, -math.inf, math.inf, None, 0.0, math.inf)
 
 
 def whole_range(dtype: DType) -> tuple[int, int]:
+    """The least and the largest number of a whole type; 0 and 1 for truth values."""
     if dtype == "bool":
         return 0, 1
     bits = 8 * ITEMSIZE[dtype]
@@ -66,6 +70,7 @@ def whole_range(dtype: DType) -> tuple[int, int]:
 
 
 def input_bounds(dtype: DType) -> Bounds:
+    """The bounds of an input, as `random_inputs` fills it."""
     match KIND[dtype]:
         case "bool":
             return Bounds(0, 1, step=0)
@@ -84,7 +89,10 @@ def fits(dtype: DType, magnitude: float, step: int | None) -> bool:
 
 
 def rounded(dtype: DType, found: Bounds, *, exact: bool, kind: ErrorClass = "arithmetic") -> Bounds:
-    """The bounds after one rounding, if there is one."""
+    """The bounds after one rounding of the kind, if there is one.
+
+    With `exact` operands there is none where the result still fits the type.
+    """
     if not is_inexact(dtype):
         return found._replace(relative=0.0, absolute=0.0)
     if exact and fits(dtype, found.magnitude, found.step):
@@ -93,7 +101,7 @@ def rounded(dtype: DType, found: Bounds, *, exact: bool, kind: ErrorClass = "ari
 
 
 def joined(*given: Bounds) -> Bounds:
-    """Values from any of these."""
+    """The bounds of values from any of these."""
     steps = [each.step for each in given]
     return Bounds(
         min(each.low for each in given),
@@ -108,6 +116,7 @@ def joined(*given: Bounds) -> Bounds:
 
 
 def boxed(magnitude: float, *, complex_: bool, step: int | None = None) -> Bounds:
+    """Bounds on both sides of 0, and for complex numbers in both parts."""
     side = magnitude if complex_ else 0.0
     return Bounds(-magnitude, magnitude, -side, side, step)
 
@@ -128,6 +137,7 @@ def sum_of(x: Bounds, dtype: DType, count: int) -> Bounds:
 
 
 def product_of(x: Bounds, dtype: DType, count: int) -> Bounds:
+    """The bounds of `count` values multiplied in any order, and of the products on the way."""
     if count == 0:
         return Bounds(1, 1, step=0)
     if x.magnitude > 1 and count * math.log2(x.magnitude) > 200:

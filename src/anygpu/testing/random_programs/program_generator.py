@@ -1,4 +1,7 @@
-"""Writes one random program, node by node, with the bounds of everything in it."""
+"""Writes one random program, node by node, with the bounds of everything in it.
+
+`ProgramGenerator.write` tries generators of nodes by chance; the methods under "Parts" are what those are made of.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ class Impossible(Exception):
 
 
 class ProgramGenerator:
-    """Generates one program, with the bounds of every node."""
+    """Generates one program, with the bounds of every node.
+
+    Values are positions in the program. `pool` has those that later operations may use.
+    """
 
     def __init__(self, rng: random.Random, dtypes: tuple[DType, ...], max_nodes: int, max_elements: int) -> None:
         self.rng = rng
@@ -82,6 +88,7 @@ class ProgramGenerator:
         return without_dead_code(self.recorder.program(self._outputs()))
 
     def _write_inputs(self) -> None:
+        """Adds up to four inputs of related shapes, so that they can be used together."""
         count = min(self.rng.choices((0, 1, 2, 3, 4), (1, 8, 8, 4, 1))[0], self.max_nodes - 1)
         shape = self.shape()
         for _ in range(count):
@@ -120,6 +127,10 @@ class ProgramGenerator:
     # Parts ----------------------------------------------------------------------------------------------------------
 
     def add(self, op: Primitive, *inputs: int) -> int:
+        """Adds a node with its bounds, and returns its position.
+
+        Raises `Impossible` if its values could be too large.
+        """
         sources = [self.recorder.spec(each) for each in inputs]
         result = op.infer(*sources)
         if result.size > self.max_elements or len(result.shape) > MOST_DIMENSIONS + 1:
@@ -133,7 +144,7 @@ class ProgramGenerator:
         return position
 
     def _is_small(self, position: int) -> bool:
-        """A clip cannot make good a number that was too large for its type."""
+        """Whether a value stays within its type: a clip cannot make good a number that was too large for it."""
         dtype = self.recorder.spec(position).dtype
         return not is_inexact(dtype) or self.bounds[position].magnitude <= LARGEST[REAL_PART.get(dtype, dtype)]
 
@@ -141,6 +152,7 @@ class ProgramGenerator:
         return self.recorder.spec(position)
 
     def dtype(self) -> DType:
+        """A type at random, mostly one of the few that this program favours."""
         return (
             self.rng.choice(self.favourites)
             if self.rng.random() < 0.8
@@ -148,6 +160,7 @@ class ProgramGenerator:
         )
 
     def shape(self, most: int = MOST_DIMENSIONS) -> Shape:
+        """A shape at random, of `most` axes and `max_elements` at most."""
         dimensions = self.rng.choices(range(6), (1, 4, 5, 4, 2, 1))[0]
         shape = tuple(self.rng.choices(LENGTHS, LENGTH_WEIGHTS, k=min(dimensions, most)))
         while product(shape) > self.max_elements:
@@ -155,13 +168,14 @@ class ProgramGenerator:
         return shape
 
     def pick(self, fits_: Callable[[Spec], bool] = lambda spec: True, *, exact: bool = False) -> int:
-        """A value from the pool, one of the last if possible."""
+        """A value from the pool, one of the last if possible. Raises `Impossible` if none fits."""
         found = [each for each in self.pool if fits_(self.spec(each)) and (not exact or self.bounds[each].exact)]
         if not found:
             raise Impossible
         return found[max(self.rng.randrange(len(found)), self.rng.randrange(len(found)))]
 
     def constant(self, shape: Shape, dtype: DType, values: HostArray | None = None) -> int:
+        """A constant, of random values if none are given."""
         if values is None:
             values = random_values(Spec(shape, dtype), np.random.default_rng(self.rng.getrandbits(64)))
         return self.add(p.Constant(shape, dtype, np.asarray(values).astype(dtype).tobytes()))
@@ -211,6 +225,7 @@ class ProgramGenerator:
         return position
 
     def clip_complex(self, position: int, low: float, high: float, imag_low: float, imag_high: float) -> int:
+        """The value with both parts moved into their ranges, if they could lie outside."""
         bounds = self.bounds[position]
         if low <= bounds.low and bounds.high <= high and imag_low <= bounds.imag_low and bounds.imag_high <= imag_high:
             return position
@@ -263,7 +278,10 @@ class ProgramGenerator:
         return self.add(p.Cast(dtype), position)
 
     def indices(self, shape: Shape, length: int) -> int:
-        """Positions inside an axis."""
+        """Positions inside an axis of that length: a constant, or a value clipped or reduced to it.
+
+        Raises `Impossible` for an axis without elements, and if no integer type holds the length.
+        """
         if length == 0 and product(shape):
             raise Impossible
         whole = [each for each in self.dtypes if is_integer(each) and whole_range(each)[1] >= length]
@@ -283,6 +301,7 @@ class ProgramGenerator:
         return self.clip(found, 0, length - 1)
 
     def axis(self, position: int, least: int = 0) -> int:
+        """An axis of at least that length. Raises `Impossible` if there is none."""
         axes = [axis for axis, length in enumerate(self.spec(position).shape) if length >= least]
         if not axes:
             raise Impossible
@@ -290,6 +309,7 @@ class ProgramGenerator:
 
 
 def random_values(spec: Spec, generator: np.random.Generator) -> HostArray:
+    """Random values as inputs and constants have them: small whole numbers, and fractions exact in binary."""
     match KIND[spec.dtype]:
         case "bool":
             values: Any = generator.integers(0, 2, spec.shape)
@@ -306,5 +326,6 @@ def random_values(spec: Spec, generator: np.random.Generator) -> HostArray:
 
 
 def _random_fractions(dtype: DType, shape: Shape, generator: np.random.Generator) -> HostArray:
+    """Multiples of a power of two, which few operations round."""
     scale = 2 ** INPUT_STEP[dtype]
     return np.asarray(generator.integers(-INPUT_LIMIT * scale, INPUT_LIMIT * scale + 1, shape) / scale)

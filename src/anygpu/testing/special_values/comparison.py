@@ -1,4 +1,7 @@
-"""The values of the table, by type, and what a result of them is checked against: plain NumPy."""
+"""The values of the table, by type, and what a result of them is checked against: plain NumPy.
+
+First the values, then what each primitive means in plain NumPy, then `Check` and how a result is compared with it.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +73,7 @@ def summands(dtype: DType) -> HostArray:
 
 
 def _whole(dtype: DType) -> HostArray:
+    """Whole numbers around 0, the width of the type and its limits."""
     limits, bits = np.iinfo(dtype), 8 * ITEMSIZE[dtype]
     numbers = [0, 1, 2, 3, 7, 10, 42, bits - 1, bits, bits + 1, 100, 1 << bits // 2 - 1, 1 << bits // 2]
     numbers += [limits.max // 3 + 1, limits.max - 1, limits.max]
@@ -81,6 +85,7 @@ def _whole(dtype: DType) -> HostArray:
 
 
 def _floats(dtype: DType) -> HostArray:
+    """Floats around 0, 1, the limits of the type, ties of rounding, and where whole numbers end."""
     facts = np.finfo(dtype)
     parts: list[Any] = [
         0.0,
@@ -139,23 +144,28 @@ _UNARY: dict[str, Callable[[HostArray], Any]] = {
 
 
 def unary_reference(fn: str) -> Callable[[HostArray], Any]:
+    """The function of one operand in plain NumPy."""
     found = _UNARY.get(fn)
     return found if found is not None else getattr(np, FUNCTIONS[fn].numpy_name)
 
 
 def binary_reference(fn: str) -> Callable[[HostArray, HostArray], Any]:
+    """The function of two operands in plain NumPy."""
     if fn == "complex":
         return _complex_reference
     return getattr(np, FUNCTIONS[fn].numpy_name)  # type: ignore[no-any-return]
 
 
 def _complex_reference(x: HostArray, y: HostArray) -> HostArray:
+    """A complex number of two parts, made without arithmetic."""
     result = np.empty(x.shape, np.complex128 if x.dtype == np.float64 else np.complex64)
     result.real, result.imag = x, y
     return result
 
 
 def cast_reference(target: DType) -> Callable[[HostArray], Any]:
+    """The cast in plain NumPy; of complex numbers the real part, as the primitive has it."""
+
     def cast(x: HostArray) -> HostArray:
         real = x.dtype.kind == "c" and KIND[target] not in ("complex", "bool")
         return np.asarray(x.real if real else x).astype(target)
@@ -164,6 +174,7 @@ def cast_reference(target: DType) -> Callable[[HostArray], Any]:
 
 
 def scan_reference(fn: str) -> Callable[[HostArray], Any]:
+    """The running reduction along axis 1 in plain NumPy."""
     ufunc = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[fn]
     return lambda x: ufunc.accumulate(x, axis=1, dtype=x.dtype)
 
@@ -194,12 +205,17 @@ class Check(NamedTuple):
     unspecified: Callable[..., HostArray] | None = None
 
     def expected(self, operands: tuple[HostArray, ...] | None = None) -> HostArray:
+        """The result of plain NumPy, without its warnings; of other operands if some are given."""
         with np.errstate(all="ignore"):
             return np.asarray(self.reference(*(self.operands if operands is None else operands)))
 
 
 def wrong(check: Check, got: HostArray) -> tuple[HostArray, HostArray, int]:
-    """Where a result differs beyond the tolerance, what was expected, and how many elements were compared."""
+    """Where a result differs beyond the tolerance, what was expected, and how many elements were compared.
+
+    Elements that C leaves open are not compared, and operands below the smallest normal number may count as 0. Raises
+    `TypeError` for another dtype or shape.
+    """
     expected = check.expected()
     if got.dtype != expected.dtype or got.shape != expected.shape:
         raise TypeError(f"{expected.dtype.name}{list(expected.shape)} expected, {got.dtype.name}{list(got.shape)} came")
@@ -216,6 +232,7 @@ def wrong(check: Check, got: HostArray) -> tuple[HostArray, HostArray, int]:
 
 
 def _agree(check: Check, expected: HostArray, got: HostArray) -> HostArray:
+    """Where a result is as near as the rule of its check allows; complex numbers part by part."""
     dtype: DType = expected.dtype.name  # type: ignore[assignment]
     if not is_inexact(dtype):
         return np.asarray(expected == got)
@@ -240,12 +257,13 @@ def _agree(check: Check, expected: HostArray, got: HostArray) -> HostArray:
 
 
 def _beside_nan(expected: HostArray, got: HostArray, other_expected: HostArray, other_got: HostArray) -> HostArray:
+    """Where one part is NaN in both, and the other a zero or infinity that may have either sign."""
     extreme = (other_expected == 0) | np.isinf(other_expected)
     return np.asarray(np.isnan(expected) & np.isnan(got) & extreme & (np.abs(other_expected) == np.abs(other_got)))
 
 
 def _without_free_signs(expected: HostArray, got: HostArray) -> tuple[HostArray, HostArray]:
-    """Beside a part that is NaN, C leaves the sign of a zero or an infinity open."""
+    """Both values with positive zeros and infinities beside a part that is NaN: C leaves their sign open."""
     both = []
     for values in (expected.copy(), got.copy()):
         for part, other in ((values.real, values.imag), (values.imag, values.real)):
@@ -257,6 +275,10 @@ def _without_free_signs(expected: HostArray, got: HostArray) -> tuple[HostArray,
 def _real_agree(
     check: Check, expected: HostArray, got: HostArray, relative: float, absolute: float, size: HostArray | None
 ) -> HostArray:
+    """Where real numbers agree: equal with the sign of zero, both NaN, both tiny, or within the tolerance.
+
+    `size` is the size of the complex number that they are parts of.
+    """
     facts = np.finfo(expected.dtype)
     agree = np.isnan(expected) & np.isnan(got)
     same_sign = np.signbit(expected) == np.signbit(got)
@@ -288,6 +310,7 @@ def _flushed(operands: tuple[HostArray, ...]) -> list[tuple[HostArray, ...]]:
 
 
 def _without_subnormals(values: HostArray) -> HostArray:
+    """The values with zeros of the same sign for subnormal numbers; the same object if there are none."""
     dtype: DType = values.dtype.name  # type: ignore[assignment]
     if not is_inexact(dtype):
         return values

@@ -40,6 +40,7 @@ class TableFunction(NamedTuple):
     unspecified: Callable[..., HostArray] | None = None
 
     def check(self, *operands: HostArray) -> Check:
+        """The check of this function on these operands."""
         return Check(
             self.what, self.dtype, self.rule, self.reference, operands, self.any_zero, self.moves, self.unspecified
         )
@@ -63,10 +64,12 @@ class ProgramWriter:
         return position if same else self._recorder.add(Broadcast(shape), position)
 
     def want(self, function: TableFunction, positions: Sequence[int], operands: Sequence[HostArray]) -> None:
+        """Adds an output: the function of these values of the program, checked by its NumPy meaning of `operands`."""
         self._outputs.append(self._recorder.add(function.op, *positions))
         self._checks.append(function.check(*operands))
 
     def case(self, form: str) -> TableCase:
+        """The program so far with its inputs and checks."""
         return TableCase(form, self._recorder.program(self._outputs), self._inputs, tuple(self._checks))
 
     @property
@@ -75,7 +78,7 @@ class ProgramWriter:
 
 
 def as_arrays(functions: Sequence[TableFunction], *operands: HostArray) -> Iterator[TableCase]:
-    """All functions of the same operands."""
+    """Programs of all functions of the same operands, which are inputs; `OUTPUTS` functions in each."""
     for begin in range(0, len(functions), OUTPUTS):
         writer = ProgramWriter(*operands)
         for function in functions[begin : begin + OUTPUTS]:
@@ -295,7 +298,7 @@ _COMPLEX: Expressions = {
 
 
 def expressions(dtype: DType, every: bool) -> Iterator[TableCase]:
-    """Each alone in its program with its operands as arrays, and all of a kind in one program."""
+    """Expressions that compilers like to simplify, several in one program; with `every` also each alone."""
     kind = KIND[dtype]
     exact: Expressions = {}
     rounded: Expressions = {}

@@ -20,8 +20,16 @@ from anygpu.errors import AllocationError, InvalidOption
 from anygpu.hardware.host import resident_bytes
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Gather, Input, Iota, Primitive, Scatter
-from anygpu.testing.verify.cases import ActCase, Subject, Tried, VerifyCase, VerifyCheck, judged, skipped_for_memory
-from anygpu.testing.verify.document import CallTiming
+from anygpu.testing.verify import (
+    ActCase,
+    CallTiming,
+    Subject,
+    Tried,
+    VerifyCase,
+    VerifyCheck,
+    judged,
+    skipped_for_memory,
+)
 from anygpu.testing.verify.values import CONFORMANCE, DTYPES, PROGRAMS, SIZES, SPECIAL_VALUES, programs
 
 # -- memory is given back: arrays come and go, and no more is in use afterwards than before
@@ -39,16 +47,21 @@ def _function(x: Any) -> Any:
 
 
 def _round(subject: Subject, number: int) -> str:
+    """Uploads an array, computes with it and drops it; a sentence if the sum is wrong."""
     handle = subject.handle
     x = np.full(ROUND_ELEMENTS, number, np.float32)
     program = record(_function, x)
     results = handle.run(program, [handle.upload(x)])
     total = float(handle.download(results[1]))
-    return "" if total == number * float(ROUND_ELEMENTS) else f"a sum of {ELEMENTS:,} times {number} came as {total}."
+    is_right = total == number * float(ROUND_ELEMENTS)
+    return "" if is_right else f"a sum of {ROUND_ELEMENTS:,} times {number} came as {total}."
 
 
 def _comes_and_goes(subject: Subject) -> Tried:
-    """Counted by the engine where it counts, and by the system otherwise."""
+    """Runs rounds of arrays twice, and compares the memory in use after each.
+
+    Counted by the engine where it counts, exactly, and by the system otherwise, with `_SLACK`.
+    """
     counted = [0, 0]
     for turn in range(2):
         for number in range(ROUNDS):
@@ -131,12 +144,13 @@ def _works(subject: Subject) -> str:
 
 
 def _one(op: Primitive, *inputs: HostArray) -> Program:
+    """A program of one primitive on these inputs."""
     nodes = [Node(Input(each.shape, each.dtype.name)) for each in inputs]  # type: ignore[arg-type]
     return Program([*nodes, Node(op, tuple(range(len(inputs))))], [len(inputs)])
 
 
 def _refused(subject: Subject, wanted: tuple[type[Exception], ...], attempt: Callable[[], Any]) -> Tried:
-    """Whether the right error comes, and the device goes on."""
+    """Attempts something that must raise one of the errors; checks then that the device goes on."""
     names = " or ".join(each.__name__ for each in wanted)
     try:
         attempt()
@@ -146,6 +160,7 @@ def _refused(subject: Subject, wanted: tuple[type[Exception], ...], attempt: Cal
 
 
 def _index(op: Primitive, index: int, *more: HostArray) -> Callable[[Subject], Tried]:
+    """A case that indexes out of bounds, which must be an `IndexError`."""
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     indices = np.array([0, index, 1])
 
@@ -166,7 +181,10 @@ def _too_much_memory(subject: Subject) -> Tried:
 
 
 def _killed(subject: Subject) -> Tried:
-    """Arrays are restored, and calls go on: the handle opens the device again, as it does for a user."""
+    """Kills the worker's process: arrays are restored, and calls go on.
+
+    The handle opens the device again, as it does for a user.
+    """
     x = np.arange(1000, dtype=np.int32)
     handle = subject.handle
     kept = handle.upload(x)
@@ -185,6 +203,8 @@ def _broken_kernel(source: str) -> Callable[[Subject], Tried]:
 
 
 def _kernel_beyond_its_array(source: str) -> Callable[[Subject], Tried]:
+    """A case with a kernel that reads beyond its array, which must be `KernelOutOfBounds`."""
+
     def act(subject: Subject) -> Tried:
         x = ag.asarray(np.arange(100, dtype=np.float32), device=subject.device.id)
         return _refused(subject, (ag.errors.KernelOutOfBounds,), lambda: np.asarray(ag.Kernel(source, timeout=30)(x)))
@@ -193,6 +213,7 @@ def _kernel_beyond_its_array(source: str) -> Callable[[Subject], Tried]:
 
 
 def _acts(subject: Subject) -> Iterator[tuple[str, Callable[[Subject], Tried]]]:
+    """The mistakes and losses that this device can be put through, by name."""
     update = np.zeros((3, 3), np.float32)
     yield "an index beyond the array", _index(Gather(1), 4)
     yield "a negative index", _index(Gather(1), -1)
@@ -313,6 +334,7 @@ WORKLOADS = (
 
 
 def _attempt(workload: Workload, elements: int, subject: Subject) -> Tried:
+    """Calls a workload on the device, compares its result, and times it beside NumPy."""
     arguments = workload.make(elements, np.random.default_rng(elements))
     try:
         value = subject.call(workload.function, *arguments).value
@@ -331,6 +353,7 @@ def _attempt(workload: Workload, elements: int, subject: Subject) -> Tried:
 
 
 def _median(call: Callable[[], object]) -> float:
+    """The median seconds of a call: `_FEWEST` calls at least, `_MOST` or `_SECONDS` seconds at most."""
     taken: list[float] = []
     while len(taken) < _FEWEST or (len(taken) < _MOST and sum(taken) < _SECONDS):
         begin = time.perf_counter()
@@ -365,7 +388,7 @@ NAMES = ("dtypes", "sizes", "memory", "faults", "grid", "conformance", "special-
 
 
 def all_checks(count: int = PROGRAMS, *, first: int = 0) -> tuple[VerifyCheck, ...]:
-    """With so many random programs, from a first seed on."""
+    """All checks in the order in which they are tried, with so many random programs from a first seed on."""
     return (DTYPES, SIZES, MEMORY, FAULTS, GRID, CONFORMANCE, SPECIAL_VALUES, programs(count, first=first))
 
 

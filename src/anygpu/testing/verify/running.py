@@ -1,4 +1,8 @@
-"""Tries a device within a time: every check gets its share, and what one leaves over goes to those after it."""
+"""Tries a device within a time: every check gets its share, and what one leaves over goes to those after it.
+
+`DeviceTrial` runs the checks and makes findings small; `verify_device` opens the device, has it tried, and puts the
+record together. Whatever a device raises is a finding, and an interruption keeps what was found so far.
+"""
 
 from __future__ import annotations
 
@@ -13,35 +17,33 @@ from importlib import metadata
 from itertools import islice
 from typing import Protocol
 
-from anygpu._version import __version__
 from anygpu.base.disturbance import conditions, read_processors
+from anygpu.base.version import __version__
 from anygpu.engines.catalogue import entry_of
 from anygpu.errors import AllocationError, DeviceHung, DeviceLost, DevicePoisoned, DeviceUnavailable, PoisonTask
 from anygpu.hardware import host
 from anygpu.hardware.device import Device
-from anygpu.testing.verify.cases import (
+from anygpu.testing.verify import (
     CASE_SECONDS,
-    ProgramCase,
-    Subject,
-    Suspect,
-    Tried,
-    VerifyCase,
-    VerifyCheck,
-    differing,
-    operations,
-    reduced,
-    skipped_for_memory,
-)
-from anygpu.testing.verify.document import (
     CallTiming,
     CheckEnd,
     CheckRecord,
     FindingKind,
     Owner,
+    ProgramCase,
+    Subject,
+    Suspect,
+    Tried,
     VerifiedDevice,
     VerifiedMachine,
+    VerifyCase,
+    VerifyCheck,
     VerifyRecord,
     WrongCase,
+    differing,
+    operations,
+    reduced,
+    skipped_for_memory,
     this_owner,
     without_personal_data,
 )
@@ -61,7 +63,7 @@ _DEATHS = (DeviceLost, DevicePoisoned, PoisonTask)
 
 
 class Watcher(Protocol):
-    """Who is told how far it is."""
+    """An observer of a verification, who is told how far it is; `cli.verify.Screen` is one."""
 
     def begun(self, check: VerifyCheck, cases: int) -> None: ...
 
@@ -73,7 +75,10 @@ class Watcher(Protocol):
 
 
 class _Attempt:
-    """One check, as far as it was tried."""
+    """One check, as far as it was tried: its cases that are left, and the counts of those that were tried.
+
+    With a `number`, only the case of that number is tried.
+    """
 
     def __init__(self, check: VerifyCheck, subject: Subject, number: int | None) -> None:
         self.check = check
@@ -97,6 +102,7 @@ class _Attempt:
         self.reasons.update([result.skipped] if result.skipped else [])
 
     def record(self) -> CheckRecord:
+        """The counts as a record; a check that did not end was interrupted."""
         return CheckRecord(
             name=self.check.name,
             proves=self.check.proves,
@@ -112,7 +118,7 @@ class _Attempt:
 
 
 class TrialOutcome:
-    """What was found so far, so that an interruption loses nothing."""
+    """The findings and timings so far, so that an interruption loses nothing."""
 
     def __init__(self) -> None:
         self.attempts: list[_Attempt] = []
@@ -125,7 +131,10 @@ class TrialOutcome:
 
 
 class DeviceTrial:
-    """The checks of one device."""
+    """The checks of one device, within so many `seconds` together.
+
+    After `MOST_DEATHS` crashes and hangs the device is left alone.
+    """
 
     def __init__(
         self,
@@ -195,6 +204,10 @@ class DeviceTrial:
         attempt.seconds += self._clock() - begin
 
     def _try_case(self, check: VerifyCheck, case: VerifyCase, *, keep: bool) -> Tried:
+        """Tries one case. An exception of the device is a finding; too little memory only skips the case.
+
+        With `keep` a wrong case is reduced and recorded.
+        """
         kind: FindingKind = "differs"
         error: Exception | None = None
         try:
@@ -214,6 +227,7 @@ class DeviceTrial:
     def _note(
         self, check: VerifyCheck, case: VerifyCase, kind: FindingKind, result: Tried, error: Exception | None
     ) -> None:
+        """Records a wrong case with its reduced program and the command that repeats it; a hang is not reduced."""
         suspect = result.suspect
         before = len(suspect.program) if suspect is not None else None
         if suspect is not None and kind != "hangs":
@@ -236,6 +250,10 @@ class DeviceTrial:
         self._watcher.found(finding)
 
     def _reduced(self, suspect: Suspect, error: Exception | None) -> Suspect:
+        """The smallest program that is wrong in the same way, found within the time for reducing.
+
+        An error has to be of the same class; a difference has to be one without doubt.
+        """
         begin = self._clock()
         until = begin + min(REDUCING_SECONDS, self._reducing_left)
 
@@ -254,11 +272,13 @@ class DeviceTrial:
             self._reducing_left -= self._clock() - begin
 
     def _cleaned(self, text: str, most: int = _MOST_TEXT) -> str:
+        """The text without personal data, cut to so many characters."""
         text = without_personal_data(text, self._owner)
         return text if len(text) <= most else f"{text[:most]} …"
 
 
 def kind_of(error: Exception) -> FindingKind:
+    """Whether an error of a device is a hang, a crash or an ordinary exception."""
     if isinstance(error, DeviceHung):
         return "hangs"
     return "crashes" if isinstance(error, (*_DEATHS, DeviceUnavailable)) else "raises"
@@ -283,7 +303,10 @@ def verify_device(
     timeout: float = CASE_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> VerifyRecord:
-    """Try the checks on the device; with a `number`, only the case of that number in each."""
+    """Tries the checks on the device; with a `number`, only the case of that number in each.
+
+    The device is opened first, and the time begins then. Raises `DeviceUnavailable` if it cannot be opened.
+    """
     subject = Subject(device, places=places, timeout=timeout)
     # Before the time begins: loading a library takes as long as hundreds of cases.
     _ = subject.worker
@@ -305,7 +328,7 @@ def verify_device(
 
 
 def facts_of(device: Device) -> VerifiedDevice:
-    """What the device is. Its identity and its place on the bus stay behind."""
+    """The facts of a device for the record. Its identity and its place on the bus stay behind."""
     owner = this_owner()
     return VerifiedDevice(
         id=device.id,
@@ -324,6 +347,7 @@ def facts_of(device: Device) -> VerifiedDevice:
 
 
 def this_machine(device: Device) -> VerifiedMachine:
+    """The facts of this machine for the record, with the versions of NumPy and of the engine's libraries."""
     libraries = {}
     for name in dict.fromkeys(("numpy", *entry_of(device.id).versions)):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -339,7 +363,7 @@ def this_machine(device: Device) -> VerifiedMachine:
 
 
 def _system() -> str:
-    """Without what a kernel of one's own is called."""
+    """The name and version of the system, without the name of a kernel that somebody built."""
     name = platform.system()
     with contextlib.suppress(OSError):
         name = platform.freedesktop_os_release()["PRETTY_NAME"]

@@ -1,4 +1,7 @@
-"""Checks of values: every dtype, length, special value and primitive, and random programs, compared with NumPy."""
+"""Checks of values: every dtype, length, special value and primitive, and random programs, compared with NumPy.
+
+Each section has the functions or programs that are tried and ends with its `VerifyCheck`.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,9 @@ from anygpu.testing.cases import REFERENCE_DTYPES, ConformanceProgram, conforman
 from anygpu.testing.conformance import conformance_difference
 from anygpu.testing.random_programs import random_inputs, random_program
 from anygpu.testing.random_programs.error_bounds import disagreement
-from anygpu.testing.special_values import Tally, cases
+from anygpu.testing.special_values import Tally, cases, count
 from anygpu.testing.special_values.programs import TableCase as Table
-from anygpu.testing.special_values.tables import count
-from anygpu.testing.verify.cases import (
+from anygpu.testing.verify import (
     ActCase,
     Comparison,
     ProgramCase,
@@ -36,6 +38,7 @@ from anygpu.testing.verify.cases import (
 
 
 def _travel(dtype: DType, subject: Subject) -> Tried:
+    """Sends arrays of a dtype to the device and back: contiguous, empty, without axes, and a strided view."""
     handle = subject.handle
     arrays = (values(dtype, 4, 5), values(dtype, 0, 3), values(dtype, 1).reshape(()), values(dtype, 6, 4)[::-2].T)
     for array in arrays:
@@ -58,6 +61,7 @@ def _arithmetic(x: Any, y: Any) -> Any:
 
 
 def _called(dtype: DType, subject: Subject) -> Tried:
+    """Calls functions with arrays of a dtype, and compares what they return."""
     x, y = tame(dtype, 77), tame(dtype, 77, seed=1)
     skipped = ""
     for function in (_function, _arithmetic) if np.dtype(dtype).kind != "c" else (_arithmetic,):
@@ -140,6 +144,7 @@ def _real(*shape: int) -> HostArray:
 
 
 def _shapes() -> Iterator[_Shape]:
+    """All shapes with a function for each; their arrays are made when they are tried."""
     for length in LENGTHS:
         yield _Shape(f"{length:,} elements", _line, partial(_lines, length))
     for shape in _MATRICES:
@@ -204,6 +209,8 @@ def _name(table: Table) -> str:
 
 
 def _special_case(number: int, table: Table) -> ProgramCase:
+    """A program of the table of special values as a case; the worst of its differences is told."""
+
     def compare(
         program: Program, inputs: Sequence[HostArray], results: Sequence[HostArray], lacking: set[int]
     ) -> Comparison:
@@ -248,6 +255,8 @@ def _suites() -> tuple[ConformanceProgram, ...]:
 
 
 def _conformance_case(number: int, suite: ConformanceProgram) -> ProgramCase:
+    """A program of the conformance suite as a case; the first of its wrong results is told."""
+
     def compare(
         program: Program, inputs: Sequence[HostArray], results: Sequence[HostArray], lacking: set[int]
     ) -> Comparison:
@@ -294,11 +303,14 @@ def program_of(seed: int) -> ProgramCase:
 def _compare(
     program: Program, inputs: Sequence[HostArray], results: Sequence[HostArray], lacking: set[int]
 ) -> Comparison:
+    """Compares the results of a random program within the bounds that its nodes have."""
     sentence = disagreement(lowering.run(program, list(inputs)), list(results), program)
     return Comparison(wrong=sentence or "")
 
 
 def programs(count: int = PROGRAMS, *, first: int = 0) -> VerifyCheck:
+    """The check of `count` random programs, with the seeds from `first` on."""
+
     def cases(subject: Subject) -> Iterator[VerifyCase]:
         yield from (program_of(seed) for seed in range(first, first + count))
 

@@ -128,6 +128,10 @@ def _reflected(title: str, language: str, source: str, entry: str, updates: tupl
 
 
 def prepared_of(op: Custom, target: Target) -> Prepared:
+    """The user's kernel ready for a driver: parameters in our order, indices checked unless the user asked not to.
+
+    Raises `InvalidKernel` with the place in the source where it cannot be read.
+    """
     try:
         if op.language == "wgsl":
             return prepared_wgsl(op.source, op.entry, checked=op.checked, folded=is_folded(op, target))
@@ -178,6 +182,7 @@ def refusal(op: Custom, inputs: tuple[Spec, ...], target: Target) -> str | None:
 
 
 def _specs(op: Custom, inputs: tuple[Spec, ...]) -> Iterator[tuple[str, Spec]]:
+    """The name and spec of each array that a kernel reads or makes."""
     yield from zip((each.name for each in op.read), inputs, strict=True)
     for parameter, shape in zip(op.written, op.shapes, strict=True):
         if parameter.role == "output":

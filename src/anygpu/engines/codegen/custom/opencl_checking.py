@@ -56,6 +56,7 @@ _TAGGED = ("struct", "union", "enum")
 
 
 def is_forbidden(token: KernelToken) -> bool:
+    """Whether a kernel may not use a name: built-ins that escape the checks, reserved names, and other alphabets."""
     if token.kind != "name":
         return False
     underscored = token.text.startswith("_") and token.text not in _UNDERSCORED
@@ -84,6 +85,7 @@ class Guards:
     """The insertions into a text: around indices, and into the calls of functions that must be able to report."""
 
     def __init__(self) -> None:
+        """No checks yet. `before` and `replaced` are edits of tokens by their positions."""
         self.words: list[Word] = []
         #: Insertions before the word at a place, and replacements of it.
         self.before: dict[int, str] = {}
@@ -154,6 +156,7 @@ class Checking:
     """One function."""
 
     def __init__(self, text: Text, function: OpenCLFunction, guards: Guards) -> None:
+        """One function of a kernel's text, whose accesses to memory are to be checked; `guards` collects the edits."""
         self.text = text
         self.tokens = text.tokens
         self.partners = text.partners

@@ -52,6 +52,7 @@ class _Preparation:
     """Rewrites one kernel: its parameters in our order, other kernels removed, and each index checked."""
 
     def __init__(self, source: str, entry: str, checked: bool) -> None:
+        """Read a source and find its entry point; edits are collected until the text is written again."""
         self.text = Text(source)
         self.function = entry_of(self.text, entry)
         self.checked = checked

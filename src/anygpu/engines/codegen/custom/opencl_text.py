@@ -99,6 +99,10 @@ class Text:
     """The declarations of a text, after the preprocessor."""
 
     def __init__(self, source: str) -> None:
+        """Preprocess a source and read its declarations: functions, types, and variables outside of functions.
+
+        What cannot be read is kept in `problems`, and raised only if the kernel needs it.
+        """
         self.tokens, self.constants = preprocessed(source)
         self.partners = partners(self.tokens)
         self.functions: list[OpenCLFunction] = []
@@ -184,6 +188,7 @@ class Text:
                 self.enumerators[words[0].text] = value
 
     def _variables(self, start: int) -> int:
+        """Read a declaration of variables outside of functions; returns the position behind its semicolon."""
         end = self.next_mark(start, ";")
         try:
             for place, variable, after in self.declared(start, end):
@@ -269,11 +274,13 @@ class Text:
                 place += 1
 
     def past_attribute(self, place: int) -> int:
+        """The position behind an attribute. Raises `Unreadable` where it has no parentheses."""
         if self.tokens[place + 1].text != "(":
             raise Unreadable("this attribute is not understood.", self.tokens[place])
         return self.partners[place + 1] + 1
 
     def past_attributes(self, place: int) -> int:
+        """The position behind all attributes that stand here."""
         while self.tokens[place].text in ATTRIBUTE:
             place = self.past_attribute(place)
         return place
@@ -284,6 +291,7 @@ class Text:
     # -- types
 
     def is_type(self, token: KernelToken) -> bool:
+        """Whether a token names a type: of the language, or by a typedef of the source."""
         return token.kind == "name" and (
             token.text in TYPES or token.text in _VECTORS or token.text in _OTHER_TYPES or token.text in self.typedefs
         )
@@ -293,6 +301,10 @@ class Text:
         return token.kind == "name" and (self.is_type(token) or token.text in QUALIFIERS or token.text in SPACES)
 
     def begins_statement(self, place: int) -> bool:
+        """Whether a statement begins at a token.
+
+        That is behind braces, semicolons, labels, directives and attributes, and in the head of a `for`.
+        """
         before = self.tokens[place - 1]
         if before.text == "(" and self.tokens[place - 2].text == "for":
             return True

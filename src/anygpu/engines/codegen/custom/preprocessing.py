@@ -122,6 +122,7 @@ class _Preprocessor:
     """Carries out directives and expands macros, with the state of both."""
 
     def __init__(self, source: str) -> None:
+        """The tokens of an OpenCL C source, and the macros that every compiler defines."""
         self.tokens = tokens_of(source, "opencl")
         self.macros: dict[str, Macro] = {}
         for name, value in _ALWAYS.items():
@@ -158,6 +159,7 @@ class _Preprocessor:
         return Preprocessed(done, self._constants())
 
     def _constants(self) -> dict[str, ConstantNumber]:
+        """Macros that are constant numbers, by name: sizes of arrays and groups may be written with them."""
         found: dict[str, ConstantNumber] = {}
         for name, macro in self.macros.items():
             if macro.parameters is None and macro.body and name not in _ALWAYS:

@@ -69,6 +69,10 @@ class _Evaluation:
     def __init__(
         self, tokens: Sequence[KernelToken], known: Mapping[str, ConstantNumber], within: range | None
     ) -> None:
+        """Evaluate tokens with the values of `known` names.
+
+        `within` is the range of integers that results must stay in, or `None` for any.
+        """
         self.tokens = _joined(tokens)
         self.known = known
         self.within = within
@@ -79,6 +83,10 @@ class _Evaluation:
         self.is_negative = False
 
     def value(self) -> ConstantNumber:
+        """The value of all tokens. Raises `Unreadable` where they are no constant expression.
+
+        An unsigned number beside a negative one is refused: C and WGSL would convert it without a word.
+        """
         if not self.tokens:
             raise Unreadable("a value is missing here.")
         result = self._choice()
@@ -104,6 +112,7 @@ class _Evaluation:
         return self.tokens[min(self.at, len(self.tokens) - 1)]
 
     def _choice(self) -> ConstantNumber:
+        """The value of `condition ? yes : no`, or of a binary expression without it."""
         condition = self._level(0)
         if self._text() != "?":
             return condition
@@ -204,12 +213,14 @@ class _Evaluation:
         return self._kept(_cast(function.text, values[0], function), function)
 
     def _expect(self, text: str) -> None:
+        """Go on behind this text. Raises `Unreadable` where it is missing."""
         if self._text() != text:
             raise Unreadable(f"{text} is missing here.", self._here())
         self.at += 1
 
 
 def _by_type(at: KernelToken) -> Unreadable:
+    """The refusal of an expression whose value depends on the language's integer types."""
     return Unreadable(
         f"the value of this depends on the types of the language, at {at.text!r}. Write the number itself.", at
     )
@@ -230,6 +241,7 @@ def _joined(tokens: Sequence[KernelToken]) -> list[KernelToken]:
 
 
 def _cast(type: str, value: ConstantNumber, at: KernelToken) -> ConstantNumber:
+    """The number in a type of the language. Raises `Unreadable` where an infinite number or NaN is to be an integer."""
     if type == "bool":
         return bool(value)
     if type in _REAL:
@@ -457,6 +469,7 @@ class Complaint(NamedTuple):
 
 
 def of_naga(words: str) -> Complaint:
+    """The place and the words of a message of naga, the compiler in wgpu; without a place where it names none."""
     head = _NAGA_HEAD.search(words)
     said = words[head.end() :] if head is not None else words
     place = _NAGA_PLACE.search(said)

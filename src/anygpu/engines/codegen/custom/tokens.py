@@ -44,11 +44,13 @@ class Unreadable(Exception):
     """Why a text is not understood, and at which word. `reflect` makes an `InvalidKernel` of it."""
 
     def __init__(self, why: str, at: KernelToken | None = None) -> None:
+        """`why` is a sentence for the user, `at` the place in the source."""
         super().__init__(why)
         self.why = why
         self.at = at
 
     def for_kernel(self, title: str) -> InvalidKernel:
+        """The error for the user, with the place in the source where it is known."""
         if self.at is None:
             return InvalidKernel(title, self.why)
         return InvalidKernel(title, self.why, line=self.at.line, column=self.at.column)
@@ -71,6 +73,7 @@ class _Reader:
     """Splits a text into tokens, with the line and column of each."""
 
     def __init__(self, source: str, language: Language) -> None:
+        """At the beginning of a source, whose lines and columns are counted from 1 for messages."""
         self.source = source
         #: A lone carriage return and the like: compilers do not agree on whether a line, and a comment, ends there.
         self.odd = _ODD_BREAK.search(source) if language == "wgsl" else None
@@ -108,6 +111,7 @@ class _Reader:
         yield KernelToken("end", "", len(source), self.line, self.at - self.line_start + 1)
 
     def _skip(self, count: int) -> None:
+        """Go on by a number of characters, and count the lines among them."""
         end = min(self.at + count, len(self.source))
         lines = self.source.count("\n", self.at, end)
         if lines:
@@ -182,6 +186,7 @@ class _Reader:
         return place
 
     def _end_of_string(self, quote: str) -> int:
+        """The position behind a string that begins here. Raises `Unreadable` where it is not closed on its line."""
         place = self.at + 1
         while place < len(self.source) and self.source[place] not in (quote, "\n"):
             place += 2 if self.source[place] == "\\" else 1

@@ -249,6 +249,7 @@ def _has_place(module: Module, type: WGSLType) -> bool:
 
 
 def group_memory(module: Module, function: WGSLFunction) -> int:
+    """Bytes of workgroup memory that an entry point reaches, with alignment, in the order of declaration."""
     used, _ = module.reached(function.name.text)
     total = 0
     for variable in module.variables.values():
@@ -329,6 +330,10 @@ class _Preparation:
     """Rewrites one kernel: bindings renumbered, uniforms in one block, and each index checked."""
 
     def __init__(self, source: str, entry: str, checked: bool, folded: bool) -> None:
+        """Read a module and its entry point; `folded` folds a grid that is too long for one dimension into two.
+
+        Storage buffers are numbered in the order of our parameters, not by the bindings that the source names.
+        """
         self.module = Module(source)
         self.function = entry_of(self.module, entry)
         self.checked = checked
@@ -374,6 +379,7 @@ class _Preparation:
         self.edits.append(Edit(start, stop, blank))
 
     def _remove_function(self, function: WGSLFunction) -> None:
+        """Remove a function with its attributes from the text."""
         first = min((each.at.start for each in function.attributes.values()), default=function.name.start)
         start = self.module.source.rfind("fn", 0, function.name.start)
         self._remove(min(first, start), self.module.tokens[function.closing].stop)
@@ -396,6 +402,7 @@ class _Preparation:
                 raise Unreadable("write the buffer's own name here: arrayLength(&name).", tokens[place])
 
     def _names_a_buffer(self, place: int) -> bool:
+        """Whether the argument here is the address of a variable of the module."""
         tokens = self.module.tokens
         texts = [token.text for token in tokens[place + 1 : place + 5]]
         return texts[:2] == ["(", "&"] and texts[2] in self.module.variables and texts[3:] == [")"]

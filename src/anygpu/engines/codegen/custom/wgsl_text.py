@@ -98,6 +98,10 @@ class Module:
     """The declarations of a text, by their names."""
 
     def __init__(self, source: str) -> None:
+        """Read a WGSL module: variables, constants, structs, aliases, functions and extensions.
+
+        Raises `Unreadable` for names that begin with `anygpu_`, which prepared texts use.
+        """
         self.source = source
         self.tokens = tokens_of(source, "wgsl")
         for token in self.tokens:
@@ -153,6 +157,7 @@ class Module:
         return self.tokens[self._at]
 
     def _take(self, text: str) -> KernelToken:
+        """The token here, which must be this text; go on behind it. Raises `Unreadable` otherwise."""
         token = self._here
         if token.text != text:
             found = token.text or "the end of the text"
@@ -161,6 +166,7 @@ class Module:
         return token
 
     def _name(self) -> KernelToken:
+        """The name that stands here; go on behind it. Raises `Unreadable` otherwise."""
         token = self._here
         if token.kind != "name":
             raise Unreadable(f"a name is missing here; there is {token.text!r}.", token)
@@ -168,6 +174,7 @@ class Module:
         return token
 
     def _global_name(self) -> KernelToken:
+        """The name of a declaration. Raises `Unreadable` for names of the language."""
         token = self._name()
         if token.text in _KEPT:
             raise Unreadable(f"{token.text} is a name of the language itself. Use another one.", token)
@@ -183,6 +190,7 @@ class Module:
         return self.tokens[self._at - 1]
 
     def _directive(self) -> None:
+        """Read `enable` and its like up to the semicolon, and note the extensions that are enabled."""
         if self._here.text == "enable":
             place = self._at + 1
             while self.tokens[place].kind == "name" or self.tokens[place].text == ",":
@@ -257,6 +265,7 @@ class Module:
         self.structs[name.text] = tuple(fields)
 
     def _alias(self) -> None:
+        """Read the declaration of an alias."""
         self._at += 1
         name = self._global_name()
         self._take("=")
@@ -431,6 +440,7 @@ class Module:
         return places, _up(end, largest), largest
 
     def _attribute_number(self, attribute: WGSLAttribute) -> int:
+        """The one number of an attribute such as `@binding`. Raises `Unreadable` otherwise."""
         if len(attribute.arguments) != 1:
             raise Unreadable(f"@{attribute.name} takes one number.", attribute.at)
         return evaluate_exactly(attribute.arguments[0], self.exact)
@@ -506,6 +516,7 @@ class _References:
             place += 1
 
     def _past_template(self, place: int) -> int:
+        """The position behind a template list such as `<f32>`, or the same position where there is none."""
         tokens = self.module.tokens
         if tokens[place].text != "<":
             return place

@@ -35,6 +35,8 @@ _LARGE = {"f32": 2.0**23, "f64": 2.0**52}
 
 
 class OpenCLPrinter(VectorPrinter):
+    """Kernels as OpenCL C, for processors and cards."""
+
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self._loose: dict[str, int] = {}
@@ -48,6 +50,7 @@ class OpenCLPrinter(VectorPrinter):
         return not abs(value) < _LARGE[type]
 
     def from_bits(self, bits: int, type: ComputeType) -> str:
+        """A number by its bits, combined with a zero that is known only when the kernel runs."""
         # Groups are never counted along the third dimension: this is 0, and no compiler can know.
         name, wide = self.syntax.types[type], type in WIDE_TYPES
         text = f"{bits:#x}ul ^ get_group_id(2)" if wide else f"{bits:#x}u ^ (uint)get_group_id(2)"
@@ -64,6 +67,7 @@ class OpenCLPrinter(VectorPrinter):
     # -- buffers
 
     def load(self, buffer: Buffer, index: str) -> str:
+        """The element at a position, in its compute type."""
         index = f"offset_{buffer.name} + {index}" if buffer.has_offset else index
         match buffer.dtype:
             case "bool":
@@ -75,6 +79,7 @@ class OpenCLPrinter(VectorPrinter):
         return f"{buffer.name}[{index}]"
 
     def store(self, buffer: Buffer, index: str, value: str) -> list[str]:
+        """The statements that store a value at a position, rounded to the buffer's type."""
         index = f"offset_{buffer.name} + {index}" if buffer.has_offset else index
         match buffer.dtype:
             case "float16":
@@ -92,6 +97,7 @@ class OpenCLPrinter(VectorPrinter):
     # -- texts
 
     def declarations(self, numbers: Sequence[str]) -> str:
+        """Fused roundings switched off, and types of vectors that need not be aligned."""
         # Every operation is rounded as it is in NumPy.
         lines = ["#pragma OPENCL FP_CONTRACT OFF"]
         for vector, alignment in self._loose.items():
@@ -104,6 +110,7 @@ class OpenCLPrinter(VectorPrinter):
         return f"loose_{vector}"
 
     def _buffer_parameters(self) -> list[str]:
+        """The declarations of the buffers as parameters. None of them overlap, which `restrict` tells the compiler."""
         result = []
         for buffer in self.buffers.values():
             constness = "const " if buffer.access == "read" and not buffer.atomic else ""
@@ -134,6 +141,7 @@ class OpenCLPrinter(VectorPrinter):
         return self.syntax.position("group", f"{first}(int)get_group_id(0)")
 
     def entry(self, name: str, group_size: int, numbers: Sequence[str], body: Sequence[str]) -> str:
+        """The text of the entry point: its attributes and parameters, memory of the group, and the body."""
         used = "\n".join(body)
         lane = [self.syntax.position("lane", self.syntax.lane)] if "lane" in used else []
         types = self.syntax.types
@@ -163,6 +171,10 @@ class OpenCLVectors(VectorSyntax):
     _ELEMENTS: ClassVar[dict[DType, str]] = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort"}
 
     def __init__(self, printer: OpenCLPrinter, width: int) -> None:
+        """Vectors of a width. Up to four components are worth handling one by one where there is no other way.
+
+        On a device whose invocations are scalar a sum is kept in four vectors, so that additions overlap.
+        """
         self.syntax = printer.syntax
         self._printer = printer
         self.width = width
@@ -202,6 +214,7 @@ class OpenCLVectors(VectorSyntax):
         return f"*(__global {constness}{loose} *)({buffer.name}{offset}{at})"
 
     def load(self, buffer: Buffer, index: Index) -> str | None:
+        """Neighbours from a position on, as a vector of the compute type; `None` for bfloat16, which has no vectors."""
         pointer = self._pointer(buffer, index)
         if pointer is not None:
             return f"({pointer})"
@@ -229,6 +242,7 @@ class OpenCLVectors(VectorSyntax):
         return None if text is None else f"{text}.s{places}"
 
     def store(self, buffer: Buffer, index: Index, value: str) -> list[str] | None:
+        """The statements that store a vector from a position on; `None` for bfloat16."""
         at, width = self._address(buffer, index), self.width
         match buffer.dtype:
             case "bfloat16":
@@ -259,6 +273,7 @@ class OpenCLVectors(VectorSyntax):
         return f"({pattern.format(*texts)})"
 
     def cast(self, of: ComputeType, to: ComputeType, text: str) -> str | None:
+        """A vector in another type, or `None` where the library's function takes no vectors."""
         if to == "bool":
             return self.compare("not_equal", of, text, self._printer.literal(Literal(0, of)))
         one, zero = (self.broadcast(to, self._printer.literal(Literal(number, to))) for number in (1, 0))
@@ -268,6 +283,10 @@ class OpenCLVectors(VectorSyntax):
         return f"{name}{self.width}({text})" if name.startswith("convert_") else None
 
     def call(self, fn: str, of: ComputeType, result: ComputeType, texts: Sequence[str]) -> str | None:
+        """A function of vectors, or `None` where the library has it for single values only.
+
+        Shifts by 32 and more give 0, as NumPy has them, which OpenCL C leaves undefined.
+        """
         if fn in ("maximum", "minimum") and of in ("f32", "f64"):
             return self._extreme(fn, of, texts[0], texts[1])
         if fn in ("wrap_i8", "wrap_i16", "wrap_u8", "wrap_u16"):

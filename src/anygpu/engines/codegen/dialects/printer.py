@@ -62,6 +62,7 @@ class Printer(ABC):
     """Prints one kernel: it remembers which library functions and shared arrays the kernel needs."""
 
     def __init__(self, target: Target) -> None:
+        """Prints kernels for a target; buffers are named with `use` first."""
         self.target = target
         self.syntax = SYNTAX[target.dialect]
         self.buffers: dict[str, Buffer] = {}
@@ -136,6 +137,10 @@ class Printer(ABC):
     # -- expressions
 
     def literal(self, literal: Literal) -> str:
+        """A number in the dialect. Infinity and NaN are functions of the library, since no dialect spells them.
+
+        A number that was given by the user, and that compilers would fold wrongly, is hidden from them.
+        """
         value, type = literal.value, literal.type
         if type in ("f32", "f64"):
             if literal.given and self.must_hide(float(value), type):
@@ -146,6 +151,7 @@ class Printer(ABC):
         return self.syntax.number(value, type)
 
     def hidden(self, literal: Literal) -> str:
+        """A number by its bits, which compilers do not compute with beforehand."""
         value, type = literal.value, literal.type
         if type in ("f32", "f64"):
             number = np.float64(value) if type == "f64" else float_errors_ignored(np.float32)(value)
@@ -154,6 +160,7 @@ class Printer(ABC):
         return self.from_bits(int(value) % (1 << width), type)
 
     def expression(self, expr: Expr) -> str:
+        """The text of an expression, without parentheses around it."""
         match expr:
             case Literal():
                 return self.literal(expr)
@@ -180,12 +187,17 @@ class Printer(ABC):
         return f"({text})" if compound or text.startswith("-") or "?" in text else text
 
     def _load(self, expr: Load) -> str:
+        """The text of a load, from a buffer or from the group's memory."""
         index = self.position(expr.index)
         if expr.buffer in self.shared:
             return f"{expr.buffer}[{index}]"
         return self.load(self.buffers[expr.buffer], index)
 
     def _apply(self, expr: Apply) -> str:
+        """The text of a function's application: an operator of the language, or a call of the library's function.
+
+        Integers wrap around on overflow, also where the language leaves that undefined.
+        """
         fn, of = expr.fn, expr.args[0].type
         if fn == "opaque":
             return self.opaque(self.expression(expr.args[0]), of)
@@ -212,11 +224,13 @@ class Printer(ABC):
         return f"{name}({', '.join(self.expression(each) for each in expr.args)})"
 
     def library_name(self, fn: str, type: ComputeType) -> str:
+        """The name of a function in the dialect; its definition will be printed with the kernel."""
         name = library.call(self.target.dialect, fn, type, self.target)
         self.needed[name] = None
         return name
 
     def position(self, index: Index) -> str:
+        """The text of a position: a sum of multiples, the largest factor first, then the constant."""
         parts: list[str] = []
         for atom, factor in sorted(index.terms, key=lambda term: -abs(term[1])):
             if isinstance(atom, Quotient):
@@ -259,6 +273,7 @@ class Printer(ABC):
         return [line for statement in statements for line in self.statement(statement)]
 
     def statement(self, statement: Statement) -> list[str]:
+        """The lines of a statement, and of those inside of it."""
         match statement:
             case Let():
                 return [self.let(statement.name, statement.value.type, self.expression(statement.value))]
@@ -286,12 +301,14 @@ class Printer(ABC):
                 return [statement.line]
 
     def _store(self, statement: Store) -> list[str]:
+        """The lines of a store, to a buffer or to the group's memory."""
         index, value = self.position(statement.index), self.expression(statement.value)
         if statement.buffer in self.shared:
             return [f"{statement.buffer}[{index}] = {value};"]
         return self.store(self.buffers[statement.buffer], index, value)
 
     def loop(self, loop: Loop) -> list[str]:
+        """The lines of a loop."""
         stop = str(loop.stop) if isinstance(loop.stop, int) else self.expression(loop.stop)
         head = self.loop_head(loop.variable, self.expression(loop.start), stop, loop.step)
         return [head, *indented(self.lines(loop.body)), "}"]
@@ -350,6 +367,12 @@ class Printer(ABC):
         flops: float = 0.0,
         bytes_moved: float = 0.0,
     ) -> Kernel:
+        """A kernel with its text.
+
+        `functions` and `templates` come before the entry point, and of the library only what is used. `groups` of
+        `group_size` invocations run it; a `cuttable` kernel may be launched in several parts. `flops` and `bytes_moved`
+        are for its prediction.
+        """
         numbers = self.use(buffers, shared, cuttable=cuttable)
         self.rehearse(body)
         function_texts = [self.function_text(function) for function in functions]
@@ -373,6 +396,7 @@ class Printer(ABC):
         """A look at all statements before the first of them is printed."""
 
     def function_text(self, function: Function) -> str:
+        """The text of a function of kernel statements, with what it returns."""
         types, lines = self.syntax.types, self.lines(function.body)
         parameters = {each.name: types[each.type] for each in function.parameters}
         if function.result is None:
@@ -391,6 +415,7 @@ class Printer(ABC):
         return Template(template.text).safe_substitute({**names, "pass": self.handed_on, "taken": taken})
 
     def use(self, buffers: Sequence[Buffer], shared: Sequence[Shared] = (), *, cuttable: bool) -> list[str]:
+        """Take these buffers, and return the names of the numbers that launches pass: the first group, and offsets."""
         self.buffers = {buffer.name: buffer for buffer in buffers}
         self.shared = {array.name: array for array in shared}
         numbers = ["first_group"] if cuttable else []
@@ -412,6 +437,7 @@ class Printer(ABC):
         return 1 << (self.target.binding_bytes.bit_length() - 1)
 
     def bindings(self) -> tuple[Binding, ...]:
+        """The bindings of all buffers, in order. A buffer that is larger than a binding may be has several windows."""
         result: list[Binding] = []
         for buffer in self.buffers.values():
             count = self.windows(buffer)

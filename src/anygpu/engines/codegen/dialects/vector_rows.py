@@ -47,6 +47,11 @@ def strip_name(loop: Loop) -> str:
 
 
 def strips_of(printer: Printer, syntax: VectorSyntax, loop: Loop) -> Strips | None:
+    """A loop in strips of as many neighbours as a vector has; `None` where its start cannot be told.
+
+    In a loop over lanes each lane takes every n-th strip. The number of strips is a text where the end of the loop is
+    computed when it runs.
+    """
     start = as_index(loop.start)
     if start is None:
         return None
@@ -68,6 +73,7 @@ def strips_of(printer: Printer, syntax: VectorSyntax, loop: Loop) -> Strips | No
 
 
 def as_index(expr: Expr) -> Index | None:
+    """The position that an expression is, or `None` where it is more than that."""
     match expr:
         case Literal():
             return constant(int(expr.value))
@@ -111,6 +117,10 @@ class Registers:
     """Prints the loops over a row, and remembers in which names its vectors are."""
 
     def __init__(self, printer: Printer, loops: Sequence[Loop], outer: Loop | None) -> None:
+        """Rows that several loops read and write, kept in registers between them.
+
+        Stores that a later loop repeats at the same place are left out, so the last loop that stores a row is noted.
+        """
         self._printer = printer
         #: The loop over rows, when there are several; and loads that are the same for all of them.
         self.outer = outer
@@ -129,6 +139,7 @@ class Registers:
         self.before.clear()
 
     def lines(self, syntax: VectorSyntax, loop: Loop) -> list[str] | None:
+        """The lines of one loop, every strip of it written out; `None` where that cannot be done in vectors."""
         strips, types = strips_of(self._printer, syntax, loop), types_of_sums(loop)
         if strips is None or types is None or not isinstance(strips.number, int):
             return None
@@ -168,6 +179,10 @@ class Registers:
         return lines
 
     def _let(self, text: VectorText, syntax: VectorSyntax, loop: Loop, statement: Let, turn: int) -> list[str]:
+        """The lines of a declaration in one turn; none where an earlier loop has loaded the same.
+
+        A load that is the same in all turns of the loop around is moved before it, as long as registers last.
+        """
         name, value = statement.name, statement.value
         key = _key(loop, value.buffer, value.index) if isinstance(value, Load) else None
         if key is not None and turn in self._names.get(key, ()):
@@ -190,6 +205,7 @@ class Registers:
         return lines
 
     def _store(self, text: VectorText, loop: Loop, statement: Store, turn: int) -> list[str]:
+        """The lines of a store in one turn; none where a later loop stores to the same place."""
         key = _key(loop, statement.buffer, statement.index)
         lines: list[str] = []
         value = statement.value
@@ -213,6 +229,7 @@ def _is_the_same_in_all_turns(index: Index, loop: Loop) -> bool:
 
 
 def _names_in(statements: Sequence[Statement]) -> Iterator[str]:
+    """The names that statements declare, also inside of loops and conditions."""
     for each in statements:
         if isinstance(each, Let):
             yield each.name
@@ -243,12 +260,14 @@ def planned(printer: Printer, body: Sequence[Statement]) -> Registers | None:
 
 
 def _has_loops(statement: Statement) -> bool:
+    """Whether a statement is a loop or has one inside."""
     return isinstance(statement, Loop) or (
         isinstance(statement, If) and any(_has_loops(each) for each in statement.body)
     )
 
 
 def _loads(loop: Loop) -> set[Key]:
+    """The rows that a loop loads element by element."""
     return {
         _key(loop, each.value.buffer, each.value.index)
         for each in loop.body

@@ -127,6 +127,8 @@ class NotVectorisable(Exception):
 
 
 class VectorOperand(NamedTuple):
+    """The text of an operand, and whether it is a vector."""
+
     text: str
     #: Whether it is a vector.
     wide: bool
@@ -152,6 +154,7 @@ class VectorText:
     """Prints statements in which one variable stands for neighbours, of which the first is at `first`."""
 
     def __init__(self, printer: Printer, syntax: VectorSyntax, variable: str, first: Index) -> None:
+        """Statements in vectors, where `variable` counts the components from the position `first` on."""
         self._printer = printer
         self._syntax = syntax
         self._variable = variable
@@ -169,6 +172,7 @@ class VectorText:
     # -- expressions
 
     def expression(self, expr: Expr) -> VectorOperand:
+        """The text of an expression, and whether it is a vector. Raises `NotVectorisable` where it cannot be one."""
         match expr:
             case Literal():
                 return VectorOperand(self._printer.literal(expr), False)
@@ -207,6 +211,7 @@ class VectorText:
         return replaced(index, {**self.fixed, self._variable: self.first})
 
     def _component(self, index: Index, number: int) -> Index:
+        """The position in one component, with components of vectors in place of variables that are vectors."""
         by = {**self.fixed, self._variable: self.first + number}
         for name in self.wide:
             if index.depends_on(name):
@@ -215,6 +220,7 @@ class VectorText:
         return replaced(index, by)
 
     def _load(self, expr: Load) -> VectorOperand:
+        """A load: single where its position does not vary, a vector of neighbours, or components one by one."""
         if not self._varies(expr.index):
             return VectorOperand(self._printer.expression(Load(expr.buffer, self._known(expr.index), expr.type)), False)
         buffer = self._printer.buffers.get(expr.buffer)
@@ -257,6 +263,7 @@ class VectorText:
         return [each.constant for each in distances] if all(each.is_constant for each in distances) else None
 
     def _position(self, expr: Position) -> VectorOperand:
+        """A position as a number or as a vector of them: its first component plus constant distances where possible."""
         if not self._varies(expr.index):
             return VectorOperand(self._printer.position(self._known(expr.index)), False)
         step = self._step(expr.index)
@@ -289,6 +296,7 @@ class VectorText:
         return expr
 
     def _choose(self, expr: Choose) -> VectorOperand:
+        """A choice: by component where the condition is a vector, and between whole vectors where it is single."""
         condition, yes, no = (self.expression(each) for each in (expr.condition, expr.yes, expr.no))
         if not (condition.wide or yes.wide or no.wide):
             return VectorOperand(self._printer.syntax.choose(condition.text, yes.text, no.text), False)
@@ -299,6 +307,11 @@ class VectorText:
         return VectorOperand(f"({self._printer.syntax.choose(condition.text, others[1], others[0])})", True)
 
     def _apply(self, expr: Apply) -> VectorOperand:
+        """A function's application, as short as it can be had.
+
+        It is single if all operands are; otherwise an operator of vectors, a call of a function that takes vectors, or
+        a call for each component.
+        """
         values = [self.expression(each) for each in expr.args]
         if not any(value.wide for value in values):
             return VectorOperand(self._printer.expression(self._settled(expr)), False)
@@ -343,6 +356,7 @@ class VectorText:
         return self._syntax.joined(expr.type, parts)
 
     def _name(self, text: str, type: ComputeType) -> Name:
+        """A text as an expression; components of a mask in OpenCL C are compared with 0."""
         return Name(
             text if type != "bool" else f"({text} != 0)" if self._printer.target.dialect == "opencl" else text, type
         )
@@ -372,6 +386,10 @@ class VectorText:
         return before
 
     def _statement(self, statement: Statement, running: Sequence[str]) -> list[str]:
+        """The lines of a statement; `running` are the sums that the loop carries.
+
+        Raises `NotVectorisable` for statements that have no form in vectors.
+        """
         match statement:
             case Let():
                 return [self.let(statement)]
@@ -390,6 +408,7 @@ class VectorText:
         raise NotVectorisable
 
     def let(self, statement: Let) -> str:
+        """The declaration of a value, as a vector where it is one."""
         value, type = self.expression(statement.value), statement.value.type
         if value.wide:
             self.wide.add(statement.name)
@@ -397,6 +416,7 @@ class VectorText:
         return self._printer.let(statement.name, type, value.text)
 
     def _store(self, statement: Store) -> list[str]:
+        """The lines of a store: neighbours at once, or component by component where the positions are apart."""
         buffer = self._printer.buffers.get(statement.buffer)
         step = self._step(statement.index)
         if buffer is None or not self._varies(statement.index):
@@ -420,6 +440,7 @@ class VectorText:
         return result
 
     def _report(self, statement: Report) -> list[str]:
+        """The lines of a report: one condition for all components, and each component by itself if any has failed."""
         condition, value = self.expression(statement.condition), self.expression(statement.value)
         if not condition.wide and not value.wide:
             inner = self._printer.report(statement.number, value.text)
@@ -478,6 +499,7 @@ def _operand(text: str) -> str:
 
 
 def _closes_at_end(text: str, opened: int) -> bool:
+    """Whether the parenthesis that opens here is closed by the last character."""
     depth = 0
     for place in range(opened, len(text)):
         depth += (text[place] == "(") - (text[place] == ")")
@@ -492,6 +514,7 @@ def unwrapped(text: str) -> str:
 
 
 def _range_of(index: Index, name: str) -> tuple[int, int]:
+    """The range of a variable inside of a position. Raises `NotVectorisable` where it does not occur."""
     for atom, _ in index.terms:
         if isinstance(atom, Counter):
             if atom.name == name:

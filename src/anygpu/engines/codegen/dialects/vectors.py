@@ -58,6 +58,7 @@ class VectorPrinter(Printer):
     """A printer that does loops in vectors where they allow it."""
 
     def __init__(self, target: Target) -> None:
+        """Loops over lanes are tried in vectors until one of them fails."""
         super().__init__(target)
         #: Lanes that share a row must share it in the same way in all loops over it: all are in vectors, or none.
         self._lanes_in_vectors = True
@@ -68,6 +69,10 @@ class VectorPrinter(Printer):
     def vector_syntax(self, loop: Loop) -> VectorSyntax: ...
 
     def loop(self, loop: Loop) -> list[str]:
+        """The lines of a loop: in vectors where something is loaded or stored together, and otherwise as it is.
+
+        A loop over lanes that fails makes the caller print the whole kernel again without lanes in vectors.
+        """
         if loop.vector > 1 and (loop.step == 1 or self._lanes_in_vectors):
             needed = dict(self.needed)
             syntax = self.vector_syntax(loop)
@@ -84,6 +89,10 @@ class VectorPrinter(Printer):
         return lines
 
     def _in_vectors_of(self, syntax: VectorSyntax, loop: Loop) -> list[str] | None:
+        """The loop in vectors in the form that suits it, or `None`.
+
+        The forms are a block of two loops, a stretch of fixed length, rows in registers, and strips.
+        """
         if len(loop.body) == 1 and isinstance(loop.body[0], Loop):
             return block_in_vectors(self, syntax, loop, loop.body[0])
         if loop.stop == loop.vector and loop.step == 1 and not loop.sums:
@@ -114,12 +123,14 @@ class VectorPrinter(Printer):
             self._registers.forget()
 
     def try_out(self, body: Sequence[Statement]) -> None:
+        """Print the body once to see what happens; the lines are dropped."""
         if self._registers is not None:
             self._registers.forget()
         self.lines(body)
 
 
 def _has_vectors(statements: Sequence[Statement]) -> bool:
+    """Whether some loop asks for vectors."""
     return any(
         isinstance(each, Loop | If) and (_has_vectors(each.body) or (isinstance(each, Loop) and each.vector > 1))
         for each in statements
@@ -143,6 +154,7 @@ class _Strips:
     def __init__(
         self, printer: Printer, syntax: VectorSyntax, loop: Loop, strips: Strips, types: dict[str, ComputeType]
     ) -> None:
+        """A loop in strips. Sums are kept in several chains of vectors where there are enough strips for that."""
         self._printer = printer
         self._syntax = syntax
         self._loop = loop
@@ -157,11 +169,13 @@ class _Strips:
         self._chains = syntax.chains if self._sums and enough and short else 1
 
     def _running(self, name: str, chain: int | str) -> str:
+        """The name of a running sum in one chain."""
         if self._chains == 1:
             return f"{name}_strip"
         return f"{name}_strips[{chain}]" if self._syntax.has_arrays else f"{name}_strip_{chain}"
 
     def _body(self, place: Index, chain: int | str) -> list[str]:
+        """The body for one strip, with running sums in the vectors of a chain."""
         text = VectorText(
             self._printer, self._syntax, self._loop.variable, self._strips.base + place * self._syntax.width
         )
@@ -170,6 +184,7 @@ class _Strips:
         return text.lines(self._loop.body, tuple(self._sums))
 
     def lines(self) -> list[str]:
+        """All lines: the sums' beginnings, the loop over strips, their totals, and the elements that are left over."""
         single = self._body(self._place, 0)
         lines: list[str] = []
         if isinstance(self._strips.number, str):
@@ -190,6 +205,7 @@ class _Strips:
         return ["{", *indented(lines), "}"] if self._sums or isinstance(self._strips.number, str) else lines
 
     def _begun(self, name: str, fn: str) -> list[str]:
+        """The declarations of a running sum, each chain at its neutral value."""
         type, syntax = self._types[name], self._syntax
         start = neutral(fn, syntax, self._printer, type, name)
         if self._chains == 1 or not syntax.has_arrays:
@@ -197,6 +213,7 @@ class _Strips:
         return [f"{syntax.type_name(type)} {name}_strips[{self._chains}] = {{{', '.join([start] * self._chains)}}};"]
 
     def _chained(self, start: str, single: list[str]) -> list[str]:
+        """The loop over several chains of strips at once, and one over the strips that are left."""
         chains, lanes = self._chains, self._strips.lanes
         if self._syntax.has_arrays:
             each = Index(0, [(Counter("chain", 0, chains - 1), lanes)])
@@ -271,6 +288,7 @@ class TurnedText(VectorText):
         turn: int,
         known: dict[tuple[str, Index], list[str]],
     ) -> None:
+        """Statements of one turn of the loop `outer` around; `known` are lines of memory that earlier turns loaded."""
         super().__init__(printer, syntax, variable, constant(0))
         self.fixed = {outer: constant(turn)}
         self.before_all: list[str] = []
@@ -279,6 +297,10 @@ class TurnedText(VectorText):
         self._lines_known = known
 
     def _load(self, expr: Load) -> VectorOperand:
+        """A load whose neighbours lie along the outer loop.
+
+        Whole lines along it are loaded once, before all turns, and columns are picked from them.
+        """
         if self._step(expr.index) in (0, 1, None) or expr.index.steps_with(self._outer) != 1:
             return super()._load(expr)
         key = expr.buffer, expr.index
@@ -288,6 +310,7 @@ class TurnedText(VectorText):
         return VectorOperand(self._syntax.joined(expr.type, parts), True)
 
     def _loaded_lines(self, expr: Load) -> list[str]:
+        """Load a vector along the outer loop for each component, before all turns; returns their names."""
         buffer = self._printer.buffers.get(expr.buffer)
         names = []
         for number in range(self._syntax.width):
@@ -302,7 +325,10 @@ class TurnedText(VectorText):
 
 
 class _Stretch:
+    """A short loop of fixed length, as one vector or several."""
+
     def __init__(self, printer: Printer, syntax: VectorSyntax, variable: str, count: int) -> None:
+        """A stretch of `count` vectors, whose elements `variable` counts."""
         self._printer = printer
         self._syntax = syntax
         self._count = count
@@ -312,6 +338,11 @@ class _Stretch:
         self._running: list[str] = []
 
     def lines(self, statements: Sequence[Statement], *, nested: bool = False) -> list[str]:
+        """The lines of statements in vectors.
+
+        Loops among them are done in between, with values kept in arrays of vectors. Raises `NotVectorisable` where the
+        dialect cannot keep such arrays.
+        """
         result: list[str] = []
         # Only what a later loop may need has to outlast the stretch that it is computed in.
         keep = not nested and any(isinstance(each, Loop) for each in statements)

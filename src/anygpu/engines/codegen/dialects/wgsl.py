@@ -26,7 +26,10 @@ _ORDINARY = {"f32": 2.0**100, "f64": 2.0**1000}
 
 
 class WGSLPrinter(VectorPrinter):
+    """Kernels as WGSL."""
+
     def __init__(self, target: Target) -> None:
+        """Begin with single elements; which buffers are arrays of vectors is found while a kernel is printed."""
         super().__init__(target)
         self._needs_zero = False
         #: A buffer has one type of elements in all of a kernel: those that are declared in vectors, when that is known.
@@ -53,6 +56,10 @@ class WGSLPrinter(VectorPrinter):
         return not 1 / _ORDINARY[type] <= size <= _ORDINARY[type]
 
     def from_bits(self, bits: int, type: ComputeType) -> str:
+        """A number by its bits, combined with a `zero` that is known only when the kernel runs.
+
+        Compilers of WGSL compute with constants beforehand, and refuse those that overflow or are not finite.
+        """
         self._needs_zero = True
         if type == "bool":
             return f"(zero {'==' if bits else '!='} 0u)"
@@ -61,17 +68,20 @@ class WGSLPrinter(VectorPrinter):
         return text if type in ("u32", "u64") else f"bitcast<{type}>{text}"
 
     def opaque(self, value: str, type: ComputeType) -> str:
+        """The same number, hidden from the compiler's algebra by a zero that is known only when the kernel runs."""
         self._needs_zero = True
         if type == "f64":
             return f"bitcast<f64>(bitcast<u64>({value}) ^ u64(zero))"
         return f"bitcast<f32>(bitcast<u32>({value}) ^ zero)"
 
     def opaque_vector(self, type: ComputeType, value: str) -> str:
+        """The same for vectors."""
         self._needs_zero = True
         zero, bits = ("u64(zero)", "u64") if type == "f64" else ("zero", "u32")
         return f"bitcast<vec4<{type}>>(bitcast<vec4<{bits}>>({value}) ^ vec4<{bits}>({zero}))"
 
     def library_texts(self) -> str:
+        """The definitions that are used, with the hidden zero where one is needed."""
         # Groups are never counted along the third dimension: this is 0, and no compiler can know.
         zero = "var<private> zero: u32;\n\n" if self._needs_zero else ""
         return f"{zero}{super().library_texts()}".strip()
@@ -82,6 +92,7 @@ class WGSLPrinter(VectorPrinter):
         return WGSLVectors(self)
 
     def loop(self, loop: Loop) -> list[str]:
+        """The lines of a loop; one that is `alone` stores elements that no vector overlaps."""
         outside, self._alone = self._alone, self._alone or loop.alone
         lines = super().loop(loop)
         self._alone = outside
@@ -149,6 +160,7 @@ class WGSLPrinter(VectorPrinter):
         return f"array<{element}, {max(count, 1)}>" if sized else f"array<{element}>"
 
     def _element(self, buffer: Buffer) -> str:
+        """The type of a buffer's elements: narrow ones share words."""
         if buffer.atomic:
             return f"atomic<{_ELEMENTS[buffer.dtype]}>"
         if buffer.dtype == "float16" and self.target.has("f16"):
@@ -156,6 +168,7 @@ class WGSLPrinter(VectorPrinter):
         return _ELEMENTS.get(buffer.dtype, "u32")
 
     def load(self, buffer: Buffer, index: str) -> str:
+        """The element at a position, through a function where the buffer has several windows."""
         index = self._shifted(buffer, index)
         if self.windows(buffer) > 1:
             return f"load_{buffer.name}({index})"
@@ -191,6 +204,7 @@ class WGSLPrinter(VectorPrinter):
         return f"{simple} / {grain}][{simple} % {grain}"
 
     def store(self, buffer: Buffer, index: str, value: str) -> list[str]:
+        """The statements that store a value at a position, through a function where the buffer has several windows."""
         if not self._alone:
             self._stored_singly.add(buffer.name)
         index = self._shifted(buffer, index)
@@ -201,6 +215,7 @@ class WGSLPrinter(VectorPrinter):
         return [f"{buffer.name}[{self._place(buffer, index)}] = {value};"]
 
     def add_to_word(self, buffer: Buffer, value: str) -> str:
+        """The statement that puts a narrow element into its part of a 32-bit word, which is stored whole later."""
         match buffer.dtype:
             case "bool":
                 bits = f"select(0u, 1u, {value})"
@@ -222,6 +237,7 @@ class WGSLPrinter(VectorPrinter):
     # -- texts
 
     def declarations(self, numbers: Sequence[str]) -> str:
+        """The declarations of buffers with their bindings, and of the numbers that a launch passes."""
         lines: list[str] = []
         if any(self._element(buffer) == "f16" for buffer in self.buffers.values()):
             lines += ["enable f16;", ""]
@@ -287,12 +303,18 @@ class WGSLPrinter(VectorPrinter):
         return []
 
     def shared_texts(self) -> str:
+        """The declarations of the group's memory; bools are words there."""
         return "\n".join(
             self.syntax.shared_array(array.name, "u32" if array.type == "bool" else array.type, array.size)
             for array in self.shared.values()
         )
 
     def group_line(self, groups: int, numbers: Sequence[str]) -> str:
+        """The line that computes the number of the group.
+
+        More groups than a dimension allows are folded into two dimensions, and those beyond the last one return at
+        once.
+        """
         zero = " zero = group_id.z;" if self._needs_zero else ""
         limit = self.target.groups_per_dimension
         first = "i32(numbers.first_group) + " if "first_group" in numbers else ""
@@ -302,6 +324,7 @@ class WGSLPrinter(VectorPrinter):
         return f"{folded}\n{INDENT}if (group >= {groups}) {{ return; }}{zero}"
 
     def entry(self, name: str, group_size: int, numbers: Sequence[str], body: Sequence[str]) -> str:
+        """The text of the entry point. The lane is an argument only if the body uses it."""
         used = "\n".join(body)
         lane = [self.syntax.position("lane", self.syntax.lane)] if "lane" in used else []
         arguments = "@builtin(workgroup_id) group_id: vec3<u32>"
@@ -343,12 +366,18 @@ class WGSLVectors(VectorSyntax):
     chains = 4
 
     def __init__(self, printer: WGSLPrinter) -> None:
+        """Vectors of four; `used` collects the buffers that are read or written in them."""
         self.syntax = printer.syntax
         self._printer = printer
         #: Buffers that were read or written in vectors.
         self.used: set[str] = set()
 
     def load(self, buffer: Buffer, index: Index) -> str | None:
+        """Four neighbours from a position on, or `None`.
+
+        Buffers are declared as arrays of vectors for it, so the position must be a multiple of four plus a constant;
+        where the constant is not 0, two vectors are loaded and joined.
+        """
         if buffer.has_offset or buffer.atomic or self._printer.windows(buffer) > 1:
             return None
         if buffer.dtype in ("bool", "int8", "uint8"):
@@ -370,6 +399,7 @@ class WGSLVectors(VectorSyntax):
         return f"vec4<f32>({text})" if buffer.dtype == "float16" else text
 
     def _in_vectors(self, buffer: Buffer, grain: int) -> bool:
+        """Whether a buffer may be an array of vectors, and note it."""
         if grain == 1 or not self._printer.may_be_in_vectors(buffer):
             return False
         self.used.add(buffer.name)
@@ -407,6 +437,7 @@ class WGSLVectors(VectorSyntax):
         return f"(({moved}) >> vec4<u32>(24u))"
 
     def store(self, buffer: Buffer, index: Index, value: str) -> list[str] | None:
+        """The statements that store four neighbours at a multiple of four; `None` where that cannot be done."""
         grain = self._printer.grain(buffer)
         if buffer.has_offset or buffer.atomic or self._printer.windows(buffer) > 1 or not is_multiple(index, 4):
             return None
@@ -420,6 +451,7 @@ class WGSLVectors(VectorSyntax):
         return [f"{buffer.name}[{at}] = {value};"]
 
     def word(self, buffer: Buffer, value: str) -> str | None:
+        """The statement that makes a word of four narrow elements, or `None` for types that are not a byte wide."""
         match buffer.dtype:
             case "bool":
                 bits = f"vec4<u32>({value})"
@@ -448,6 +480,7 @@ class WGSLVectors(VectorSyntax):
         return self._printer.opaque_vector(type, text)
 
     def call(self, fn: str, of: ComputeType, result: ComputeType, texts: Sequence[str]) -> str | None:
+        """A built-in function of vectors, or `None` where it is one of our library, which takes single values."""
         if fn == "right_shift" and of == "u32":
             distance = f"({texts[1]} & vec4<u32>(31u))"
             return f"select(vec4<u32>(0u), {texts[0]} >> {distance}, {texts[1]} < vec4<u32>(32u))"

@@ -46,12 +46,16 @@ class CUnary(NamedTuple):
 
 
 class CBinary(NamedTuple):
+    """Two operands and the operator between them."""
+
     op: str
     one: Expression
     other: Expression
 
 
 class Ternary(NamedTuple):
+    """A choice between two values."""
+
     condition: Expression
     yes: Expression
     no: Expression
@@ -61,6 +65,8 @@ Expression = CNumber | Name | CField | Call | CCast | Struct | CUnary | CBinary 
 
 
 class Declare(NamedTuple):
+    """A variable with its type and first value."""
+
     type: str
     name: str
     value: Expression
@@ -96,6 +102,8 @@ CStatement = Declare | Set | Return | CIf | CLoop
 
 
 class CFunction(NamedTuple):
+    """A function of the restricted C, read."""
+
     name: str
     result: str
     #: Types and names.
@@ -106,6 +114,8 @@ class CFunction(NamedTuple):
 
 
 class StructType(NamedTuple):
+    """A struct: its fields' types by name."""
+
     name: str
     #: Types by name, in order.
     fields: dict[str, str]
@@ -130,7 +140,10 @@ def parsed(text: str) -> CFunction | StructType:
 
 
 class _Parser:
+    """Reads one definition by recursive descent; anything that is not in the restricted C is a `SyntaxError`."""
+
     def __init__(self, text: str) -> None:
+        """The tokens of one definition; comments are left out."""
         self.contract = "FP_CONTRACT ON" in text
         self.tokens = [found.group() for found in _TOKEN.finditer(text) if found.lastgroup is not None]
         self.at = 0
@@ -144,17 +157,20 @@ class _Parser:
         return self.tokens[place] if place < len(self.tokens) else ""
 
     def take(self, token: str) -> bool:
+        """Whether this token stands here; if so, go on behind it."""
         if self.peek() == token:
             self.at += 1
             return True
         return False
 
     def expect(self, token: str) -> None:
+        """Go on behind this token. Raises `SyntaxError` where another one stands here."""
         found = self.next()
         if found != token:
             raise SyntaxError(f"{token} expected, not {found}: {' '.join(self.tokens)}")
 
     def definition(self) -> CFunction | StructType:
+        """A struct or a function."""
         if self.take("struct"):
             name, fields = self.next(), {}
             self.expect("{")
@@ -175,6 +191,7 @@ class _Parser:
         return CFunction(name, result, tuple(parameters), self.block(), self.contract)
 
     def type(self) -> str:
+        """The name of a type, without `const` and `struct`."""
         self.take("const")
         self.take("struct")
         return self.next()
@@ -185,6 +202,7 @@ class _Parser:
     # -- statements
 
     def block(self) -> tuple[CStatement, ...]:
+        """The statements in braces."""
         self.expect("{")
         statements = []
         while not self.take("}"):
@@ -192,6 +210,7 @@ class _Parser:
         return tuple(statements)
 
     def statement(self) -> CStatement:
+        """One statement: a return, a condition, a loop, a declaration or an assignment."""
         if self.take("return"):
             value = self.expression()
             self.expect(";")
@@ -236,6 +255,7 @@ class _Parser:
     # -- expressions
 
     def expression(self) -> Expression:
+        """An expression, with `?:` as its weakest operator."""
         condition = self.operation(1)
         if not self.take("?"):
             return condition
@@ -244,6 +264,7 @@ class _Parser:
         return Ternary(condition, yes, self.expression())
 
     def operation(self, binds: int) -> Expression:
+        """Operators that bind at least so tightly, from left to right."""
         result = self.unary()
         while _BINDS.get(self.peek(), 0) >= binds:
             op = self.next()
@@ -251,6 +272,7 @@ class _Parser:
         return result
 
     def unary(self) -> Expression:
+        """A sign, a negation, a cast, a struct literal, or what binds more tightly."""
         if self.peek() in ("-", "~", "!"):
             return CUnary(self.next(), self.unary())
         if self.peek() == "(" and self.is_type(1):
@@ -261,6 +283,7 @@ class _Parser:
         return self.postfix()
 
     def struct(self, type: str) -> Struct:
+        """The fields of a struct literal in braces, in order."""
         self.expect("{")
         fields = []
         while not self.take("}"):
@@ -269,6 +292,7 @@ class _Parser:
         return Struct(type, tuple(fields))
 
     def postfix(self) -> Expression:
+        """A number, a name, a call or an expression in parentheses, and the fields that are picked from it."""
         token = self.next()
         result: Expression
         if token == "(":

@@ -123,6 +123,10 @@ def vector_call(dialect: Dialect, fn: str, type: ComputeType, target: Target, wi
 
 @cache
 def _cast(dialect: Dialect, source: ComputeType, wanted: str) -> str:
+    """The name by which a dialect casts one compute type to another: our function, or the language's own conversion.
+
+    Ours are those that differ from the language for NaN, infinity and numbers out of range.
+    """
     name = f"cast_{source}_{wanted}"
     if name in defined(dialect):
         return name
@@ -135,6 +139,7 @@ def _cast(dialect: Dialect, source: ComputeType, wanted: str) -> str:
 
 
 def _ours(dialect: Dialect, name: str, fn: str, type: ComputeType) -> str:
+    """The name of a function of the library. Raises `InvalidProgram` where it is not defined for the type."""
     if name not in defined(dialect):
         raise InvalidProgram(f"{fn}: is not defined for {type} in {dialect}; cast the operands first.")
     return name
@@ -147,6 +152,7 @@ def definitions(dialect: Dialect, names: Iterable[str]) -> str:
 
 @cache
 def _definitions(dialect: Dialect, names: tuple[str, ...]) -> str:
+    """The texts of functions and of all that they call, each once and before its users."""
     widths = {1, *(int(found.group(1)) for name in names if (found := _VECTOR.search(name)))}
     ordered: dict[str, str] = {}
 
@@ -238,6 +244,7 @@ def measurement(target: Target) -> Schedule:
 
 
 def _text(trial: FunctionTrial, name: str) -> str:
+    """A kernel that computes the candidates of a trial at all points, a row of results for each."""
     operands = ("x", "y") if trial.binary else ("x",)
     count = trial.points[0].size
     lines = [
@@ -293,6 +300,7 @@ def reference(name: str, points: tuple[HostArray, ...]) -> HostArray:
 
 
 def _near(name: str, trial: FunctionTrial, results: HostArray, points: tuple[HostArray, ...]) -> HostArray:
+    """At which points results are as near to the reference as the limit allows, with signs of zeros and NaN alike."""
     precise = reference(name, points)
     wanted = precise.astype(results.dtype)
     same_sign = (np.signbit(wanted) == np.signbit(results)) | (wanted != 0)

@@ -94,6 +94,7 @@ def in_wgsl(text: str, result_of: Callable[[str], str]) -> str:
 
 
 def _spelled(type: str) -> str:
+    """A type of C in WGSL."""
     if type.startswith("Pair_"):
         return f"vec2<{type.removeprefix('Pair_')}>"
     return TYPES.get(type, type)
@@ -103,11 +104,13 @@ class _Writer:
     """Writes one function. Types are those of C; that of a number without a suffix is "", for it adapts."""
 
     def __init__(self, function: c.CFunction, result_of: Callable[[str], str]) -> None:
+        """Writes one function in WGSL; `result_of` gives the result type of functions that it calls."""
         self.function = function
         self.result_of = result_of
         self.types = {name: type for type, name in function.parameters}
 
     def lines(self) -> list[str]:
+        """The whole definition."""
         made = self.function
         parameters = ", ".join(f"{name}: {_spelled(type)}" for type, name in made.parameters)
         head = f"fn {made.name}({parameters}) -> {_spelled(made.result)} {{"
@@ -121,6 +124,7 @@ class _Writer:
         return [f"    {line}" for each in statements for line in self.statement(each, variables)]
 
     def statement(self, each: c.CStatement, variables: set[str]) -> list[str]:
+        """The lines of a statement in WGSL; `variables` are the names that are assigned to again."""
         match each:
             case c.Declare():
                 return [f"{self.declared(each, each.name in variables)};"]
@@ -134,6 +138,7 @@ class _Writer:
                 return self.loop(each)
 
     def loop(self, loop: c.CLoop) -> list[str]:
+        """The lines of a loop. Raises `SyntaxError` for a head that is not one counter."""
         if not loop.start:
             return [f"while ({self.condition(loop.condition)}) {{", *self.block(loop.body), "}"]
         (start,), (step,) = loop.start, loop.step
@@ -144,6 +149,7 @@ class _Writer:
         return [head, *self.block(loop.body), "}"]
 
     def declared(self, each: c.Declare, changes: bool) -> str:
+        """A declaration as `let`, or as `var` where it changes. A condition that C declares as an integer is a bool."""
         value = each.value
         if isinstance(value, c.Struct):
             value = c.Struct(each.type, value.fields)
@@ -191,6 +197,7 @@ class _Writer:
         return "int" if name == "quadrant" else kind
 
     def call_type(self, call: c.Call) -> str:
+        """The type of a call's result in C, or "bool" for tests."""
         if call.name.startswith(("as_", "convert_")):
             return call.name.partition("_")[2]
         if call.name in _TESTS:
@@ -222,6 +229,7 @@ class _Writer:
         return self.text(each)
 
     def text(self, each: c.Expression) -> str:
+        """The text of an expression in WGSL, without parentheses around it."""
         match each:
             case c.CNumber():
                 return respelled(each.text)
@@ -249,6 +257,10 @@ class _Writer:
         return f"({text})" if isinstance(each, c.CBinary) else text
 
     def binary(self, each: c.CBinary) -> str:
+        """The text of an operator, with parentheses only where the order of operations needs them.
+
+        Shifts take an unsigned distance in WGSL, and a truth value that is counted becomes 0 or 1.
+        """
         op, one, other = each
         if self.is_count(each):
             return f"select(0, 1, {self.text(one)})"
@@ -273,6 +285,7 @@ class _Writer:
         return op in _ARITHMETIC and _ARITHMETIC.get(operand.op, 0) >= least
 
     def cast(self, to: str, of: c.Expression) -> str:
+        """The text of a cast: the bits again between integers of one size, and a conversion otherwise."""
         kind = self.type(of)
         if kind == to:
             return self.nested(of)
@@ -285,6 +298,7 @@ class _Writer:
         return f"{TYPES[to]}({self.text(of)})"
 
     def call(self, call: c.Call) -> str:
+        """The text of a call, by WGSL's name of a built-in function."""
         name, args = call
         if name.startswith("as_"):
             return f"bitcast<{TYPES[name.removeprefix('as_')]}>({self.text(args[0])})"
@@ -382,6 +396,7 @@ def _polynomial(
 
 
 def _by_horner(type: str, variable: str, coefficients: list[str]) -> list[str]:
+    """The lines of a polynomial by Horner's rule, with fused roundings."""
     *lower, highest = coefficients
     lines = ["    #pragma OPENCL FP_CONTRACT ON", f"    {type} p = {highest};"]
     return lines + [f"    p = p * {variable} {_added(number)};" for number in reversed(lower)]
@@ -407,6 +422,7 @@ def _added(number: str) -> str:
 
 
 def _widened(words: dict[str, str], width: int) -> dict[str, str]:
+    """The words of an expansion for vectors of a width."""
     if width == 1:
         return words
     suffixes = {"N": f"x{width}", "T": str(width), "U": str(width), "I": str(width), "ANY": "any"}
@@ -439,6 +455,7 @@ class Template(NamedTuple):
         return type_in_c(_replaced(beginning.string.rpartition("-> ")[2].rstrip(" {"), self.words))
 
     def _beginning(self) -> re.Match[str]:
+        """The line with the definition's name. Raises `ValueError` where there is none."""
         for line in self.lines:
             if found := _BEGINNING.match(line):
                 return found

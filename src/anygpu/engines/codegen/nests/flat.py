@@ -102,11 +102,13 @@ class Total:
             lowering.add(Store(self.scratch, column * self.count + number, part))
 
     def both(self, lowering: NestLowering, one: Value, other: Value) -> Value:
+        """Two states combined."""
         node = self.root.node
         combined = reductions.combined(self.root.fn, self.dtype, one, other, lowering.namer(node))
         return tuple(lowering.named(f"{self.root.fn}_{node}", each) for each in combined)
 
     def loaded(self, lowering: NestLowering, buffer: str, place: Index) -> Value:
+        """A state from memory, a load for each component."""
         return tuple(
             lowering.named(f"{buffer}_value", Load(buffer, place * self.count + number, self.type))
             for number in range(self.count)
@@ -135,12 +137,14 @@ class Total:
             )
 
     def _all_copies(self, lowering: NestLowering, column: Index) -> Value:
+        """The states of all copies of a column, combined."""
         state = self.loaded(lowering, self.scratch, column)
         for copy in range(1, self.copies):
             state = self.both(lowering, state, self.loaded(lowering, self.scratch, column + copy * self.size))
         return state
 
     def finish(self, lowering: NestLowering, index: Index, state: Value) -> None:
+        """Store the result of a finished state."""
         node = self.root.node
         shape = self.storage.program.specs[node].shape
         lowering.store(node, unflat(index, shape), lowering.end(node, self.root.fn, self.dtype, state))
@@ -246,6 +250,7 @@ def has_lanes(storage: NestStorage, root: Root) -> bool:
 
 
 def times(estimate: LoopEstimate, number: int) -> LoopEstimate:
+    """The estimate of so many elements at once."""
     return LoopEstimate(
         estimate.operations * number, estimate.functions * number, estimate.width, estimate.live * number
     )
@@ -317,6 +322,7 @@ def subtrees(length: int, least: int) -> list[int]:
 
 
 def _halves(length: int) -> tuple[int, int]:
+    """Where NumPy cuts a long sum in two: at a multiple of eight."""
     first = length // 2
     first -= first % 8
     return first, length - first

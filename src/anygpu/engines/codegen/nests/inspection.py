@@ -69,6 +69,7 @@ def nest_lines(nest: Nest) -> list[str]:
 
 
 def statement_lines(statements: Sequence[Statement], indent: str) -> list[str]:
+    """Statements as lines of text, those inside of loops and conditions indented."""
     lines: list[str] = []
     for statement in statements:
         match statement:
@@ -96,6 +97,7 @@ def statement_lines(statements: Sequence[Statement], indent: str) -> list[str]:
 
 
 def _loop(loop: Loop) -> str:
+    """The head of a loop as text: its range, step, lanes, and the sums that it carries."""
     stop = loop.stop if isinstance(loop.stop, int) else expression(loop.stop)
     words = [f"for {loop.variable} in {expression(loop.start)} … {stop}"]
     if loop.step != 1:
@@ -134,6 +136,7 @@ def expression(value: Expr) -> str:
 
 
 def position(index: Index) -> str:
+    """A position as text, a sum of its terms."""
     words = [_term(atom, factor) for atom, factor in index.terms]
     if index.constant or not words:
         words.append(str(index.constant))
@@ -145,6 +148,7 @@ def _term(atom: Atom, factor: int) -> str:
 
 
 def _atom(atom: Atom) -> str:
+    """An atom of a position as text, in Python's operators."""
     if isinstance(atom, IndexVariable):
         return atom.name
     inner = position(atom.of)
@@ -181,6 +185,8 @@ def work_of(nest: Nest, vector_bytes: int) -> NestWork:
 
 
 class _Counted:
+    """Counts the instructions that statements take, in vectors where loops have lanes."""
+
     def __init__(self, vector_bytes: int) -> None:
         self.vector_bytes = vector_bytes
         self.instructions = 0.0
@@ -200,6 +206,7 @@ class _Counted:
                     self._expr(statement.condition, times, lane, lanes)
 
     def _loop(self, loop: Loop, times: float, lane: str | None, lanes: int) -> None:
+        """Count a loop's body for each vector of its lanes, or for each round."""
         rounds = rounds_of(loop)
         if loop.vector > 1 and lanes == 1:
             # The last vectors are full as well: they do some rounds again.
@@ -211,6 +218,7 @@ class _Counted:
             self.instructions += times * rounds
 
     def _expr(self, expr: Expr, times: float, lane: str | None, lanes: int) -> None:
+        """Count an expression. Functions weigh what the table of functions says, and more in float64."""
         match expr:
             case Apply():
                 weight = weight_of(expr)
@@ -230,6 +238,7 @@ class _Counted:
                     self._expr(each, times, lane, lanes)
 
     def _access(self, index: Index, type: str, times: float, lane: str | None, lanes: int) -> None:
+        """Count a load or store: half an instruction for a vector of neighbours, several for each lane apart."""
         if lane is not None and lanes > 1 and index.steps_with(lane) not in (0, 1):
             self.instructions += times * _APART * lanes
         else:
@@ -258,6 +267,7 @@ def rounds_of(loop: Loop) -> int:
 
 
 def _variables(index: Index, name: str) -> Iterator[IndexVariable]:
+    """The variables of this name in a position, also those inside of quotients and the like."""
     for atom, _ in index.terms:
         if isinstance(atom, IndexVariable):
             if atom.name == name:
@@ -280,6 +290,7 @@ def _indices(body: Sequence[Statement]) -> Iterator[Index]:
 
 
 def _of_expr(expr: Expr) -> Iterator[Index]:
+    """The positions that an expression loads from or has as its value."""
     match expr:
         case Load() | Position():
             yield expr.index

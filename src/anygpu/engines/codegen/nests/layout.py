@@ -62,6 +62,10 @@ class NestStorage:
     """Buffers and checks of one program while it is scheduled."""
 
     def __init__(self, program: Program, written: Written, ranks: Sequence[int] = ()) -> None:
+        """Slots for the inputs, in their order; everything else gets its slot when it is declared.
+
+        `ranks` is the order in which nodes are computed, and `written` counts what has been generated.
+        """
         self.program = program
         self.written = written
         self.ranks = ranks
@@ -94,6 +98,7 @@ class NestStorage:
     def new_buffer(
         self, name: str, dtype: DType, size: int, role: SlotRole = "temporary", data: bytes | None = None
     ) -> int:
+        """Add a buffer of `size` elements with a slot of its own; returns the slot's number."""
         slot = len(self.slots)
         self.slots.append(Slot(size * ITEMSIZE[dtype], role, data))
         self.buffers[name] = Buffer(name, slot, dtype, size)
@@ -116,6 +121,10 @@ class NestStorage:
         return self._rules[node]
 
     def _check(self, node: int) -> Check | None:
+        """The rule that a node's values can break: an index out of range, or a negative exponent of integers.
+
+        `None` where there is none, or where the program itself shows that it cannot be broken.
+        """
         op, inputs = self.program.nodes[node]
         specs = self.program.specs
         if isinstance(op, Gather) and specs[inputs[1]].size:
@@ -165,6 +174,7 @@ class NestStorage:
 
 
 def _written(body: Sequence[Statement]) -> set[str]:
+    """The names of buffers that statements write, the status among them where something is reported."""
     written: set[str] = set()
     for statement in body:
         match statement:

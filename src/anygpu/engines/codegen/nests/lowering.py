@@ -79,6 +79,10 @@ class Spread:
     """Values of columns, repeated for as many rows as lanes see at once: computed once, before the loop over rows."""
 
     def __init__(self, filler: NestLowering, lane: Index) -> None:
+        """Values that are the same for all rows, repeated for several rows side by side in scratch memory.
+
+        `filler` computes them before the loop over rows, one for each `lane`.
+        """
         self.lane = lane
         self.length = lane.high + 1
         (atom,) = [atom for atom, _ in lane.terms if isinstance(atom, Counter)]
@@ -99,6 +103,7 @@ class Spread:
         return of_lane and not any(position.depends_on("row") for position in positions)
 
     def value(self, lowering: NestLowering, node: int, positions: Positions) -> Value:
+        """The value from scratch memory, which is filled when it is first asked for."""
         spec = lowering.program.specs[node]
         count, dtype = components(spec.dtype), part_of(spec.dtype)
         if (node, positions) not in self._known:
@@ -147,6 +152,11 @@ class NestLowering(Lowering):
         written: Written,
         noted: Collection[int] = (),
     ) -> None:
+        """Statements of a nest for a processor.
+
+        `noted` are nodes whose results are looked at for overflow and NaN; `written` limits how much is generated in
+        all.
+        """
         super().__init__(program, stored, rule_of, taken=taken)
         #: Nodes that are looked at, because NumPy may warn of them.
         self._noted = noted
@@ -215,6 +225,10 @@ class NestLowering(Lowering):
         return self._chains[node]
 
     def _compute(self, node: int, positions: Positions) -> Value:
+        """The value by the node's rule, counted.
+
+        Raises `TooMany`, with the node that was computed most often, beyond `most` computations.
+        """
         self._written.add_one()
         op = self.program.nodes[node].op
         if self.most and node not in self.stored and is_computed(op):
@@ -225,6 +239,7 @@ class NestLowering(Lowering):
         return super()._compute(node, positions)
 
     def _function(self, node: int, op: Primitive, operands: Sequence[Value]) -> Value:
+        """An elementwise function; for noted nodes also whether an integer has wrapped or a result is not finite."""
         if node not in self._noted:
             return super()._function(node, op, operands)
         source = self.program.specs[self.program.nodes[node].inputs[0]].dtype
@@ -241,6 +256,11 @@ class NestLowering(Lowering):
     # -- storage
 
     def _loaded(self, node: int, positions: Positions) -> Value:
+        """The value from memory.
+
+        That is scratch of the nest, a transposed copy where it lies along the lanes and the original does not, or the
+        buffer.
+        """
         self.reads.append((node, positions))
         local = self.local.get(node)
         spec = self.program.specs[node]
@@ -285,18 +305,21 @@ class NestLowering(Lowering):
             self.cuts.setdefault(atom.name, set()).add(first)
 
     def _pad(self, op: Pad, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """The padded value; loops are cut where the padding begins and ends."""
         for position, low, length in zip(positions, op.low, self._shape(inputs[0]), strict=True):
             self._cut(position, low)
             self._cut(position, low + length)
         return super()._pad(op, inputs, positions)
 
     def _update(self, node: int, op: Update, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """The updated value; loops are cut where the update begins and ends."""
         for position, start, step, count in zip(positions, op.starts, op.steps, self._shape(inputs[1]), strict=True):
             self._cut(position, start)
             self._cut(position, start + (count - 1) * step + 1)
         return super()._update(node, op, inputs, positions)
 
     def _concatenate(self, op: Concatenate, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """The value of a concatenation. Loops are cut where one piece ends, so that no lane has to choose."""
         along = positions[op.axis]
         if not (self.lane and along.depends_on(self.lane)):
             chosen = self._chosen_positions(op, inputs, positions)
@@ -421,6 +444,10 @@ class NestLowering(Lowering):
         self, node: int, fn: ReduceFunction, shape: Sequence[int], axes: Sequence[int], source: int,
         positions: Positions,
     ) -> Value:  # fmt: skip
+        """A reduction within the nest.
+
+        Up to `SHORT` elements are written out, in the order in which NumPy adds them; more are a loop.
+        """
         lengths = tuple(shape[axis] for axis in axes)
         if not 0 < product(lengths) <= SHORT:
             return super().looped(node, fn, shape, axes, source, positions)
@@ -435,6 +462,7 @@ class NestLowering(Lowering):
         return self._combined(node, fn, self.program.specs[source].dtype, terms, as_neighbours=in_order)
 
     def _contract(self, node: int, op: Contract, inputs: tuple[int, ...], positions: Positions) -> Value:
+        """A product of matrices: up to `SHORT` terms are written out, more are a loop."""
         left, right = self._shape(inputs[0]), self._shape(inputs[1])
         lengths = tuple(left[axis] for axis in op.left)
         if not 0 < product(lengths) <= SHORT:

@@ -108,7 +108,13 @@ def planned(program: Program, outputs: Sequence[int], written: Written, *, apart
 
 
 class _Planner:
+    """Plans the nests of a program: what is stored, and which values are computed in one pass over rows."""
+
     def __init__(self, program: Program, outputs: Sequence[int], written: Written, apart: bool) -> None:
+        """Find host steps and the first values to store: results, what host steps read and make, long sums and scans.
+
+        With `apart` every value has a nest of its own.
+        """
         self.program = program
         self.written = written
         self.apart = apart
@@ -135,6 +141,10 @@ class _Planner:
         self.levels: dict[int, int] = {}
 
     def plan(self) -> NestPlan:
+        """The plan.
+
+        Values are stored one after the other as long as that saves enough work, and places found anew each time.
+        """
         self._examine()
         for root in list(self.roots.values()):
             if is_numpy_sum(self.program, root) and root.kind == "all" and self._is_scattered(root):
@@ -190,6 +200,7 @@ class _Planner:
         return examined(self.program, root, self.stored, self.ranks, self.written, limited=limited)
 
     def _is_root(self, node: int) -> bool:
+        """Whether a node is computed by a nest and stored."""
         if node not in self.stored or node in self.hosts or node in self.given:
             return False
         return self.program.specs[node].size > 0 and not isinstance(self.program.nodes[node].op, Constant)
@@ -253,6 +264,7 @@ class _Planner:
     # -- rows
 
     def _place(self) -> None:
+        """Find rows, levels and phases anew."""
         self.members, self.levels = {}, {}
         self._choose_rows()
         self._assign()
@@ -302,6 +314,10 @@ class _Planner:
                 changed = True
 
     def _rows_of_others(self, root: Root, placed: set[int]) -> tuple[int, int] | None:
+        """The rows and leading axes by which a root could share a loop with roots that are placed already.
+
+        `None` where it reads none of them row by row, and none of them reads it so.
+        """
         for node, positions in root.reads:
             other = self.roots.get(node)
             if other is not None and node in placed and (other.kind in ("map", "row", "scan") or other.rows == 1):
@@ -362,6 +378,11 @@ class _Planner:
                 other.low, other.high = min(other.low, member.low + low), max(other.high, member.high + high)
 
     def _assign_root(self, root: Root) -> None:
+        """Give a root its level and its phase.
+
+        A level is a nest after those before it. Within one level, a root that reads another at rows nearby is computed
+        in the same pass, in a later phase; `reach` is how far apart those rows may be.
+        """
         level = 0
         near: list[tuple[Member, Offsets, Positions]] = []
         for node, positions in root.reads:
@@ -409,6 +430,7 @@ class _Planner:
         return root.rows == 0 and (root.kind == "scan" or (root.kind == "all" and is_numpy_sum(self.program, root)))
 
     def _steps(self) -> list[NestGroup | int]:
+        """The groups of members that share a loop, and host steps, by level."""
         groups: dict[tuple[int, int, int, int], NestGroup] = {}
         for member in self.members.values():
             root = member.root

@@ -253,6 +253,7 @@ def is_long(program: Program, node: int) -> bool:
 
 
 def _contracted(program: Program, node: int) -> int:
+    """The number of terms that a contraction adds; 0 for other nodes."""
     op, inputs = program.nodes[node]
     shape = program.specs[inputs[0]].shape
     return product(tuple(shape[axis] for axis in op.left)) if isinstance(op, Contract) else 0

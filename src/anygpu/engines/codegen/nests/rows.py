@@ -49,7 +49,10 @@ def rows_nest(storage: NestStorage, group: NestGroup, name: str, vector_bytes: i
 
 
 class _Rows:
+    """The nest of a group whose members are computed row by row."""
+
     def __init__(self, storage: NestStorage, group: NestGroup, vector_bytes: int, needed: Set[int]) -> None:
+        """`needed` are the nodes that later nests read; rows of other members stay in scratch memory."""
         self.storage = storage
         self.program = storage.program
         self.group = group
@@ -71,6 +74,7 @@ class _Rows:
         self.rows: list[Index] = []
 
     def _grain(self) -> int:
+        """How many rows one part has: enough work for a thread, and many beside the rows that are computed twice."""
         roots = [member.root for member in self.members]
         weight = sum(root.estimate.of_lanes(self.vector_bytes) * (root.size / self.count) for root in roots)
         halo = max(member.high - member.low for member in self.members)
@@ -78,6 +82,7 @@ class _Rows:
         return min(self.count, max(least, grain_of(weight, self.count, JAM if self.early else self.jam)))
 
     def nests(self, name: str) -> list[Nest]:
+        """The nest, and a second one that combines totals of its parts where there are any."""
         roots = [member.root for member in self.members]
         parts = -(-self.count // self.grain)
         vector = self.vector_bytes // 8
@@ -125,6 +130,11 @@ class _Rows:
         return [found[key] for key in order]
 
     def _band(self, members: Sequence[Member], jam: int) -> None:
+        """The loop over rows of members that need the same rows before and behind a part.
+
+        Rows are done `jam` at a time where that pays. The loop is cut where values change their formula, and members
+        that others read at neighbouring rows are computed beyond the part's ends.
+        """
         lowering, count = self.lowering, self.count
         low, high = members[0].low, members[0].high
 
@@ -196,6 +206,7 @@ class _Rows:
         lowering.loop("column", 0, length, element, vector=vector, unroll=length // vector)
 
     def _row(self, members: Sequence[Member]) -> None:
+        """One row, or a few of them together: phase after phase, members of one shape in one pass over columns."""
         self.lowering.row = self.rows[0]
         self.lowering.stored = dict(self.before)
         for phase in sorted({member.phase for member in members}):
@@ -264,6 +275,7 @@ class _Rows:
         return self.program.specs[root.node].size // self.count
 
     def _new_scratch(self, node: int, size: int, rows: int = 1) -> None:
+        """Add scratch memory for rows of a node."""
         spec = self.program.specs[node]
         dtype = part_of(spec.dtype)
         self.scratch.append(Scratch(f"row_{node}", dtype, rows * size * components(spec.dtype)))
@@ -296,6 +308,11 @@ class _Rows:
         return merged(first.middle, forms, cuts), cuts
 
     def _loops(self, roots: Sequence[Root]) -> None:
+        """The loops over the columns of one row, for roots of one shape.
+
+        The last axis has lanes where every root allows it, and as many as the estimated work of one element suggests.
+        Loops are cut where values change their formula. Sums along the row begin before the loops and end after them.
+        """
         lowering = self.lowering
         domain, cuts = self._domain(roots)
         states = {
@@ -349,6 +366,7 @@ class _Rows:
                 self._end(root, states[root.node])
 
     def _element(self, root: Root, columns: Positions, states: dict[int, list[tuple[Name, ...]]]) -> None:
+        """Compute each root at one column of the rows at hand: store it, or add it to its sum or total."""
         lowering = self.lowering
         dtype = self.program.specs[root.source].dtype
         total = self.totals.get(root.node)
@@ -375,6 +393,7 @@ class _Rows:
         return self.lowering.begin(root.node, root.fn, dtype, lambda index: ())
 
     def _end(self, root: Root, states: Sequence[tuple[Name, ...]]) -> None:
+        """Finish the sums of a row: they are values of the row from here on, and stored where later nests need them."""
         lowering = self.lowering
         dtype = self.program.specs[root.source].dtype
         values: list[Value] = [lowering.end(root.node, root.fn, dtype, state) for state in states]

@@ -131,18 +131,23 @@ def last_square(limit: float, *, inclusive: bool) -> float:
 
 
 class _Writer:
+    """A program that is being changed: nodes are appended, and the old ones keep their positions."""
+
     def __init__(self, program: Program) -> None:
+        """Begin with all nodes of a program."""
         self._old = program
         self.nodes = list(program.nodes)
         self.specs = list(program.specs)
 
     def program(self) -> Program:
+        """The changed program, or the old one where nothing was added."""
         if len(self.nodes) == len(self._old.nodes):
             return self._old
         lines = (*self._old.lines, *(None for _ in self.nodes[len(self._old.nodes) :]))
         return Program.trusted(tuple(self.nodes), self._old.outputs, tuple(self.specs), lines)
 
     def _add(self, op: Primitive, *inputs: int) -> int:
+        """Append a node; returns its position."""
         self.nodes.append(Node(op, inputs))
         self.specs.append(op.infer(*(self.specs[each] for each in inputs)))
         return len(self.nodes) - 1
@@ -229,6 +234,11 @@ def nests(program: Program, *, vector_bytes: int = 64) -> NestProgram:
 
 
 def _scheduled(program: Program, vector_bytes: int, written: Written, *, apart: bool) -> NestProgram:
+    """The nests and host steps of a program, with their memory.
+
+    Views that are results are made from the value behind them. With `apart` every value has a nest of its own, which is
+    the way out where sharing grows too large.
+    """
     program, results = _with_results(rewritten(program))
     bases = [_base(program, result) for result in results]
     plan = planned(program, tuple(dict.fromkeys(bases)), written, apart=apart)
@@ -249,6 +259,10 @@ def _scheduled(program: Program, vector_bytes: int, written: Written, *, apart: 
 
 
 def _steps(storage: NestStorage, plan: NestPlan, step: NestGroup | int, vector_bytes: int) -> Sequence[Step]:
+    """The steps of one group or host step.
+
+    There are none for values without elements, and two nests where totals of parts are combined.
+    """
     program = storage.program
     if isinstance(step, int):
         if program.specs[step].size == 0:

@@ -235,6 +235,10 @@ def _carries_nan(op: Primitive) -> bool:
 
 
 def _may_not_fit(program: Program, position: int) -> bool:
+    """Whether a node's integers may leave the range of their type: casts of floats, and arithmetic of single numbers.
+
+    NumPy warns of both; of arrays of integers that wrap around it does not.
+    """
     op, inputs = program.nodes[position]
     spec = program.specs[position]
     if KIND[spec.dtype] not in _INTEGERS:
@@ -375,6 +379,7 @@ def _live(statements: Sequence[Statement]) -> int:
 
 
 def _names_in(statement: Statement) -> Iterator[str]:
+    """The names that a statement's value and condition use."""
     waiting: list[object] = [getattr(statement, "value", None), getattr(statement, "condition", None)]
     while waiting:
         match waiting.pop():
@@ -434,6 +439,7 @@ def own_weight(program: Program, node: int) -> float:
 
 
 def _power_weight(program: Program, exponent: int) -> float:
+    """What a power costs: a few products or a root where the exponent is a known constant."""
     op, inputs = program.nodes[exponent]
     while isinstance(op, Broadcast | Reshape):
         op, inputs = program.nodes[inputs[0]]

@@ -54,6 +54,7 @@ class InLanes(AttentionKernel):
         vectors: AttentionVectors,
         exp2: str,
     ) -> None:
+        """Attention with one query for each lane. `exp2` is the name of the library's function."""
         super().__init__(syntax, sizes, meaning, tiling, vectors)
         self.along_d, self.along_e = -(-sizes.d // 4), -(-sizes.e // 4)
         self.chunk = tiling.key_block
@@ -62,6 +63,7 @@ class InLanes(AttentionKernel):
         self.ragged = sizes.m % tiling.keys != 0
 
     def own(self) -> dict[str, Lines]:
+        """The placeholders of the template that only this form has."""
         builtins = ["@builtin(subgroup_invocation_id) place_in_subgroup: u32,"] if self.tiling.handed else []
         return {
             "chunk": [str(self.chunk)],
@@ -103,6 +105,7 @@ class InLanes(AttentionKernel):
         return range(self.tiling.queries)
 
     def shared(self) -> Lines:
+        """The group's memory for keys and values; none where lanes hand them to each other."""
         if self.tiling.handed:
             return []
         sizes = {"tile_k": self.tiling.keys * self.along_d, "tile_v": self.tiling.keys * self.along_e}
@@ -110,6 +113,7 @@ class InLanes(AttentionKernel):
         return [self.syntax.plain.shared_array(name, kind, size) for name, size in sizes.items()]
 
     def place(self) -> Lines:
+        """The rows of the queries that a lane has, none beyond the last one."""
         syntax, tiling, n = self.syntax, self.tiling, self.sizes.n
         lines = [
             syntax.position("batch", f"group / {self.blocks}"),
@@ -133,6 +137,7 @@ class InLanes(AttentionKernel):
         return self.syntax.made(calls)
 
     def load_queries(self) -> Lines:
+        """Load the lane's queries into registers, scaled, four numbers to a vector."""
         syntax, lines = self.syntax, list[str]()
         for j in self.each:
             for part in range(self.along_d):
@@ -141,6 +146,7 @@ class InLanes(AttentionKernel):
         return lines
 
     def begin(self) -> Lines:
+        """Totals and sums at 0, and the greatest score at the lowest number."""
         lines = list[str]()
         for j in self.each:
             lines += [self.syntax.zero(f"total_{j}_{part}", 4) for part in range(self.along_e)]
@@ -171,6 +177,7 @@ class InLanes(AttentionKernel):
         return [*lines, syntax.plain.barrier]
 
     def staged(self, name: str, length: int, in_vectors: bool) -> str:
+        """Four numbers of a key or value for the group's memory; zeros where they are beyond the width."""
         if in_vectors and length % 4 == 0:
             return f"load_{name}_vector(${{pass}}batch, key, first)"
         calls = []
@@ -183,6 +190,7 @@ class InLanes(AttentionKernel):
         return self.syntax.made(calls)
 
     def chunks(self) -> Lines:
+        """The loop over chunks of the keys that are in the group's memory; a subgroup's keys are a single chunk."""
         if self.tiling.handed:
             return [self.syntax.position("key", "step"), *self.one_chunk()]
         end = f"min({self.tiling.keys}, {'end' if self.meaning.causal else self.sizes.m} - step)"
@@ -214,6 +222,7 @@ class InLanes(AttentionKernel):
         return f"min(key + neighbour, {self.sizes.m - 1})" if self.ragged else "key + neighbour"
 
     def scores(self) -> Lines:
+        """The scores of a chunk of keys for each query of the lane, in base-2 logarithms."""
         syntax, lines = self.syntax, list[str]()
         for x in range(self.chunk):
             lines += self.variables({f"score_{j}_{x}": self.number(0) for j in self.each})
@@ -234,6 +243,10 @@ class InLanes(AttentionKernel):
         return lines
 
     def weights(self) -> Lines:
+        """The weights of a chunk's scores, and the factor by which earlier totals shrink when a new maximum is found.
+
+        Hidden and missing keys have the score -inf. This is the running form of softmax, which never overflows.
+        """
         syntax, lines = self.syntax, list[str]()
         maximum = "max" if syntax.wgsl else "fmax"
         if self.meaning.bias == "keys" and self.tiling.handed:
@@ -260,6 +273,7 @@ class InLanes(AttentionKernel):
         return lines
 
     def bias(self, j: int, x: int) -> str:
+        """The bias of a query and a key."""
         if self.meaning.bias == "keys" and self.tiling.handed:
             return f"subgroupBroadcast(bias, {x}u)"
         key = plus("key", x)
@@ -267,6 +281,7 @@ class InLanes(AttentionKernel):
         return f"load_bias(${{pass}}batch, {'0' if self.meaning.bias == 'keys' else f'row_{j}'}, {key})"
 
     def add_values(self) -> Lines:
+        """Add a chunk's values to the totals, by their weights, after the totals were scaled to the new maximum."""
         syntax, lines = self.syntax, list[str]()
         for part in range(self.along_e):
             lines += self.handed("v", part)
@@ -279,6 +294,10 @@ class InLanes(AttentionKernel):
         return lines
 
     def store(self) -> Lines:
+        """Divide the totals by the sums of weights, and store them.
+
+        Lanes without a query of their own store nothing.
+        """
         syntax, lines = self.syntax, list[str]()
         for j in self.each:
             inner = [syntax.let(f"share_{j}", 1, self.seen(j, f"{self.number(1)} / sum_{j}"))]
@@ -309,6 +328,7 @@ class InVectors(AttentionKernel):
     """Queries are the components of vectors. The last group has the last queries, and stores only its own."""
 
     def own(self) -> dict[str, Lines]:
+        """The placeholders of the template that only this form has."""
         sizes, tiling = self.sizes, self.tiling
         vectors = tiling.queries
         kind = self.syntax.vector(tiling.vector)
@@ -333,6 +353,7 @@ class InVectors(AttentionKernel):
         return f"min(first_row, {self.sizes.n - self.tiling.rows})" if moved else "first_row"
 
     def load_queries(self) -> Lines:
+        """Copy the block's queries to local memory, turned so that neighbouring rows are one vector, and scaled."""
         rows = self.tiling.rows
         place = f"((__local float *)queries)[d * {rows} + r]"
         return [
@@ -384,6 +405,7 @@ class InVectors(AttentionKernel):
         return f"(int{width})({', '.join(map(str, range(width)))})" if width > 1 else "0"
 
     def bias(self, key: str) -> str:
+        """The bias of a key for a vector of rows."""
         kind, width = self.syntax.vector(self.tiling.vector), self.tiling.vector
         if self.meaning.bias == "keys":
             return f"({kind})(load_bias(${{pass}}batch, 0, {key}))"
@@ -398,6 +420,7 @@ class InVectors(AttentionKernel):
         return ["for (; i < count; i++) {", *indented(self.scores(1)), "}"]
 
     def add_values(self) -> Lines:
+        """Add the values to the totals, block by block, and those that are left over."""
         e, block = self.sizes.e, min(self.tiling.value_block, self.sizes.e)
         lines = [f"for (int e = 0; e <= {e - block}; e += {block}) {{", *indented(self.add_block(block)), "}"]
         if e % block:
@@ -405,6 +428,7 @@ class InVectors(AttentionKernel):
         return lines
 
     def add_block(self, block: int) -> Lines:
+        """Add a block of values to the totals of all rows, with the totals in registers meanwhile."""
         kind, vectors = self.syntax.vector(self.tiling.vector), self.tiling.queries
         each = ["#pragma unroll", f"for (int a = 0; a < {block}; a++) {{"]
         inner = ["#pragma unroll", f"for (int j = 0; j < {vectors}; j++) {{"]
@@ -430,6 +454,7 @@ class InVectors(AttentionKernel):
         ]
 
     def store(self) -> Lines:
+        """Divide the totals by the sums of weights, and store those rows that no other block has stored."""
         rows, vectors = self.tiling.rows, self.tiling.queries
         moved = self.sizes.n % rows
         return [

@@ -32,6 +32,8 @@ class AttentionSizes(msgspec.Struct, frozen=True):
 
 
 class Meaning(msgspec.Struct, frozen=True):
+    """The parameters of one attention: scale, causal mask and kind of bias."""
+
     scale: float
     causal: bool
     bias: BiasOf = "none"
@@ -85,6 +87,10 @@ def tilings(target: Target, sizes: AttentionSizes) -> list[AttentionTiling]:
 
 
 def _for_processors(target: Target, sizes: AttentionSizes) -> list[AttentionTiling]:
+    """Tilings for OpenCL on processors, the likely best first: a vector holds a column of queries.
+
+    Those with fewer than 16 groups, or with many rows done twice, come last.
+    """
     if target.dialect != "opencl":
         return []
     width = max(target.vector_width, 1)
@@ -112,6 +118,10 @@ def _for_processors(target: Target, sizes: AttentionSizes) -> list[AttentionTili
 
 
 def _for_wide_machines(target: Target, sizes: AttentionSizes) -> list[AttentionTiling]:
+    """Tilings for GPUs, the likely best first: each lane has a query or a few, as many as registers hold.
+
+    On small subgroups keys are handed from lane to lane in place of the group's memory.
+    """
     each = -(-sizes.d // 4) + -(-sizes.e // 4)
     subgroup = target.subgroup_size if target.dialect == "wgsl" and target.has("subgroups") else 0
     if subgroup in (4, 8):
@@ -185,12 +195,17 @@ class AttentionKernel:
         tiling: AttentionTiling,
         vectors: AttentionVectors,
     ) -> None:
+        """The kernel of one attention.
+
+        `ahead` is how many more keys than queries there are, which a causal mask shifts by.
+        """
         self.syntax, self.sizes, self.meaning, self.tiling, self.vectors = syntax, sizes, meaning, tiling, vectors
         self.blocks = -(-sizes.n // tiling.rows)
         #: Query i attends to the keys up to i + ahead.
         self.ahead = sizes.m - sizes.n
 
     def values(self) -> dict[str, Lines]:
+        """The placeholders of the template, those of the form included."""
         sizes, tiling = self.sizes, self.tiling
         kind = "causal attention" if self.meaning.causal else "attention"
         return {

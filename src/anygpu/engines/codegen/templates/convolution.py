@@ -157,6 +157,10 @@ class _Kernel:
     def __init__(
         self, syntax: TypedSyntax, sizes: ConvolutionSizes, tiling: ConvolutionTiling, vectors: ConvolutionVectors
     ) -> None:
+        """The kernel of one convolution. Which loads and stores can be vectors is found from the sizes.
+
+        `again_*` says along which axes the last tile overlaps the one before it.
+        """
         self.syntax, self.sizes, self.tiling, self.vectors = syntax, sizes, tiling, vectors
         self.width = tiling.vector
         whole = self.width > 1 and sizes.width % self.width == 0
@@ -171,6 +175,7 @@ class _Kernel:
         self.again_w = sizes.width % tiling.tile_w != 0
 
     def values(self) -> dict[str, Lines]:
+        """The placeholders of the template."""
         sizes, tiling = self.sizes, self.tiling
         handed = ["@builtin(subgroup_invocation_id) place_in_subgroup: u32,"] if tiling.handed else []
         return {
@@ -199,6 +204,10 @@ class _Kernel:
         return f"total_{o}_{r}_{v}"
 
     def place(self) -> Lines:
+        """The position of the lane's block in the result: image, channels, rows and columns.
+
+        Last tiles are moved back to the edge, so that every tile is whole.
+        """
         syntax, sizes, tiling = self.syntax, self.sizes, self.tiling
         over_channels, down, across = _tiles(sizes, tiling)
 
@@ -269,12 +278,14 @@ class _Kernel:
         return lines
 
     def position_y(self, y: int) -> str:
+        """The row of the input at a distance from the block's first one."""
         above = times("h", self.sizes.stride[0])
         if _walk(self.sizes) != "none":
             above = f"{above} + {times('i', self.sizes.dilation[0])}"
         return plus(above, y)
 
     def position_x(self, x: int) -> str:
+        """The column of the input at a distance from the block's first one."""
         left = times("w", self.sizes.stride[1])
         if _walk(self.sizes) == "places":
             left = f"{left} + {times('j', self.sizes.dilation[1])}"
@@ -322,6 +333,10 @@ class _Kernel:
         return lines, found
 
     def weights(self, down: list[int], across: list[int]) -> tuple[Lines, dict[tuple[int, int, int], str]]:
+        """The lines that load the block's weights, and the expression of each by channel and place in the window.
+
+        On a subgroup each lane loads some of them and hands them to the others.
+        """
         syntax, tiling = self.syntax, self.tiling
         walk = _walk(self.sizes)
         every = [(o, i, j) for o in range(tiling.channels) for i in down for j in across]
@@ -353,6 +368,7 @@ class _Kernel:
     # Results
 
     def stores(self) -> Lines:
+        """The lines that store the block: one by one, or in a loop where there would be too many calls in a row."""
         syntax, tiling, block = self.syntax, self.tiling, self.block()
         if len(block) * (1 if self.out else self.width) <= syntax.calls_in_a_row:
             lines = []
@@ -373,6 +389,7 @@ class _Kernel:
         return [*lines, syntax.loop("number", "0", str(len(block)), "1"), *indented(inner), "}"]
 
     def store(self, o: str, h: str, w: str, total: str) -> Lines:
+        """The lines that store one total, unless an overlapping tile stores it as well."""
         syntax = self.syntax
         guards = [f"{o} >= first_o"] if self.again_o else []
         guards += [f"{h} >= first_h"] if self.again_h else []
@@ -397,6 +414,7 @@ def _walk(sizes: ConvolutionSizes) -> Literal["none", "rows", "places"]:
 
 
 def _turns(tiling: ConvolutionTiling, sizes: ConvolutionSizes) -> int:
+    """How many turns the kernel's loops take, for limits of loops."""
     high, wide = sizes.window
     each = {"none": 1, "rows": 1 + high, "places": 1 + high + high * wide}[_walk(sizes)]
     return sizes.channels * each + tiling.channels * tiling.rows * tiling.vectors

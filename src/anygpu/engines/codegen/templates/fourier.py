@@ -82,6 +82,7 @@ class ComplexSyntax:
         return self.pair(f"{x}.y", f"-{x}.x")
 
     def _four(self, prefix: str, x: tuple[str, ...], y: tuple[str, ...]) -> list[str]:
+        """The lines of a transform of four numbers, without multiplications."""
         a, b, c, d = (f"{prefix}{name}" for name in ("sum_02", "difference_02", "sum_13", "difference_13"))
         return [
             self.let(a, f"{x[0]} + {x[2]}"),
@@ -95,6 +96,7 @@ class ComplexSyntax:
         ]
 
     def _eight(self) -> list[str]:
+        """The lines of a transform of eight numbers: two of four, and turns by an eighth."""
         half = self.number(math.sqrt(0.5))
         lines = self._four("even_", ("x0", "x2", "x4", "x6"), ("e0", "e1", "e2", "e3"))
         lines += self._four("odd_", ("x1", "x3", "x5", "x7"), ("o0", "o1", "o2", "o3"))
@@ -177,6 +179,11 @@ def stages(
 
 
 def _source(complexes: ComplexSyntax, fn: FourierFunction, length: int) -> _End:
+    """The lines that load an element of a transform's input.
+
+    Inverse transforms are forward ones with real and imaginary parts exchanged. For "irfft" the missing half is the
+    mirrored conjugate.
+    """
     re, im, zero = "load_0(${pass}row, i)", "load_1(${pass}row, i)", complexes.number(0.0)
     match fn:
         case "fft":
@@ -201,6 +208,10 @@ def _source(complexes: ComplexSyntax, fn: FourierFunction, length: int) -> _End:
 
 
 def _sink(complexes: ComplexSyntax, fn: FourierFunction, length: int) -> _End:
+    """The lines that store an element of a transform's result.
+
+    Inverse transforms have their parts exchanged back, and are scaled by 1 / length.
+    """
     scale = complexes.number(1 / length)
     match fn:
         case "fft":
@@ -219,6 +230,7 @@ class _Planner:
     """The passes of one operation, and the buffers between them."""
 
     def __init__(self, target: Target, rows: int, component: ComputeType, group_size: int | None, name: str) -> None:
+        """Plan the passes of transforms over `rows`; `room` is how many numbers fit into half of the group's memory."""
         self.target, self.rows, self.component, self.name = target, rows, component, name
         self.complexes = ComplexSyntax(target.dialect, component)
         self.group_size = min(group_size or (64 if target.scalar_invocations else 256), target.group_limit)
@@ -227,6 +239,10 @@ class _Planner:
         self.room = target.group_memory // (4 * BYTES[component])
 
     def transform(self, length: int, source: _End, sink: _End, name: str) -> list[Stage]:
+        """The passes of one transform.
+
+        Each has a radix that fits into the group's memory, and reads what the last one wrote.
+        """
         radices = self._radices(length)
         described, done = [], 1
         for number, radix in enumerate(radices):
@@ -293,6 +309,7 @@ class _Planner:
             count += 1
 
     def _between(self, name: str, number: int, length: int, *, write: bool) -> _End:
+        """The lines that read or write the buffer between two passes; two buffers take turns."""
         buffer = f"{self.name}_{('even', 'odd')[number % 2]}"
         size = 2 * self.rows * length
         if all(each.name != buffer for each in self.temporaries):
@@ -303,12 +320,14 @@ class _Planner:
         return _End((f"value = {self.complexes.entry(buffer, place)};",), (buffer,))
 
     def _constant(self, name: str, values: _Complex) -> str:
+        """The name of a table of complex constants, which is added once."""
         pairs = np.stack([values.real, values.imag], axis=1).astype({"f32": "<f4", "f64": "<f8"}[self.component])
         if all(each.name != name for each in self.temporaries):
             self.temporaries.append(Temporary(name, self.component, pairs.size, pairs.tobytes()))
         return name
 
     def _pass(self, name: str, length: int, radix: int, done: int, source: _End, sink: _End) -> Stage:
+        """One pass: columns of `radix` elements, in the group's memory; `done` is the product of earlier radices."""
         complexes = self.complexes
         columns_of_row = length // radix
         # Odd where lanes side by side write to columns side by side, which must not lie in one bank of the memory.

@@ -44,6 +44,7 @@ class Panels(MatmulBody):
     """b is copied in panels, and rows pass over them in blocks."""
 
     def own(self) -> dict[str, Lines]:
+        """The placeholders of this form: a panel of b in local memory, and rows of a where that pays."""
         tiling, syntax, width, vectors = self.tiling, self.syntax, self.width, self.tiling.vectors
         depth, numbers = tiling.stage_depth, range(tiling.rows)
         scalar = syntax.vector(1)
@@ -82,6 +83,10 @@ class Panels(MatmulBody):
         }
 
     def panel_b(self) -> Lines:
+        """The lines that copy a panel of b, in strips as wide as a block, so that it is read in order.
+
+        Where b lies along k, squares are loaded and turned in registers.
+        """
         tiling, syntax, width, vectors = self.tiling, self.syntax, self.width, self.tiling.vectors
         depth, across = tiling.stage_depth, tiling.strips * vectors
         lines: Lines = []
@@ -139,6 +144,10 @@ class Tiles(MatmulBody):
     """Operands are read into the group's memory, by all of its invocations together."""
 
     def own(self) -> dict[str, Lines]:
+        """The placeholders of this form: tiles of both operands in the group's memory.
+
+        Rows of a's tile are one vector longer than needed, so that lanes do not meet in one bank.
+        """
         tiling, syntax, width = self.tiling, self.syntax, self.width
         along = tiling.stage_depth // width
         stride = along + 1
@@ -170,6 +179,7 @@ class Tiles(MatmulBody):
         }
 
     def stage_a(self, along: int, stride: int) -> Lines:
+        """The lines by which all lanes together load a tile of a, in vectors along k or turned from vectors along m."""
         tiling, syntax, width, row = self.tiling, self.syntax, self.width, self.tile_row
         whole = width > 1 and self.sizes.k % width == 0
         if whole and self.vectors.a_m and not self.vectors.a_k and tiling.tile_m % width == 0:
@@ -196,6 +206,7 @@ class Tiles(MatmulBody):
         return self.rounds(tiling.tile_m * along, inner)
 
     def stage_b(self, across: int) -> Lines:
+        """The lines by which all lanes together load a tile of b, in vectors along n or turned from vectors along k."""
         tiling, syntax, width, column = self.tiling, self.syntax, self.width, self.tile_column
         if width > 1 and self.sizes.k % width == 0 and self.vectors.b_k and not self.vectors.b_n:
             along = tiling.stage_depth // width
@@ -258,6 +269,7 @@ class Tiles(MatmulBody):
         return lines
 
     def scalar(self, before: str, k: str, after: str) -> str:
+        """The load of one element, or 0 where the last tile reaches beyond k."""
         syntax = self.syntax
         if not self.ragged:
             return syntax.loaded(f"{before}{k}{after}", 1)

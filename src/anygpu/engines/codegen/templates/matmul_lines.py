@@ -61,6 +61,7 @@ class TypedSyntax(msgspec.Struct, frozen=True):
         return self.plain.loop(name, first, f"< {end}", "++" if step == "1" else f" += {step}")
 
     def component(self, value: str, number: int, width: int) -> str:
+        """One component of a vector; a vector of one is itself."""
         if width == 1:
             return value
         return f"{value}[{number}]" if self.wgsl else self.plain.component(value, number)
@@ -101,6 +102,7 @@ def divided(name: str, number: int) -> str:
 
 
 def guarded(lines: Lines, conditions: Lines, steps: int = 1) -> Lines:
+    """The lines inside of a condition, or bare ones where there is none."""
     if not conditions:
         return lines
     return [f"if ({' && '.join(conditions)}) {{", *indented(lines, steps), "}"]
@@ -115,6 +117,7 @@ class MatmulBody:
     """The base of all forms."""
 
     def __init__(self, syntax: TypedSyntax, sizes: Sizes, tiling: Tiling, vectors: Vectors) -> None:
+        """The lines that all forms share. `split` says that k is cut into parts, which a second kernel adds."""
         self.syntax, self.sizes, self.tiling, self.vectors = syntax, sizes, tiling, vectors
         self.split = parts(tiling, sizes) > 1
         self.first_k = "first_k" if self.split else "0"
@@ -126,6 +129,7 @@ class MatmulBody:
         self.straddles = self.out_n and sizes.n % self.width != 0
 
     def values(self) -> dict[str, Lines]:
+        """The placeholders of the template, those of the form included."""
         tiling, sizes = self.tiling, self.sizes
         product = f"[{sizes.m}, {sizes.k}] @ [{sizes.k}, {sizes.n}]"
         values = {
@@ -152,6 +156,10 @@ class MatmulBody:
     # Where a group and an invocation work.
 
     def place(self) -> Lines:
+        """The position of the group's tile and of the lane's block in it, and the part of k where that is cut.
+
+        Last tiles are moved back to the edge, so that every tile is whole; what they share with others is stored once.
+        """
         syntax, tiling, sizes = self.syntax, self.tiling, self.sizes
         tiles_m, tiles_n = -(-sizes.m // tiling.tile_m), -(-sizes.n // tiling.tile_n)
         lines = []
@@ -206,6 +214,7 @@ class MatmulBody:
         return [self.syntax.zero(f"total_{i}_{j}", self.width) for i, j in every]
 
     def stores(self) -> Lines:
+        """The lines that store the block: one by one, or in a loop where there would be too many calls in a row."""
         tiling, syntax = self.tiling, self.syntax
         count = tiling.rows * tiling.vectors
         lines = []
@@ -276,6 +285,7 @@ class MatmulBody:
     # Operands where they are.
 
     def direct_a(self, depth: int) -> tuple[Lines, dict[tuple[int, int], str]]:
+        """The lines that load `depth` columns of a, and the expression of each element by row and depth."""
         syntax, rows, width = self.syntax, self.tiling.rows, self.width
         lines: Lines = []
         elements: dict[tuple[int, int], str] = {}
@@ -355,6 +365,7 @@ class MatmulBody:
         return lines, elements
 
     def direct_b(self, depth: int) -> Lines:
+        """The lines that load `depth` rows of b as vectors, turned from vectors along k where b lies that way."""
         syntax, width = self.syntax, self.width
         lines = []
         for j in range(self.tiling.vectors):
@@ -371,6 +382,7 @@ class MatmulBody:
         return lines
 
     def row_of_b(self, u: int, j: int) -> str:
+        """The line that loads one vector of b along n."""
         syntax, width, k = self.syntax, self.width, plus("k", u)
         if self.vectors.b_n and width > 1:
             value = syntax.loaded(f"load_b_vector(${{pass}}batch, {k}, {self.column(j)})", width)
@@ -384,6 +396,7 @@ class Blocks(MatmulBody):
     """Operands are read where they are."""
 
     def own(self) -> dict[str, Lines]:
+        """The placeholders of this form: a loop over k in steps of the depth, and one over the rest."""
         tiling, syntax, k = self.tiling, self.syntax, self.sizes.k
         handed = ["@builtin(subgroup_invocation_id) place_in_subgroup: u32,"] if tiling.handed else []
         values: dict[str, Lines] = {"builtins": handed, "multiply": [], "tail": [], "stores": self.stores()}
@@ -406,6 +419,10 @@ class Blocks(MatmulBody):
         return values
 
     def turn(self, depth: int) -> Lines:
+        """The lines of one step along k: loads of both operands, and the products.
+
+        With few rows on a subgroup each row of b is used at once, so that fewer registers are needed.
+        """
         lines, a = self.broadcast_a(depth) if self.tiling.handed else self.direct_a(depth)
         rows, vectors = range(self.tiling.rows), range(self.tiling.vectors)
         if not (len(rows) < self.tiling.handed and (self.vectors.b_n or not self.vectors.b_k)):

@@ -91,6 +91,7 @@ def stages(
 
 
 def _outside(syntax: Syntax, index_type: ComputeType, length: int) -> str:
+    """The condition that an index is outside of its axis."""
     # C converts the length by itself; WGSL does not.
     beyond = f"index >= {syntax.cast(index_type, str(length)) if syntax.dialect == 'wgsl' else length}"
     return f"index < 0 || {beyond}" if index_type in ("i32", "i64") else beyond
@@ -109,6 +110,7 @@ class _Writer:
         name: str,
         group_size: int | None,
     ) -> None:
+        """The stages of a scatter by `fn`. Components are those of the array's type; indices are of `index_type`."""
         self.target, self.syntax = target, SYNTAX[target.dialect]
         self.fn, self.layout, self.components, self.index_type, self.name = fn, layout, components, index_type, name
         self.group_size = group_size or min(64 if target.scalar_invocations else 256, target.group_limit)
@@ -126,6 +128,7 @@ class _Writer:
         writes: tuple[str, ...],
         values: dict[str, str],
     ) -> Stage:
+        """A stage with an invocation for each of `count` elements."""
         return Stage(
             name=f"{self.name}_{name}",
             template=template,
@@ -145,6 +148,7 @@ class _Writer:
         components: tuple[ComputeType, ...],
         row_length: int | None = None,
     ) -> Stage:
+        """A stage that copies or fills elements, from a source to a sink."""
         values = {
             "helpers": struct_text(self.syntax, components),
             "row_length": str(row_length or self.row_length),
@@ -154,6 +158,7 @@ class _Writer:
         return self.each(name, "scatter_fill", count, source.reads, sink.writes, values)
 
     def cleared(self, latest: str) -> Stage:
+        """A stage that clears the table of latest updates."""
         count = self.layout.batch * self.layout.axis
         return self.fill(
             "clear", count, Source(("0",), ()), Sink((f"{latest}[number] = value.part_0;",), (latest,)), ("i32",)
@@ -178,11 +183,16 @@ class _Writer:
         return self.each(name, "scatter_updates", count, ("indices", *reads), (*writes, "status"), values)
 
     def update(self, row: str, i: str) -> list[str]:
+        """The expressions of an update's components."""
         return [
             loaded(self.syntax, each, f"load_update_{k}(${{pass}}{row}, {i})") for k, each in enumerate(self.components)
         ]
 
     def write(self, latest: str, updated: list[str], reads: tuple[str, ...], *, combined: bool) -> Stage:
+        """The stage that stores every element: the update that `latest` names for it, or the original.
+
+        With `combined` an update is combined with the original by the function.
+        """
         helpers, new = self.struct, made(self.syntax, updated)
         calls: Calls = {}
         if combined:
@@ -204,6 +214,7 @@ class _Writer:
         return msgspec.structs.replace(stage, calls=calls)
 
     def directly(self) -> Stages:
+        """Copy the array, then apply the updates to the result; for updates that never meet."""
         copied = self.fill("copy", self.layout.rows * self.row_length, self.original, self.result, self.components)
         new = self.update("row", "i")
         helpers = self.struct
@@ -226,6 +237,7 @@ class _Writer:
         return [], [copied, msgspec.structs.replace(written, values=values, calls=calls)]
 
     def by_atomics(self) -> Stages:
+        """Apply the updates by atomic operations on a copy. Their order is any, so this is for integers alone."""
         kind = carried(self.components[0])
         count = self.layout.rows * self.row_length
         sums = f"{self.name}_sums"
@@ -249,6 +261,7 @@ class _Writer:
         return copies
 
     def in_copies(self, copies: int) -> Stages:
+        """Apply stretches of the updates to copies of the axis, and combine these in order: always the same result."""
         at = self.layout
         columns = at.rows * at.after
         combine, calls = combine_text(self.syntax, TOTALS[self.fn], self.components)
@@ -309,6 +322,7 @@ class _Writer:
         return parts, [started, *(msgspec.structs.replace(each, calls=calls) for each in (brought, joined))]
 
     def latest(self) -> Stages:
+        """For "set": find the last update of each element by an atomic maximum, and store that."""
         latest = f"{self.name}_latest"
         greatest = _ATOMICS[self.target.dialect]["maximum"]
         apply = f"{greatest}(&{latest}[row * {self.layout.axis} + place], i + 1);"
@@ -322,6 +336,10 @@ class _Writer:
         ]
 
     def totals(self) -> Stages:
+        """Sort the updates by their element, scan their totals, and combine each total with the original.
+
+        This keeps the order of updates, whatever their number, at the price of a sort.
+        """
         at, name = self.layout, self.name
         count = at.batch * at.positions
         latest, unsorted, places, order = (f"{name}_{each}" for each in ("latest", "unsorted", "places", "order"))

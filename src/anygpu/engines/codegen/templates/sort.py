@@ -142,6 +142,7 @@ def sort_sizes(target: Target) -> GroupSizes:
 
 
 def order_key(component: ComputeType, expression: str, calls: Calls) -> str:
+    """An unsigned integer that sorts as the number does; integers are their own."""
     if component not in KEY_TYPES:
         return expression
     calls[f"order_key_{component}"] = ("order_key", component)
@@ -173,6 +174,11 @@ def less_text(
 
 
 def _complex_less(syntax: Syntax, component: ComputeType, keys: list[list[str]]) -> list[str]:
+    """The body of the comparison of complex numbers, as NumPy sorts them.
+
+    Numbers with NaN come last: first those with a NaN in the imaginary part alone, then those in the real part, then
+    both.
+    """
     key_type = KEY_TYPES[component]
     kind = syntax.types[key_type]
     greatest = f"{(1 << 8 * BYTES[key_type]) - 1:#x}{syntax.suffixes[key_type].lower()}"

@@ -60,6 +60,7 @@ def template(dialect: Dialect, name: str) -> str:
 
 
 def in_wgsl(text: str) -> str:
+    """A template's text in WGSL, by rules that respell the little of OpenCL C that templates use."""
     text = _KERNEL.sub(_kernel, text)
     text = _FUNCTION.sub(_function, text)
     for pattern, replacement in _RULES:
@@ -73,6 +74,7 @@ def _kind(spelled: str) -> str:
 
 
 def _kernel(found: re.Match[str]) -> str:
+    """The head of an entry point in WGSL; memory of the group is declared before it."""
     inside = _SHARED.sub(lambda each: _WGSL.shared_array(each[2], _kind(each[1]), each[3]), found[2])
     shared = "".join(f"{line.strip()}\n" for line in inside.splitlines())
     if found[1]:
@@ -124,6 +126,7 @@ def _aligned(size: int, to: int) -> int:
 
 
 def struct_text(syntax: Syntax, components: Sequence[ComputeType], name: str = "Value") -> str:
+    """The struct of a value with these components."""
     return syntax.struct_type(
         name, {f"part_{k}": syntax.types[carried(component)] for k, component in enumerate(components)}
     )
@@ -189,6 +192,7 @@ def combine_text(
 
 
 def _chosen(fn: str, component: ComputeType, name: str, calls: Calls) -> str:
+    """The larger or smaller of two numbers; of floats by the library's function, which keeps NaN."""
     if component not in ("f32", "f64"):
         return f"{fn}(a.{name}, b.{name})"
     placeholder = f"{_CHOICES[fn]}_{component}"
@@ -341,6 +345,8 @@ def _substituted(text: str, values: Mapping[str, str]) -> str:
 
 
 class RowLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """How rows are laid over a group: lanes for a row, rows for a group, and elements for a lane."""
+
     group_size: int
     #: Elements that one invocation handles in sequence.
     items: int

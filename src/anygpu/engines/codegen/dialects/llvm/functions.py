@@ -233,6 +233,7 @@ def is_defined(name: str) -> bool:
 
 
 def function(name: str) -> c.CFunction:
+    """The definition of a function of the library. Raises `InvalidProgram` for a struct."""
     found = definition(name)
     if isinstance(found, c.StructType):
         raise InvalidProgram(f"{name}: is not a function.")
@@ -302,6 +303,10 @@ class _Body:
     """The statements of one C function, as they are compiled into the function that is being written."""
 
     def __init__(self, compiler: Compiler, contract: bool, rare: bool = False) -> None:
+        """Writes a function's body.
+
+        `contract` lets products and sums be rounded once; `rare` marks branches as unlikely.
+        """
         self.compiler = compiler
         self.w = compiler.w
         self.contract = contract
@@ -331,6 +336,7 @@ class _Body:
         return None
 
     def declared(self, statement: c.Declare, scope: dict[str, Operand]) -> Operand:
+        """The value of a variable that is declared, in the declared type; a struct literal gets its type from there."""
         value, type = statement.value, statement.type
         if isinstance(value, c.Struct) and not value.type:
             value = c.Struct(type, value.fields)
@@ -339,6 +345,7 @@ class _Body:
         return converted(self.w, made, type) if isinstance(made, CValue) and made.c != "bool" else made
 
     def set(self, statement: c.Set, scope: dict[str, Operand]) -> None:
+        """Assign to a variable, or to a field of one: a new value takes the name in this scope."""
         value, old = self.number(statement.value, scope), scope[statement.name]
         if isinstance(old, CValue):
             scope[statement.name] = converted(self.w, value, old.c)
@@ -394,6 +401,7 @@ class _Body:
     # -- expressions
 
     def number(self, expression: c.Expression, scope: dict[str, Operand]) -> CValue:
+        """The value of an expression that must be a number. Raises `InvalidProgram` for structs."""
         found = self.value(expression, scope)
         if not isinstance(found, CValue):
             raise InvalidProgram(f"a struct stands where a number is expected: {expression}")
@@ -430,6 +438,10 @@ class _Body:
                 return self.select(condition, self.number(expression.yes, scope), self.number(expression.no, scope))
 
     def struct(self, expression: c.Struct, scope: dict[str, Operand]) -> Operand:
+        """The fields of a struct literal by name, each in its declared type.
+
+        Raises `InvalidProgram` for what is none.
+        """
         made = definition(expression.type)
         if isinstance(made, c.CFunction):
             raise InvalidProgram(f"{expression.type}: is not a struct.")
@@ -454,6 +466,7 @@ class _Body:
         return CValue(of.c, self.w.binary("sub", constant(0, of.value.type), of.value))
 
     def select(self, condition: Value, yes: CValue, no: CValue) -> CValue:
+        """One of two numbers in their common type, lane by lane."""
         yes, no = alike(self.w, yes, no)
         lanes = max(condition.type.lanes, yes.value.type.lanes)
         return CValue(yes.c, self.w.select(condition, self.w.fit(yes.value, lanes), self.w.fit(no.value, lanes)))
@@ -542,6 +555,7 @@ def _lane_by_lane(full: str, made: c.CFunction, lanes: int, how: str, writer: Wr
 def _finished(
     inner: Writer, full: str, parameters: Sequence[CValue], result: Value, how: str, target: NativeTarget
 ) -> str:
+    """The text of a function with its attributes."""
     taken = ", ".join(str(each.value) for each in parameters)
     attributes = f"{how} {_ATTRIBUTES} {attributes_of(target)}"
     return inner.text(f"internal {result.type} {full}({taken}) {attributes}", f"ret {result}")

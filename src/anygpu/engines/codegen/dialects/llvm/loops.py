@@ -80,6 +80,7 @@ class _Pairwise:
     """Writes a loop whose sums are added pairwise, in NumPy's order."""
 
     def __init__(self, body: NestBody, loop: Loop, start: LoopBound) -> None:
+        """Sums of a loop in eight running totals, as NumPy adds; `width` elements are taken in a round."""
         self.body = body
         self.loop = loop
         self.w = body.w
@@ -120,6 +121,7 @@ class _Pairwise:
         return [inside.names[name] for name in self.names]
 
     def _one_by_one(self, start: Value, stop: Value, now: Sequence[Value]) -> Sums:
+        """Add the elements from `start` to `stop` one after the other, which are too few for a round."""
         lanes = self.body.lanes
 
         def round_of(at: Value, carried: Sequence[Value]) -> Sums:

@@ -39,6 +39,7 @@ class Multiple(NamedTuple):
     rest: int = 0
 
     def __add__(self, other: object) -> Multiple:
+        """The multiples that a sum surely is."""
         if not isinstance(other, Multiple):
             return NotImplemented
         of = gcd(self.of, other.of)
@@ -46,6 +47,7 @@ class Multiple(NamedTuple):
         return Multiple(of, rest % of if of else rest)
 
     def times(self, factor: int) -> Multiple:
+        """The multiples that a product with a constant surely is."""
         return Multiple(
             abs(factor) * self.of, factor * self.rest % (abs(factor) * self.of) if self.of else factor * self.rest
         )
@@ -105,6 +107,11 @@ class Places:
         lanes: int,
         around: Places | None = None,
     ) -> None:
+        """Positions as values of LLVM, in terms of the loops' counters.
+
+        `named` gives the value of any other variable. What loops around have computed for the same number of lanes is
+        known here, too.
+        """
         self.w = writer
         self.counters = counters
         #: The value of a variable that is not a counter, in one lane or in all.
@@ -123,6 +130,7 @@ class Places:
         return Place(i64(0), (0,) * self.lanes, Multiple(0, 0), values)
 
     def place(self, index: Index) -> Place:
+        """The place of a position, computed once here and in the loops around."""
         for known in self._known:
             if index in known:
                 return known[index]
@@ -160,6 +168,7 @@ class Places:
                 return self._clamped(self.place(atom.of), atom.low, atom.high)
 
     def _variable(self, atom: IndexVariable) -> Place:
+        """The place that a variable stands for: a counter with its step in each lane, or a value of the body."""
         counter = self.counters.get(atom.name)
         if counter is not None:
             known = whole(counter.value) or 0
@@ -193,6 +202,7 @@ class Places:
         return self.each(self.w.binary(name, values, constant(by, values.type)))
 
     def _clamped(self, of: Place, low: int, high: int) -> Place:
+        """A place between two bounds, in every lane."""
         values = self.lanes_of(of)
         if values.type.lanes == 1:
             return self.uniform(self.w.minimum(self.w.maximum(values, i64(low)), i64(high)))
@@ -256,6 +266,7 @@ class LaneMemory:
     """Reads and writes elements in the types that are computed with."""
 
     def __init__(self, writer: Writer, compiler: Compiler, regions: dict[str, Region], *, notes: bool = False) -> None:
+        """Memory of a nest by regions. With `notes`, what is stored is looked at for NaN and infinity."""
         self.w = writer
         self.compiler = compiler
         self.regions = regions
@@ -272,6 +283,7 @@ class LaneMemory:
         return self.w.address(elem, start, i64(offset)).text
 
     def _read(self, region: Region, first: Value, offset: int, lanes: int) -> Value:
+        """Lanes side by side from a region. Regions that nothing writes are marked as constant for LLVM."""
         elem = stored_type(region.dtype, self.compiler.target.halves)
         type = Type(elem, lanes)
         text = f"load {type}, ptr {self._at(region, elem, first, offset)}, align {BYTES[elem]}"

@@ -107,6 +107,7 @@ def applied(compiler: Compiler, fn: str, args: Sequence[Value], types: Sequence[
 
 
 def _cast(compiler: Compiler, value: Value, source: ComputeType, wanted: str) -> Value:
+    """A value in another compute type, by the library's function where it has one for what is not constant."""
     if source == wanted:
         return value
     name = f"cast_{source}_{wanted}"
@@ -207,6 +208,10 @@ class NestBody:
         lanes: int = 1,
         around: NestBody | None = None,
     ) -> None:
+        """Statements of a nest within loops.
+
+        `around` is the body of the loop around it, whose positions are known here.
+        """
         self.unit = unit
         self.w = unit.writer
         self.counters = counters
@@ -247,6 +252,7 @@ class NestBody:
         raise InvalidProgram(f"{expr}: is not for processors.")
 
     def _unknown(self, variable: Unknown) -> Value:
+        """The value of a variable that is no counter. Raises `InvalidProgram` where it has not been computed."""
         if variable.meaning is not None:
             return self.value(variable.meaning)
         if variable.name not in self.names:
@@ -431,6 +437,7 @@ def read_by(statements: Iterable[Statement]) -> set[str]:
 
 
 def written_by(statements: Iterable[Statement]) -> set[str]:
+    """The names of the buffers that statements store to, those inside of loops and conditions included."""
     found: set[str] = set()
     for each in statements:
         match each:
@@ -462,6 +469,7 @@ def is_light(statements: Sequence[Statement]) -> bool:
 
 
 def _divides(index: Index, variable: str) -> bool:
+    """Whether a position divides something that depends on the variable; such a position has no constant step."""
     for atom, _ in index.terms:
         if isinstance(atom, Quotient | Remainder) and atom.of.depends_on(variable):
             return True
@@ -471,6 +479,7 @@ def _divides(index: Index, variable: str) -> bool:
 
 
 def stores_in(statements: Iterable[Statement]) -> list[Store]:
+    """All stores among statements, those inside of loops and conditions included."""
     found: list[Store] = []
     for each in statements:
         match each:

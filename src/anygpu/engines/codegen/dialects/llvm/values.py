@@ -107,6 +107,7 @@ def literal(value: float, elem: str) -> str:
 
 
 def _single(number: float) -> float:
+    """The nearest number that a float holds; infinite where that overflows."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", number))[0])
     except OverflowError:
@@ -151,6 +152,7 @@ class Writer:
     """The body of one function: instructions in order, in blocks."""
 
     def __init__(self, declared: dict[str, str] | None = None) -> None:
+        """An empty function. `declared` are the intrinsics that the module declares, shared by all of its functions."""
         #: Instructions and labels; lists are filled later.
         self.lines: list[str | list[str]] = []
         #: Lines at the very beginning: memory, and what is loaded once.
@@ -212,12 +214,14 @@ class Writer:
         return self.op(f"{kind} {test} {one}, {other.text}", one.type.of("i1"))
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        """One of two values by a condition, lane by lane."""
         if yes == no:
             return yes
         condition = self.fit(condition, yes.type.lanes)
         return self.op(f"select {condition}, {yes}, {no}", yes.type)
 
     def convert(self, name: str, value: Value, elem: str) -> Value:
+        """A value in another element type by an instruction such as `sext`; constants are converted here."""
         to = value.type.of(elem)
         if to == value.type:
             return value
@@ -244,6 +248,7 @@ class Writer:
     # -- whole numbers of positions, which are often known
 
     def add(self, one: Value, other: Value) -> Value:
+        """The sum of two integers; constants are added here, and 0 is left out."""
         a, b = whole(one), whole(other)
         if a is not None and b is not None:
             return constant(a + b, one.type)
@@ -252,6 +257,7 @@ class Writer:
         return self.binary("add", one, other)
 
     def times(self, one: Value, factor: int) -> Value:
+        """An integer times a constant; constants are multiplied here."""
         a = whole(one)
         if a is not None:
             return i64(a * factor)
@@ -296,6 +302,7 @@ class Writer:
         return list(values) if len(found) == 1 else [self.fit(each, max(found)) for each in values]
 
     def lane(self, value: Value, number: int) -> Value:
+        """One lane of a value."""
         if value.type.lanes == 1:
             return value
         return self.op(f"extractelement {value}, i64 {number}", Type(value.type.elem))
@@ -364,6 +371,7 @@ class Writer:
         return self._block
 
     def merged(self, one: Value, one_block: str, other: Value, other_block: str) -> Value:
+        """A value that comes from one of two blocks."""
         if one == other:
             return one
         return self.new(f"phi {one.type} [ {one.text}, %{one_block} ], [ {other.text}, %{other_block} ]", one.type)

@@ -1,0 +1,109 @@
+"""Kernels that mean harm, or whose text was broken on purpose: `benchmarks.hostile_kernels` with small numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import anygpu as ag
+from anygpu.errors import AnyGPUError
+from anygpu.placement.kernels.first_use import trials
+from benchmarks.hostile_kernels import (
+    ENGINES,
+    TRAPS,
+    Sentinels,
+    Trap,
+    believed_and_real,
+    fall_into,
+    mutants,
+    odd_lengths,
+    outside,
+    wild_indices,
+)
+from benchmarks.hostile_sources import CORPUS, Good, Scopes
+
+LANGUAGES = sorted(ENGINES)
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_is_left() -> Iterator[None]:
+    yield
+    children = trials.processes()
+    trials.close()
+    assert not any(psutil.pid_exists(each) for each in children)
+
+
+@pytest.mark.sampled(gate=2)
+@pytest.mark.parametrize("good", CORPUS, ids=lambda good: f"{good.language}-{good.reference.__name__}")
+def test_the_kernels_that_are_mutated_are_right(good: Good) -> None:
+    kernel = ag.Kernel(good.source, good.reference, updates=good.updates)
+    read = [np.arange(128).astype(each.dtype) for each in kernel.parameters if each.role != "output"]
+    usual = {"n": 128, "alpha": 2, "first": 1, "step": 1}
+    assert kernel.check(*read, **{each.name: usual[each.name] for each in kernel.numbers}).compared
+
+
+#: Each new child takes its time, so of those that kill one there is one here; the benchmark has them all.
+HERE = [trap for trap in TRAPS if trap.language == "wgsl" or trap.name in ("endless loop", "far outside, unchecked")]
+
+
+@pytest.mark.sampled(gate=3)
+@pytest.mark.parametrize("trap", HERE, ids=lambda trap: f"{trap.language}-{trap.name}".replace(" ", "-"))
+def test_each_trap_is_told_by_its_own_error(trap: Trap) -> None:
+    slow = "endless" in trap.name
+    error, _ = fall_into(trap, 1.0 if slow else 20.0)
+    assert isinstance(error, trap.expected)
+    assert isinstance(error, AnyGPUError)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_indices_outside_touch_nothing(language: str) -> None:
+    tally = wild_indices(language, 200, seed=5)  # type: ignore[arg-type]
+    assert tally.tried == 200
+    assert tally.untyped == {}
+    assert tally.sentinels_changed == 0
+    assert tally.wrong_values == 0
+
+
+@pytest.mark.parametrize(("language", "count"), [("wgsl", 30), ("opencl", 6)])
+def test_mutated_sources_give_typed_errors(language: str, count: int) -> None:
+    tally = mutants(language, count, seed=11, seconds=30.0)  # type: ignore[arg-type]
+    assert tally.tried == count
+    assert tally.untyped == {}
+    assert tally.sentinels_changed == 0
+
+
+def test_lengths_are_those_of_the_compiler_or_refused() -> None:
+    tally = odd_lengths(16, seed=7)
+    assert tally.tried == 16
+    assert tally.untyped == {}
+    assert tally.wrong_values == 0
+    assert tally.right
+    assert tally.errors["InvalidKernel"]
+
+
+def test_names_mean_the_arrays_that_the_compiler_takes_them_for() -> None:
+    assert believed_and_real(Scopes(random.Random(f"scopes {number}")) for number in range(60)) > 20
+
+
+def test_sentinels_notice_what_changes_them() -> None:
+    sentinels = Sentinels("numpy", 2)
+    assert sentinels.changed() == 0
+    sentinels.arrays[1][5] = 0
+    assert sentinels.changed() == 1
+
+
+def test_indices_are_outside() -> None:
+    rng = random.Random(3)
+    found = [outside(rng, 128) for _ in range(1000)]
+    assert all(not 0 <= each < 128 for each in found)
+    assert {-1, 128, -(2**31), 2**31 - 1} <= set(found)
