@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.placement import background, native_calls
+from anygpu.placement import background as placement_background
+from anygpu.placement import native_calls
 from anygpu.placement.background import at_leisure
 from anygpu.placement.native import again_after_errors, kept_calls, reported, traced_for, try_out
 from anygpu.placement.native_calls import Called, background, inputs_after
@@ -91,7 +92,7 @@ def _trace_and_try(
     `modes` and `filters` are those of the call.
     """
     operation = site.least / site.operations
-    background.pause(_FIRST_PAUSE)
+    placement_background.pause(_FIRST_PAUSE)
     with reported(site):
         begin = _clock()
         with at_leisure(operation), np.errstate(**modes):
