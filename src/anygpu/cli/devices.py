@@ -26,6 +26,7 @@ from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.placement import calibrate as calibration
 from anygpu.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
+from anygpu.plan.microbenchmarks import LABELS
 from anygpu.program.graph import OperationClass
 from anygpu.workers.discovery import discover
 
@@ -38,20 +39,6 @@ ProbeSeconds = Annotated[
     ),
 ]
 
-#: The label of each class on the screen.
-_WORDS: dict[OperationClass, str] = {
-    "creation": "ranges",
-    "elementwise": "additions",
-    "transcendental": "functions such as tanh",
-    "reduce": "row sums",
-    "scan": "cumulative sums",
-    "movement": "concatenate, transpose",
-    "indexing": "indexing",
-    "contraction": "matrix products",
-    "sort": "row sorts",
-    "fourier": "Fourier transforms",
-    "linear": "linear solves",
-}
 #: A rate above this means that no copy is made.
 _NOTHING_MOVES = 1e14
 
@@ -218,7 +205,7 @@ def _show(console: Console, calibration: Calibration) -> None:
     rates.add_column("few", justify="right")
     rates.add_column("many", justify="right")
     rates.add_column("", overflow="fold")
-    for kind, words in _WORDS.items():
+    for kind, words in LABELS.items():
         curve = calibration.rates.get(kind)
         if curve is None:
             continue

@@ -257,6 +257,22 @@ def _products(size: int) -> BenchmarkTrial:
     return _operation(size, Contract((1,), (0,)), *specs)
 
 
+#: What `_rate` and `_products` measure for each class, as it is shown.
+LABELS: dict[OperationClass, str] = {
+    "creation": "ranges",
+    "elementwise": "additions",
+    "transcendental": "functions such as tanh",
+    "reduce": "row sums",
+    "scan": "cumulative sums",
+    "movement": "concatenate, transpose",
+    "indexing": "indexing",
+    "contraction": "matrix products",
+    "sort": "row sorts",
+    "fourier": "Fourier transforms",
+    "linear": "linear solves",
+}
+
+
 def _rate(kind: OperationClass, size: int, dtype: DType = "float32") -> BenchmarkTrial:
     """One operation of a class, as `anygpu.plan.calibration` says; `size` is in elements, in rows for `linear`."""
     rows = Spec((max(size // _ROW, 1), min(size, _ROW)), dtype)
