@@ -30,12 +30,10 @@ def test_it_is_refused_or_as_on_numpy(name: str) -> None:
 
 def test_random_functions_whose_code_is_closed_are_as_on_numpy() -> None:
     chosen = random.Random(3)
-    wrong = [
-        (why, text) for text in (fuzz_closed_code.source(chosen) for _ in range(60)) if (why := _why(text, chosen))
-    ]
-    assert not wrong
-
-
-def _why(text: str, chosen: random.Random) -> str | None:
-    why = hostile_functions.why_wrong(text, chosen=lambda number: chosen.random() < 0.4)
-    return "it is refused" if why == "" else why
+    refused = 0
+    for _ in range(60):
+        text = fuzz_closed_code.source(chosen)
+        why = hostile_functions.why_wrong(text, chosen=lambda number: chosen.random() < 0.4)
+        refused += why == ""
+        assert why in (None, ""), f"{why}: {text}"
+    assert refused <= 6, "most of them are code that is closed"

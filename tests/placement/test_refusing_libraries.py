@@ -24,7 +24,7 @@ def broken(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize("when", ["compiling", "running"])
 def test_an_error_of_the_library_is_a_refusal(engine: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which sends a call to the next device, and an array's computation to the host."""
-    lowering = importlib.import_module(f"anygpu.engines.{engine}.lowering")
+    lowering = importlib.import_module(f"anygpu.engines.{engine}.{'lowering' if engine == 'torch' else 'engine'}")
     if when == "running":
         executable = lowering.TorchExecutable if engine == "torch" else lowering.JaxExecutable
         monkeypatch.setattr(executable, "run", broken)

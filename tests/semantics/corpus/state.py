@@ -931,6 +931,28 @@ def nan_in_state():
 
 
 @case_of_state(either=True)
+def counts_that_a_ufunc_adds_to():
+    counts = np.zeros(4)
+
+    def function(x):
+        np.add.at(counts, [0, 0, 1], 1)
+        return float(counts.sum()) + x.sum()
+
+    return one(function, lambda n: counts.fill(n))
+
+
+@case_of_state(either=True)
+def counts_that_a_ufunc_adds_to_in_silence():
+    counts = np.zeros(4)
+
+    def function(x):
+        np.subtract.at(counts, np.array([0, 2]), -1)
+        return float(counts.sum())
+
+    return one(function, lambda n: counts.fill(n))
+
+
+@case_of_state(either=True)
 def state_that_compares_equal():
     held = {"value": 1}
 

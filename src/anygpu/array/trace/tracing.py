@@ -139,6 +139,11 @@ def _call(
     Arguments become abstract arrays. Arrays from outside do too, or in the last attempt are passed read-only with their
     values, which a guard then checks at every call.
     """
+    if not attempt.abstracts_captures and (search.any_name or "at" in search.names):
+        # NumPy's `ufunc.at` writes to arrays that are read-only too.
+        for position, each in enumerate(search.values):
+            if isinstance(each, np.ndarray) and not search.is_argument(position):
+                return NotTraceable(f"it may write to {search.captures[position].name} by the `at` of a ufunc")
     scalars = scalar_inputs(search, attempt)
     arrays: dict[int, Array] = {}
 
