@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.engines.catalogue import traits_of, why_only_when_named
 from anygpu.errors import InvalidOption
-from anygpu.hardware.device import Device, DeviceKind, node_of
+from anygpu.hardware.device import CPU, Device, DeviceKind, node_of
 from anygpu.hardware.selection import DeviceSelection, select
 from anygpu.placement.machine import first_choice, lacking, usable_bytes
 from anygpu.placement.options import Options
@@ -23,13 +23,21 @@ from anygpu.plan.fusion import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, doubt_about, predict
 from anygpu.program.graph import Program, program_cost
+from anygpu.program.primitives import Argsort
 
 if TYPE_CHECKING:
     from anygpu.placement.call_site import Programs
     from anygpu.plan.chunking import Chunks
 
+#: Why devices other than the processor are refused for `np.argsort`.
+_NUMPYS_ORDER = 'np.argsort gives equal elements an order that only NumPy knows; kind="stable" can run on any device.'
 #: Copying the arguments and results of a call.
 COPIED_PER_SECOND = 4e9
+
+
+def _sorts_as_numpy(program: Program) -> bool:
+    """Whether equal elements have to be in the order that NumPy's default sort gives them."""
+    return any(isinstance(op, Argsort) and not op.stable for op, _ in program.nodes)
 
 
 class Prediction(NamedTuple):
@@ -209,6 +217,8 @@ class Candidates:
             return Refused(device.id, why)
         if lack is not None and baseline is not None:
             return Refused(device.id, lack)
+        if baseline == "numpy" and device.id not in (baseline, CPU) and _sorts_as_numpy(program):
+            return Refused(device.id, _NUMPYS_ORDER)
         plain, seconds = planner.expected(
             program, device, resident_bytes=resident_bytes, keep=self._has_anygpu_arrays and device.id == baseline
         )

@@ -410,3 +410,8 @@ def tricks_with_indices(x, y):
 @case(lambda n: (vector(n),))
 def special_functions(x):
     return np.sinc(x), np.heaviside(x, 0.5), np.hanning(6) * x, np.deg2rad(x), np.exp2(x)
+
+
+@case(lambda n: (vector(n, 40, np.float64).round(),))
+def positions_of_equal_elements(x):
+    return np.argsort(x), x.argsort(kind="stable"), np.argsort(x)[:3] * 2

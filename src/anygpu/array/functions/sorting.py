@@ -13,7 +13,7 @@ import numpy as np
 from anygpu.array.core.arguments import arrays, bound_to, filled, ndim, same_dtype, slice_axis, to_array
 from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.device import ArrayDevice
-from anygpu.array.core.expression import Value
+from anygpu.array.core.expression import Value, active_tracer
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, compare, normal_axis, permute, reshape, unary
 from anygpu.array.functions.selection import take_along_axis, true_positions
@@ -68,13 +68,14 @@ def argsort(
     stable: bool | None = None,
     descending: bool = False,
 ) -> Array:
-    """The positions that sort. Always stable."""
+    """The positions that sort. They are stable, but where a function of NumPy's arrays is traced whose NumPy is not."""
     _no_fields(order)
     if ndim(a) == 0 and axis in (-1, 0):  # NumPy sorts one number too, but only here
         axis = None
     value, position = _along(a, axis)
     if not descending:
-        return Array(apply(Argsort(position), value))
+        as_numpy = active_tracer.get() is not None and not stable and kind in (None, "quicksort")
+        return Array(apply(Argsort(position, stable=not as_numpy), value))
     turn = Flip((position,))
     last = value.spec.shape[position] - 1
     places = apply(turn, apply(Argsort(position), apply(turn, value)))
@@ -101,7 +102,7 @@ def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect"
 def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: object = None) -> Array:
     """The positions that partition; this implementation sorts."""
     _check_kth(a, kth, axis)
-    return argsort(a, axis, order=order)
+    return argsort(a, axis, "stable", order)
 
 
 def _check_kth(a: Any, kth: Any, axis: int | None) -> None:
@@ -124,9 +125,9 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
     if parts[0].ndim == 0:
         return Array(reshape(apply(Argsort(0), reshape(parts[0]._value, (1,))), ()))
     position = normal_axis(axis, parts[0].ndim)
-    order = argsort(parts[0], position)
+    order = argsort(parts[0], position, "stable")
     for part in parts[1:]:
-        step = argsort(take_along_axis(part, order, position), position)
+        step = argsort(take_along_axis(part, order, position), position, "stable")
         order = take_along_axis(order, step, position)
     return order
 

@@ -83,8 +83,11 @@ def first_that_is_read(program: Program, node: int) -> int | None:
     return last if 0 < last <= spec.shape[axis] // _FEW_OF_ROW else None
 
 
-def first_positions(x: HostArray, axis: int, count: int) -> HostArray:
-    """The first of the positions that a stable `argsort` along an axis returns, without sorting all of them."""
+def first_positions(x: HostArray, axis: int, count: int, *, stable: bool = True) -> HostArray:
+    """The first of the positions that `argsort` along an axis returns, without sorting all of them.
+
+    Where it is not `stable`, rows with equal elements among the first ones are sorted as NumPy does.
+    """
     moved = np.moveaxis(x, axis, -1)
     rows = moved.reshape(-1, moved.shape[-1])
     limits = np.partition(rows, count - 1, axis=1)[:, count - 1 : count]
@@ -95,11 +98,16 @@ def first_positions(x: HostArray, axis: int, count: int) -> HostArray:
         places = np.nonzero(among)[1].reshape(-1, count)
         order = np.argsort(np.take_along_axis(rows, places, 1), axis=1, kind="stable")
         found = np.take_along_axis(places, order, 1)
+        if not stable:
+            ordered = np.take_along_axis(rows, found, 1)
+            tied = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+            if tied.any():
+                found[tied] = np.argsort(rows[tied], axis=1)[:, :count]
     else:
         found = np.empty((len(rows), count), np.int64)
-        found[~alone] = np.argsort(rows[~alone], axis=1, kind="stable")[:, :count]
+        found[~alone] = np.argsort(rows[~alone], axis=1, kind="stable" if stable else None)[:, :count]
         if alone.any():
-            found[alone] = first_positions(rows[alone], 1, count)
+            found[alone] = first_positions(rows[alone], 1, count, stable=stable)
     return np.moveaxis(found.reshape(*moved.shape[:-1], count), -1, axis)
 
 
@@ -138,7 +146,8 @@ class HostSteps:
         def compute(cut: tuple[slice, ...]) -> None:
             if first is not None and isinstance(op, Argsort):
                 along = op.axis % x.ndim
-                result[cut][(slice(None),) * along + (slice(first),)] = first_positions(x[cut], along, first)
+                found = first_positions(x[cut], along, first, stable=op.stable)
+                result[cut][(slice(None),) * along + (slice(first),)] = found
             else:
                 result[cut] = run_node(op, [x[cut]])
 

@@ -302,9 +302,13 @@ class Sort(Primitive, frozen=True):
 
 
 class Argsort(Primitive, frozen=True):
-    """The positions that sort, as `Sort` does."""
+    """The positions that sort, as `Sort` does.
+
+    Where it need not be `stable`, equal elements have NumPy's order on the processor; on other devices it is stable.
+    """
 
     axis: int
+    stable: bool = True
 
     family = "sort"
     has_own_kernels = True
@@ -327,7 +331,7 @@ class Argsort(Primitive, frozen=True):
         return all_but(self.axis, inputs)
 
     def batched(self, stack: Stack, *given: Batched) -> int:
-        return stack.add(Argsort(self.axis + 1), given[0].position)
+        return stack.add(Argsort(self.axis + 1, self.stable), given[0].position)
 
     def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
         return inputs[0].size * ceil_log2(inputs[0].shape[self.axis])
