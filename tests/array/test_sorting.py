@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from anygpu.array.core.array import Array
 from anygpu.array.functions.creation import asarray
+from anygpu.array.trace.traced import Traced
+from anygpu.array.trace.tracing import trace
+from anygpu.workers.device_arrays.registry import registry
 from tests.array.agreement import KINDS, REALS, agree, check, lazy, np, numbers, our
 
 SHAPES: list[Any] = [(), (1,), (7,), (3, 4), (2, 3, 4), (0,), (2, 0)]
@@ -317,3 +320,17 @@ def test_isin_is_exact_between_int64_and_uint64() -> None:
         assert np.array_equal(np.asarray(got), np.array([False, True, True]) != invert)
         got = np.isin(asarray(small), asarray(large), invert=invert)
         assert np.array_equal(np.asarray(got), np.array([True, False, True, False]) != invert)
+
+
+@pytest.mark.parametrize("count", [6, 40, 3000])
+def test_a_traced_sort_orders_equal_elements_as_numpy_does(count: int) -> None:
+    def ordered(x: Any) -> Any:
+        return np.sort(x), np.argsort(x), np.sort(x, kind="stable"), x.argsort(stable=True)
+
+    for seed in range(8):
+        whole = np.random.default_rng(seed).integers(-9, 9, count) / 8
+        x = np.where(whole == 0, np.where(np.arange(count) % 2, 0.0, -0.0), whole)
+        traced = trace(ordered, (x,), {})
+        assert isinstance(traced, Traced)
+        results = registry.find("cpu").worker.run(traced.program, [x]).results
+        assert [each.tobytes() for each in results] == [each.tobytes() for each in ordered(x)]

@@ -33,6 +33,14 @@ def _along(a: Any, axis: int | None) -> tuple[Value, int]:
     return array._value, normal_axis(axis, array.ndim)
 
 
+def _is_stable(kind: str | None, stable: bool | None) -> bool:
+    """Whether equal elements have to keep their order: as it was asked for, and always outside of a trace.
+
+    A function of NumPy's arrays that is being traced gets what NumPy's default gives it.
+    """
+    return bool(stable) or kind not in (None, "quicksort") or active_tracer.get() is None
+
+
 def _no_fields(order: object) -> None:
     if order is not None:
         raise TypeError("order= is for arrays with named fields, which do not exist here.")
@@ -48,11 +56,14 @@ def sort(
     stable: bool | None = None,
     descending: bool = False,
 ) -> Array:
-    """The elements sorted along an axis, NaN last; with `descending` from the largest, NaN first. Always stable."""
+    """The elements sorted along an axis, NaN last; with `descending` from the largest, NaN first.
+
+    It is stable as `argsort` is.
+    """
     _no_fields(order)
     value, position = _along(a, axis)
     if not descending:
-        return Array(apply(Sort(position), value))
+        return Array(apply(Sort(position, _is_stable(kind, stable)), value))
     # Backwards twice: equal elements, such as 0.0 and -0.0, keep their order.
     turn = Flip((position,))
     return Array(apply(turn, apply(Sort(position), apply(turn, value))))
@@ -74,8 +85,7 @@ def argsort(
         axis = None
     value, position = _along(a, axis)
     if not descending:
-        as_numpy = active_tracer.get() is not None and not stable and kind in (None, "quicksort")
-        return Array(apply(Argsort(position, stable=not as_numpy), value))
+        return Array(apply(Argsort(position, _is_stable(kind, stable)), value))
     turn = Flip((position,))
     last = value.spec.shape[position] - 1
     places = apply(turn, apply(Argsort(position), apply(turn, value)))
@@ -95,7 +105,7 @@ def sort_complex(a: Any) -> Array:
 def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: object = None) -> Array:
     """Smaller elements before the k-th, larger ones after it; this implementation sorts."""
     _check_kth(a, kth, axis)
-    return sort(a, axis, order=order)
+    return sort(a, axis, "stable", order)
 
 
 @implements(np.argpartition)

@@ -369,7 +369,7 @@ LOWER: dict[type[p.Primitive], Callable[..., Any]] = {
     p.Contract: _contract,
     p.Gather: _gather,
     p.Scatter: _scatter,
-    p.Sort: lambda op, x: np.sort(x, axis=op.axis, kind="stable" if x.dtype.kind in "fc" else None),
+    p.Sort: lambda op, x: np.sort(x, axis=op.axis, kind="stable" if op.stable and x.dtype.kind in "fc" else None),
     p.Argsort: lambda op, x: np.argsort(x, axis=op.axis, kind="stable" if op.stable else None),
     p.Search: lambda op, line, values: np.searchsorted(line, values, side=op.side),
     p.Fourier: _fourier,

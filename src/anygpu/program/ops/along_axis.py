@@ -267,44 +267,11 @@ def _check_indices(op: Gather | Scatter, x: Spec, indices: Spec) -> None:
 # -- sorting, and searching in what is sorted
 
 
-class Sort(Primitive, frozen=True):
-    """In ascending order along an axis, NaN last; equal elements keep their order."""
+class _Sorting(Primitive, frozen=True):
+    """In ascending order along an axis, NaN last.
 
-    axis: int
-
-    family = "sort"
-    has_own_kernels = True
-    scratch_copies = 2
-
-    def infer(self, *inputs: Spec) -> Spec:
-        require_inputs(self, inputs, 1)
-        distinct_axes(self, (self.axis,), inputs[0])
-        return inputs[0]
-
-    @property
-    def row_axis(self) -> int:
-        return self.axis
-
-    def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
-        return all_but(self.axis, inputs)
-
-    def batched(self, stack: Stack, *given: Batched) -> int:
-        return stack.add(Sort(self.axis + 1), given[0].position)
-
-    def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
-        return inputs[0].size * ceil_log2(inputs[0].shape[self.axis])
-
-    def details(self, inputs: Sequence[Spec]) -> str:
-        return f"along axis {self.axis}"
-
-    def miniature(self, inputs: Sequence[Spec]) -> Miniature | None:
-        return Sort(0), on_lines(inputs)
-
-
-class Argsort(Primitive, frozen=True):
-    """The positions that sort, as `Sort` does.
-
-    Where it need not be `stable`, equal elements have NumPy's order on the processor; on other devices it is stable.
+    Equal elements, such as 0.0 and -0.0, keep their order. Where it need not be `stable`, NumPy's default sort decides
+    on the processor, and other devices are stable all the same.
     """
 
     axis: int
@@ -314,15 +281,6 @@ class Argsort(Primitive, frozen=True):
     has_own_kernels = True
     scratch_copies = 2
 
-    def infer(self, *inputs: Spec) -> Spec:
-        require_inputs(self, inputs, 1)
-        distinct_axes(self, (self.axis,), inputs[0])
-        return Spec(inputs[0].shape, "int64")
-
-    @property
-    def gives_positions(self) -> bool:
-        return True
-
     @property
     def row_axis(self) -> int:
         return self.axis
@@ -331,7 +289,7 @@ class Argsort(Primitive, frozen=True):
         return all_but(self.axis, inputs)
 
     def batched(self, stack: Stack, *given: Batched) -> int:
-        return stack.add(Argsort(self.axis + 1, self.stable), given[0].position)
+        return stack.add(type(self)(self.axis + 1, self.stable), given[0].position)
 
     def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
         return inputs[0].size * ceil_log2(inputs[0].shape[self.axis])
@@ -340,7 +298,29 @@ class Argsort(Primitive, frozen=True):
         return f"along axis {self.axis}"
 
     def miniature(self, inputs: Sequence[Spec]) -> Miniature | None:
-        return Argsort(0), on_lines(inputs)
+        return type(self)(0, self.stable), on_lines(inputs)
+
+
+class Sort(_Sorting, frozen=True):
+    """The elements in order."""
+
+    def infer(self, *inputs: Spec) -> Spec:
+        require_inputs(self, inputs, 1)
+        distinct_axes(self, (self.axis,), inputs[0])
+        return inputs[0]
+
+
+class Argsort(_Sorting, frozen=True):
+    """The positions of the elements in order."""
+
+    def infer(self, *inputs: Spec) -> Spec:
+        require_inputs(self, inputs, 1)
+        distinct_axes(self, (self.axis,), inputs[0])
+        return Spec(inputs[0].shape, "int64")
+
+    @property
+    def gives_positions(self) -> bool:
+        return True
 
 
 class Search(Primitive, frozen=True):
