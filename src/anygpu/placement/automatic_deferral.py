@@ -91,7 +91,7 @@ class DeferredCalls:
         if why is not None:
             site.stay(f"it cannot be traced, and its calls are plain ones: {why}")
             return on_numpy(site, Called(function, arguments, keywords, begin))
-        if self._deferred.is_compiled or sys.gettrace() is not None:
+        if self._deferred.is_compiling or sys.gettrace() is not None:
             # Until there is native code, or while a debugger would see what stands for arrays, plain calls are better.
             return on_numpy(site, Called(function, arguments, keywords, begin))
         if function is not self._function or not self._found.holds(arguments, keywords):

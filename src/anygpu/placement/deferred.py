@@ -305,7 +305,7 @@ class Deferred(Offloaded[P, R]):
         self._sites[key] = DeferredSite(plain, most_lost)
 
     @property
-    def is_compiled(self) -> bool:
+    def is_compiling(self) -> bool:
         """Whether native code for a segment is being compiled and compared."""
         return self._segments.are_tried
 

@@ -77,10 +77,8 @@ def _copied(arguments: tuple[Any, ...], value: Any) -> tuple[tuple[Any, ...], An
             copies[id(each)] = copy = each.copy("K")
             if copy.strides != each.strides:
                 return None
-    results = tuple([copies.get(id(each), each) for each in results])
-    return tuple([copies.get(id(each), each) for each in arguments]), results if isinstance(value, tuple) else results[
-        0
-    ]
+    copied = tuple([copies.get(id(each), each) for each in results])
+    return tuple([copies.get(id(each), each) for each in arguments]), copied if isinstance(value, tuple) else copied[0]
 
 
 def _trace_and_try(
