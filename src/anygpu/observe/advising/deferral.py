@@ -23,6 +23,8 @@ from anygpu.placement.undecorated import remembered
 
 #: Calls of the function: the first ones learn what NumPy's calls give.
 _CALLS = 4
+#: None of them begins when those before it have taken so many seconds.
+_MOST_SECONDS = 2.0
 
 _clock = time.perf_counter
 
@@ -61,7 +63,10 @@ def estimated(
     runs = _SegmentsOnNumPy()
     run = None
     beside = float("inf")
+    until = _clock() + _MOST_SECONDS
     for _ in range(_CALLS):
+        if _clock() > until:
+            break
         given, named = copy.deepcopy((arguments, keywords))
         runs.seen.clear()
         run = DeferredRun(runs, function, trusts=True)  # type: ignore[arg-type]
