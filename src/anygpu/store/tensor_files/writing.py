@@ -139,11 +139,15 @@ def sync_file(file: io.FileIO) -> None:
 def sync_folder(folder: Path) -> None:
     """Flush the folder, so that a new name survives a power failure."""
     if sys.platform != "win32":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        completed(lambda: _sync_opened(folder))  # whose descriptor an interrupt could lose
+
+
+def _sync_opened(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
