@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from anygpu.array.trace.tracing import record
     from anygpu.hardware.device import Device
     from anygpu.placement.kernels.kernel import Kernel
-    from anygpu.plan.plan import Plan
+    from anygpu.placement.plan.plan import Plan
     from anygpu.program.graph import Program
     from anygpu.program.transforms import vmap
     from anygpu.receipts.receipt import Receipt
     from anygpu.runtime.future import Future
     from anygpu.runtime.runtime import Runtime
-    from anygpu.serving.server import Server
+    from anygpu.runtime.serving.server import Server
     from anygpu.store.store import Store
     from anygpu.store.tensor import Tensor
 
@@ -115,11 +115,11 @@ _LATER = {
     "Device": "anygpu.hardware.device",
     "Future": "anygpu.runtime.future",
     "Kernel": "anygpu.placement.kernels.kernel",
-    "Plan": "anygpu.plan.plan",
+    "Plan": "anygpu.placement.plan.plan",
     "Program": "anygpu.program.graph",
     "Receipt": "anygpu.receipts.receipt",
     "Runtime": "anygpu.runtime.runtime",
-    "Server": "anygpu.serving.server",
+    "Server": "anygpu.runtime.serving.server",
     "Store": "anygpu.store.store",
     "Tensor": "anygpu.store.tensor",
     "record": "anygpu.array.trace.tracing",

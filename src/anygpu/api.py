@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from anygpu.observe.statistics import Summary
     from anygpu.placement.offload import Offloaded, Result
     from anygpu.placement.options import CallOptions, TaskOptions
-    from anygpu.plan.plan import Plan
+    from anygpu.placement.plan.plan import Plan
     from anygpu.receipts.receipt import Receipt
     from anygpu.runtime.future import Future, Progress
     from anygpu.runtime.runtime import Outcome
+    from anygpu.runtime.serving.application import ServingRuntime
+    from anygpu.runtime.serving.limits import TokenMapping
     from anygpu.runtime.streams.pipeline import Streamed
-    from anygpu.serving.application import ServingRuntime
-    from anygpu.serving.limits import TokenMapping
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -228,7 +228,7 @@ def serve(
     A `Server` takes the same arguments, and serves in a thread: `with Server({"score": score}, port=0) as server:`.
     Needs the extra `serve`.
     """
-    from anygpu.serving.server import Server
+    from anygpu.runtime.serving.server import Server
 
     Server(
         models,

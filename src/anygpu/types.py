@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from anygpu.hardware.inventory import Finding as Finding
     from anygpu.hardware.usage import Usage as Usage
     from anygpu.placement.offload import Result as Result
-    from anygpu.plan.plan import Candidate as Candidate
-    from anygpu.plan.plan import Refused as Refused
+    from anygpu.placement.plan.plan import Candidate as Candidate
+    from anygpu.placement.plan.plan import Refused as Refused
     from anygpu.receipts.receipt import Attempt as Attempt
     from anygpu.receipts.receipt import HostOperation as HostOperation
     from anygpu.receipts.receipt import Phases as Phases
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Attempt": "anygpu.receipts.receipt",
-    "Candidate": "anygpu.plan.plan",
+    "Candidate": "anygpu.placement.plan.plan",
     "Card": "anygpu.hardware.device",
     "Diagnosis": "anygpu.hardware.diagnosis",
     "Finding": "anygpu.hardware.inventory",
@@ -38,7 +38,7 @@ _MODULES = {
     "HostOperation": "anygpu.receipts.receipt",
     "Outcome": "anygpu.runtime.runtime",
     "Phases": "anygpu.receipts.receipt",
-    "Refused": "anygpu.plan.plan",
+    "Refused": "anygpu.placement.plan.plan",
     "Result": "anygpu.placement.offload",
     "Streamed": "anygpu.runtime.streams.pipeline",
     "Tenant": "anygpu.runtime.task_queue",

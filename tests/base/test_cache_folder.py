@@ -16,7 +16,7 @@ from anygpu.base.cache_folder import cache_folder, decoded, sealed, unsealed, wr
 from anygpu.base.own_files import read_file
 from anygpu.engines.disk_cache import DiskCache
 from anygpu.placement.calibrate import calibration_folder, recalled, remember
-from anygpu.plan.calibration import assumed
+from anygpu.placement.plan.calibration import assumed
 from anygpu.testing import fake_device
 from anygpu.workers import discovery
 

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anygpu.cli.commands import app
-from anygpu.plan.plan import Plan
+from anygpu.placement.plan.plan import Plan
 from anygpu.receipts.receipt import Receipt
 
 Result = subprocess.CompletedProcess[str]

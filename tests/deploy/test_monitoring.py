@@ -15,7 +15,7 @@ from anygpu.base.metric_families import Family
 from anygpu.observe.metrics import anomaly_families, call_families, usage_families
 from anygpu.observe.statistics import Summary
 from anygpu.runtime.health import Health, runtime_families
-from anygpu.serving.application import Metrics
+from anygpu.runtime.serving.application import Metrics
 from benchmarks.prometheus_process import program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -20,8 +20,8 @@ from anygpu.hardware.device import Device
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.kernels.first_use import device_for, engines_for
 from anygpu.placement.options import options
+from anygpu.placement.plan.calibration import assumed
 from anygpu.placement.planner import Planner
-from anygpu.plan.calibration import assumed
 from anygpu.testing import check_engine_probe, fake_device
 from anygpu.workers.device_arrays.registry import registry
 from anygpu.workers.thread import ThreadWorker

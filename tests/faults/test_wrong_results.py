@@ -18,8 +18,8 @@ from anygpu.placement.device_call import is_ordinary, sample_now
 from anygpu.placement.mismatches import kept
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
+from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
-from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.program.graph import Program
 from anygpu.runtime.runtime import Runtime
 from tests.support.wrong_results import WrongRegistry

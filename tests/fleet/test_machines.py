@@ -17,7 +17,7 @@ from anygpu.fleet.messages import ClusterNode, NodeProbed
 from anygpu.hardware.device import Unavailable
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
-from anygpu.plan.calibration import NetworkSpeed
+from anygpu.placement.plan.calibration import NetworkSpeed
 from anygpu.testing import fake_device
 
 NODE = ClusterNode("ab12", "node-1", "10.0.0.1", {"CPU": 1.0}, {})

@@ -18,7 +18,7 @@ import anygpu as ag
 from anygpu import observe
 from anygpu.errors import InvalidOption
 from anygpu.observe.servers import MOST_BYTES, MOST_CONNECTIONS, MetricsServer
-from anygpu.serving.server import Server
+from anygpu.runtime.serving.server import Server
 
 
 @pytest.fixture

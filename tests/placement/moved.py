@@ -9,8 +9,8 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import is_ordinary, sample_now
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
+from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
-from anygpu.plan.candidate_history import DeviceChoice
 
 
 def moved(

@@ -14,9 +14,9 @@ from anygpu.placement.background import LOOKING
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
+from anygpu.placement.plan.calibration import Calibration, assumed
+from anygpu.placement.plan.choosing import LONGEST_IN_DOUBT
 from anygpu.placement.planner import Planner
-from anygpu.plan.calibration import Calibration, assumed
-from anygpu.plan.choosing import LONGEST_IN_DOUBT
 from anygpu.testing import FakeProcessors
 from anygpu.workers.worker import Worker
 from tests.support.slowed import ProcessorTime, SlowedRegistry

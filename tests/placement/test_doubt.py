@@ -11,8 +11,8 @@ import pytest
 from anygpu.placement.background import LOOKING
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
+from anygpu.placement.plan.plan import Candidate
 from anygpu.placement.planner import Planner
-from anygpu.plan.plan import Candidate
 from tests.support.slowed import SlowedRegistry
 
 DEVICE = "opencl:0"

@@ -18,7 +18,7 @@ import anygpu as ag
 from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.errors import DeviceFallback, InvalidOption, MissingExtra, ResultMismatch
 from anygpu.placement import native, native_calls, native_site, native_speed
-from anygpu.plan.choosing import DeviceChooser
+from anygpu.placement.plan.choosing import DeviceChooser
 from anygpu.testing.fakes import ManualClock
 from tests.support.native_placement import native_at_once, settle, tried_at_once
 

@@ -12,7 +12,7 @@ from anygpu.errors import MissingExtra
 from anygpu.hardware.device import Device
 from anygpu.placement import native_speed
 from anygpu.placement.native_speed import measured_speed, with_native_speed
-from anygpu.plan.calibration import assumed, assumed_speed
+from anygpu.placement.plan.calibration import assumed, assumed_speed
 
 
 def ticking(step: float) -> itertools.count[float]:

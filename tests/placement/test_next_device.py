@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from anygpu.placement.plan.choosing import DeviceChooser
 from anygpu.placement.retry import _next_best
 from anygpu.placement.strategies import SingleDevice
-from anygpu.plan.choosing import DeviceChooser
 from anygpu.workers.task_lifecycle import Task
 
 #: What a call takes on the devices that the caller has asked for, in the order of the predictions.

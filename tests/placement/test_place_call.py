@@ -15,9 +15,9 @@ from anygpu.placement.background import LOOKING
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
+from anygpu.placement.plan.splitting import Split
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SplitAcrossDevices
-from anygpu.plan.splitting import Split
 from anygpu.testing import FakeProcessors
 from tests.support.slowed import ProcessorTime, Slowed, SlowedRegistry
 

@@ -3,7 +3,7 @@
 Each lie is about one function with one kind of arguments: what a history says of calls on devices, and what they really
 take. Some are out of thin air, some have the times of devices swapped, with one another's or with NumPy's, some are off
 by a factor, some are old and nearly right. What all calls take together must stay within the worst case that
-`anygpu.plan.candidate_history` states, and no device is opened twice on the word of a history.
+`anygpu.placement.plan.candidate_history` states, and no device is opened twice on the word of a history.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
-from anygpu.plan.candidate_history import WRONG, Remembered
-from anygpu.plan.choosing import DeviceChooser
+from anygpu.placement.plan.candidate_history import WRONG, Remembered
+from anygpu.placement.plan.choosing import DeviceChooser
 
 #: Of the time that calls take on NumPy: what measuring again those that were nearly as good may cost later.
 EXPLORING = 0.5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anygpu.array.trace.tracing import record
 from anygpu.hardware.device import Device, DeviceForm, DeviceKind, unknown_facts
-from anygpu.plan.calibration import Calibration, Curve, Transfer, assumed
+from anygpu.placement.plan.calibration import Calibration, Curve, Transfer, assumed
 from anygpu.program.graph import OperationClass, Program
 from anygpu.program.primitives import Spec
 

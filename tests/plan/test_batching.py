@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.plan.chunking import (
+from anygpu.placement.plan.chunking import (
     FILLED,
     FIRST_INTERVAL,
     LEAST_FILLED,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.plan.calibration import Calibration, Curve, Transfer, amount_of, assumed
+from anygpu.placement.plan.calibration import Calibration, Curve, Transfer, amount_of, assumed
 from anygpu.program.graph import Cost
 from tests.plan.sampling import ALL, CLASSES, GPU, NUMPY, OPENCL, curves, device
 

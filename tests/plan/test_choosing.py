@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.plan.candidate_history import DeviceChoice, calls_between_samples
-from anygpu.plan.choosing import EARLY_SHARE, DeviceChooser
+from anygpu.placement.plan.candidate_history import DeviceChoice, calls_between_samples
+from anygpu.placement.plan.choosing import EARLY_SHARE, DeviceChooser
 
 Times = Callable[[int], dict[str, float]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anygpu.plan.candidate_history import WaitingTimes
-from anygpu.plan.choosing import LOOKED_AT, DeviceChooser
+from anygpu.placement.plan.candidate_history import WaitingTimes
+from anygpu.placement.plan.choosing import LOOKED_AT, DeviceChooser
 
 
 class Busy(WaitingTimes):

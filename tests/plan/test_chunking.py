@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import run
-from anygpu.plan.chunking import ChunkRefused, Chunks, chunks_for, corrected, memory_needed
+from anygpu.placement.plan.chunking import ChunkRefused, Chunks, chunks_for, corrected, memory_needed
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
 from anygpu.testing.random_programs import random_inputs

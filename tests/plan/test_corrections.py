@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.plan.predicting import (
+from anygpu.placement.plan.predicting import (
     ALIKE,
     ENOUGH,
     FAR_OFF,

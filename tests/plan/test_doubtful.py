@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.plan.candidate_history import Remembered
-from anygpu.plan.choosing import LONGEST_IN_DOUBT, DeviceChooser
-from anygpu.plan.chunking import BatchTimes, weigh
+from anygpu.placement.plan.candidate_history import Remembered
+from anygpu.placement.plan.choosing import LONGEST_IN_DOUBT, DeviceChooser
+from anygpu.placement.plan.chunking import BatchTimes, weigh
 
 UNDONE = LONGEST_IN_DOUBT + 10
 

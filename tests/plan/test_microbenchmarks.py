@@ -14,9 +14,18 @@ from hypothesis import strategies as st
 from anygpu.engines.numpy import lowering
 from anygpu.engines.numpy.lowering import NumpyEngine
 from anygpu.hardware.device import Device
-from anygpu.plan.calibration import Calibration, amount_of, assumed
-from anygpu.plan.microbenchmarks import CHAIN, FUNCTIONS, KERNELS, BenchmarkTrial, Measurement, fit, trials, values
-from anygpu.plan.predicting import predict
+from anygpu.placement.plan.calibration import Calibration, amount_of, assumed
+from anygpu.placement.plan.microbenchmarks import (
+    CHAIN,
+    FUNCTIONS,
+    KERNELS,
+    BenchmarkTrial,
+    Measurement,
+    fit,
+    trials,
+    values,
+)
+from anygpu.placement.plan.predicting import predict
 from anygpu.program.graph import OperationClass, program_cost
 
 DEVICE = Device(

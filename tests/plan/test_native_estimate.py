@@ -11,9 +11,9 @@ import pytest
 
 from anygpu.array.trace.tracing import record
 from anygpu.engines.cpu.engine import CpuEngine
-from anygpu.plan.calibration import Calibration, NativeSpeed, assumed
-from anygpu.plan.native_estimate import MOST_NODES, native_steps
-from anygpu.plan.predicting import predict
+from anygpu.placement.plan.calibration import Calibration, NativeSpeed, assumed
+from anygpu.placement.plan.native_estimate import MOST_NODES, native_steps
+from anygpu.placement.plan.predicting import predict
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.plan.candidate_history import PATIENCE, RecentTimes
+from anygpu.placement.plan.candidate_history import PATIENCE, RecentTimes
 
 SECONDS = st.floats(1e-6, 1e3)
 

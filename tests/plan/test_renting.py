@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.plan.candidate_history import Remembered, is_worth_opening, is_wrong, remaining_calls
-from anygpu.plan.choosing import DeviceChooser
+from anygpu.placement.plan.candidate_history import Remembered, is_worth_opening, is_wrong, remaining_calls
+from anygpu.placement.plan.choosing import DeviceChooser
 from tests.plan.lies import KINDS, play, run
 
 seconds = st.floats(1e-4, 10.0)

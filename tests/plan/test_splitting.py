@@ -15,9 +15,19 @@ from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import run
-from anygpu.plan.calibration import Calibration, Transfer
-from anygpu.plan.predicting import predict
-from anygpu.plan.splitting import GAIN, MOST_PARTS, ProgramPart, Side, Split, operations_of, part_of, parts_of, split
+from anygpu.placement.plan.calibration import Calibration, Transfer
+from anygpu.placement.plan.predicting import predict
+from anygpu.placement.plan.splitting import (
+    GAIN,
+    MOST_PARTS,
+    ProgramPart,
+    Side,
+    Split,
+    operations_of,
+    part_of,
+    parts_of,
+    split,
+)
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Contract, Linear, Primitive
 from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program

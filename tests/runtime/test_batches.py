@@ -20,9 +20,9 @@ from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
+from anygpu.placement.plan.chunking import SIZES, WINDOW
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import as_arguments
-from anygpu.plan.chunking import SIZES, WINDOW
 from anygpu.program.graph import Program
 from anygpu.runtime.batches import MOST_VARIANTS, Batch, BatchResults, LaunchBatches
 from anygpu.testing.random_programs.error_bounds import disagreement

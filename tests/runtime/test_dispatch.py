@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from anygpu.plan.candidate_history import DeviceChoice
+from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.runtime.lanes import LaneIndex, LaneLoad
 from anygpu.runtime.routing import Dispatcher, Route, Routing
 from anygpu.runtime.task_queue import TaskQueue

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
-from anygpu.plan.choosing import LOOKED_AT, DeviceChooser
+from anygpu.placement.plan.candidate_history import DeviceChoice, WaitingTimes
+from anygpu.placement.plan.choosing import LOOKED_AT, DeviceChooser
 from anygpu.runtime.lanes import LaneLoad
 from anygpu.runtime.routing import Routing
 

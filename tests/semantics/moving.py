@@ -27,10 +27,10 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.placement import explore, place_call
 from anygpu.placement.call import Call
 from anygpu.placement.device_call import sample_now
+from anygpu.placement.plan.candidate_history import DeviceChoice
+from anygpu.placement.plan.choosing import DeviceChooser
 from anygpu.placement.planner import default
 from anygpu.placement.trust import Trust, learn_flags
-from anygpu.plan.candidate_history import DeviceChoice
-from anygpu.plan.choosing import DeviceChooser
 from anygpu.receipts.receipt import Receipt
 from anygpu.workers.device_arrays import registry
 from tests.semantics.cases import CALLS, Case, World

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.serving.server import Server
+from anygpu.runtime.serving.server import Server
 from benchmarks.serving_client import Connection
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.serving import http
-from anygpu.serving.http import _FIRST_REQUEST_TURNS, _LAST_TURNS, HttpServer, _refuse_new
+from anygpu.runtime.serving import http
+from anygpu.runtime.serving.http import _FIRST_REQUEST_TURNS, _LAST_TURNS, HttpServer, _refuse_new
 from benchmarks.serving_client import Connection, http_request, infer_request, output_of
 from tests.serving.conftest import Serve, X, double
 

@@ -21,9 +21,9 @@ import pytest
 
 from anygpu.observe import servers
 from anygpu.observe.servers import MOST_BYTES, MOST_CONNECTIONS, MetricsServer
-from anygpu.serving import limits as module
-from anygpu.serving.limits import MAX_HEAD, MAX_HEADERS, MAX_INPUTS, MAX_JSON, MAX_RANK, HeldRequests, Limits
-from anygpu.serving.server import Server
+from anygpu.runtime.serving import limits as module
+from anygpu.runtime.serving.limits import MAX_HEAD, MAX_HEADERS, MAX_INPUTS, MAX_JSON, MAX_RANK, HeldRequests, Limits
+from anygpu.runtime.serving.server import Server
 from benchmarks.serving_client import Connection, Reply, http_request, infer_request, output_of
 from tests.serving.conftest import Serve, X, double
 

@@ -11,8 +11,8 @@ import pytest
 import anygpu as ag
 from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.program.wire import to_bytes
-from anygpu.serving.limits import RequestRefused
-from anygpu.serving.models import Model, model_of, models_of
+from anygpu.runtime.serving.limits import RequestRefused
+from anygpu.runtime.serving.models import Model, model_of, models_of
 
 ONES = np.ones((2, 3), np.float32)
 

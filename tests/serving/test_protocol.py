@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.base.typing import HostArray
-from anygpu.serving.limits import MAX_INPUTS, MAX_RANK, Limits, RequestRefused
-from anygpu.serving.protocol import DATATYPES, InferRequest, answer, parse
+from anygpu.runtime.serving.limits import MAX_INPUTS, MAX_RANK, Limits, RequestRefused
+from anygpu.runtime.serving.protocol import DATATYPES, InferRequest, answer, parse
 
 LIMITS = Limits(1 << 20)
 

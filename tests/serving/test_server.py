@@ -18,8 +18,8 @@ from tritonclient.utils import InferenceServerException
 
 import anygpu as ag
 from anygpu.errors import InvalidOption
-from anygpu.serving.limits import MAX_HEADERS
-from anygpu.serving.server import Server
+from anygpu.runtime.serving.limits import MAX_HEADERS
+from anygpu.runtime.serving.server import Server
 from benchmarks.serving_client import Connection, Reply, http_request, infer_request, output_of
 from tests.serving.conftest import Serve, X, double
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anygpu.errors import InvalidOption
-from anygpu.serving.limits import RequestRefused, TokenAccess, tokens_of
+from anygpu.runtime.serving.limits import RequestRefused, TokenAccess, tokens_of
 
 WEB, NIGHTLY = "web-0123456789abcdef", "nightly-0123456789"
 

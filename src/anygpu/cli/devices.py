@@ -25,8 +25,8 @@ from anygpu.hardware.device import Device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
 from anygpu.placement import calibrate as calibration
-from anygpu.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
-from anygpu.plan.microbenchmarks import LABELS
+from anygpu.placement.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
+from anygpu.placement.plan.microbenchmarks import LABELS
 from anygpu.program.graph import OperationClass
 from anygpu.workers.discovery import discover
 

@@ -26,7 +26,7 @@ from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.cli.output import find_function, grid
 from anygpu.errors import DeviceFallback, HostFallback, InvalidOption
-from anygpu.plan.plan import Candidate, Plan, shortened
+from anygpu.placement.plan.plan import Candidate, Plan, shortened
 from anygpu.receipts.receipt import Receipt
 
 SCHEMA = "anygpu.explain/1"

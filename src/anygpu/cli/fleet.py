@@ -60,7 +60,7 @@ def serve(
     ] = 30.0,
 ) -> None:
     """Serve functions by the Open Inference Protocol, which KServe and Triton speak, until SIGTERM or Ctrl-C."""
-    from anygpu.serving.server import Server
+    from anygpu.runtime.serving.server import Server
 
     try:
         server = Server(

@@ -29,7 +29,7 @@ from anygpu.fleet import messages
 from anygpu.fleet.messages import Ask, MessagePart, Pulse, Reply
 from anygpu.hardware.device import Device, Unavailable, node_of, parse_device
 from anygpu.hardware.inventory import together
-from anygpu.plan.calibration import Calibration
+from anygpu.placement.plan.calibration import Calibration
 from anygpu.program.primitives import Spec
 from anygpu.workers import child_messages
 from anygpu.workers.child_messages import Answer, InSegment, TaskFailed, TaskOutcome, error_to_message

@@ -28,9 +28,9 @@ from anygpu.placement.call import Call
 from anygpu.placement.offload import Result
 from anygpu.placement.options import CallOptions, TaskOptions
 from anygpu.placement.place_call import choose, run_with_retries, trace_and_predict
+from anygpu.placement.plan.plan import Plan
 from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.undecorated import unwrapped
-from anygpu.plan.plan import Plan
 from anygpu.receipts.notes import publish
 from anygpu.receipts.receipt import PhaseTimer
 from anygpu.runtime.future import Future, here
@@ -40,8 +40,8 @@ from anygpu.runtime.task_queue import Tenant
 from anygpu.workers.device_arrays.registry import DeviceRegistry, registry
 
 if TYPE_CHECKING:
-    from anygpu.serving.limits import TokenMapping
-    from anygpu.serving.server import Server
+    from anygpu.runtime.serving.limits import TokenMapping
+    from anygpu.runtime.serving.server import Server
 
 
 # -- A fleet as the runtime of a server: requests become its tasks, with the devices that were named for them
@@ -241,7 +241,7 @@ class Fleet(Runtime):
         `on` names the devices, as for `run`; without it each request goes where it is predicted to be done first. The
         other arguments are those of `Server`. The fleet stays open when the server ends.
         """
-        from anygpu.serving.server import Server
+        from anygpu.runtime.serving.server import Server
 
         return Server(
             models,

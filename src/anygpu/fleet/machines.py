@@ -27,7 +27,7 @@ from anygpu.fleet.messages import ClusterNode, NodeProbed
 from anygpu.hardware.device import FLEET, Device, Unavailable, at_node, names_a_fleet, node_of, parse_device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import matches_name, require
-from anygpu.plan.calibration import Calibration, assumed, through
+from anygpu.placement.plan.calibration import Calibration, assumed, through
 from anygpu.workers.child_process import Child
 from anygpu.workers.device_arrays.handle import DeviceHandle
 from anygpu.workers.device_arrays.lineage import Evicted, Loss
@@ -36,7 +36,7 @@ from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:
-    from anygpu.plan.calibration import Calibration
+    from anygpu.placement.plan.calibration import Calibration
 
 
 #: Seconds that probing one machine may take.

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.plan.calibration import Calibration, NetworkSpeed
+from anygpu.placement.plan.calibration import Calibration, NetworkSpeed
 from anygpu.workers.child_messages import Answer, Envelope, TaskFailed, WireRecord, decoded
 from anygpu.workers.shared_memory import ByteArray
 

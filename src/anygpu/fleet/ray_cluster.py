@@ -41,7 +41,7 @@ from anygpu.fleet.messages import (
     NodeProbed,
     NoRoomForParts,
 )
-from anygpu.plan.calibration import NetworkSpeed
+from anygpu.placement.plan.calibration import NetworkSpeed
 
 #: Ray neither restarts nor repeats: we make up for lost messages, so that nothing is executed twice.
 _NO_MAGIC: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}

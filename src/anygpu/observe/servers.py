@@ -49,7 +49,7 @@ from anygpu.observe.sockets import (
     question_of,
     remove_leftovers,
 )
-from anygpu.serving.limits import refusal_of_page
+from anygpu.runtime.serving.limits import refusal_of_page
 
 #: Seconds for a question to arrive, and for its answer to be read.
 DEADLINE = 5.0

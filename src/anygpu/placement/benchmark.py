@@ -16,8 +16,8 @@ from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import tuning_limited_to
 from anygpu.errors import AllocationError, Unsupported
 from anygpu.hardware.device import CPU
-from anygpu.plan.calibration import assumed
-from anygpu.plan.microbenchmarks import BenchmarkTrial, Measurement, values
+from anygpu.placement.plan.calibration import assumed
+from anygpu.placement.plan.microbenchmarks import BenchmarkTrial, Measurement, values
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Argument, Worker
 

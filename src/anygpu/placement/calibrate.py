@@ -17,7 +17,7 @@ from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import CPU, Device
-from anygpu.plan.calibration import Calibration, assumed
+from anygpu.placement.plan.calibration import Calibration, assumed
 from anygpu.workers.worker import Worker, isolation_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def calibrate(
         raise InvalidOption(f"seconds is the time that calibrating may take, more than 0; got {seconds:g}.")
     # Recalling a calibration needs none of this.
     from anygpu.placement.benchmark import Bench
-    from anygpu.plan.microbenchmarks import fit, trials
+    from anygpu.placement.plan.microbenchmarks import fit, trials
 
     # On a device that is the processor, it is the threads of a child that wait for one.
     read = partial(read_processors, getattr(worker, "process_id", None)) if read is None else read

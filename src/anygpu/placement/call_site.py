@@ -14,10 +14,10 @@ from anygpu.base import events
 from anygpu.placement.candidates import Candidates
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
+from anygpu.placement.plan.choosing import RECORDING, DeviceChooser
 from anygpu.placement.planner import Planner
 from anygpu.placement.trust import Trust, may_warn
 from anygpu.placement.values import call_on_numpy, narrowing
-from anygpu.plan.choosing import RECORDING, DeviceChooser
 from anygpu.program.graph import Program
 from anygpu.receipts.notes import HostNote
 from anygpu.receipts.receipt import HostOperation

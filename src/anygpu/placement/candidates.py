@@ -16,18 +16,18 @@ from anygpu.hardware.device import CPU, Device, DeviceKind, node_of
 from anygpu.hardware.selection import DeviceSelection, select
 from anygpu.placement.machine import first_choice, lacking, usable_bytes
 from anygpu.placement.options import Options
+from anygpu.placement.plan.choosing import DeviceChooser
+from anygpu.placement.plan.fusion import MOST_GROUPED, SECONDS_FOR_EACH
+from anygpu.placement.plan.plan import Basis, Candidate, Plan, Refused
+from anygpu.placement.plan.predicting import Expected, doubt_about, predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevices, Strategy
-from anygpu.plan.choosing import DeviceChooser
-from anygpu.plan.fusion import MOST_GROUPED, SECONDS_FOR_EACH
-from anygpu.plan.plan import Basis, Candidate, Plan, Refused
-from anygpu.plan.predicting import Expected, doubt_about, predict
 from anygpu.program.graph import Program, program_cost
 from anygpu.program.primitives import Argsort
 
 if TYPE_CHECKING:
     from anygpu.placement.call_site import Programs
-    from anygpu.plan.chunking import Chunks
+    from anygpu.placement.plan.chunking import Chunks
 
 #: Why devices other than the processor are refused for `np.argsort`.
 _NUMPYS_ORDER = 'np.argsort gives equal elements an order that only NumPy knows; kind="stable" can run on any device.'
@@ -250,7 +250,7 @@ class Candidates:
 
     def chunks(self, device: str, room: int) -> Chunks | str:
         """Cut the program so that a piece needs at most `room` bytes; a sentence that says why if it cannot be."""
-        from anygpu.plan.chunking import Chunks, chunks_for  # few programs are too large for a device
+        from anygpu.placement.plan.chunking import Chunks, chunks_for  # few programs are too large for a device
 
         found = chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
         return found if isinstance(found, Chunks) else found.reason
@@ -264,7 +264,7 @@ class Candidates:
         baseline, traced = self._chooser.baseline, self._programs.current
         if baseline != "numpy" or self._has_anygpu_arrays or baseline not in self.predictions or traced is None:
             return
-        from anygpu.plan.splitting import split  # in the background
+        from anygpu.placement.plan.splitting import split  # in the background
 
         machine = planner.machine_for(self._options)
         first = machine.device(baseline)
@@ -332,7 +332,7 @@ class Candidates:
         """
         way = self.predictions[name].way if name in self.predictions else None
         if isinstance(way, Chunked):
-            from anygpu.plan.chunking import corrected
+            from anygpu.placement.plan.chunking import corrected
 
             old = self._chunk_corrections.get(name, 1.0)
             new = corrected(old, way.chunks.peak_bytes, peak_bytes)

@@ -41,8 +41,8 @@ from anygpu.receipts.receipt import Phases, Receipt, deferred_receipt
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
     from anygpu.placement.closed_code import ClosedCode
+    from anygpu.placement.plan.plan import Plan
     from anygpu.placement.planner import Planner
-    from anygpu.plan.plan import Plan
 
 P = ParamSpec("P")
 R = TypeVar("R")

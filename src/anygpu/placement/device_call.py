@@ -22,6 +22,7 @@ from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.candidates import Prediction
 from anygpu.placement.machine import lacking
+from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import (
@@ -40,7 +41,6 @@ from anygpu.placement.trust import (
     warns,
 )
 from anygpu.placement.values import to_anygpu
-from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Ran, Worker
 

@@ -17,8 +17,8 @@ from anygpu.placement.call import Call
 from anygpu.placement.native_calls import NativeCalls
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.place_call import choose, require_what_was_asked_for
+from anygpu.placement.plan.plan import Candidate, Plan
 from anygpu.placement.strategies import SingleDevice
-from anygpu.plan.plan import Candidate, Plan
 from anygpu.workers.thread import ThreadWorker
 
 if TYPE_CHECKING:

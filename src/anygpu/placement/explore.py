@@ -21,10 +21,10 @@ from anygpu.placement.call_site import MOST_SHORT, MOST_SKIPPED, CallSite
 from anygpu.placement.candidates import COPIED_PER_SECOND, Prediction
 from anygpu.placement.device_call import agrees, check_sample, is_ordinary, sample_now
 from anygpu.placement.machine import lacking
+from anygpu.placement.plan.choosing import DOUBT
 from anygpu.placement.planner import CALIBRATION_SECONDS, NO_GPU, Planner
 from anygpu.placement.strategies import SingleDevice, Strategy, execute
 from anygpu.placement.trust import Sample, learn_flags, number_kinds
-from anygpu.plan.choosing import DOUBT
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker, default_budget
 

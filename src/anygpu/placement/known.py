@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anygpu.placement.native_calls import NativeCalls
     from anygpu.placement.native_site import NativeSite
     from anygpu.placement.opaque_form import OpaqueForm
-    from anygpu.plan.choosing import DeviceChooser
+    from anygpu.placement.plan.choosing import DeviceChooser
 
 #: Kinds of arguments that are remembered for one function, and such that are new.
 _MOST_SITES, _MOST_NEW = 1024, 256

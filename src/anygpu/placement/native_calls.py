@@ -28,6 +28,7 @@ from anygpu.placement.background import Background, yielding
 from anygpu.placement.known import PLAN
 from anygpu.placement.native_loading import mark_tried
 from anygpu.placement.native_site import NativeSite
+from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.placement.trust import (
     USUAL_MODES,
     Filters,
@@ -50,7 +51,6 @@ from anygpu.placement.trust import (
     sample_of,
     warns,
 )
-from anygpu.plan.candidate_history import calls_between_samples
 from anygpu.receipts.notes import HostNote, NativeNote, Note, listeners, made, publish, publish_failure
 from anygpu.receipts.notes import last as last_receipt
 

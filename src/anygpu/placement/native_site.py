@@ -14,7 +14,7 @@ from anygpu.placement.known import Known
 from anygpu.receipts.notes import HostNote
 
 if TYPE_CHECKING:
-    from anygpu.plan.choosing import DeviceChooser
+    from anygpu.placement.plan.choosing import DeviceChooser
 
 #: Native code is prepared for calls that take so long each and together: it takes 0.1 s of Python beside them.
 LEAST_FOR_NATIVE, BEFORE_NATIVE = 5e-6, 0.05

@@ -16,9 +16,9 @@ from anygpu.engines.cpu.engine import CpuEngine, executable
 from anygpu.engines.numpy.lowering import NumpyEngine
 from anygpu.errors import CannotCompile, DeviceFallback, MissingExtra
 from anygpu.hardware.device import Device
-from anygpu.plan.calibration import Calibration, NativeSpeed, assumed, assumed_speed
-from anygpu.plan.microbenchmarks import BenchmarkTrial, native_trials, values
-from anygpu.plan.predicting import predict
+from anygpu.placement.plan.calibration import Calibration, NativeSpeed, assumed, assumed_speed
+from anygpu.placement.plan.microbenchmarks import BenchmarkTrial, native_trials, values
+from anygpu.placement.plan.predicting import predict
 from anygpu.program.graph import Program
 
 #: The best run counts, of so many at least, and of all that there is time for.

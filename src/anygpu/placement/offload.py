@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from anygpu.placement.call import Call
     from anygpu.placement.call_site import HostCalls
     from anygpu.placement.native_site import NativeSite
+    from anygpu.placement.plan.plan import Plan
     from anygpu.placement.planner import Planner
-    from anygpu.plan.plan import Plan
     from anygpu.receipts.receipt import Receipt
 
 P = ParamSpec("P")

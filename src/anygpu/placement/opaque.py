@@ -23,8 +23,8 @@ from anygpu.hardware.selection import select
 from anygpu.placement.call import Call
 from anygpu.placement.executing import Executing
 from anygpu.placement.opaque_form import EVERY, FIRST, Short, without_memory
-from anygpu.plan.candidate_history import DeviceChoice
-from anygpu.plan.plan import Plan, Refused
+from anygpu.placement.plan.candidate_history import DeviceChoice
+from anygpu.placement.plan.plan import Plan, Refused
 from anygpu.receipts.receipt import Attempt, PhaseTimer, Receipt
 from anygpu.workers.thread import ThreadWorker
 

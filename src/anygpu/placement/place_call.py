@@ -21,13 +21,13 @@ from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.known import Known
 from anygpu.placement.options import Options
+from anygpu.placement.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.placement.planner import Planner, default, no_device
 from anygpu.placement.trust import (
     Filters,
     code_of,
 )
 from anygpu.placement.values import anygpu_arrays_in
-from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.receipts.notes import publish, publish_failure
 from anygpu.receipts.receipt import (
     Attempt,

@@ -24,8 +24,8 @@ from anygpu.hardware.selection import matches_name, require
 from anygpu.placement.background import Background
 from anygpu.placement.machine import MachineLook, numpy_device
 from anygpu.placement.options import Options
-from anygpu.plan.calibration import Calibration, assumed
-from anygpu.plan.predicting import Corrections, Expected, predict
+from anygpu.placement.plan.calibration import Calibration, assumed
+from anygpu.placement.plan.predicting import Corrections, Expected, predict
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker
 

@@ -17,7 +17,7 @@ from anygpu.hardware.device import Device
 from anygpu.placement.background import looking_at_once
 from anygpu.placement.history.history import CallHistory, measured_text
 from anygpu.placement.history.records import Habit, device_stamp, function_hash, function_name, signature_hash
-from anygpu.plan.candidate_history import Remembered, is_worth_opening
+from anygpu.placement.plan.candidate_history import Remembered, is_worth_opening
 from anygpu.workers.worker import isolation_of
 
 if TYPE_CHECKING:

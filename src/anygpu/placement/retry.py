@@ -16,10 +16,10 @@ from anygpu.errors import AllocationError, AnyGPUError, PoisonTask, text_of
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.options import Options
+from anygpu.placement.plan.candidate_history import DeviceChoice
+from anygpu.placement.plan.chunking import Chunks
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
-from anygpu.plan.candidate_history import DeviceChoice
-from anygpu.plan.chunking import Chunks
 from anygpu.receipts.receipt import warn_fallback
 from anygpu.workers.task_lifecycle import (
     Action,

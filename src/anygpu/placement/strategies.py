@@ -16,8 +16,8 @@ from anygpu.receipts.receipt import NetworkUse, Phases
 from anygpu.workers.worker import Argument, Ran, Worker
 
 if TYPE_CHECKING:
-    from anygpu.plan.chunking import Chunks
-    from anygpu.plan.splitting import ProgramPart, Split
+    from anygpu.placement.plan.chunking import Chunks
+    from anygpu.placement.plan.splitting import ProgramPart, Split
 
 
 class SingleDevice(NamedTuple):

@@ -29,13 +29,13 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import pin
 from anygpu.placement.machine import usable_bytes
 from anygpu.placement.options import Options
+from anygpu.placement.plan.calibration import Calibration, assumed
+from anygpu.placement.plan.candidate_history import calls_between_samples
+from anygpu.placement.plan.chunking import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
+from anygpu.placement.plan.predicting import predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.trust import Sample, compared, is_finite
-from anygpu.plan.calibration import Calibration, assumed
-from anygpu.plan.candidate_history import calls_between_samples
-from anygpu.plan.chunking import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
-from anygpu.plan.predicting import predict
 from anygpu.program.graph import Program
 from anygpu.program.transforms import vmap
 from anygpu.receipts.receipt import NetworkUse, Phases

@@ -27,11 +27,11 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import hear_numpy, learn_from
 from anygpu.placement.host_tasks import run_on_host
 from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced, trace_and_predict
+from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
-from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.receipts.notes import made
 from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, attribute_to_line, queued_receipt
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck

@@ -24,9 +24,9 @@ from anygpu.base import events
 from anygpu.errors import NotANumber
 from anygpu.placement.call import Call
 from anygpu.placement.options import NaNs
+from anygpu.placement.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.trust import Modes
-from anygpu.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.receipts.notes import Failure, Origin
 from anygpu.receipts.receipt import Attempt, Receipt
 from anygpu.runtime.future import Future

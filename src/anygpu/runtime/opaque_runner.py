@@ -15,8 +15,8 @@ import msgspec
 
 from anygpu.errors import AnyGPUError
 from anygpu.placement.opaque import place_opaque
+from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
-from anygpu.plan.candidate_history import DeviceChoice
 from anygpu.receipts.receipt import Attempt, Phases, Receipt, attribute_to_line
 from anygpu.runtime.lanes import Job, Lane
 from anygpu.runtime.routing import Routing

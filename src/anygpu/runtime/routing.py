@@ -19,11 +19,11 @@ from anygpu.placement.candidates import Prediction
 from anygpu.placement.machine import usable_bytes
 from anygpu.placement.opaque_form import OpaqueForm
 from anygpu.placement.place_call import choose
+from anygpu.placement.plan.candidate_history import ChoiceKind, DeviceChoice, WaitingTimes
+from anygpu.placement.plan.choosing import LOOKED_AT
+from anygpu.placement.plan.chunking import SIZES
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
-from anygpu.plan.candidate_history import ChoiceKind, DeviceChoice, WaitingTimes
-from anygpu.plan.choosing import LOOKED_AT
-from anygpu.plan.chunking import SIZES
 from anygpu.runtime.batches import Batch, LaunchBatches
 from anygpu.runtime.lanes import PLANNING, Job, LaneIndex, LaneLoad, LaneType, LaneWaitingTimes
 from anygpu.runtime.stacking import OpaqueBatches

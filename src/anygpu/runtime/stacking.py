@@ -21,7 +21,7 @@ from anygpu.errors import AllocationError
 from anygpu.placement.call import Call
 from anygpu.placement.opaque import free_bytes
 from anygpu.placement.opaque_form import OpaqueForm, predicted_peak
-from anygpu.plan.chunking import SIZES, BatchTimes, weigh
+from anygpu.placement.plan.chunking import SIZES, BatchTimes, weigh
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts.receipt import warn_fallback

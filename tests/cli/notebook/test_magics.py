@@ -23,7 +23,7 @@ from anygpu.cli.notebook.magics import call_in, offload_options, receipt_count
 from anygpu.cli.notebook.receipts import LastCalls
 from anygpu.errors import InvalidOption
 from anygpu.placement.offload import Offloaded
-from anygpu.plan.plan import Plan
+from anygpu.placement.plan.plan import Plan
 
 
 @pytest.fixture

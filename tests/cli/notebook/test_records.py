@@ -18,7 +18,7 @@ from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.evidence import gather
 from anygpu.hardware.inventory import Finding, Inventory
 from anygpu.observe.statistics import CallStatistics, Quantiles, Summary
-from anygpu.plan.plan import Candidate, Plan, Refused
+from anygpu.placement.plan.plan import Candidate, Plan, Refused
 from anygpu.receipts.notes import Failure, HostNote
 from anygpu.receipts.receipt import Attempt, DriverWork, HostOperation, Phases, Receipt, numpy_receipt
 from anygpu.store.report import Copied, Owned, Statistics

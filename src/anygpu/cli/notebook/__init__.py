@@ -20,7 +20,7 @@ _DRAWN_BY = {
     "anygpu.hardware.diagnosis.Diagnosis": ("outcomes", "diagnosis_html"),
     "anygpu.observe.statistics.Summary": ("receipts", "summary_html"),
     "anygpu.placement.offload.Result": ("outcomes", "result_html"),
-    "anygpu.plan.plan.Plan": ("receipts", "plan_html"),
+    "anygpu.placement.plan.plan.Plan": ("receipts", "plan_html"),
     "anygpu.program.graph.Program": ("outcomes", "program_html"),
     "anygpu.pytorch.step.StepResult": ("outcomes", "step_html"),
     "anygpu.receipts.receipt.Receipt": ("receipts", "receipt_html"),

@@ -137,7 +137,7 @@ def _mark(state: State) -> Html:
 #: Modules and names of the classes. They are named and not imported, because not every notebook loads them.
 WRITTEN = (
     ("anygpu.receipts.receipt", "Receipt"),
-    ("anygpu.plan.plan", "Plan"),
+    ("anygpu.placement.plan.plan", "Plan"),
     ("anygpu.observe.statistics", "Summary"),
     ("anygpu.hardware.device", "Device"),
     ("anygpu.hardware.diagnosis", "Diagnosis"),

@@ -38,7 +38,7 @@ from anygpu.base.markup import (
 )
 from anygpu.base.tables import UNKNOWN, Column
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.plan.plan import Candidate, Plan
+from anygpu.placement.plan.plan import Candidate, Plan
 from anygpu.receipts.notes import Failure, Origin, Seen, made
 from anygpu.receipts.receipt import Phases, Receipt
 from anygpu.store.report import Statistics

@@ -27,11 +27,11 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.candidates import Prediction
 from anygpu.placement.known import Known
 from anygpu.placement.options import Options
+from anygpu.placement.plan.candidate_history import DeviceChoice
+from anygpu.placement.plan.predicting import predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.strategies import SingleDevice
-from anygpu.plan.candidate_history import DeviceChoice
-from anygpu.plan.predicting import predict
 from anygpu.receipts.receipt import Phases
 from anygpu.runtime.batches import Batch
 from anygpu.runtime.intake import DeadlineHeap

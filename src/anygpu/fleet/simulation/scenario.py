@@ -20,8 +20,8 @@ from anygpu.engines import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.machine import Machine, machine_of
+from anygpu.placement.plan.calibration import Calibration, Curve, Transfer, assumed
 from anygpu.placement.planner import Planner
-from anygpu.plan.calibration import Calibration, Curve, Transfer, assumed
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 
 # -- A scenario: devices, tasks and when they arrive, the network, faults, and the driver's time for a task

@@ -16,7 +16,7 @@ from anygpu.base.printable import encode_json
 from anygpu.base.units import readable_seconds
 from anygpu.errors import AnyGPUError
 from anygpu.observe.snapshot import Advice
-from anygpu.plan.plan import Plan
+from anygpu.placement.plan.plan import Plan
 
 SCHEMA = "anygpu.advice/1"
 

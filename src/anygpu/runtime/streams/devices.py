@@ -30,11 +30,11 @@ from anygpu.placement.executing import Executing
 from anygpu.placement.machine import first_choice, lacking
 from anygpu.placement.mismatches import keep, mismatch, tell
 from anygpu.placement.options import Options
+from anygpu.placement.plan.candidate_history import calls_between_samples
+from anygpu.placement.plan.choosing import DOUBT, DeviceChooser
+from anygpu.placement.plan.predicting import predict
 from anygpu.placement.planner import NO_GPU, Planner, allows_numpy, no_device
 from anygpu.placement.trust import code_of
-from anygpu.plan.candidate_history import calls_between_samples
-from anygpu.plan.choosing import DOUBT, DeviceChooser
-from anygpu.plan.predicting import predict
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Spec

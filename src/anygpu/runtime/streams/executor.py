@@ -25,11 +25,11 @@ from anygpu.engines.numpy import lowering
 from anygpu.errors import AnyGPUError, InvalidOption, Unsupported, text_of
 from anygpu.placement.executing import Executing
 from anygpu.placement.machine import lacking
+from anygpu.placement.plan.chunking import corrected, memory_needed
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import LockedTask, recover
 from anygpu.placement.strategies import merge_runs
 from anygpu.placement.values import narrowing
-from anygpu.plan.chunking import corrected, memory_needed
 from anygpu.program.graph import Program
 from anygpu.receipts.receipt import Attempt as FailedAttempt
 from anygpu.receipts.receipt import HostOperation, Phases, ran_on_host

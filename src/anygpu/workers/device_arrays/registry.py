@@ -42,7 +42,7 @@ from anygpu.workers.spares import Explorers, Spares
 from anygpu.workers.worker import ISOLATION, Overlapping, Worker, default_budget, isolation_of, open_worker
 
 if TYPE_CHECKING:
-    from anygpu.plan.calibration import Calibration
+    from anygpu.placement.plan.calibration import Calibration
     from anygpu.workers.child_process import Child
 
 __all__ = ["DeviceHandle", "DeviceRegistry", "registry"]

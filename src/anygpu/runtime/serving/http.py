@@ -28,8 +28,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from anygpu.receipts.receipt import attribute_to_line
-from anygpu.serving.application import Application
-from anygpu.serving.limits import MAX_HEAD, Limits
+from anygpu.runtime.serving.application import Application
+from anygpu.runtime.serving.limits import MAX_HEAD, Limits
 
 #: Turns of uvicorn's loop, ten in a second, for which idle connections stay open when no new ones are taken, and those
 #: that have not asked anything yet. They are no seconds: a server that stood still, because a busy machine gave it no

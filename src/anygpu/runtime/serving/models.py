@@ -26,8 +26,8 @@ from anygpu.program.graph import Program
 from anygpu.program.ops.source import Input
 from anygpu.program.primitive import Spec
 from anygpu.program.wire import MAX_BYTES, from_bytes
-from anygpu.serving.limits import InvalidRequest
-from anygpu.serving.protocol import datatype_of
+from anygpu.runtime.serving.limits import InvalidRequest
+from anygpu.runtime.serving.protocol import datatype_of
 
 
 def read_program(path: str | Path) -> Program:

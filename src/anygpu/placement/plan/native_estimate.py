@@ -16,9 +16,9 @@ from anygpu.engines.codegen.nests.schedule import nests
 from anygpu.engines.codegen.nests.steps import PART, HostStep, Nest, NestProgram
 from anygpu.engines.cpu.runtime import threads_for
 from anygpu.engines.numpy.lowering import evaluate_constant
-from anygpu.plan.calibration import Calibration, NativeSpeed
-from anygpu.plan.fusion import Kernel, most_at_once, structure_of
-from anygpu.plan.predicting import seconds_of
+from anygpu.placement.plan.calibration import Calibration, NativeSpeed
+from anygpu.placement.plan.fusion import Kernel, most_at_once, structure_of
+from anygpu.placement.plan.predicting import seconds_of
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import with_references
 from anygpu.program.primitives import Primitive

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 from anygpu.engines.codegen.materialise import MOST_NODES, chosen, is_heavy, is_row_reduction, is_short
 from anygpu.engines.codegen.target import Target
 from anygpu.engines.codegen.templates.fourier import factors_of, smooth_length
-from anygpu.plan.calibration import amount_of
-from anygpu.plan.fusion import Kernel, is_wide, weight_of
+from anygpu.placement.plan.calibration import amount_of
+from anygpu.placement.plan.fusion import Kernel, is_wide, weight_of
 from anygpu.program import primitives as p
 from anygpu.program.graph import Cost, OperationClass, Program, node_costs
 

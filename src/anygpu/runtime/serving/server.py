@@ -14,12 +14,12 @@ import numpy as np
 
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.runtime.runtime import Runtime
-from anygpu.serving.application import Application, ServingRuntime
-from anygpu.serving.limits import LOOPBACK_NAMES, Limits, TokenMapping, limits_of, tokens_of
-from anygpu.serving.models import Model, models_of
+from anygpu.runtime.serving.application import Application, ServingRuntime
+from anygpu.runtime.serving.limits import LOOPBACK_NAMES, Limits, TokenMapping, limits_of, tokens_of
+from anygpu.runtime.serving.models import Model, models_of
 
 if TYPE_CHECKING:
-    from anygpu.serving.http import HttpServer
+    from anygpu.runtime.serving.http import HttpServer
 
 #: A server's own runtime: tasks that may wait, seconds for one, and predicted seconds of a launch.
 QUEUE, DEADLINE, LATENCY = 1000, 60.0, 0.05
@@ -218,7 +218,7 @@ class Server:
 def _server_class() -> type[HttpServer]:
     """The class `HttpServer`. Raises `MissingExtra` if uvicorn or httptools is not installed."""
     try:
-        from anygpu.serving.http import HttpServer
+        from anygpu.runtime.serving.http import HttpServer
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.split(".")[0] in ("uvicorn", "httptools"):
             raise MissingExtra(error.name, "serve") from None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from anygpu.plan.calibration import amount_of
+from anygpu.placement.plan.calibration import amount_of
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, KIND
 from anygpu.program.graph import OperationClass, Program, node_costs
@@ -102,7 +102,7 @@ def structure_of(program: Program, *, fuses: bool) -> KernelStructure:
 def _fused(program: Program) -> tuple[Kernel, ...]:
     """The kernels of an engine that fuses. The module is loaded late, because it loads code generation."""
     # It needs a part of code generation, which a process without such a device never loads.
-    from anygpu.plan.fused_kernels import fused_kernels
+    from anygpu.placement.plan.fused_kernels import fused_kernels
 
     return fused_kernels(program)
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from anygpu.base.units import readable_seconds
-from anygpu.plan.candidate_history import (
+from anygpu.placement.plan.candidate_history import (
     FIRST_INTERVAL,
     LEAST_GAIN,
     SOON,

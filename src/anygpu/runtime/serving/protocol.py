@@ -17,7 +17,15 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from anygpu.base.typing import HostArray
-from anygpu.serving.limits import MAX_INPUTS, MAX_NAME, MAX_RANK, InvalidRequest, Limits, RequestRefused, too_large
+from anygpu.runtime.serving.limits import (
+    MAX_INPUTS,
+    MAX_NAME,
+    MAX_RANK,
+    InvalidRequest,
+    Limits,
+    RequestRefused,
+    too_large,
+)
 
 #: The types of the protocol that NumPy has. BYTES is none of them: anygpu has no strings.
 DATATYPES: dict[str, np.dtype[Any]] = {

@@ -16,7 +16,7 @@ import numpy as np
 
 from anygpu.base.typing import HostArray
 from anygpu.hardware.device import Device
-from anygpu.plan.calibration import ARITHMETIC, Calibration, Curve, Transfer, amount_of, assumed
+from anygpu.placement.plan.calibration import ARITHMETIC, Calibration, Curve, Transfer, amount_of, assumed
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import OperationClass, Program, Recorder, node_cost
 from anygpu.program.primitives import (
@@ -274,7 +274,7 @@ LABELS: dict[OperationClass, str] = {
 
 
 def _rate(kind: OperationClass, size: int, dtype: DType = "float32") -> BenchmarkTrial:
-    """One operation of a class, as `anygpu.plan.calibration` says; `size` is in elements, in rows for `linear`."""
+    """One operation of a class, as `anygpu.placement.plan.calibration` says; `size` is in elements, in rows for `linear`."""
     rows = Spec((max(size // _ROW, 1), min(size, _ROW)), dtype)
     flat = Spec((size,), dtype)
     match kind:

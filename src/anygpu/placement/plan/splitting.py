@@ -14,9 +14,9 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.plan.calibration import Calibration
-from anygpu.plan.fusion import Kernel, structure_of
-from anygpu.plan.predicting import predict, seconds_inside, seconds_of
+from anygpu.placement.plan.calibration import Calibration
+from anygpu.placement.plan.fusion import Kernel, structure_of
+from anygpu.placement.plan.predicting import predict, seconds_inside, seconds_of
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Constant, Input, Iota, Linear, Primitive
 

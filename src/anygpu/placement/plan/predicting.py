@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.plan.calibration import ARITHMETIC, Calibration, NativeSpeed
-from anygpu.plan.candidate_history import median
-from anygpu.plan.fusion import Kernel, structure_of
+from anygpu.placement.plan.calibration import ARITHMETIC, Calibration, NativeSpeed
+from anygpu.placement.plan.candidate_history import median
+from anygpu.placement.plan.fusion import Kernel, structure_of
 from anygpu.program.graph import OperationClass, Program
 from anygpu.receipts.receipt import Phases
 
@@ -73,7 +73,7 @@ def predict(
 def _native(program: Program, calibration: Calibration, speed: NativeSpeed, *, compiled: bool) -> Expected:
     """One call of native code: nothing is moved to it, and nothing back."""
     # It needs code generation, which a process without native code never loads.
-    from anygpu.plan.native_estimate import native_seconds, native_steps
+    from anygpu.placement.plan.native_estimate import native_seconds, native_steps
 
     steps = native_steps(program, speed.vector_bytes)
     compiling = 0.0 if compiled else calibration.compile * max(1, len(steps.nests))

@@ -24,7 +24,7 @@ from anygpu.base import events, version
 from anygpu.base.metric_families import Family, Sample, histogram_samples, single, to_text
 from anygpu.base.printable import encode_json
 from anygpu.runtime.health import Health, runtime_families
-from anygpu.serving.limits import (
+from anygpu.runtime.serving.limits import (
     EVERYBODY,
     MAX_HEADERS,
     HeldRequests,
@@ -38,8 +38,8 @@ from anygpu.serving.limits import (
     too_large,
     try_again,
 )
-from anygpu.serving.models import VERSION, Model
-from anygpu.serving.protocol import Response, answer, parse
+from anygpu.runtime.serving.models import VERSION, Model
+from anygpu.runtime.serving.protocol import Response, answer, parse
 
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
