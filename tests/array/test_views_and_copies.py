@@ -18,7 +18,7 @@ from anygpu.array.core.overrides import FUNCTIONS, UFUNCS, load_functions
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.engines.numpy import lowering
-from anygpu.testing.memory_layouts import CALLS, LAYOUTS, NumpyCall, layout
+from tests.support.memory_layouts import CALLS, LAYOUTS, NumpyCall, layout
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

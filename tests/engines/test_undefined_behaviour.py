@@ -68,7 +68,7 @@ CONSTANTS: dict[str, Callable[[Any], Any]] = {
     "minimum(x, -inf)": lambda x: np.minimum(x, -np.inf),
     "arctanh(x * 0 + 1)": lambda x: np.arctanh(x * 0 + 1),
     "log(x * 0)": lambda x: np.log(x * 0),
-    "var of one": lambda x: x[:1].var(ddof=1) + x,
+    "variance of one": lambda x: ((x[:1] - x[:1].mean()) ** 2).sum() / (x[:1] * 0).sum() + x,
     "where(x > 2, nan, 0)": lambda x: np.where(x > 2, np.nan, 0.0),
 }
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from anygpu.engines.codegen.schedule import schedule
 from anygpu.engines.codegen.target import Target
 from anygpu.placement.plan.calibration import Calibration
-from anygpu.placement.plan.fusion import structure_of
-from anygpu.placement.plan.predicting import predict
+from anygpu.placement.plan.predicting import predict, structure_of
 from anygpu.program.graph import Program, program_cost
 from anygpu.program.primitives import Constant, Input, Linear, Primitive, Reshape
 from anygpu.testing.random_programs import WEIGHTS

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.layering import Item, arrange
-from anygpu.program.picture import MOST_NODES, to_svg
+from anygpu.program.picture import MOST_NODES, Item, arrange, to_svg
 from anygpu.program.primitives import Binary, Broadcast, Concatenate, Constant, Reduce, Spec, Unary
 from tests.program.sampling import random_program
 

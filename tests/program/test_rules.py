@@ -36,7 +36,7 @@ def test_a_primitive_without_a_rule_is_found() -> None:
 
 def lowered(engine: str) -> set[type[Primitive]]:
     importlib.import_module(f"anygpu.engines.{engine}.{'engine' if engine == 'jax' else 'lowering'}")
-    table = {"numpy": "numpy.lowering", "torch": "torch.site", "jax": "jax.elementwise"}[engine]
+    table = {"numpy": "numpy.lowering", "torch": "torch.elementwise", "jax": "jax.elementwise"}[engine]
     return set(importlib.import_module(f"anygpu.engines.{table}").LOWER)
 
 

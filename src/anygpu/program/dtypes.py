@@ -61,7 +61,8 @@ NARROWER: dict[DType, DType] = {
 }
 
 
-_FORMAT = {
+#: What `struct` calls each type; a complex number is two of its parts. It has none for bfloat16.
+FORMATS: dict[str, str] = {
     **{"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"},
     **{"uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q"},
     **{"float16": "e", "float32": "f", "float64": "d", "complex64": "ff", "complex128": "dd"},
@@ -70,14 +71,14 @@ _FORMAT = {
 
 def number_from(data: bytes, dtype: DType) -> bool | int | float | complex:
     """The number whose bytes these are, as Python has it. `bfloat16` has no such form."""
-    parts = struct.unpack("=" + _FORMAT[dtype], data)
+    parts = struct.unpack("=" + FORMATS[dtype], data)
     return complex(*parts) if len(parts) == 2 else parts[0]
 
 
 def bytes_of(value: bool | int | float, dtype: DType) -> bytes:
     """The bytes of a real number that the type can hold."""
     number = value if dtype == "bool" or is_integer(dtype) else float(value)
-    return struct.pack("=" + _FORMAT[dtype], *((number, 0.0) if dtype in COMPLEX else (number,)))
+    return struct.pack("=" + FORMATS[dtype], *((number, 0.0) if dtype in COMPLEX else (number,)))
 
 
 def is_integer(dtype: DType) -> bool:

@@ -18,7 +18,7 @@ from anygpu.base.events import drawn
 from anygpu.base.own_files import blake2b
 from anygpu.base.printable import printable
 from anygpu.errors import InvalidProgram
-from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType
+from anygpu.program.dtypes import FORMATS, ITEMSIZE, REAL_PART, DType
 from anygpu.program.ops.source import Constant, Input
 from anygpu.program.primitive import OperationClass as OperationClass
 from anygpu.program.primitive import Primitive, Shape, Spec
@@ -113,8 +113,6 @@ class Program:
         return f"<Program {self.key[:8]}: ({ends[0]}) -> ({ends[1]}), {len(self.nodes)} nodes>"
 
     def __str__(self) -> str:
-        from anygpu.program.graph import to_text
-
         return to_text(self)
 
     def _repr_html_(self) -> str | None:
@@ -420,22 +418,6 @@ def _step(program: Program, position: int, names: Sequence[str]) -> str:
     return " ".join(part for part in (op.label, operands, attributes) if part)
 
 
-_FORMATS: dict[DType, str] = {
-    "bool": "?",
-    "int8": "b",
-    "int16": "h",
-    "int32": "i",
-    "int64": "q",
-    "uint8": "B",
-    "uint16": "H",
-    "uint32": "I",
-    "uint64": "Q",
-    "float16": "e",
-    "float32": "f",
-    "float64": "d",
-}
-
-
 def _numbers(data: bytes, dtype: DType) -> list[str]:
     """Elements as text, each as short as it can be read back."""
     if dtype in REAL_PART:
@@ -447,7 +429,7 @@ def _numbers(data: bytes, dtype: DType) -> list[str]:
     if dtype == "bfloat16":  # the upper half of a float32
         halves = [data[i : i + 2] for i in range(0, len(data), 2)]
         return [_shortest(struct.unpack("<f", b"\0\0" + half)[0], "bfloat16") for half in halves]
-    values = [value for (value,) in struct.iter_unpack("<" + _FORMATS[dtype], data)]
+    values = [value for (value,) in struct.iter_unpack("<" + FORMATS[dtype], data)]
     return [_shortest(value, dtype) for value in values] if dtype.startswith("float") else list(map(str, values))
 
 
@@ -469,7 +451,7 @@ def _rounded(value: float, dtype: DType) -> float:
             (bits,) = struct.unpack("<I", struct.pack("<f", value))
             bits += 0x7FFF + (bits >> 16 & 1)
             return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0])
-        code = "<" + _FORMATS[dtype]
+        code = "<" + FORMATS[dtype]
         return float(struct.unpack(code, struct.pack(code, value))[0])
     except (OverflowError, struct.error):  # rounded up past the largest number of the type
         return math.inf

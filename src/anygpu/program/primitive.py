@@ -223,6 +223,30 @@ class Primitive(msgspec.Struct, frozen=True, array_like=True, tag=str.lower, for
         return None
 
 
+class RowWise(Primitive, frozen=True):
+    """The rules of what treats the rows along its `axis` each by itself: the other axes go on as they are."""
+
+    has_own_kernels = True
+
+    if TYPE_CHECKING:
+
+        @property
+        def axis(self) -> int: ...
+
+    @property
+    def row_axis(self) -> int:
+        return self.axis
+
+    def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
+        return all_but(self.axis, inputs)
+
+    def batched(self, stack: Stack, *given: Batched) -> int:
+        return stack.add(msgspec.structs.replace(self, axis=self.axis + 1), given[0].position)
+
+    def details(self, inputs: Sequence[Spec]) -> str:
+        return f"along axis {self.axis}"
+
+
 #: The nodes that a transform has written: their primitives and inputs.
 Made = dict[int, tuple[Primitive, tuple[int, ...]]]
 #: The position of an equal value, or a simpler primitive on other inputs, or `None`: it is as simple as it gets.

@@ -25,7 +25,7 @@ from anygpu.program.functions import (
     ScanFunction,
     ScatterFunction,
 )
-from anygpu.program.graph import Program, Recorder
+from anygpu.program.graph import Node, Program, Recorder
 from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import (
     LINEAR_PARTS,
@@ -39,6 +39,7 @@ from anygpu.program.primitives import (
     Flip,
     Fourier,
     Gather,
+    Input,
     Iota,
     Linear,
     Pad,
@@ -143,6 +144,17 @@ def tame(dtype: DType, *shape: int, seed: int = 0) -> HostArray:
         return np.asarray(signed, dtype)
     fractions = signed / 2 + rng.random(shape) / 8
     return np.asarray(fractions + 1j * rng.random(shape) if KIND[dtype] == "complex" else fractions, dtype)
+
+
+def transported(dtype: DType) -> tuple[HostArray, ...]:
+    """Arrays that have to travel to a device and back unchanged: with elements, without, without axes, and turned."""
+    return values(dtype, 4, 5), values(dtype, 0, 3), values(dtype, 1).reshape(()), values(dtype, 6, 4)[::-2].T
+
+
+def one_primitive(op: Primitive, *inputs: HostArray) -> Program:
+    """A program of one primitive on these inputs."""
+    nodes = [Node(Input(each.shape, _name(each))) for each in inputs]
+    return Program([*nodes, Node(op, tuple(range(len(inputs))))], [len(inputs)])
 
 
 def _name(array: HostArray) -> DType:

@@ -22,14 +22,15 @@ from anygpu.hardware.device import FEATURES, Device, Unavailable
 from anygpu.placement.agreement.elementwise import tolerance_of
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Node, Program
-from anygpu.program.primitives import Binary, Cast, Gather, Input, Primitive, Reshape, Scatter
+from anygpu.program.primitives import Binary, Cast, Gather, Input, Reshape, Scatter
 from anygpu.testing.cases import (
     REFERENCE_DTYPES,
     ConformanceProgram,
     ConformanceResult,
     conformance_programs,
+    one_primitive,
     tame,
-    values,
+    transported,
 )
 from anygpu.workers.executor import run_with_host
 from anygpu.workers.worker import Argument, Handle, Worker
@@ -68,12 +69,7 @@ def check_engine_programs(engine: Engine, device: Device, *, deep: bool = False)
     if not isinstance(engine, ProgramEngine):
         raise AssertionError(f"{type(engine).__name__} does not have all methods of ProgramEngine")
     for dtype in REFERENCE_DTYPES:
-        for array in (
-            values(dtype, 4, 5),
-            values(dtype, 0, 3),
-            values(dtype, 1).reshape(()),
-            values(dtype, 6, 4)[::-2].T,
-        ):
+        for array in transported(dtype):
             _check_transport(engine, device, array)
     reasons: set[str] = set()
     for suite in conformance_programs(deep=deep):
@@ -91,14 +87,14 @@ def _check_transport(engine: ProgramEngine, device: Device, array: HostArray) ->
     buffer = engine.upload(given, device)
     given[...] = 1
     what = f"{array.dtype.name} of shape {array.shape}"
-    _expect(_same_bits(engine.download(buffer), array), f"{what} changed on its way to {device.id} and back")
+    _expect(same_bits(engine.download(buffer), array), f"{what} changed on its way to {device.id} and back")
     native = engine.native(buffer)
     _expect(hasattr(native, "__dlpack__"), f"native() must return an array that speaks DLPack, not {type(native)}")
     adopted = engine.adopt(native, device)
-    _expect(_same_bits(engine.download(adopted), array), f"{what} changed when it was adopted")
+    _expect(same_bits(engine.download(adopted), array), f"{what} changed when it was adopted")
 
 
-def _same_bits(one: HostArray, other: HostArray) -> bool:
+def same_bits(one: HostArray, other: HostArray) -> bool:
     """Whether two arrays have the same shape, dtype and bytes, so that NaN and -0.0 count."""
     same = one.shape == other.shape and one.dtype == other.dtype
     return same and np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
@@ -132,7 +128,7 @@ def _check_suite(engine: ProgramEngine, device: Device, suite: ConformanceProgra
         wrong = conformance_difference(reference, engine.download(buffer), result)
         _expect(wrong is None, f"{suite.name} on {device.id}: {result.label} {wrong}")
     for before, buffer in zip(suite.inputs, buffers, strict=True):
-        _expect(_same_bits(engine.download(buffer), before), f"{suite.name}: {device.id} has written to an input")
+        _expect(same_bits(engine.download(buffer), before), f"{suite.name}: {device.id} has written to an input")
     return reasons
 
 
@@ -169,12 +165,6 @@ def _scale(wanted: HostArray, result: ConformanceResult) -> HostArray:
     return np.broadcast_to(largest, wanted.shape)
 
 
-def _program(op: Primitive, *inputs: HostArray) -> Program:
-    """A program of one primitive on these inputs."""
-    nodes = [Node(Input(each.shape, each.dtype.name)) for each in inputs]  # type: ignore[arg-type]
-    return Program([*nodes, Node(op, tuple(range(len(inputs))))], [len(inputs)])
-
-
 def _check_errors(engine: ProgramEngine, device: Device) -> None:
     """Errors that are in the values are NumPy's own, and are not taken for the device's."""
     x = tame("float32", 3, 4)
@@ -183,13 +173,13 @@ def _check_errors(engine: ProgramEngine, device: Device) -> None:
         index = np.array([0, outside, 1], dtype)
         both = np.stack([index] * 3)
         mistakes += [
-            (IndexError, _program(Gather(1), x, index), (x, index)),
-            (IndexError, _program(Gather(1, 1), x, both), (x, both)),
-            (IndexError, _program(Scatter("set", 1), x, index, x[:, :3]), (x, index, x[:, :3])),
-            (IndexError, _program(Scatter("add", 1, 1), x, both, x[:, :3]), (x, both, x[:, :3])),
+            (IndexError, one_primitive(Gather(1), x, index), (x, index)),
+            (IndexError, one_primitive(Gather(1, 1), x, both), (x, both)),
+            (IndexError, one_primitive(Scatter("set", 1), x, index, x[:, :3]), (x, index, x[:, :3])),
+            (IndexError, one_primitive(Scatter("add", 1, 1), x, both, x[:, :3]), (x, both, x[:, :3])),
         ]
     bases, exponents = np.array([2, 3]), np.array([1, -1])
-    mistakes.append((ValueError, _program(Binary("power"), bases, exponents), (bases, exponents)))
+    mistakes.append((ValueError, one_primitive(Binary("power"), bases, exponents), (bases, exponents)))
     for wanted, program, arrays in mistakes:
         where = f"{program.nodes[-1].op} of {arrays[1].tolist()}"
         error = _error_of(engine, device, program, arrays)
@@ -212,12 +202,12 @@ def _error_of(engine: ProgramEngine, device: Device, program: Program, arrays: S
 def _check_compilation(engine: ProgramEngine, device: Device) -> None:
     """The same program, made twice, is compiled once; and what it returns stays what it was."""
     x, y = tame("float32", 5), tame("float32", 5, seed=1)
-    first, second = (engine.compile(_program(Binary("add"), x, y), device) for _ in range(2))
+    first, second = (engine.compile(one_primitive(Binary("add"), x, y), device) for _ in range(2))
     _expect(first is second or first == second, "compile() must keep what it has compiled, by the program's key")
     buffers = [engine.upload(each, device) for each in (x, y)]
     (one,) = engine.execute(first, buffers)
     engine.execute(first, [buffers[1], one])
-    _expect(_same_bits(engine.download(one), x + y), "a result changed when the program ran again")
+    _expect(same_bits(engine.download(one), x + y), "a result changed when the program ran again")
 
 
 def _check_bfloat16(engine: ProgramEngine, device: Device) -> None:

@@ -98,6 +98,11 @@ class AbstractDevice:
         finally:
             active_tracer.reset(token)
 
+    @property
+    def hears_warnings(self) -> bool:
+        """Whether what NumPy would warn of calls whoever traces instead: the call itself gives the warnings."""
+        return "call" in self._modes.values()
+
     def operation(self, line: tuple[str, int] | None) -> None:
         """Note that an operation is recorded on this line, and with which modes of `np.errstate`.
 
@@ -108,7 +113,8 @@ class AbstractDevice:
         if modes != self._modes:
             raising = [name for name, mode in modes.items() if mode not in ("ignore", "warn", self._modes[name])]
             if raising:
-                self.stop(f'it sets np.errstate({raising[0]}="{modes[raising[0]]}"), which only NumPy does')
+                mode = "warn" if self.hears_warnings and modes[raising[0]] == "call" else modes[raising[0]]
+                self.stop(f'it sets np.errstate({raising[0]}="{mode}"), which only NumPy does')
             if line is not None and all(mode == "ignore" for mode in modes.values()):
                 self.quiet_lines.add(line)
 

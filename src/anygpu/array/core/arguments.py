@@ -16,12 +16,23 @@ from anygpu.array.core.array import Array, as_value, is_numpys
 from anygpu.array.core.device import ArrayDevice, device_for
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
-from anygpu.array.core.recording import apply, broadcast, cast, dtype_name, normal_axes, reshape
+from anygpu.array.core.recording import apply, broadcast, cast, dtype_name, normal_axes, normal_axis, reshape
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import attach
 from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import DType, promote_all
-from anygpu.program.primitives import Concatenate, Gather, Iota, Primitive, Shape, Slice, Spec, product
+from anygpu.program.primitives import (
+    Concatenate,
+    Gather,
+    Iota,
+    Permute,
+    Primitive,
+    Reshape,
+    Shape,
+    Slice,
+    Spec,
+    product,
+)
 
 
 def arrays(*arguments: Any) -> list[Array]:
@@ -107,12 +118,10 @@ def filled(shape: tuple[int, ...], scalar: Any, dtype: DType) -> Value:
     return broadcast(recording.constant(scalar, dtype), shape)
 
 
-def slice_axis(value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+def slice_axis(value: Value, axis: int, start: int, stop: int) -> Value:
     """A slice along one axis."""
     shape = value.spec.shape
-    if (start, stop, step) == (0, shape[axis], 1):
-        return value
-    return apply(slice_of(shape, axis, start, stop, step), value)
+    return value if (start, stop) == (0, shape[axis]) else apply(slice_of(shape, axis, start, stop), value)
 
 
 def slice_of(shape: Shape, axis: int, start: int, stop: int, step: int = 1) -> Slice:
@@ -123,6 +132,39 @@ def slice_of(shape: Shape, axis: int, start: int, stop: int, step: int = 1) -> S
         tuple(stop if each == axis else shape[each] for each in range(count)),
         tuple(step if each == axis else 1 for each in range(count)),
     )
+
+
+def diagonal_path(shape: Shape, axis1: int, axis2: int, offset: int = 0) -> tuple[Primitive, ...]:
+    """The movements to a diagonal of two axes, which lies along a new last axis."""
+    rest = tuple(axis for axis in range(len(shape)) if axis not in (axis1, axis2))
+    rows, columns = shape[axis1], shape[axis2]
+    row, column = max(-offset, 0), max(offset, 0)
+    count = max(0, min(rows - row, columns - column))
+    # In C order, one step along the diagonal is a row and an element.
+    start = row * columns + column if count else 0
+    stop = start + (count - 1) * (columns + 1) + 1 if count else 0
+    flat = (*(shape[axis] for axis in rest), rows * columns)
+    order = (*rest, axis1, axis2)
+    turned = () if order == tuple(range(len(shape))) else (Permute(order),)
+    return (*turned, Reshape(flat), slice_of(flat, len(rest), start, stop, columns + 1))
+
+
+def line_or_axis(array: Array, axis: int | None) -> tuple[Value, int]:
+    """The value and its axis; without an axis, all elements in one line."""
+    if axis is None:
+        return reshape(array._value, (array.size,)), 0
+    return array._value, normal_axis(axis, array.ndim)
+
+
+def known_positions(positions: HostArray, length: int, axis: int) -> HostArray:
+    """Positions on the host along an axis, with those from the end counted from the front.
+
+    Raises `IndexError` where one is out of bounds.
+    """
+    if positions.size and not (-length <= positions.min() and positions.max() < length):
+        worst = positions.max() if positions.max() >= length else positions.min()
+        raise IndexError(f"index {worst} is out of bounds for axis {axis} with size {length}.")
+    return np.where(positions < 0, positions + length, positions)
 
 
 def view(array: Array, *path: Primitive, refusal: str | None = None) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 from anygpu.base import events
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidOption
+from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 
 #: An array in an engine's own representation.
@@ -79,25 +80,8 @@ def device_for(device: object | None) -> ArrayDevice:
 
 def to_numpy_dtype(name: str) -> np.dtype[Any]:
     """NumPy's dtype of this name."""
-    return NUMPY_DTYPES[name]
+    return NUMPY_DTYPES[name]  # type: ignore[index]
 
 
-NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(name)
-    for name in (
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    )
-}
+#: NumPy has no bfloat16, so arrays have none either; inside programs engines may.
+NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES if name != "bfloat16"}

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from anygpu.array.core import recording
 from anygpu.array.core.abstract_device import AbstractDevice
+from anygpu.array.core.arguments import known_positions
 from anygpu.array.core.array import Array, as_value
 from anygpu.array.core.call_notes import note, without_axes
 from anygpu.array.core.expression import Value, active_tracer
@@ -283,11 +284,7 @@ def _positions(item: Any, axis: int, length: int) -> Positions:
     values = np.asarray(item)
     if values.dtype.kind not in "iu":
         raise IndexError(f"an index is an integer, a slice, None, ... or an array of integers or bools, not {item!r}.")
-    values = values.astype(np.int64)
-    if values.size and not (-length <= values.min() and values.max() < length):
-        worst = values.max() if values.max() >= length else values.min()
-        raise IndexError(f"index {worst} is out of bounds for axis {axis} with size {length}.")
-    return np.where(values < 0, values + length, values)
+    return known_positions(values.astype(np.int64), length, axis)
 
 
 def _linear(value: Value, basic: Basic) -> tuple[Value, Shape, tuple[int, ...]]:

@@ -292,6 +292,40 @@ class NumpyMethods:
 # -- Python's operators
 
 
+_Method = Callable[["Operators", object], "Array"]
+
+
+def _operator(name: str, fn: BinaryFunction) -> tuple[_Method, _Method, _Method]:
+    """The methods of an operator: for `x op y`, for `y op x`, and for `x op= y`."""
+
+    def forward(self: Operators, other: object) -> Array:
+        return self._binary(fn, other)
+
+    def swapped(self: Operators, other: object) -> Array:
+        return self._swapped(fn, other)
+
+    def in_place(self: Operators, other: object) -> Array:
+        return self._in_place(fn, other)
+
+    return _named(forward, name), _named(swapped, f"r{name}"), _named(in_place, f"i{name}")
+
+
+def _comparison(name: str, fn: BinaryFunction) -> _Method:
+    """The method of an operator that compares."""
+
+    def compare(self: Operators, other: object) -> Array:
+        return self._compare(fn, other)
+
+    return _named(compare, name)
+
+
+def _named(method: _Method, name: str) -> _Method:
+    """The method with the name that Python has for it."""
+    method.__name__ = f"__{name}__"
+    method.__qualname__ = f"Operators.__{name}__"
+    return method
+
+
 class Operators:
     """`x + y` and the like. An operand that is not ours to handle gives `NotImplemented`, as Python wants it."""
 
@@ -322,59 +356,24 @@ class Operators:
 
         def _assign(self, result: Array) -> Array: ...
 
-    def __add__(self, other: object) -> Array:
-        return self._binary("add", other)
+    __add__, __radd__, __iadd__ = _operator("add", "add")
+    __sub__, __rsub__, __isub__ = _operator("sub", "subtract")
+    __mul__, __rmul__, __imul__ = _operator("mul", "multiply")
+    __truediv__, __rtruediv__, __itruediv__ = _operator("truediv", "divide")
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _operator("floordiv", "floor_divide")
+    __mod__, __rmod__, __imod__ = _operator("mod", "remainder")
+    __and__, __rand__, __iand__ = _operator("and", "bitwise_and")
+    __or__, __ror__, __ior__ = _operator("or", "bitwise_or")
+    __xor__, __rxor__, __ixor__ = _operator("xor", "bitwise_xor")
+    __lshift__, __rlshift__, __ilshift__ = _operator("lshift", "left_shift")
+    __rshift__, __rrshift__, __irshift__ = _operator("rshift", "right_shift")
 
-    def __radd__(self, other: object) -> Array:
-        return self._swapped("add", other)
-
-    def __iadd__(self, other: object) -> Array:
-        return self._in_place("add", other)
-
-    def __sub__(self, other: object) -> Array:
-        return self._binary("subtract", other)
-
-    def __rsub__(self, other: object) -> Array:
-        return self._swapped("subtract", other)
-
-    def __isub__(self, other: object) -> Array:
-        return self._in_place("subtract", other)
-
-    def __mul__(self, other: object) -> Array:
-        return self._binary("multiply", other)
-
-    def __rmul__(self, other: object) -> Array:
-        return self._swapped("multiply", other)
-
-    def __imul__(self, other: object) -> Array:
-        return self._in_place("multiply", other)
-
-    def __truediv__(self, other: object) -> Array:
-        return self._binary("divide", other)
-
-    def __rtruediv__(self, other: object) -> Array:
-        return self._swapped("divide", other)
-
-    def __itruediv__(self, other: object) -> Array:
-        return self._in_place("divide", other)
-
-    def __floordiv__(self, other: object) -> Array:
-        return self._binary("floor_divide", other)
-
-    def __rfloordiv__(self, other: object) -> Array:
-        return self._swapped("floor_divide", other)
-
-    def __ifloordiv__(self, other: object) -> Array:
-        return self._in_place("floor_divide", other)
-
-    def __mod__(self, other: object) -> Array:
-        return self._binary("remainder", other)
-
-    def __rmod__(self, other: object) -> Array:
-        return self._swapped("remainder", other)
-
-    def __imod__(self, other: object) -> Array:
-        return self._in_place("remainder", other)
+    __eq__ = _comparison("eq", "equal")  # type: ignore[assignment]
+    __ne__ = _comparison("ne", "not_equal")  # type: ignore[assignment]
+    __lt__ = _comparison("lt", "less")
+    __le__ = _comparison("le", "less_equal")
+    __gt__ = _comparison("gt", "greater")
+    __ge__ = _comparison("ge", "greater_equal")
 
     def __divmod__(self, other: object) -> tuple[Array, Array]:
         return self // other, self % other
@@ -408,69 +407,6 @@ class Operators:
     def __ipow__(self, other: object) -> Array:
         result = self**other
         return result if result is NotImplemented else self._assign(result)
-
-    def __and__(self, other: object) -> Array:
-        return self._binary("bitwise_and", other)
-
-    def __rand__(self, other: object) -> Array:
-        return self._swapped("bitwise_and", other)
-
-    def __iand__(self, other: object) -> Array:
-        return self._in_place("bitwise_and", other)
-
-    def __or__(self, other: object) -> Array:
-        return self._binary("bitwise_or", other)
-
-    def __ror__(self, other: object) -> Array:
-        return self._swapped("bitwise_or", other)
-
-    def __ior__(self, other: object) -> Array:
-        return self._in_place("bitwise_or", other)
-
-    def __xor__(self, other: object) -> Array:
-        return self._binary("bitwise_xor", other)
-
-    def __rxor__(self, other: object) -> Array:
-        return self._swapped("bitwise_xor", other)
-
-    def __ixor__(self, other: object) -> Array:
-        return self._in_place("bitwise_xor", other)
-
-    def __lshift__(self, other: object) -> Array:
-        return self._binary("left_shift", other)
-
-    def __rlshift__(self, other: object) -> Array:
-        return self._swapped("left_shift", other)
-
-    def __ilshift__(self, other: object) -> Array:
-        return self._in_place("left_shift", other)
-
-    def __rshift__(self, other: object) -> Array:
-        return self._binary("right_shift", other)
-
-    def __rrshift__(self, other: object) -> Array:
-        return self._swapped("right_shift", other)
-
-    def __irshift__(self, other: object) -> Array:
-        return self._in_place("right_shift", other)
-
-    def __eq__(self, other: object) -> Array:  # type: ignore[override]
-        return self._compare("equal", other)
-
-    def __ne__(self, other: object) -> Array:  # type: ignore[override]
-        return self._compare("not_equal", other)
-
-    def __lt__(self, other: object) -> Array:
-        return self._compare("less", other)
-
-    def __le__(self, other: object) -> Array:
-        return self._compare("less_equal", other)
-
-    def __gt__(self, other: object) -> Array:
-        return self._compare("greater", other)
-
-    def __ge__(self, other: object) -> Array:
-        return self._compare("greater_equal", other)
 
     def __neg__(self) -> Array:
         if self.dtype == np.bool_:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.core.device import ArrayDevice
+from anygpu.array.core.device import NUMPY_DTYPES, ArrayDevice
 from anygpu.array.core.expression import Value, active_tracer, is_portable, users_line
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.errors import InvalidOption, InvalidProgram
@@ -64,10 +64,8 @@ _UNARY_RESULT: dict[tuple[UnaryFunction, DType], DType] = {
     (fn, dtype): unary_dtype(fn, dtype) for fn in _UNARY for dtype in DTYPES if is_defined(fn, dtype)
 }
 _COMPARISONS = frozenset(COMPARISONS)
-#: NumPy has no bfloat16, so arrays have none either; inside programs engines may.
-_ARRAY_DTYPES = {name: None for name in DTYPES if name != "bfloat16"}
 #: NumPy makes up the name of a type each time it is asked.
-_NAMES: dict[np.dtype[Any], DType] = {np.dtype(name): name for name in _ARRAY_DTYPES}
+_NAMES: dict[np.dtype[Any], DType] = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 #: The name of the device of abstract arrays, with which functions are traced.
 ABSTRACT = "abstract"
@@ -196,6 +194,16 @@ def literal(values: np.ndarray[Any, Any]) -> Value:
     """A small array as a part of the program."""
     dtype = dtype_name(values.dtype)
     return Value(Constant(values.shape, dtype, values.tobytes()), (), Spec(values.shape, dtype), None)
+
+
+def total_dtype(dtype: DType) -> DType:
+    """The type in which NumPy adds up: small integers and truth values are counted in 64 bits."""
+    match KIND[dtype]:
+        case "bool" | "signed":
+            return "int64"
+        case "unsigned":
+            return "uint64"
+    return dtype
 
 
 def weak_dtype(scalar: Scalar, dtype: DType) -> DType:
@@ -429,6 +437,14 @@ def _outside_range(fn: BinaryFunction, one: Operand, other: Operand) -> Value | 
     return None
 
 
+def squared_length(value: Value) -> Value:
+    """The square, or for complex numbers the square of the absolute value."""
+    if KIND[value.spec.dtype] != "complex":
+        return binary("multiply", value, value)
+    real, imaginary = unary("real", value), unary("imag", value)
+    return binary("add", binary("multiply", real, real), binary("multiply", imaginary, imaginary))
+
+
 def where(condition: Value, a: Operand, b: Operand) -> Value:
     """Record a choice: `a` where the condition holds, `b` elsewhere, promoted and broadcast together."""
     if not isinstance(a, Value) and not isinstance(b, Value):
@@ -440,7 +456,7 @@ def where(condition: Value, a: Operand, b: Operand) -> Value:
     return apply(_SELECT, *chosen, spec=Spec(shape, x.spec.dtype))
 
 
-is_array_dtype = _ARRAY_DTYPES.__contains__
+is_array_dtype = NUMPY_DTYPES.__contains__
 
 
 def dtype_name(dtype: Any) -> DType:
@@ -448,8 +464,8 @@ def dtype_name(dtype: Any) -> DType:
     if isinstance(dtype, np.dtype) and (known := _NAMES.get(dtype)) is not None:
         return known
     name: DType = np.dtype(dtype).name
-    if name not in _ARRAY_DTYPES:
-        raise TypeError(f"anygpu has no arrays of {name}; it has {', '.join(_ARRAY_DTYPES)}.")
+    if name not in NUMPY_DTYPES:
+        raise TypeError(f"anygpu has no arrays of {name}; it has {', '.join(NUMPY_DTYPES)}.")
     return name
 
 

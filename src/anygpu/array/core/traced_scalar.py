@@ -36,6 +36,66 @@ class ScalarTracer(Protocol):
         """There are no values yet."""
 
 
+#: The type of a result from those of both operands; `None` where it depends on their values.
+_ResultKind = Callable[[type, type], type | None]
+
+
+def _arithmetic(one: type, other: type) -> type | None:
+    """The type of a sum or product."""
+    if complex in (one, other):
+        return complex
+    return float if float in (one, other) else int
+
+
+def _division(one: type, other: type) -> type | None:
+    """The type of a quotient."""
+    return complex if complex in (one, other) else float
+
+
+def _real(one: type, other: type) -> type | None:
+    """The type of a result that complex numbers do not have; `None` for those."""
+    return None if complex in (one, other) else _arithmetic(one, other)
+
+
+def _unknown(one: type, other: type) -> None:
+    """No type: the result has to be computed to know it."""
+    return None
+
+
+def _truth(one: type, other: type) -> type | None:
+    """The type of a comparison for equality."""
+    return bool
+
+
+def _order(one: type, other: type) -> type | None:
+    """The type of a comparison of order; `None` for complex numbers."""
+    return None if complex in (one, other) else bool
+
+
+def _logic(one: type, other: type) -> type | None:
+    """The type of a bitwise operation; `None` for numbers without one."""
+    if one is other is bool:
+        return bool
+    return int if {one, other} <= {bool, int} else None
+
+
+def _operator(sign: str, ufunc: np.ufunc, kind: _ResultKind) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The methods of an operator: for `t op other` and for `other op t`."""
+
+    def forward(self: TracedScalar, other: Any) -> Any:
+        return self._two(sign, ufunc, other, False, kind)
+
+    def swapped(self: TracedScalar, other: Any) -> Any:
+        return self._two(sign, ufunc, other, True, kind)
+
+    return forward, swapped
+
+
+def _comparison(sign: str, ufunc: np.ufunc, kind: _ResultKind) -> Callable[..., Any]:
+    """The method of an operator that compares, of which Python swaps the operands itself."""
+    return _operator(sign, ufunc, kind)[0]
+
+
 class TracedScalar:
     """A Python number of which only the type is known yet. Operations on it with Python's numbers give another one.
 
@@ -98,9 +158,7 @@ class TracedScalar:
 
     # Arithmetic
 
-    def _two(
-        self, sign: str, ufunc: np.ufunc, other: Any, swapped: bool, kind: Callable[[type, type], type | None]
-    ) -> Any:
+    def _two(self, sign: str, ufunc: np.ufunc, other: Any, swapped: bool, kind: _ResultKind) -> Any:
         """The result of an operator with another operand: an expression, or NumPy's ufunc where the other is NumPy's.
 
         `kind` gives the type of the result from those of both; where that depends on their values, the trace ends.
@@ -129,41 +187,22 @@ class TracedScalar:
             self._refuse()
         return TracedScalar(text, self._device, kind)
 
-    def __add__(self, other: Any) -> Any:
-        return self._two("+", np.add, other, False, _arithmetic)
+    __add__, __radd__ = _operator("+", np.add, _arithmetic)
+    __sub__, __rsub__ = _operator("-", np.subtract, _arithmetic)
+    __mul__, __rmul__ = _operator("*", np.multiply, _arithmetic)
+    __truediv__, __rtruediv__ = _operator("/", np.divide, _division)
+    __floordiv__, __rfloordiv__ = _operator("//", np.floor_divide, _real)
+    __mod__, __rmod__ = _operator("%", np.remainder, _real)
+    __and__, __rand__ = _operator("&", np.bitwise_and, _logic)
+    __or__, __ror__ = _operator("|", np.bitwise_or, _logic)
+    __xor__, __rxor__ = _operator("^", np.bitwise_xor, _logic)
 
-    def __radd__(self, other: Any) -> Any:
-        return self._two("+", np.add, other, True, _arithmetic)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._two("-", np.subtract, other, False, _arithmetic)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._two("-", np.subtract, other, True, _arithmetic)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._two("*", np.multiply, other, False, _arithmetic)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._two("*", np.multiply, other, True, _arithmetic)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._two("/", np.divide, other, False, _division)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._two("/", np.divide, other, True, _division)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self._two("//", np.floor_divide, other, False, _real)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return self._two("//", np.floor_divide, other, True, _real)
-
-    def __mod__(self, other: Any) -> Any:
-        return self._two("%", np.remainder, other, False, _real)
-
-    def __rmod__(self, other: Any) -> Any:
-        return self._two("%", np.remainder, other, True, _real)
+    __eq__ = _comparison("==", np.equal, _truth)
+    __ne__ = _comparison("!=", np.not_equal, _truth)
+    __lt__ = _comparison("<", np.less, _order)
+    __le__ = _comparison("<=", np.less_equal, _order)
+    __gt__ = _comparison(">", np.greater, _order)
+    __ge__ = _comparison(">=", np.greater_equal, _order)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
@@ -200,44 +239,6 @@ class TracedScalar:
             self._refuse()
         return self._new(f"({sign}{self._text})", self._kind)
 
-    # Comparisons, and what is done with their results
-
-    def __eq__(self, other: Any) -> Any:
-        return self._two("==", np.equal, other, False, _truth)
-
-    def __ne__(self, other: Any) -> Any:
-        return self._two("!=", np.not_equal, other, False, _truth)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._two("<", np.less, other, False, _order)
-
-    def __le__(self, other: Any) -> Any:
-        return self._two("<=", np.less_equal, other, False, _order)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._two(">", np.greater, other, False, _order)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._two(">=", np.greater_equal, other, False, _order)
-
-    def __and__(self, other: Any) -> Any:
-        return self._two("&", np.bitwise_and, other, False, _logic)
-
-    def __rand__(self, other: Any) -> Any:
-        return self._two("&", np.bitwise_and, other, True, _logic)
-
-    def __or__(self, other: Any) -> Any:
-        return self._two("|", np.bitwise_or, other, False, _logic)
-
-    def __ror__(self, other: Any) -> Any:
-        return self._two("|", np.bitwise_or, other, True, _logic)
-
-    def __xor__(self, other: Any) -> Any:
-        return self._two("^", np.bitwise_xor, other, False, _logic)
-
-    def __rxor__(self, other: Any) -> Any:
-        return self._two("^", np.bitwise_xor, other, True, _logic)
-
     # Parts
 
     @property
@@ -273,48 +274,18 @@ class TracedScalar:
     def __array__(self, *arguments: Any, **options: Any) -> NoReturn:
         self._refuse()
 
-    def __bool__(self) -> bool:
-        self._refuse()
-
-    def __float__(self) -> float:
-        self._refuse()
-
-    def __int__(self) -> int:
-        self._refuse()
+    __bool__ = __int__ = __float__ = __complex__ = __trunc__ = __floor__ = __ceil__ = _refuse
+    __hash__ = __repr__ = __str__ = __reduce__ = _refuse
 
     def __index__(self) -> int:
         if self._kind not in (int, bool):
             raise TypeError(f"'{self._kind.__name__}' object cannot be interpreted as an integer")
         self._refuse()
 
-    def __complex__(self) -> complex:
-        self._refuse()
-
     def __round__(self, digits: object = None) -> NoReturn:
         self._refuse()
 
-    def __trunc__(self) -> NoReturn:
-        self._refuse()
-
-    def __floor__(self) -> NoReturn:
-        self._refuse()
-
-    def __ceil__(self) -> NoReturn:
-        self._refuse()
-
-    def __hash__(self) -> int:
-        self._refuse()
-
-    def __repr__(self) -> str:
-        self._refuse()
-
-    def __str__(self) -> str:
-        self._refuse()
-
     def __format__(self, how: str) -> str:
-        self._refuse()
-
-    def __reduce__(self) -> NoReturn:
         self._refuse()
 
     def __getattr__(self, name: str) -> Any:
@@ -328,45 +299,6 @@ def _written(number: Any) -> str:
     if type(number) is complex:
         return f"complex({number.real!r}, {number.imag!r})"
     return f"({number!r})"
-
-
-def _arithmetic(one: type, other: type) -> type | None:
-    """The type of a sum or product."""
-    if complex in (one, other):
-        return complex
-    return float if float in (one, other) else int
-
-
-def _division(one: type, other: type) -> type | None:
-    """The type of a quotient."""
-    return complex if complex in (one, other) else float
-
-
-def _real(one: type, other: type) -> type | None:
-    """The type of a result that complex numbers do not have; `None` for those."""
-    return None if complex in (one, other) else _arithmetic(one, other)
-
-
-def _unknown(one: type, other: type) -> None:
-    """No type: the result has to be computed to know it."""
-    return None
-
-
-def _truth(one: type, other: type) -> type | None:
-    """The type of a comparison for equality."""
-    return bool
-
-
-def _order(one: type, other: type) -> type | None:
-    """The type of a comparison of order; `None` for complex numbers."""
-    return None if complex in (one, other) else bool
-
-
-def _logic(one: type, other: type) -> type | None:
-    """The type of a bitwise operation; `None` for numbers without one."""
-    if one is other is bool:
-        return bool
-    return int if {one, other} <= {bool, int} else None
 
 
 def evaluator(texts: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

@@ -28,8 +28,8 @@ from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
 
 _lock = threading.Lock()
-#: Deferred calls that run, and imports that want NumPy's own functions.
-_running = _holding = 0
+#: Deferred calls that run; those of them whose code may name such a function; and imports that want NumPy's own ones.
+_running = _converting = _holding = 0
 
 
 def _type_is(array: StandIn, dtype: Any) -> bool:
@@ -242,15 +242,23 @@ _of_warnings: list[tuple[Any, str, Callable[..., Any]]] = [
 _after_computing = [_compute_before(theirs, changes_filters=name != "_showwarnmsg") for _, name, theirs in _of_warnings]
 
 
+#: The functions that are others while a deferred call runs.
+CONVERTED = frozenset(_theirs)
+
+
 @contextlib.contextmanager
-def converting(recorder: Recorder | None = None) -> Iterator[None]:
-    """Let them know arrays that stand for NumPy's, as long as any deferred call runs."""
-    global _running
+def converting(recorder: Recorder | None = None, *, names_them: bool = True) -> Iterator[None]:
+    """Let them know arrays that stand for NumPy's, as long as any deferred call runs.
+
+    A call whose code names none of them (`names_them`) leaves NumPy's in their place.
+    """
+    global _running, _converting
     with _lock:
         _running += 1
+        _converting += names_them
+        if names_them and _converting == 1 and not _holding:
+            _put(_ours)
         if _running == 1:
-            if not _holding:
-                _put(_ours)
             for (holder, name, _), each in zip(_of_warnings, _after_computing, strict=True):
                 setattr(holder, name, each)
     token = _recorder.set(recorder)
@@ -260,8 +268,10 @@ def converting(recorder: Recorder | None = None) -> Iterator[None]:
         _recorder.reset(token)
         with _lock:
             _running -= 1
-            if not _running:
+            _converting -= names_them
+            if names_them and not _converting:
                 _put(_theirs)
+            if not _running:
                 for holder, name, each in _of_warnings:
                     setattr(holder, name, each)
 
@@ -286,7 +296,7 @@ def unconverted() -> Iterator[None]:
     finally:
         with _lock:
             _holding -= 1
-            if _running and not _holding:
+            if _converting and not _holding:
                 _put(_ours)
 
 

@@ -113,6 +113,8 @@ class Recorder:
         if step is None or _ident() != self.thread:
             return None
         fact = step.fact
+        if fact.outcome is VIEW and first._value is not None and not self._may_view(first, fact):
+            return None  # it was recorded of an argument, and what waits would not see a write to this array
         if warnings.filters is not self._calm and not (self._is_quiet and fact.op.is_silent):
             return None
         frame = _frame(depth)
@@ -386,6 +388,8 @@ class Recorder:
             return False
         if not (root._value.flags.writeable and (array._value is None or array._value.flags.writeable)):
             return False  # NumPy raises its error
+        if root._value.base is not None:
+            return False  # the only view of its memory; a copy would be none, which shows in its flags
         if root._segment is not self.segment and not self._is_safe(root):
             return False
         # A copy that is written to takes its place: what is computed never changes what went in.

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.array.core.arguments import arrays, common_dtype, deliver, on_device, slice_axis, to_array
+from anygpu.array.core.arguments import (
+    arrays,
+    common_dtype,
+    deliver,
+    known_positions,
+    line_or_axis,
+    on_device,
+    slice_axis,
+    to_array,
+)
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
@@ -207,7 +216,8 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Array:
 @implements(np.delete)
 def delete(arr: Any, obj: Any, axis: int | None = None) -> Array:
     """Without some positions along an axis. Which these are decides the shape, so they are computed."""
-    value, position = _along(arr, axis)
+    (array,) = arrays(arr)
+    value, position = line_or_axis(array, axis)
     length = value.spec.shape[position]
     keep = np.ones(length, np.bool_)
     if isinstance(obj, slice):
@@ -220,14 +230,6 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Array:
     if kept.size and kept[-1] - kept[0] == kept.size - 1:  # one stretch is left: no positions have to travel
         return Array(slice_axis(value, position, int(kept[0]), int(kept[-1]) + 1))
     return Array(apply(Gather(position), value, on_device(kept, value.device)))
-
-
-def _along(arr: Any, axis: int | None) -> tuple[Value, int]:
-    """The value and its axis; without an axis, the flattened value."""
-    (array,) = arrays(arr)
-    if axis is None:
-        return reshape(array._value, (array.size,)), 0
-    return array._value, normal_axis(axis, array.ndim)
 
 
 def _positions(obj: Any, length: int, axis: int) -> npt.NDArray[np.int64]:
@@ -245,18 +247,14 @@ def _positions(obj: Any, length: int, axis: int) -> npt.NDArray[np.int64]:
         return np.flatnonzero(positions)
     if positions.dtype.kind not in "iu":
         raise IndexError(f"positions are integers or a mask, not {positions.dtype}.")
-    positions = positions.astype(np.int64)
-    if positions.size and not (-length <= positions.min() and positions.max() < length):
-        worst = positions.max() if positions.max() >= length else positions.min()
-        raise IndexError(f"index {worst} is out of bounds for axis {axis} with size {length}.")
-    return np.where(positions < 0, positions + length, positions)
+    return known_positions(positions.astype(np.int64), length, axis)
 
 
 @implements(np.insert)
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     """With values put in before the positions `obj`. These decide the shape, so they are computed."""
     host, source = arrays(arr, values)
-    base, position = _along(host, axis)
+    base, position = line_or_axis(host, axis)
     shape = base.spec.shape
     length = shape[position]
     indices = np.arange(*obj.indices(length)) if isinstance(obj, slice) else np.asarray(obj)

@@ -13,13 +13,15 @@ from typing import Any, Literal
 import numpy as np
 
 from anygpu.array.core import recording
+from anygpu.array.core.arguments import slice_axis
 from anygpu.array.core.array import Array, as_array
 from anygpu.array.core.device import device_for
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
+from anygpu.array.functions.manipulation import rolled
 from anygpu.program.dtypes import COMPLEX_OF, KIND, DType
 from anygpu.program.functions import FourierFunction
-from anygpu.program.primitives import Concatenate, Fourier, Iota, Pad, Slice, Spec
+from anygpu.program.primitives import Fourier, Iota, Pad, Spec
 
 #: Exported by `anygpu.fft`.
 __all__ = [
@@ -226,15 +228,7 @@ def _resized(x: Value, axis: int, length: int) -> Value:
     if missing > 0:
         high = (*zeros[:axis], missing, *zeros[axis + 1 :])
         return recording.apply(Pad(zeros, high), x, recording.constant(0, x.spec.dtype))
-    return _cut(x, axis, 0, length) if missing else x
-
-
-def _cut(x: Value, axis: int, start: int, stop: int) -> Value:
-    """The elements from `start` to `stop` along an axis."""
-    shape = x.spec.shape
-    starts = tuple(start if each == axis else 0 for each in range(len(shape)))
-    stops = tuple(stop if each == axis else n for each, n in enumerate(shape))
-    return recording.apply(Slice(starts, stops, (1,) * len(shape)), x)
+    return slice_axis(x, axis, 0, length)
 
 
 def _transform_each(
@@ -303,14 +297,11 @@ def _listed(axes: int | Sequence[int] | None, dimensions: int) -> Sequence[int]:
 def _rolled(array: Array, axes: int | Sequence[int] | None, *, forwards: bool) -> Array:
     """The halves of each axis exchanged, by which `fftshift` and `ifftshift` move the frequency 0; always a new array.
 
-    An odd length has the longer half in front for `forwards`, and behind otherwise.
+    Of an odd length, `forwards` moves the longer half to the end, and its inverse moves it back.
     """
     x = array._value
     for axis in _listed(axes, array.ndim):
         position = recording.normal_axis(axis, array.ndim)
         length = array.shape[position]
-        half = (length + 1) // 2 if forwards else length // 2
-        if 0 < half < length:
-            parts = _cut(x, position, half, length), _cut(x, position, 0, half)
-            x = recording.apply(Concatenate(position), *parts)
+        x = rolled(x, length // 2 if forwards else -(length // 2), position)
     return array.copy() if x is array._value else Array(x)

@@ -13,13 +13,14 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from anygpu.array.core import recording
+from anygpu.array.core.arguments import diagonal_path
 from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value, active_tracer, compute
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
 from anygpu.array.functions import matrices, products
-from anygpu.array.functions.matrices import diagonal_path, follow
+from anygpu.array.functions.matrices import follow
 from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, promote
 from anygpu.program.functions import LinearFunction
 from anygpu.program.primitives import Linear, Permute, Reduce, Slice, product
@@ -274,7 +275,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Array, Array, int, Array]:
     large = recording.binary("greater", s, recording.binary("multiply", matrices.first(s), limit))
     projected = matrices.product_of(matrices.adjoint(u), y)
     solution = matrices.product_of(matrices.adjoint(vh), matrices.divided_rows(projected, s, large))
-    distance = matrices.squares(recording.binary("subtract", y, matrices.product_of(x, solution)))
+    distance = recording.squared_length(recording.binary("subtract", y, matrices.product_of(x, solution)))
     residuals = recording.cast(recording.apply(Reduce("sum", (0,)), distance), REAL_PART.get(dtype, dtype))
     solution = recording.reshape(recording.cast(solution, dtype), (columns,) if vector else (columns, count))
     singular = recording.cast(s, REAL_PART.get(dtype, dtype))

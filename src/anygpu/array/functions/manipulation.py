@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import arrays, ndim, on_device, slice_axis, slice_of, view
+from anygpu.array.core.arguments import arrays, diagonal_path, ndim, on_device, slice_axis, view
 from anygpu.array.core.array import Array
 from anygpu.array.core.call_notes import without_axes
 from anygpu.array.core.expression import Value
@@ -306,22 +306,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     one, other = normal_axis(axis1, array.ndim), normal_axis(axis2, array.ndim)
     if one == other:
         raise ValueError("a diagonal needs two different axes.")
-    rest = tuple(axis for axis in range(array.ndim) if axis not in (one, other))
-    rows, columns = array.shape[one], array.shape[other]
-    row, column = max(0, -offset), max(0, offset)
-    length = max(0, min(rows - row, columns - column))
-    # In C order, one step along the diagonal is a row and an element.
-    start = row * columns + column if length else 0
-    stop = start + (length - 1) * (columns + 1) + 1 if length else 0
-    stack = tuple(array.shape[axis] for axis in rest)
-    flat = (*stack, rows * columns)
-    return view(
-        array,
-        Permute((*rest, one, other)),
-        Reshape(flat),
-        slice_of(flat, len(rest), start, stop, columns + 1),
-        refusal=_DIAGONAL,
-    )
+    return view(array, *diagonal_path(array.shape, one, other, offset), refusal=_DIAGONAL)
 
 
 @implements(np.lib.stride_tricks.sliding_window_view)
@@ -502,17 +487,17 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Array:
     if axis is None:
         flat = recording.reshape(value, (array.size,))
         total = int(np.sum(np.asarray(shift)))
-        return Array(recording.reshape(_rolled(flat, total, 0), array.shape))
+        return Array(recording.reshape(rolled(flat, total, 0), array.shape))
     axes = axis if isinstance(axis, tuple | list) else (axis,)
     pairs = np.broadcast(np.asarray(shift), np.asarray([normal_axis(each, array.ndim) for each in axes]))
     if pairs.ndim > 1:
         raise ValueError("roll: shift and axis are integers or lists of them.")
     for distance, each in pairs:
-        value = _rolled(value, int(distance), int(each))
+        value = rolled(value, int(distance), int(each))
     return Array(value)
 
 
-def _rolled(value: Value, distance: int, axis: int) -> Value:
+def rolled(value: Value, distance: int, axis: int) -> Value:
     """Move elements along an axis, around its end."""
     length = value.spec.shape[axis]
     cut = (-distance) % length if length else 0

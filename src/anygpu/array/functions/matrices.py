@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.array.core import recording
+from anygpu.array.core.arguments import slice_axis
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value
 from anygpu.program.dtypes import KIND, REAL_PART, DType, promote
@@ -24,12 +25,8 @@ from anygpu.program.primitives import (
     Gather,
     Iota,
     Linear,
-    Permute,
     Primitive,
     Reduce,
-    Reshape,
-    Shape,
-    Slice,
     Sort,
     Spec,
     product,
@@ -123,22 +120,6 @@ def summed(x: Labelled, keep: Sequence[int]) -> Labelled:
 
 def arranged(x: Labelled, order: Labels) -> Value:
     return recording.permute(x.value, _positions(x, order))
-
-
-def diagonal_path(shape: Shape, axis1: int, axis2: int, offset: int = 0) -> tuple[Primitive, ...]:
-    """The movements to a diagonal of two axes, which lies along a new last axis."""
-    rest = tuple(axis for axis in range(len(shape)) if axis not in (axis1, axis2))
-    rows, columns = shape[axis1], shape[axis2]
-    first_row, first_column = max(-offset, 0), max(offset, 0)
-    count = max(0, min(rows - first_row, columns - first_column))
-    start = first_row * columns + first_column if count else 0
-    stop = start + (count - 1) * (columns + 1) + 1 if count else 0
-    lengths = tuple(shape[axis] for axis in rest)
-    order = (*rest, axis1, axis2)
-    path: list[Primitive] = [] if order == tuple(range(len(shape))) else [Permute(order)]
-    path.append(Reshape((*lengths, rows * columns)))
-    path.append(Slice((*(0 for _ in rest), start), (*lengths, stop), (*(1 for _ in rest), columns + 1)))
-    return tuple(path)
 
 
 def follow(value: Value, path: Sequence[Primitive]) -> Value:
@@ -274,10 +255,8 @@ def with_last_axis(x: Value) -> Value:
 
 def between(x: Value, start: int, stop: int) -> Value:
     """A part of the last axis; what lies outside of it is left out."""
-    *lengths, length = x.spec.shape
-    zeros, ones = (0,) * len(lengths), (1,) * len(lengths)
-    start, stop = min(max(start, 0), length), min(stop, length)
-    return recording.apply(Slice((*zeros, start), (*lengths, stop), (*ones, 1)), x)
+    length = x.spec.shape[-1]
+    return slice_axis(x, dimensions(x) - 1, min(max(start, 0), length), min(stop, length))
 
 
 def first(x: Value) -> Value:
@@ -291,14 +270,6 @@ def last(x: Value) -> Value:
 
 def count_true(x: Value) -> Value:
     return recording.apply(Reduce("sum", (dimensions(x) - 1,)), recording.cast(x, "int64"))
-
-
-def squares(x: Value) -> Value:
-    """The squared size of every element."""
-    if KIND[x.spec.dtype] != "complex":
-        return recording.binary("multiply", x, x)
-    real, imag = recording.unary("real", x), recording.unary("imag", x)
-    return recording.binary("add", recording.binary("multiply", real, real), recording.binary("multiply", imag, imag))
 
 
 def divided_rows(x: Value, s: Value, large: Value) -> Value:
@@ -363,7 +334,7 @@ def vector_norms(x: Value, order: Any, axis: int) -> Value:
     if isinstance(order, str):
         raise ValueError(f"Invalid norm order '{order}' for vectors: it is a number, or inf or -inf.")
     if order == 2:
-        return recording.unary("sqrt", _sum(squares(x), axis))
+        return recording.unary("sqrt", _sum(recording.squared_length(x), axis))
     if order == 0:
         nonzero = recording.compare("not_equal", x, 0)
         return _sum(recording.cast(nonzero, REAL_PART.get(x.spec.dtype, x.spec.dtype)), axis)
@@ -384,7 +355,7 @@ def matrix_norms(x: Value, order: Any) -> Value:
     columns = dimensions(x) - 1
     rows = columns - 1
     if order in ("fro", "f"):
-        return recording.unary("sqrt", recording.apply(Reduce("sum", (rows, columns)), squares(x)))
+        return recording.unary("sqrt", recording.apply(Reduce("sum", (rows, columns)), recording.squared_length(x)))
     if order == "nuc" or order in (2, -2):
         if x.spec.dtype in ("float16", "bfloat16"):
             raise TypeError(f"array type {x.spec.dtype} is unsupported in linalg; convert it with astype(np.float32).")

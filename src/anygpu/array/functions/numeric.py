@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import arrays, ndim, same_dtype, slice_axis, to_array
+from anygpu.array.core.arguments import arrays, line_or_axis, ndim, same_dtype, slice_axis, to_array
 from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
@@ -347,20 +347,13 @@ def _shifts(order: str, axis: int, dimensions: int) -> Value:
     return reshape(recording.literal(moves), tuple(8 if each == axis + 1 else 1 for each in range(dimensions + 1)))
 
 
-def _along(array: Array, axis: int | None) -> tuple[Value, int]:
-    """The value and its axis; without an axis, the flattened value."""
-    if axis is None:
-        return reshape(array._value, (array.size,)), 0
-    return array._value, normal_axis(axis, array.ndim)
-
-
 @implements(np.packbits)
 def packbits(a: Any, /, axis: int | None = None, bitorder: Order = "big") -> Array:
     """Eight truth values in each byte; what is missing at the end is 0."""
     (array,) = arrays(a)
     if array.dtype.kind not in "biu":
         raise TypeError(f"packbits takes truth values or integers, not {array.dtype}.")
-    value, position = _along(array, axis)
+    value, position = line_or_axis(array, axis)
     shape = value.spec.shape
     length = shape[position]
     missing = -length % 8
@@ -377,7 +370,7 @@ def unpackbits(a: Any, /, axis: int | None = None, count: int | None = None, bit
     (array,) = arrays(a)
     if array.dtype != np.uint8:
         raise TypeError(f"unpackbits takes bytes (uint8), not {array.dtype}.")
-    value, position = _along(array, axis)
+    value, position = line_or_axis(array, axis)
     shape = value.spec.shape
     each = reshape(value, (*shape[: position + 1], 1, *shape[position + 1 :]))
     bits = binary("bitwise_and", binary("right_shift", each, _shifts(bitorder, position, len(shape))), 1)

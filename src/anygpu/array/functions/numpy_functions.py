@@ -33,7 +33,6 @@ MODULES = (
     "numeric",
     "sorting",
     "statistics",
-    "nan_reductions",
     "linalg",
     "histograms",
     "padding",

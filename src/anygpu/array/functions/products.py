@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core import recording
+from anygpu.array.core.arguments import diagonal_path, slice_axis
 from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.call_notes import without_axes
 from anygpu.array.core.expression import Value, is_ordered
@@ -21,14 +22,13 @@ from anygpu.array.core.views import attach
 from anygpu.array.functions.matrices import (
     Labelled,
     Labels,
-    diagonal_path,
     follow,
     multiply,
     multiply_all,
     stacked,
 )
-from anygpu.program.dtypes import KIND, DType, promote_all
-from anygpu.program.primitives import Concatenate, Contract, Permute, Primitive, Reduce, Reshape, Slice, Spec
+from anygpu.program.dtypes import KIND, promote_all
+from anygpu.program.primitives import Concatenate, Contract, Permute, Primitive, Reduce, Reshape, Spec
 
 _MATRICES = Contract((1,), (0,))
 
@@ -166,7 +166,7 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     if first == second:
         raise ValueError("axis1 and axis2 cannot be the same.")
     diagonal = follow(x, diagonal_path(x.spec.shape, first, second, offset))
-    wanted = _sum_dtype(x.spec.dtype) if dtype is None else recording.dtype_name(dtype)
+    wanted = recording.total_dtype(x.spec.dtype) if dtype is None else recording.dtype_name(dtype)
     last = len(diagonal.spec.shape) - 1
     if wanted == "bool":
         return Array(recording.apply(Reduce("any", (last,)), recording.cast(diagonal, "bool")))
@@ -264,9 +264,7 @@ def _paired_axes(axes: Any, x: Value, y: Value) -> tuple[tuple[int, ...], tuple[
 def _components(x: Value) -> list[Value]:
     """The components of vectors in the last axis."""
     *lengths, count = x.spec.shape
-    zeros, ones = (0,) * len(lengths), (1,) * len(lengths)
-    cuts = [Slice((*zeros, k), (*lengths, k + 1), (*ones, 1)) for k in range(count)]
-    return [recording.reshape(recording.apply(cut, x), tuple(lengths)) for cut in cuts]
+    return [recording.reshape(slice_axis(x, len(lengths), k, k + 1), tuple(lengths)) for k in range(count)]
 
 
 def _minor(p: list[Value], q: list[Value], i: int, j: int, shape: tuple[int, ...]) -> Value:
@@ -280,12 +278,6 @@ def _minor(p: list[Value], q: list[Value], i: int, j: int, shape: tuple[int, ...
     else:
         result = recording.unary("negative", second) if second is not None else p[0]
     return recording.broadcast(result, shape)
-
-
-def _sum_dtype(dtype: DType) -> DType:
-    """The dtype in which a sum of products is computed."""
-    kind = KIND[dtype]
-    return "int64" if kind in ("bool", "signed") else "uint64" if kind == "unsigned" else dtype
 
 
 # Spelling of `einsum`: a term is the labels of one operand, in which an ellipsis stands for all axes it does not name.

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import arrays, deliver, filled, ndim, to_array
+from anygpu.array.core.arguments import arrays, deliver, filled, line_or_axis, ndim, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value, active_tracer
 from anygpu.array.core.methods import Axis
@@ -27,9 +27,8 @@ from anygpu.array.core.recording import (
     normal_axes,
     normal_axis,
     reshape,
-    unary,
 )
-from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, promote
+from anygpu.program.dtypes import REAL_PART, DType, is_inexact, promote
 from anygpu.program.functions import BinaryFunction, ReduceFunction, ScanFunction
 from anygpu.program.primitives import Concatenate, Reduce, Scan, Shape, product
 
@@ -53,14 +52,11 @@ def _axes(axis: Axis, dimensions: int) -> tuple[int, ...]:
     return () if dimensions == 0 and axis in (0, -1) else normal_axes(axis, dimensions)
 
 
-def total_dtype(dtype: DType) -> DType:
-    """The type in which NumPy adds up: small integers and truth values are counted in 64 bits."""
-    match KIND[dtype]:
-        case "bool" | "signed":
-            return "int64"
-        case "unsigned":
-            return "uint64"
-    return dtype
+def _line(array: Array, axis: int | None) -> tuple[Value, int]:
+    """The value and its axis; without an axis, all elements in one line. An array without axes lets axis 0 pass."""
+    if array.ndim == 0 and axis is not None:
+        return reshape(array._value, (1,)), normal_axis(axis, 1)
+    return line_or_axis(array, axis)
 
 
 def _masked(value: Value, where: Any, otherwise: Value, array: Array) -> Value:
@@ -96,7 +92,7 @@ def _total(
     """
     (array,) = arrays(a)
     value = array._value
-    kind = total_dtype(value.spec.dtype) if dtype is None else dtype_name(dtype)
+    kind = recording.total_dtype(value.spec.dtype) if dtype is None else dtype_name(dtype)
     neutral = recording.constant(0 if fn == "sum" else 1, kind)
     value = _masked(cast(value, kind), where, neutral, array)
     axes = _axes(axis, array.ndim)
@@ -233,19 +229,13 @@ def _argument(fn: Literal["argmax", "argmin"], a: Any, axis: int | None, out: An
     Raises `ValueError` for an empty axis.
     """
     (array,) = arrays(a)
-    value = array._value
-    if axis is None or array.ndim == 0:
-        if axis is not None:
-            normal_axis(axis, 1)
-        value, axes = reshape(value, (array.size,)), (0,)
-        shape: Shape = (1,) * array.ndim if keepdims else ()
-    else:
-        axes = (normal_axis(axis, array.ndim),)
-        kept = kept_shape(array.shape, axes)
-        shape = kept if keepdims else tuple(n for each, n in enumerate(kept) if each not in axes)
-    if value.spec.shape[axes[0]] == 0:
+    value, position = _line(array, axis)
+    if value.spec.shape[position] == 0:
         raise ValueError(f"{fn}: there is nothing to choose from in the shape {array.shape}.")
-    return deliver(Array(reshape(apply(Reduce(fn, axes), value), shape)), out)
+    gone = (position,) if array.ndim and axis is not None else tuple(range(array.ndim))
+    kept = kept_shape(array.shape, gone)
+    shape = kept if keepdims else tuple(n for each, n in enumerate(kept) if each not in gone)
+    return deliver(Array(reshape(apply(Reduce(fn, (position,)), value), shape)), out)
 
 
 # Means
@@ -321,8 +311,35 @@ def var(
     mean: Any = None,
     correction: float | None = None,
 ) -> Any:
-    """The mean square distance from the mean; `correction`, or `ddof`, is taken from the number of elements."""
-    return deliver(Array(_variance(a, axis, dtype, ddof, keepdims, where, mean, correction)), out)
+    """The mean square distance from the mean; `correction`, or `ddof`, is taken from the number of elements.
+
+    float16 and integers are computed in wider types, as NumPy does. `mean` is taken as given. The denominator is never
+    below 0: with too few elements the result is NaN or infinite.
+    """
+    if correction is not None:
+        if ddof != 0:
+            raise ValueError("correction and ddof are two names of one thing: give one of them.")
+        ddof = correction
+    (array,) = arrays(a)
+    inner, outer = mean_dtypes(array._value.spec.dtype, dtype)
+    inner = promote(inner, array._value.spec.dtype) if is_inexact(inner) else "float64"
+    axes = normal_axes(axis, array.ndim)
+    value = cast(array._value, inner)
+    middle = _mean(value, axes, where, array) if mean is None else cast(to_array(mean, array._device)._value, inner)
+    distance = binary("subtract", value, middle)
+    squares = recording.squared_length(distance)
+    counted = _masked(squares, where, recording.constant(0, squares.spec.dtype), array)
+    total = reduced("sum", counted, axes, keepdims=True)
+    count = _count(array.shape, axes, where, array)
+    if isinstance(count, Value):
+        freedom: int | float | Value = recording.where(
+            binary("greater", count, ddof), binary("subtract", count, ddof), 0
+        )
+    else:
+        freedom = builtins.max(count - ddof, 0)
+    result = _divided(total, freedom)
+    result = cast(result, REAL_PART.get(outer, outer))
+    return deliver(Array(result if keepdims else drop(result, axes)), out)
 
 
 @implements(np.std)
@@ -339,57 +356,8 @@ def std(
     correction: float | None = None,
 ) -> Any:
     """The standard deviation: the square root of `var`."""
-    variance = _variance(a, axis, dtype, ddof, keepdims, where, mean, correction)
-    return deliver(Array(recording.unary_float("sqrt", variance)), out)
-
-
-def _variance(
-    a: Any,
-    axis: Axis,
-    dtype: npt.DTypeLike | None,
-    ddof: float,
-    keepdims: bool,
-    where: Any,
-    mean: Any,
-    correction: float | None,
-) -> Value:
-    """The variance along axes: squared distances from the mean, over the number of elements less `ddof`.
-
-    float16 and integers are computed in wider types, as NumPy does. `mean` is taken as given. The denominator is never
-    below 0: with too few elements the result is NaN or infinite.
-    """
-    if correction is not None:
-        if ddof != 0:
-            raise ValueError("correction and ddof are two names of one thing: give one of them.")
-        ddof = correction
-    (array,) = arrays(a)
-    inner, outer = mean_dtypes(array._value.spec.dtype, dtype)
-    inner = promote(inner, array._value.spec.dtype) if is_inexact(inner) else "float64"
-    axes = normal_axes(axis, array.ndim)
-    value = cast(array._value, inner)
-    middle = _mean(value, axes, where, array) if mean is None else cast(to_array(mean, array._device)._value, inner)
-    distance = binary("subtract", value, middle)
-    squares = squared_length(distance)
-    counted = _masked(squares, where, recording.constant(0, squares.spec.dtype), array)
-    total = reduced("sum", counted, axes, keepdims=True)
-    count = _count(array.shape, axes, where, array)
-    if isinstance(count, Value):
-        freedom: int | float | Value = recording.where(
-            binary("greater", count, ddof), binary("subtract", count, ddof), 0
-        )
-    else:
-        freedom = builtins.max(count - ddof, 0)
-    result = _divided(total, freedom)
-    result = cast(result, REAL_PART.get(outer, outer))
-    return result if keepdims else drop(result, axes)
-
-
-def squared_length(value: Value) -> Value:
-    """The square, or for complex numbers the square of the absolute value."""
-    if KIND[value.spec.dtype] != "complex":
-        return binary("multiply", value, value)
-    real, imaginary = unary("real", value), unary("imag", value)
-    return binary("add", binary("multiply", real, real), binary("multiply", imaginary, imaginary))
+    variance = var(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean, correction=correction)
+    return deliver(Array(recording.unary_float("sqrt", variance._value)), out)
 
 
 # Running totals
@@ -410,19 +378,13 @@ def cumprod(a: Any, axis: int | None = None, dtype: npt.DTypeLike | None = None,
 def _running(fn: Literal["sum", "prod"], a: Any, axis: int | None, dtype: npt.DTypeLike | None, out: Any) -> Any:
     """Running sums or products along an axis, or over the flattened array."""
     (array,) = arrays(a)
-    value = array._value
-    if axis is None or array.ndim == 0:
-        if axis is not None:
-            normal_axis(axis, 1)
-        value, position = reshape(value, (array.size,)), 0
-    else:
-        position = normal_axis(axis, array.ndim)
+    value, position = _line(array, axis)
     return deliver(Array(_scanned(fn, value, position, dtype)), out)
 
 
 def _scanned(fn: Literal["sum", "prod"], value: Value, axis: int, dtype: npt.DTypeLike | None) -> Value:
     """Running sums or products along an axis, in NumPy's type for totals; of bools "or" and "and"."""
-    kind = total_dtype(value.spec.dtype) if dtype is None else dtype_name(dtype)
+    kind = recording.total_dtype(value.spec.dtype) if dtype is None else dtype_name(dtype)
     if kind == "bool":
         logical: ScanFunction = "max" if fn == "sum" else "min"
         return cast(apply(Scan(logical, axis), cast(cast(value, "bool"), "int8")), "bool")

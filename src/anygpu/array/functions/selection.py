@@ -20,6 +20,8 @@ from anygpu.array.core.arguments import (
     counting,
     deliver,
     filled,
+    known_positions,
+    line_or_axis,
     ndim,
     on_device,
     to_array,
@@ -37,7 +39,6 @@ from anygpu.array.core.recording import (
     cast,
     compare,
     dtype_name,
-    normal_axis,
     permute,
     reshape,
 )
@@ -181,11 +182,7 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> Non
     target = _target(arr, "put_along_axis")
     index = to_array(indices, target._device)._value
     source = cast(to_array(values, target._device)._value, target._value.spec.dtype)
-    value = target._value
-    if axis is None:
-        value, position = reshape(value, (target.size,)), 0
-    else:
-        position = normal_axis(axis, target.ndim)
+    value, position = line_or_axis(target, axis)
     lines, picks, back = lines_along(value, index, position)
     updates = recording.permute(broadcast(source, _pick_shape(value, index, position)), _to_last(value, position))
     changed = apply(Scatter("set", len(lines.spec.shape) - 1, len(lines.spec.shape) - 1), lines, picks, updates)
@@ -365,12 +362,7 @@ def extract(condition: Any, arr: Any) -> Array:
 @implements(np.take)
 def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any:
     """Elements at positions along an axis, or counted over all elements."""
-    array = to_array(a, device_of(a, indices))
-    value = array._value
-    if axis is None:
-        value, position = reshape(value, (array.size,)), 0
-    else:
-        position = normal_axis(axis, array.ndim)
+    value, position = line_or_axis(to_array(a, device_of(a, indices)), axis)
     length = value.spec.shape[position]
     if isinstance(indices, Array):
         picks = fold(indices._value, length, mode)
@@ -394,10 +386,7 @@ def _known(positions: np.ndarray[Any, Any], length: int, mode: str, axis: int, b
         case "clip":
             positions = positions.clip(0, max(length - 1, 0))
         case "raise":
-            if positions.size and not (positions.min() >= -length and positions.max() < length):
-                worst = positions.max() if positions.max() >= length else positions.min()
-                raise IndexError(f"index {worst} is out of bounds for axis {axis} with size {length}.")
-            positions = np.where(positions < 0, positions + length, positions)
+            positions = known_positions(positions, length, axis)
         case _:
             raise ValueError(f'mode is "raise", "wrap" or "clip", not {mode!r}.')
     return on_device(positions, beside.device)
@@ -407,13 +396,9 @@ def _known(positions: np.ndarray[Any, Any], length: int, mode: str, axis: int, b
 def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Array:
     """Elements at positions that differ from line to line, as `argsort` gives them."""
     array, index = arrays(arr, indices)
-    value = array._value
-    if axis is None:
-        if index.ndim != 1:
-            raise ValueError("without an axis, the positions are a vector.")
-        value, position = reshape(value, (array.size,)), 0
-    else:
-        position = normal_axis(axis, array.ndim)
+    if axis is None and index.ndim != 1:
+        raise ValueError("without an axis, the positions are a vector.")
+    value, position = line_or_axis(array, axis)
     lines, picks, back = lines_along(value, index._value, position)
     last = len(lines.spec.shape) - 1
     return Array(permute(apply(Gather(last, last), lines, picks), back))

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from anygpu.array.core.arguments import arrays, bound_to, filled, ndim, same_dtype, slice_axis, to_array
+from anygpu.array.core.arguments import arrays, bound_to, filled, line_or_axis, ndim, same_dtype, slice_axis, to_array
 from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value, active_tracer
@@ -26,11 +26,7 @@ from anygpu.program.primitives import Argsort, Concatenate, Flip, Gather, Reduce
 def _along(a: Any, axis: int | None) -> tuple[Value, int]:
     """The value to sort and its axis; without an axis, the flattened value. Raises `AxisError` without axes."""
     (array,) = arrays(a)
-    if axis is None:
-        return reshape(array._value, (array.size,)), 0
-    if array.ndim == 0:
-        raise np.exceptions.AxisError(axis, 0)
-    return array._value, normal_axis(axis, array.ndim)
+    return line_or_axis(array, axis)
 
 
 def _is_stable(kind: str | None, stable: bool | None) -> bool:

@@ -1,19 +1,29 @@
-"""Medians and quantiles, weighted means, covariances and correlations.
+"""Statistics: reductions that leave NaN out, medians and quantiles, weighted means, covariances and correlations.
 
-Quantiles sort along the axes and interpolate between two positions, by any of NumPy's methods. NaN makes a line NaN, or
-is sorted out of the way. Covariances are products of centred values.
+Where NaN is left out, the number that changes nothing takes its place, and elements that were there are counted; the
+rest is `reductions`. Quantiles sort along the axes and interpolate between two positions, by any of NumPy's methods.
+NaN makes a line NaN, or is sorted out of the way. Covariances are products of centred values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import arrays, common_dtype, deliver, on_device, same_dtype, slice_axis, to_array
+from anygpu.array.core.arguments import (
+    arrays,
+    checked_index,
+    common_dtype,
+    deliver,
+    on_device,
+    same_dtype,
+    slice_axis,
+    to_array,
+)
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.methods import Axis
@@ -38,6 +48,156 @@ from anygpu.array.functions.reductions import drop, kept_shape, reduced
 from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import KIND, DType, is_inexact, promote
 from anygpu.program.primitives import Argsort, Concatenate, Contract, Gather, Scan, Sort, product
+
+# -- reductions that leave NaN out
+#
+# Where nothing is left, the answer is what NumPy gives, without its warning. Integers have no NaN, and take the plain
+# functions.
+
+
+def _without(a: Any, instead: float) -> tuple[Array, Array, Value | None]:
+    """The array with another number for each NaN, the array itself, and where NaN was; nowhere for integers."""
+    (array,) = arrays(a)
+    value = array._value
+    if not is_inexact(value.spec.dtype):
+        return array, array, None
+    missing = unary("isnan", value)
+    return Array(where(missing, constant(instead, value.spec.dtype), value)), array, missing
+
+
+@implements(np.nansum)
+def nansum(a: Any, *rest: Any, **options: Any) -> Any:
+    """The sum along axes, with NaN counted as 0."""
+    return reductions.sum(_without(a, 0)[0], *rest, **options)
+
+
+@implements(np.nanprod)
+def nanprod(a: Any, *rest: Any, **options: Any) -> Any:
+    """The product along axes, with NaN counted as 1."""
+    return reductions.prod(_without(a, 1)[0], *rest, **options)
+
+
+@implements(np.nancumsum)
+def nancumsum(a: Any, *rest: Any, **options: Any) -> Any:
+    return reductions.cumsum(_without(a, 0)[0], *rest, **options)
+
+
+@implements(np.nancumprod)
+def nancumprod(a: Any, *rest: Any, **options: Any) -> Any:
+    return reductions.cumprod(_without(a, 1)[0], *rest, **options)
+
+
+@implements(np.nanmax)
+def nanmax(
+    a: Any, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True
+) -> Any:
+    """The largest element that is not NaN; NaN where there is none."""
+    return _extreme_number("max", a, axis, out, keepdims, initial, where)
+
+
+@implements(np.nanmin)
+def nanmin(
+    a: Any, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True
+) -> Any:
+    """The smallest element that is not NaN; NaN where there is none."""
+    return _extreme_number("min", a, axis, out, keepdims, initial, where)
+
+
+def _extreme_number(
+    fn: Literal["max", "min"], a: Any, axis: Axis, out: Any, keepdims: bool, initial: Any, mask: Any
+) -> Any:
+    """The largest or smallest element along axes, NaN left out; NaN where there is nothing else.
+
+    NaN is replaced by the infinity that loses every comparison; rows of NaN alone are found separately.
+    """
+    choose = reductions.max if fn == "max" else reductions.min
+    filled, array, missing = _without(a, float("-inf") if fn == "max" else float("inf"))
+    result: Array = choose(filled, axis, keepdims=keepdims, initial=initial, where=mask)
+    if missing is not None and initial is None:
+        nothing = reduced("all", missing, normal_axes(axis, array.ndim), keepdims)
+        result = Array(where(nothing, constant(float("nan"), result._value.spec.dtype), result._value))
+    return deliver(result, out)
+
+
+@implements(np.nanargmax)
+def nanargmax(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Any:
+    """Where the largest element is that is not NaN. Where all are NaN, it fails with an IndexError when it runs."""
+    return _position("argmax", a, axis, out, keepdims)
+
+
+@implements(np.nanargmin)
+def nanargmin(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Any:
+    """Where the smallest element is that is not NaN. Where all are NaN, it fails with an IndexError when it runs."""
+    return _position("argmin", a, axis, out, keepdims)
+
+
+def _position(fn: Literal["argmax", "argmin"], a: Any, axis: int | None, out: Any, keepdims: bool) -> Any:
+    """The position of the largest or smallest element, NaN left out; a row of NaN alone is an error when it runs."""
+    choose = reductions.argmax if fn == "argmax" else reductions.argmin
+    filled, array, missing = _without(a, float("-inf") if fn == "argmax" else float("inf"))
+    result: Array = choose(filled, axis, keepdims=keepdims)
+    if missing is None:
+        return deliver(result, out)
+    length = array.size if axis is None or array.ndim == 0 else array.shape[axis]
+    nothing = reduced("all", missing, normal_axes(axis, array.ndim) if array.ndim else (), keepdims)
+    return deliver(Array(checked_index(where(nothing, length, result._value), length)), out)
+
+
+@implements(np.nanmean)
+def nanmean(a: Any, *rest: Any, where: Any = True, **options: Any) -> Any:
+    """The mean of what is not NaN."""
+    (array,) = arrays(a)
+    return reductions.mean(array, *rest, where=_there(array, where), **options)
+
+
+@implements(np.nanvar)
+def nanvar(
+    a: Any,
+    axis: Axis = None,
+    dtype: npt.DTypeLike | None = None,
+    out: Any = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    where: Any = True,
+    mean: Any = None,
+    correction: float | None = None,
+) -> Any:
+    """The variance of what is not NaN; NaN where no more than `ddof` elements are left.
+
+    `correction` is the Array API's name of `ddof`.
+    """
+    (array,) = arrays(a)
+    present = _there(array, where)
+    variance: Array = reductions.var(
+        array, axis, dtype, None, ddof, keepdims, where=present, mean=mean, correction=correction
+    )
+    if present is not True:
+        # NumPy divides by the degrees of freedom even when they are negative, and then returns NaN.
+        count: Array = reductions.sum(present, axis, keepdims=keepdims)
+        enough = compare("greater", count._value, ddof if correction is None else correction)
+        nothing = constant(float("nan"), variance._value.spec.dtype)
+        variance = Array(recording.where(enough, variance._value, nothing))
+    return deliver(variance, out)
+
+
+@implements(np.nanstd)
+def nanstd(
+    a: Any, axis: Axis = None, dtype: npt.DTypeLike | None = None, out: Any = None, *rest: Any, **options: Any
+) -> Any:
+    """The standard deviation of what is not NaN: the square root of `nanvar`, with its other arguments."""
+    return deliver(Array(unary("sqrt", nanvar(a, axis, dtype, None, *rest, **options)._value)), out)
+
+
+def _there(array: Array, mask: Any) -> Any:
+    """The mask of elements that count: those that are not NaN and for which `mask` holds."""
+    if not is_inexact(array._value.spec.dtype):
+        return mask
+    present = unary("invert", unary("isnan", array._value))
+    if mask is True:
+        return Array(present)
+    return Array(binary("bitwise_and", present, cast(arrays(array, mask)[1]._value, "bool")))
+
 
 # -- quantiles: one of the sorted elements, or a value between two of them
 
@@ -108,40 +268,20 @@ def _at(ordered: Value, position: Value) -> Value:
     return apply(Gather(last, last), ordered, inside)
 
 
-def _floor(x: Any) -> Any:
-    return Array(unary("floor", x._value)) if isinstance(x, Array) else np.floor(x)
-
-
-def _ceil(x: Any) -> Any:
-    return Array(unary("ceil", x._value)) if isinstance(x, Array) else np.ceil(x)
-
-
-def _rint(x: Any) -> Any:
-    return Array(unary("rint", x._value)) if isinstance(x, Array) else np.rint(x)
-
-
-def _choose(condition: Any, a: Any, b: Any) -> Any:
-    """`where` for our arrays and for NumPy's."""
-    if isinstance(condition, Array):
-        x, y = (each._value if isinstance(each, Array) else each for each in (a, b))
-        return Array(where(condition._value, x, y))
-    return np.where(condition, a, b)
-
-
 def _closest(position: Any) -> Any:
     """The next whole number, unless the place is an odd one already."""
-    below = _floor(position)
-    return _choose((position == below) & (below % 2 == 1), below, below + 1)
+    below = np.floor(position)
+    return np.where((position == below) & (below % 2 == 1), below, below + 1)
 
 
-#: Where the quantile q of n sorted elements is, as a number that need not be whole. n is a number, or an array.
+#: Where the quantile q of n sorted elements is, as a number that need not be whole. n is a number, or an array of ours.
 _PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "linear": lambda n, q: (n - 1) * q,
-    "lower": lambda n, q: _floor((n - 1) * q),
-    "higher": lambda n, q: _ceil((n - 1) * q),
-    "nearest": lambda n, q: _rint((n - 1) * q),
-    "midpoint": lambda n, q: (_floor((n - 1) * q) + _ceil((n - 1) * q)) * 0.5,
-    "inverted_cdf": lambda n, q: _ceil(n * q - 1),
+    "lower": lambda n, q: np.floor((n - 1) * q),
+    "higher": lambda n, q: np.ceil((n - 1) * q),
+    "nearest": lambda n, q: np.rint((n - 1) * q),
+    "midpoint": lambda n, q: (np.floor((n - 1) * q) + np.ceil((n - 1) * q)) * 0.5,
+    "inverted_cdf": lambda n, q: np.ceil(n * q - 1),
     "averaged_inverted_cdf": lambda n, q: n * q - 1,
     "closest_observation": lambda n, q: _closest(n * q - 1 - 0.5),
     "interpolated_inverted_cdf": lambda n, q: n * q + q * 0 - 1,
@@ -157,91 +297,53 @@ _WHOLE = ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")
 def _weight_of_next(position: Any, below: Any, method: str) -> Any:
     """How much the upper one of two neighbours counts."""
     if method == "midpoint":
-        return _choose(position == below, 0.0, 0.5)
+        return np.where(position == below, 0.0, 0.5)
     if method == "averaged_inverted_cdf":
-        return _choose(position == below, 0.5, 1.0)
+        return np.where(position == below, 0.5, 1.0)
     return position - below
 
 
 @implements(np.quantile)
-def quantile(
-    a: Any,
-    q: Any,
-    axis: Axis = None,
-    out: Any = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> Any:
+def quantile(a: Any, q: Any, *rest: Any, **options: Any) -> Any:
     """The values below which the fractions `q` of the elements lie; NaN if one of them is."""
-    return _quantile(a, np.asarray(q), axis, out, method, keepdims, weights, skip=False, weak=type(q) in (int, float))
+    return _quantile(a, q, *rest, **options)
 
 
 @implements(np.percentile)
-def percentile(
-    a: Any,
-    q: Any,
-    axis: Axis = None,
-    out: Any = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> Any:
+def percentile(a: Any, q: Any, *rest: Any, **options: Any) -> Any:
     """`quantile` in percent."""
-    share = np.asarray(np.true_divide(np.asarray(q), 100))
-    return _quantile(a, share, axis, out, method, keepdims, weights, skip=False, weak=type(q) in (int, float))
+    return _quantile(a, q, *rest, **options, whole=100)
 
 
 @implements(np.nanquantile)
-def nanquantile(
-    a: Any,
-    q: Any,
-    axis: Axis = None,
-    out: Any = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> Any:
+def nanquantile(a: Any, q: Any, *rest: Any, **options: Any) -> Any:
     """`quantile` of the elements that are not NaN."""
-    return _quantile(a, np.asarray(q), axis, out, method, keepdims, weights, skip=True, weak=type(q) in (int, float))
+    return _quantile(a, q, *rest, **options, skip=True)
 
 
 @implements(np.nanpercentile)
-def nanpercentile(
-    a: Any,
-    q: Any,
-    axis: Axis = None,
-    out: Any = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> Any:
+def nanpercentile(a: Any, q: Any, *rest: Any, **options: Any) -> Any:
     """`percentile` of the elements that are not NaN."""
-    share = np.asarray(np.true_divide(np.asarray(q), 100))
-    return _quantile(a, share, axis, out, method, keepdims, weights, skip=True, weak=type(q) in (int, float))
+    return _quantile(a, q, *rest, **options, whole=100, skip=True)
 
 
 def _quantile(
     a: Any,
-    q: HostArray,
-    axis: Axis,
-    out: Any,
-    method: str,
-    keepdims: bool,
-    weights: Any,
+    q: Any,
+    axis: Axis = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
     *,
-    skip: bool,
-    weak: bool,
+    weights: Any = None,
+    whole: int = 1,
+    skip: bool = False,
 ) -> Any:
-    """`skip` leaves NaN out; `weak` fractions adapt to the type of the array, as Python numbers do."""
+    """NumPy's arguments, `whole` for what is all of the elements, and whether to `skip` NaN."""
+    # Fractions that are Python's numbers adapt to the type of the array.
+    weak = type(q) in (int, float)
+    q = np.asarray(q if whole == 1 else np.true_divide(np.asarray(q), whole))
     (array,) = arrays(a)
     if KIND[array._value.spec.dtype] == "complex":
         raise TypeError("complex numbers have no order, and so no quantiles.")
@@ -282,7 +384,7 @@ def _plain_quantile(ordered: Value, line: Value, q: HostArray, method: str, *, s
     if method in _WHOLE or (method == "linear" and shares.dtype.kind in "iub"):
         result = pick(position)
     else:
-        below = _floor(position)
+        below = np.floor(position)
         one, other = pick(below), pick(below + 1)
         gamma = to_array(_weight_of_next(position, below, method), ordered.device)._value  # type: ignore[arg-type]
         if weak:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.core.arguments import to_array
+from anygpu.array.core.arguments import slice_axis, to_array
 from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
@@ -44,7 +44,6 @@ from anygpu.program.primitives import (
     Scan,
     Scatter,
     Shape,
-    Slice,
     product,
 )
 
@@ -160,8 +159,8 @@ def reduceat(
     inner = _inner_dtype(ufunc, x, out, dtype)
     line = _line(cast(x, inner), (axis,))
     ends = [*positions[1:], length]
-    parts = [_stretch(line, first, max(first + 1, end)) for first, end in zip(positions, ends, strict=True)]
-    results = [_first_axis(_along(ufunc, part, (0,))) for part in parts] or [_stretch(line, 0, 0)]
+    parts = [slice_axis(line, 0, first, max(first + 1, end)) for first, end in zip(positions, ends, strict=True)]
+    results = [_first_axis(_along(ufunc, part, (0,))) for part in parts] or [slice_axis(line, 0, 0, 0)]
     order = (*range(1, axis + 1), 0, *range(axis + 1, len(x.spec.shape)))
     return _delivered(permute(apply(Concatenate(0), *results), order), x, out)
 
@@ -271,8 +270,8 @@ def _halved(ufunc: np.ufunc, line: Value) -> Value:
     """The first half with the second, and so on; what is left over joins the next round."""
     while (length := line.spec.shape[0]) > 1:
         half = length // 2
-        joined = _step(ufunc, _stretch(line, 0, half), _stretch(line, half, 2 * half))
-        line = joined if length % 2 == 0 else apply(Concatenate(0), joined, _stretch(line, length - 1, length))
+        joined = _step(ufunc, slice_axis(line, 0, 0, half), slice_axis(line, 0, half, 2 * half))
+        line = joined if length % 2 == 0 else apply(Concatenate(0), joined, slice_axis(line, 0, length - 1, length))
     return reshape(line, line.spec.shape[1:])
 
 
@@ -280,8 +279,8 @@ def _running(ufunc: np.ufunc, line: Value) -> Value:
     """Each element with the one 1, 2, 4, … before it: after each round it stands for twice as many."""
     length, reach = line.spec.shape[0], 1
     while reach < length:
-        joined = _step(ufunc, _stretch(line, 0, length - reach), _stretch(line, reach, length))
-        line = apply(Concatenate(0), _stretch(line, 0, reach), joined)
+        joined = _step(ufunc, slice_axis(line, 0, 0, length - reach), slice_axis(line, 0, reach, length))
+        line = apply(Concatenate(0), slice_axis(line, 0, 0, reach), joined)
         reach *= 2
     return line
 
@@ -331,13 +330,8 @@ def _line(x: Value, axes: tuple[int, ...]) -> Value:
     return reshape(permute(x, axes + others), (product(tuple(x.spec.shape[axis] for axis in axes)), *rest))
 
 
-def _stretch(line: Value, start: int, stop: int) -> Value:
-    rest = line.spec.shape[1:]
-    return apply(Slice((start,) + (0,) * len(rest), (stop, *rest), (1,) * (1 + len(rest))), line)
-
-
 def _element(line: Value, position: int) -> Value:
-    return reshape(_stretch(line, position, position + 1), line.spec.shape[1:])
+    return reshape(slice_axis(line, 0, position, position + 1), line.spec.shape[1:])
 
 
 def _elements(line: Value) -> Iterator[Value]:

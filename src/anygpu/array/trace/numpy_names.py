@@ -196,6 +196,14 @@ def _refused(name: str) -> Callable[..., Any]:
     return refuse
 
 
+def _errstate(**modes: Any) -> np.errstate:
+    """`np.errstate`, with which a trace gives no warnings that the call gives as well."""
+    tracer = active_tracer.get()
+    if isinstance(tracer, AbstractDevice) and tracer.hears_warnings and "call" not in modes:
+        modes = {name: "call" if mode == "warn" else mode for name, mode in modes.items()}
+    return np.errstate(**modes)
+
+
 _asarray = _made(np.asarray, False)
 
 #: By the identity of NumPy's own.
@@ -207,6 +215,7 @@ REPLACED: dict[int, Callable[..., Any]] = {
     id(np.asarray_chkfinite): _asarray_chkfinite,
     id(np.asfortranarray): _refused("asfortranarray"),
     id(np.require): _refused("require"),
+    id(np.errstate): _errstate,
 }
 
 

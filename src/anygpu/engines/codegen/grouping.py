@@ -8,12 +8,13 @@ bias and an activation become the end of a matrix product.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Generic, TypeVar
 from typing import Literal as OneOf
 
 from anygpu.engines.codegen.index import Index, flat, unflat, variable
 from anygpu.engines.codegen.kernel_ir import Name
 from anygpu.engines.codegen.lower import Lowering, NotInKernel, Positions, Value
-from anygpu.engines.codegen.materialise import MOST_NODES, is_heavy, is_row_reduction, is_short
+from anygpu.engines.codegen.materialise import MOST_NODES, inner_length, is_heavy, is_row_reduction, is_short
 from anygpu.engines.codegen.target import Target, components, compute_type, is_narrow
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Program
@@ -22,7 +23,82 @@ from anygpu.program.primitives import Concatenate, Contract, Reduce, Search, pro
 GroupKind = OneOf["map", "rows", "contract", "pieces", "other"]
 
 
-class Group:
+class StoredTogether:
+    """Stored values that one kernel computes, as far as their order matters."""
+
+    __slots__ = ("members", "reads")
+
+    def __init__(self, first: int) -> None:
+        self.members = [first]
+        #: Stored values of other groups that it reads.
+        self.reads: set[int] = set()
+
+
+_AnyGroup = TypeVar("_AnyGroup", bound=StoredTogether)
+
+
+class Groups(Generic[_AnyGroup]):
+    """The groups of a program: roots are placed in them in order, and no two of them ever wait for each other."""
+
+    def __init__(self) -> None:
+        self.home: dict[int, _AnyGroup] = {}
+        self._all: list[_AnyGroup] = []
+
+    def start(self, group: _AnyGroup, root: int, reads: Set[int]) -> None:
+        """Begin a group with a root."""
+        group.reads |= reads
+        self.home[root] = group
+        self._all.append(group)
+
+    def join(self, group: _AnyGroup, root: int, reads: Set[int]) -> None:
+        """Add a root to a group, of which it may read members."""
+        group.members.append(root)
+        group.reads |= reads - set(group.members)
+        self.home[root] = group
+
+    def of(self, reads: Iterable[int]) -> list[_AnyGroup]:
+        """The groups of values that are read, the latest first."""
+        found = {id(self.home[each]): self.home[each] for each in sorted(reads, reverse=True) if each in self.home}
+        return list(found.values())
+
+    def may_join(self, group: _AnyGroup, others: Iterable[_AnyGroup]) -> bool:
+        """Whether none of the other groups that a root reads waits for the one that it would join."""
+        return all(other is group or not self._waits_for(other, group) for other in others)
+
+    def _waits_for(self, group: _AnyGroup, target: _AnyGroup) -> bool:
+        """Whether a group reads, directly or through others, what the target makes."""
+        # What was complete before the first value of the target cannot wait for it.
+        first = target.members[0]
+        waiting, seen = [group], {id(group)}
+        while waiting:
+            for read in waiting.pop().reads:
+                other = self.home.get(read)
+                if other is target:
+                    return True
+                if other is not None and other.members[-1] > first and id(other) not in seen:
+                    seen.add(id(other))
+                    waiting.append(other)
+        return False
+
+    def in_order(self) -> list[_AnyGroup]:
+        """The groups sorted so that each comes after what it reads: depth first, without recursion."""
+        done: list[_AnyGroup] = []
+        entered: set[int] = set()
+        for start in self._all:
+            waiting = [(start, False)]
+            while waiting:
+                group, is_ready = waiting.pop()
+                if is_ready:
+                    done.append(group)
+                elif id(group) not in entered:
+                    entered.add(id(group))
+                    waiting.append((group, True))
+                    others = (self.home.get(read) for read in sorted(group.reads, reverse=True))
+                    waiting += [(other, False) for other in others if other is not None and other is not group]
+        return done
+
+
+class Group(StoredTogether):
     """Stored values that one kernel computes."""
 
     def __init__(self, kind: GroupKind, first: int, *, rows: int = 0, length: int = 0, parts: int = 1) -> None:
@@ -30,8 +106,8 @@ class Group:
 
         `rows` and `length` are those of row reductions, `parts` the pieces that rows are cut into.
         """
+        super().__init__(first)
         self.kind = kind
-        self.members = [first]
         #: For "rows": their number and length, their reductions, and the number of parts that each is cut into.
         self.rows = rows
         self.length = length
@@ -41,8 +117,6 @@ class Group:
         self.row_axes: dict[int, tuple[int, ...] | None] = {}
         #: For "contract": the axes of a member in the order of the product's own, where they are permuted.
         self.orders: dict[int, tuple[int, ...]] = {}
-        #: Stored values of other groups that it reads.
-        self.reads: set[int] = set()
 
 
 class ReadingLowering(Lowering):
@@ -96,7 +170,7 @@ def grouped(
     return _Grouping(program, target, roots, given, parts_of, alone, convolutions).groups()
 
 
-class _Grouping:
+class _Grouping(Groups[Group]):
     """Finds which stored values share a kernel."""
 
     def __init__(
@@ -114,14 +188,13 @@ class _Grouping:
         `parts_of` has the rows that are cut, `alone` what must not share a kernel, and `convolutions` the products that
         a template for convolutions does.
         """
+        super().__init__()
         self.program = program
         self.target = target
         self.roots = roots
         self.parts_of = parts_of
         self.alone = alone
         self.convolutions = convolutions
-        self.home: dict[int, Group] = {}
-        self.all: list[Group] = []
         self.stored = frozenset((*roots, *given))
         self.outputs = frozenset(program.outputs)
         #: For each value that is stored those who read it; and how many nodes each one's own kernel would have.
@@ -136,35 +209,26 @@ class _Grouping:
         """The groups in an order in which they can run: each root joins one that it reads from, or starts its own."""
         for root in self.roots:
             op = self.program.nodes[root].op
-            if root in self.convolutions:
-                self._start(Group("contract", root), root, self._reads_below(root))
-            elif is_row_reduction(self.program, root, self.target):
+            is_product = isinstance(op, Contract) and not is_short(self.program, root)
+            if root not in self.convolutions and is_row_reduction(self.program, root, self.target):
                 self._place_reduction(root)
-            elif isinstance(op, Contract) and not is_short(self.program, root):
-                self._start(Group("contract", root), root, self._reads_below(root))
+            elif root in self.convolutions or is_product:
+                self._start_alone("contract", root)
             elif isinstance(op, Concatenate) and not self._shares_words(root):
-                self._start(Group("pieces", root), root, self._reads_below(root))
-            elif self._is_map(root):
-                self._place_map(root)
+                self._start_alone("pieces", root)
+            elif is_heavy(self.program, root):
+                self._start_alone("other", root)
             else:
-                self._start(Group("other", root), root, self._reads_below(root))
-        return self._in_order()
+                self._place_map(root)
+        return self.in_order()
+
+    def _start_alone(self, kind: GroupKind, root: int) -> None:
+        """Begin a group of a kind that joins no other."""
+        self.start(Group(kind, root), root, self._below(root)[0])
 
     def _shares_words(self, root: int) -> bool:
         """Temporaries never do: they are stored in the type that is computed with."""
         return root in self.outputs and is_narrow(self.program.specs[root].dtype, self.target)
-
-    def _is_map(self, root: int) -> bool:
-        return not is_heavy(self.program, root)
-
-    def _start(self, group: Group, root: int, reads: set[int]) -> None:
-        """Begin a group with a root."""
-        group.reads |= reads
-        self.home[root] = group
-        self.all.append(group)
-
-    def _reads_below(self, root: int) -> set[int]:
-        return self._below(root)[0]
 
     def _below(self, root: int) -> tuple[set[int], int]:
         """The stored values that a node is computed from, and the number of nodes in between."""
@@ -189,28 +253,27 @@ class _Grouping:
 
         Rows that are cut into parts stay alone.
         """
-        reads = self._reads_below(root)
+        reads = self._below(root)[0]
         rows, length = row_sizes(self.program, root)
         parts = self.parts_of.get(root, 1)
         if parts == 1 and root not in self.alone:
-            for group in self._candidates(reads):
+            others = self.of(reads)
+            for group in others:
                 if group.kind == "rows" and group.parts == 1 and group.rows == rows and group.length == length:
                     inner = self._element_reads(root, length)
                     if (
                         self._has_room(group, root, reads)
                         and self._all_at_row(group, inner, rows)
-                        and self._may_join(group, reads)
+                        and self.may_join(group, others)
                     ):
-                        group.members.append(root)
+                        self.join(group, root, reads)
                         group.reductions.append(root)
                         group.row_axes[root] = None
-                        group.reads |= reads - set(group.members)
-                        self.home[root] = group
                         return
         group = Group("rows", root, rows=rows, length=length, parts=parts)
         group.reductions.append(root)
         group.row_axes[root] = None
-        self._start(group, root, reads)
+        self.start(group, root, reads)
 
     def _element_reads(self, root: int, length: int) -> dict[int, set[Positions]]:
         """Which stored values a row reduction reads at one row and column, and where."""
@@ -240,17 +303,12 @@ class _Grouping:
         positions = axis_variables(shape)
         reading.value(root, positions)
         reads = set(reading.at)
-        for group in self._candidates(reads) if root not in self.alone else ():
-            if self._joins(group, root, positions, reading.at) and self._may_join(group, reads):
-                group.members.append(root)
-                group.reads |= reads - set(group.members)
-                self.home[root] = group
+        others = self.of(reads)
+        for group in others if root not in self.alone else ():
+            if self._joins(group, root, positions, reading.at) and self.may_join(group, others):
+                self.join(group, root, reads)
                 return
-        self._start(Group("map", root), root, reads)
-
-    def _candidates(self, reads: set[int]) -> list[Group]:
-        found = {id(self.home[each]): self.home[each] for each in sorted(reads, reverse=True) if each in self.home}
-        return list(found.values())
+        self.start(Group("map", root), root, reads)
 
     def _joins(self, group: Group, root: int, positions: Positions, at: Mapping[int, set[Positions]]) -> bool:
         """Whether a root can be computed within a group, by the rules of the group's kind."""
@@ -360,8 +418,6 @@ class _Grouping:
         inner = flat([positions[axis] for axis in order], [shape[axis] for axis in order])
         return tuple(order) if inner == place else None
 
-    # -- order
-
     def _has_room(self, group: Group, root: int, reads: Set[int]) -> bool:
         """Whether the kernel stays within its limits of buffers and nodes. A value with no other reader needs none."""
         members = {*group.members, root}
@@ -369,46 +425,6 @@ class _Grouping:
             return False
         outside = {member for member in members if member in self.outputs or not self.readers[member] <= members}
         return len((group.reads | reads) - members | outside) <= self.target.bindings - 2
-
-    def _may_join(self, group: Group, reads: set[int]) -> bool:
-        """No other group that is read may itself wait for this one."""
-        others = {id(self.home[each]): self.home[each] for each in reads if each in self.home}
-        return all(other is group or not self._waits_for(other, group) for other in others.values())
-
-    def _waits_for(self, group: Group, target: Group) -> bool:
-        """Whether a group reads, directly or through others, what the target makes."""
-        waiting, seen = [group], {id(group)}
-        while waiting:
-            current = waiting.pop()
-            if current is target:
-                return True
-            for read in current.reads:
-                other = self.home.get(read)
-                if other is not None and id(other) not in seen:
-                    seen.add(id(other))
-                    waiting.append(other)
-        return False
-
-    def _in_order(self) -> list[Group]:
-        """The groups sorted so that each comes after what it reads: depth first, without recursion."""
-        done: list[Group] = []
-        state: dict[int, int] = {}
-        for start in self.all:
-            stack = [(start, False)]
-            while stack:
-                group, entered = stack.pop()
-                if entered:
-                    done.append(group)
-                    continue
-                if id(group) in state:
-                    continue
-                state[id(group)] = 1
-                stack.append((group, True))
-                for read in sorted(group.reads, reverse=True):
-                    other = self.home.get(read)
-                    if other is not None and other is not group and id(other) not in state:
-                        stack.append((other, False))
-        return done
 
 
 def in_order(group: Group, member: int, positions: Positions, shape: Sequence[int]) -> tuple[Positions, list[int]]:
@@ -426,10 +442,7 @@ def from_order(group: Group, member: int, place: Index, shape: Sequence[int]) ->
 
 def row_sizes(program: Program, root: int) -> tuple[int, int]:
     """The number and the length of a reduction's rows."""
-    op, inputs = program.nodes[root]
-    shape = program.specs[inputs[0]].shape
-    axes = op.axes if isinstance(op, Reduce) else op.left if isinstance(op, Contract) else ()
-    return program.specs[root].size, product(tuple(shape[axis] for axis in axes))
+    return program.specs[root].size, inner_length(program, root)
 
 
 def element_of(lowering: Lowering, root: int, row: Index, column: Index) -> Value:

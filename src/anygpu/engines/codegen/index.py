@@ -284,3 +284,8 @@ def reshaped(positions: Sequence[Index], old: Sequence[int], new: Sequence[int])
         same += 1
     rest = flat(positions[same:], old[same:])
     return (*positions[:same], *unflat(rest, new[same:]))
+
+
+def last_long_axis(shape: Sequence[int]) -> int:
+    """The last axis with more than one element, along which neighbours lie in memory; -1 where there is none."""
+    return next((axis for axis in range(len(shape) - 1, -1, -1) if shape[axis] > 1), -1)

@@ -8,6 +8,7 @@ that never live together share memory.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -184,25 +185,34 @@ def renumbered(kernel: Kernel) -> Kernel:
     return msgspec.structs.replace(kernel, source=source, name=_NAME.sub(renamed, kernel.name))
 
 
+def identifier(name: str) -> str:
+    """A name that every dialect takes."""
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
 # -- temporaries that are never needed at the same time share memory
+
+
+def lifetimes(used: Iterable[Iterable[int]]) -> dict[int, tuple[int, int]]:
+    """The first and the last step that uses a slot, of the slots that each step uses."""
+    found: dict[int, tuple[int, int]] = {}
+    for number, slots in enumerate(used):
+        for slot in slots:
+            found[slot] = (found[slot][0] if slot in found else number, number)
+    return found
 
 
 def shared_temporaries(schedule: Schedule) -> tuple[dict[int, int], list[int]]:
     """For each temporary slot the number of the piece of memory that it is in, and how large each piece is."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for number, step in enumerate(schedule.steps):
-        for slot in step.slots:
-            if schedule.slots[slot].role == "temporary":
-                first.setdefault(slot, number)
-                last[slot] = number
+    slots = schedule.slots
+    held = lifetimes([each for each in step.slots if slots[each].role == "temporary"] for step in schedule.steps)
     places: dict[int, int] = {}
     sizes: list[int] = []
     free_from: list[int] = []
-    for slot in sorted(first, key=lambda each: (first[each], each)):
-        nbytes = schedule.slots[slot].nbytes
+    for slot, (first, last) in sorted(held.items(), key=lambda each: (each[1][0], each[0])):
+        nbytes = slots[slot].nbytes
         # The smallest that is large enough; else the largest of the others grows.
-        idle = [piece for piece, free in enumerate(free_from) if free < first[slot]]
+        idle = [piece for piece, free in enumerate(free_from) if free < first]
         enough = [piece for piece in idle if sizes[piece] >= nbytes]
         if enough:
             piece = min(enough, key=lambda each: sizes[each])
@@ -214,5 +224,5 @@ def shared_temporaries(schedule: Schedule) -> tuple[dict[int, int], list[int]]:
             sizes.append(nbytes)
             free_from.append(-1)
         places[slot] = piece
-        free_from[piece] = last[slot]
+        free_from[piece] = last
     return places, sizes

@@ -539,7 +539,7 @@ class Lowering:
         for name, value in zip(state, values, strict=True):
             self.add(Assign(name.name, value))
 
-    def end(self, node: int, fn: ReduceFunction, dtype: DType, state: tuple[Name, ...]) -> Value:
+    def end(self, node: int, fn: ReduceFunction, dtype: DType, state: Value) -> Value:
         return tuple(self.named(f"result_{node}", each) for each in reductions.finished(fn, dtype, state))
 
     def _contract(self, node: int, op: Contract, inputs: tuple[int, ...], positions: Positions) -> Value:
@@ -632,6 +632,15 @@ def single_value(op: Constant) -> bool | int | float | complex | None:
     size = ITEMSIZE[op.dtype]
     item = op.data[:size]
     return number_from(item, op.dtype) if item * (len(op.data) // size) == op.data else None
+
+
+def surely_not_negative(program: Program, position: int) -> bool:
+    """Whether it is a constant, repeated or not, of 0 or more."""
+    op, inputs = program.nodes[position]
+    while isinstance(op, Broadcast | Reshape):
+        op, inputs = program.nodes[inputs[0]]
+    value = single_value(op) if isinstance(op, Constant) else None
+    return value is not None and not isinstance(value, complex) and value >= 0
 
 
 def is_general_power(program: Program, node: int) -> bool:

@@ -137,7 +137,7 @@ class _Choice:
                 if isinstance(op, Gather) and position == self.program.nodes[use].inputs[1]:
                     seen = {root: times / self._sharing(use) for root, times in seen.items()}
                 if isinstance(op, Reduce | Contract) and use not in self.stored:
-                    seen = {root: times * _inner_length(self.program, use) for root, times in seen.items()}
+                    seen = {root: times * inner_length(self.program, use) for root, times in seen.items()}
                 for root, times in seen.items():
                     before = evaluations[position].get(root, 0.0)
                     evaluations[position][root] = before + times if shifting else max(before, times)
@@ -219,7 +219,7 @@ class _Choice:
         loops: list[bool] = []
         for position, (op, inputs) in enumerate(self.program.nodes):
             below = any(loops[source] for source in inputs if source not in self.stored)
-            loops.append(below or (isinstance(op, Reduce | Contract) and _inner_length(self.program, position) > 1))
+            loops.append(below or (isinstance(op, Reduce | Contract) and inner_length(self.program, position) > 1))
         return loops
 
     def _costs(self) -> list[float]:
@@ -228,7 +228,7 @@ class _Choice:
         for position, (op, inputs) in enumerate(self.program.nodes):
             inner = sum(0.0 if source in self.stored else costs[source] for source in inputs)
             if isinstance(op, Reduce | Contract):
-                inner *= _inner_length(self.program, position)
+                inner *= inner_length(self.program, position)
             own = own_cost(op) * components(self.program.specs[position].dtype) ** 2
             costs.append(min(own + inner, 1e9))
         return costs
@@ -291,7 +291,7 @@ def is_heavy(program: Program, position: int) -> bool:
 def is_short(program: Program, position: int) -> bool:
     """Whether a reduction or an inner product is done by one invocation on the way to something else."""
     op, inputs = program.nodes[position]
-    length = _inner_length(program, position)
+    length = inner_length(program, position)
     if length == 0:
         return True
     if isinstance(op, Reduce):
@@ -361,12 +361,16 @@ def matrix_sizes(op: Contract, left: Sequence[int], right: Sequence[int]) -> tup
     return product(tuple(left[axis] for axis in rows)), product(tuple(right[axis] for axis in columns))
 
 
-def _inner_length(program: Program, position: int) -> int:
+def inner_length(program: Program, position: int) -> int:
     """How many elements a reduction or contraction adds for each of its results."""
     op, inputs = program.nodes[position]
     shape = program.specs[inputs[0]].shape
-    axes = op.axes if isinstance(op, Reduce) else op.left if isinstance(op, Contract) else ()
-    return product(tuple(shape[axis] for axis in axes))
+    return product(tuple(shape[axis] for axis in summed_axes(op)))
+
+
+def summed_axes(op: Primitive) -> tuple[int, ...]:
+    """The axes of the first operand along which elements are added."""
+    return op.axes if isinstance(op, Reduce) else op.left if isinstance(op, Contract) else ()
 
 
 def own_cost(op: Primitive) -> float:

@@ -16,10 +16,18 @@ from anygpu.engines.codegen.attention import attention_kernel, decomposed, tilin
 from anygpu.engines.codegen.convolutions import Convolution, contract_tilings, convolution_kernel, convolutions_in
 from anygpu.engines.codegen.custom.lowering import KernelLaunch, checks_of, launch_kernel, launches_in, with_copies
 from anygpu.engines.codegen.grouping import Group, grouped, row_sizes
-from anygpu.engines.codegen.kernel import Check, Kernel, KernelChoice, Output, Schedule, Slot, renumbered
+from anygpu.engines.codegen.index import last_long_axis
+from anygpu.engines.codegen.kernel import Check, Kernel, KernelChoice, Output, Schedule, Slot, identifier, renumbered
 from anygpu.engines.codegen.kernel_builder import GroupShape, KernelBuilder
 from anygpu.engines.codegen.kernel_ir import Buffer
-from anygpu.engines.codegen.lower import NotInKernel, Stored, buffer_names, single_value, spec_of_parts
+from anygpu.engines.codegen.lower import (
+    NotInKernel,
+    Stored,
+    buffer_names,
+    single_value,
+    spec_of_parts,
+    surely_not_negative,
+)
 from anygpu.engines.codegen.maps import map_kernel, piece_kernels
 from anygpu.engines.codegen.materialise import chosen, is_row_reduction, matrix_sizes
 from anygpu.engines.codegen.operations import operation_kernels, search_function
@@ -35,7 +43,6 @@ from anygpu.program.ops.custom import Custom
 from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import (
     Binary,
-    Broadcast,
     Cast,
     Concatenate,
     Constant,
@@ -270,7 +277,7 @@ class _Scheduler:
         if not isinstance(op, Binary) or op.fn != "power":
             return False
         signed = KIND[self.program.specs[position].dtype] == "signed"
-        return signed and not _surely_not_negative(self.program, inputs[1])
+        return signed and not surely_not_negative(self.program, inputs[1])
 
     def _add_check(self, node: int, check: Check) -> None:
         """Add a check for a node, and a word for it in the status buffer, which is made with the first one."""
@@ -319,7 +326,7 @@ class _Scheduler:
         """Make the kernels of a group by its kind, and note the choices among which tuning may measure."""
         first = group.members[-1]
         op = self.program.nodes[first].op
-        name = f"{_identifier(op.name)}_{first}"
+        name = f"{identifier(op.name)}_{first}"
         before = len(self.steps)
         candidates: Sequence[msgspec.Struct] = ()
         match group.kind:
@@ -382,19 +389,6 @@ class _Scheduler:
         return picked
 
 
-def _surely_not_negative(program: Program, position: int) -> bool:
-    """Whether it is a constant, repeated or not, of 0 or more."""
-    op, inputs = program.nodes[position]
-    while isinstance(op, Broadcast | Reshape):
-        op, inputs = program.nodes[inputs[0]]
-    value = single_value(op) if isinstance(op, Constant) else None
-    return value is not None and not isinstance(value, complex) and value >= 0
-
-
-def _identifier(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in name)
-
-
 # -- sizes to begin with; tuning may find better ones
 
 #: Invocations that keep any device busy.
@@ -431,12 +425,12 @@ def _is_inner(program: Program, root: int) -> bool:
     shape = program.specs[source].shape
     others = [axis for axis in (*batch, *free_axes(shape, axes, batch)) if shape[axis] > 1]
     if not others or not isinstance(program.nodes[root].op, Contract):
-        return not others or _last_axis(shape) in axes
-    inner, neighbours = _last_axis(shape) in axes, others[-1]
+        return not others or last_long_axis(shape) in axes
+    inner, neighbours = last_long_axis(shape) in axes, others[-1]
     while isinstance(op := program.nodes[source].op, Permute) and source not in program.outputs:
         source = program.nodes[source].inputs[0]
         axes, neighbours = tuple(op.axes[axis] for axis in axes), op.axes[neighbours]
-    last = _last_axis(program.specs[source].shape)
+    last = last_long_axis(program.specs[source].shape)
     # Rows that lie side by side in another order than they are counted in are no stretches.
     return last in axes or (inner and last != neighbours)
 
@@ -451,10 +445,6 @@ def _summed(program: Program, root: int) -> tuple[int, tuple[int, ...], tuple[in
             return inputs[1], op.right, op.right_batch
         return inputs[0], op.left, op.left_batch
     return inputs[0], op.axes if isinstance(op, Reduce) else (), ()
-
-
-def _last_axis(shape: Sequence[int]) -> int:
-    return next((axis for axis in range(len(shape) - 1, -1, -1) if shape[axis] > 1), -1)
 
 
 def map_shape(target: Target) -> GroupShape:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anygpu.engines.codegen.kernel import Check, Output, Slot
+from anygpu.engines.codegen.kernel import Check, Output, Slot, lifetimes
 from anygpu.program.primitives import Spec
 
 #: The alignment of temporaries.
@@ -103,25 +103,22 @@ def layout_of(plan: RunPlan) -> ArrayLayout:
 
     What a host step computes has memory of its own: NumPy makes it. So has scratch.
     """
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
     own = plan.host_slots | plan.scratch_slots
-    for number, step in enumerate(plan.steps):
-        for slot in step.slots:
-            if plan.slots[slot].role == "temporary" and slot not in own:
-                first.setdefault(slot, number)
-                last[slot] = number
+    held = lifetimes(
+        [slot for slot in step.slots if plan.slots[slot].role == "temporary" and slot not in own] for step in plan.steps
+    )
     if plan.status is not None:
-        first[plan.status], last[plan.status] = -1, len(plan.steps)
+        held[plan.status] = -1, len(plan.steps)
     offsets: dict[int, int] = {}
     total = 0
-    for slot in sorted(first, key=lambda each: (-plan.slots[each].nbytes, each)):
+    for slot in sorted(held, key=lambda each: (-plan.slots[each].nbytes, each)):
+        first, last = held[slot]
         size = aligned(plan.slots[slot].nbytes)
         # The first gap between those that are needed at the same time.
         taken = sorted(
             (offsets[other], offsets[other] + aligned(plan.slots[other].nbytes))
             for other in offsets
-            if first[other] <= last[slot] and first[slot] <= last[other]
+            if held[other][0] <= last and first <= held[other][1]
         )
         offset = 0
         for begin, end in taken:

@@ -138,22 +138,6 @@ class OpenCLDriver:
         if not self._closed and not self._submissions.is_done(block.last_use):
             self._leaving.append(block)
 
-    def adopt_host(self, array: Bytes) -> OpenCLBlock | None:
-        """A block of the user's own bytes, for kernels to read; `None` where it would have to be copied.
-
-        The array must not be written to until everything that was submitted with the block is done. It is kept until
-        then. Its first byte is a multiple of 16, no more: kernels load wider vectors with `vloadN`.
-        """
-        self._require_open()
-        if array.ndim != 1 or array.dtype != np.uint8 or not array.flags.c_contiguous:
-            return None
-        if not 0 < array.nbytes <= self._opened.largest_block:
-            return None
-        block = self._memory.adopt(array)
-        if block is not None:
-            self._blocks.add(block)
-        return block
-
     def write(self, extent: Extent, data: Bytes) -> None:
         """Copy bytes to the device. They may be changed as soon as this returns."""
         self._require_open()
@@ -184,17 +168,17 @@ class OpenCLDriver:
                 self._memory.read(extent, target)
                 self._counters.bytes_to_host += extent.nbytes
 
-    def read_view(self, extent: Extent, *, owner: object = None, writable: bool = False) -> Bytes:
+    def read_view(self, extent: Extent, *, owner: object = None) -> Bytes:
         """The bytes in place, where the host sees the device's memory, and otherwise a copy.
 
-        The view holds the block and `owner` for as long as it lives itself: give as `owner` whatever returns the block
-        to a pool when it dies. A kernel must not write to the block before that, nor read from it if it is `writable`.
+        The view is for reading. It holds the block and `owner` for as long as it lives itself: give as `owner` whatever
+        returns the block to a pool when it dies. A kernel must not write to the block before that.
         """
         self._require_open()
         if not extent.nbytes:
             return np.empty(0, np.uint8)
         self._submissions.wait(extent.block.last_use)
-        view = self._memory.view(extent, owner, writable=writable)
+        view = self._memory.view(extent, owner)
         return self.read(extent) if view is None else view
 
     def build(self, kernel: Kernel) -> OpenCLKernel:

@@ -147,9 +147,6 @@ class Submissions:
 # -- blocks
 
 
-#: What kernels may expect of the first byte of memory that the user brought: NumPy's own memory begins so.
-ADOPTED_ALIGNMENT = 16
-
 _CACHE_LINE = 64
 #: From here on memory comes from the system in pages that are 512 times as large, which halves the cost of first use.
 _HUGE_PAGES_FROM = 4 << 20
@@ -203,14 +200,14 @@ class LentView:
 
     __slots__ = ("__array_interface__", "_held")
 
-    def __init__(self, array: Bytes, held: tuple[object, ...], *, writable: bool) -> None:
-        """The array's memory without its methods; `held` are objects that live as long as it."""
+    def __init__(self, array: Bytes, held: tuple[object, ...]) -> None:
+        """The array's memory without its methods, for reading; `held` are objects that live as long as it."""
         self._held = (array, *held)
         self.__array_interface__ = {
             "version": 3,
             "typestr": "|u1",
             "shape": array.shape,
-            "data": (array.ctypes.data, not writable),
+            "data": (array.ctypes.data, True),
         }
 
     def array(self) -> Bytes:
@@ -227,10 +224,8 @@ class BlockMemory(Protocol):
 
     def read(self, extent: Extent, target: Bytes) -> None: ...
 
-    def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes | None:
+    def view(self, extent: Extent, owner: object) -> Bytes | None:
         """The bytes in place, when everything that writes them is done; `None` where the host cannot see them."""
-
-    def adopt(self, array: Bytes) -> OpenCLBlock | None: ...
 
     def finish(self) -> None:
         """Return when everything that was written is there."""
@@ -260,15 +255,9 @@ class SharedBlockMemory:
         self._submissions.wait(extent.block.last_use)
         self._copy(target, self._bytes(extent))
 
-    def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes:
+    def view(self, extent: Extent, owner: object) -> Bytes:
         self._submissions.wait(extent.block.last_use)
-        return LentView(self._bytes(extent), (extent.block, owner), writable=writable).array()
-
-    def adopt(self, array: Bytes) -> OpenCLBlock | None:
-        """A block over an array of the host, read only; `None` where it is not aligned."""
-        if array.ctypes.data % ADOPTED_ALIGNMENT:
-            return None
-        return _adopted(self._context, array)
+        return LentView(self._bytes(extent), (extent.block, owner)).array()
 
     def finish(self) -> None:
         """The host has written it itself."""
@@ -304,18 +293,10 @@ class MappedBlockMemory:
         target[:] = mapped
         mapped.base.release(self._queue)
 
-    def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes:
+    def view(self, extent: Extent, owner: object) -> Bytes:
         """An array over mapped memory, which keeps the block alive."""
         # The mapping ends with the view: pyopencl releases it with its last reference.
-        flags = cl.map_flags.READ | (cl.map_flags.WRITE if writable else 0)
-        return LentView(self._map(extent, flags), (extent.block, owner), writable=writable).array()
-
-    def adopt(self, array: Bytes) -> OpenCLBlock | None:
-        """A block over an array of the host, read only; `None` unless it fills whole pages."""
-        # What drivers of integrated GPUs ask for in order to work in place; anything else they would copy in secret.
-        if array.ctypes.data % _PAGE or array.nbytes % _CACHE_LINE:
-            return None
-        return _adopted(self._context, array)
+        return LentView(self._map(extent, cl.map_flags.READ), (extent.block, owner)).array()
 
     def finish(self) -> None:
         self._queue.finish()
@@ -381,10 +362,7 @@ class StagedBlockMemory:
         for each in arriving:
             _arrive(each)
 
-    def view(self, extent: Extent, owner: object, *, writable: bool) -> None:
-        return None
-
-    def adopt(self, array: Bytes) -> None:
+    def view(self, extent: Extent, owner: object) -> None:
         return None
 
     def finish(self) -> None:
@@ -414,15 +392,6 @@ def _arrive(arriving: tuple[Any, Bytes, Bytes]) -> None:
     event, staged, target = arriving
     event.wait()
     target[:] = staged
-
-
-def _adopted(context: Any, array: Bytes) -> OpenCLBlock | None:
-    """A read-only block over an array's memory; `None` for nothing."""
-    if not array.nbytes:
-        return None
-    # The device promises never to write, so a read-only array can be lent as well.
-    flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
-    return OpenCLBlock(cl.Buffer(context, flags, hostbuf=array), array.nbytes, array)
 
 
 def host_memory(nbytes: int, alignment: int) -> Bytes:

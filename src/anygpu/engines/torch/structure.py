@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from anygpu.engines.torch.site import HELD, LOWER, STAND_IN, TORCH, Site, Step, has_stand_in, ordered, widened
+from anygpu.engines.torch.elementwise import HELD, LOWER, STAND_IN, TORCH, Site, Step, has_stand_in, ordered, widened
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.ops.linear import Attend

@@ -148,6 +148,11 @@ def _position(op: p.Reduce, x: HostArray, bound: Floats) -> Bound:
     return or_none(np.where(uncertain, (last - first).astype(np.float64), 0.0))
 
 
+def _relative(size: Floats, bound: Floats) -> Floats:
+    """The bounds beside numbers of these magnitudes; infinite where one reaches zero."""
+    return np.where(bound > 0, np.where(size > bound, bound / (size - bound), np.inf), 0.0)
+
+
 @float_errors_ignored
 def _multiplied(x: HostArray, v: HostArray, dtype: DType, given: HostArray, count: int, axes: tuple[int, ...]) -> Bound:
     """The bound of a product of `count` factors, from the relative errors of the factors and one rounding for each of
@@ -157,7 +162,7 @@ def _multiplied(x: HostArray, v: HostArray, dtype: DType, given: HostArray, coun
     makes it infinite.
     """
     size = magnitude(x)
-    relative = np.where(given > 0, np.where(size > given, given / (size - given), np.inf), 0.0)
+    relative = _relative(size, given)
     sure = tolerance_of("arithmetic", dtype) * (count - 1)
     exponent = relative.sum(axis=axes) * 1.1 + sure
     found = magnitude(v) * np.expm1(np.minimum(exponent, 700.0))
@@ -206,8 +211,7 @@ def scan(op: p.Scan, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bou
             return None
         found = carried + tolerance_of("sum", dtype) * before * total
     else:
-        relative = np.where(given > 0, np.where(size > given, given / (size - given), np.inf), 0.0)
-        exponent = np.cumsum(relative, axis=axis) * 1.1 + tolerance_of("arithmetic", dtype) * before
+        exponent = np.cumsum(_relative(size, given), axis=axis) * 1.1 + tolerance_of("arithmetic", dtype) * before
         found = magnitude(v) * np.expm1(np.minimum(exponent, 700.0))
     uncertain = (carried > 0) | (~np.isfinite(magnitude(v)) & finite)
     return settled(v, found, dtype, uncertain=uncertain, underflows=(magnitude(v) == 0) if op.fn == "prod" else False)
@@ -315,10 +319,7 @@ def scatter(op: p.Scatter, dtype: DType, xs: Sequence[HostArray], bounds: Sequen
             return None
         found = run_node(adding, [bx, indices, bu]) + tolerance_of("sum", dtype) * met * total
     else:
-        relative = [
-            np.where(b > 0, np.where(magnitude(a) > b, b / (magnitude(a) - b), np.inf), 0.0)
-            for a, b in ((x, bx), (updates, bu))
-        ]
+        relative = [_relative(magnitude(a), b) for a, b in ((x, bx), (updates, bu))]
         exponent = run_node(adding, [relative[0], indices, relative[1]]) * 1.1
         found = size * np.expm1(np.minimum(exponent + tolerance_of("arithmetic", dtype) * met, 700.0))
     uncertain = (met > 0) | (bx > 0)
@@ -422,16 +423,12 @@ def linear(op: p.Linear, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
     axes = tuple(range(a.ndim - 2, v.ndim))
     largest = magnitude(v).max(axis=axes) if axes else magnitude(v)
     match op.fn:
-        case "solve" | "inv":
+        case "solve" | "inv" | "det" | "cholesky":
             found = relative * condition * largest
             if op.fn == "solve" and bounds[1] is not None:
                 found = found + bounds[1].max(initial=0.0) * size / singular[..., -1]
-        case "det":
-            found = relative * condition * largest
         case "slogdet":
             found = np.where(relative * condition < 0.5, 0.0, np.inf) if op.part == 0 else relative * condition * 2
-        case "cholesky":
-            found = relative * condition * largest
         case "svd" | "svdvals" | "eigh" | "eigvalsh":
             found = relative * norm
         case _:

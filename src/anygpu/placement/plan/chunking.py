@@ -15,7 +15,7 @@ import msgspec
 from anygpu.base.units import readable_bytes
 from anygpu.engines.memory.pool import bucket_size
 from anygpu.placement.plan.candidate_history import RecentTimes
-from anygpu.placement.plan.fusion import most_at_once, structure_of, tables_of, temporaries_of
+from anygpu.placement.plan.predicting import most_at_once, structure_of, tables_of, temporaries_of
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 

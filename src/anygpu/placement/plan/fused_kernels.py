@@ -1,8 +1,8 @@
 """The kernels that an engine makes which fuses: what is stored is chosen as code generation does, and then grouped.
 
-Which values are stored is decided by code generation's own rules, for a device like most. How stored values share
-kernels is decided here, by the rules of `anygpu.engines.codegen.grouping` without looking at positions: those take far
-longer, and predictions are made before anything is compiled.
+Which values are stored is decided by code generation's own rules, for a device like most; groups and their order are
+those of `anygpu.engines.codegen.grouping`. Whether a value fits into a group is decided here, without looking at
+positions: those take far longer, and predictions are made before anything is compiled.
 """
 
 from __future__ import annotations
@@ -11,11 +11,21 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from anygpu.engines.codegen.materialise import MOST_NODES, chosen, is_heavy, is_row_reduction, is_short
+from anygpu.engines.codegen.grouping import Groups, StoredTogether, row_sizes
+from anygpu.engines.codegen.index import last_long_axis
+from anygpu.engines.codegen.materialise import (
+    MOST_NODES,
+    chosen,
+    inner_length,
+    is_heavy,
+    is_row_reduction,
+    is_short,
+    summed_axes,
+)
 from anygpu.engines.codegen.target import Target
 from anygpu.engines.codegen.templates.fourier import factors_of, smooth_length
 from anygpu.placement.plan.calibration import amount_of
-from anygpu.placement.plan.fusion import Kernel, is_wide, weight_of
+from anygpu.placement.plan.predicting import Kernel, is_wide, weight_of
 from anygpu.program import primitives as p
 from anygpu.program.graph import Cost, OperationClass, Program, node_costs
 
@@ -60,25 +70,23 @@ class _Expression(NamedTuple):
     moved: set[int]
 
 
-class _Group:
+class _Group(StoredTogether):
     """Stored values that one kernel computes."""
 
-    __slots__ = ("axes", "kind", "members", "nodes", "parts", "reads", "shape")
+    __slots__ = ("axes", "kind", "nodes", "parts", "shape")
 
     def __init__(self, kind: _GroupKind, first: int, shape: tuple[int, ...] = (), axes: tuple[int, ...] = ()) -> None:
         """A group of one root. `shape` and `axes` are those that a row reduction runs over; other kinds have none."""
+        super().__init__(first)
         self.kind = kind
-        self.members = [first]
         #: For `rows`: of what, along which axes, and into how many parts each is cut.
         self.shape = shape
         self.axes = axes
         self.parts = 1
-        #: Stored values of other groups.
-        self.reads: set[int] = set()
         self.nodes = 0
 
 
-class _Fused:
+class _Fused(Groups[_Group]):
     """The kernels of one program, found by placing each stored value in a group."""
 
     def __init__(self, program: Program) -> None:
@@ -87,6 +95,7 @@ class _Fused:
         Code generation's own rules choose, for a typical device. Views of outputs are left out: the value behind an
         output is what a kernel writes.
         """
+        super().__init__()
         self.outputs = program.outputs
         self.base = {output: _base_of(program, output) for output in program.outputs}
         bases = tuple(dict.fromkeys(self.base.values()))
@@ -106,8 +115,6 @@ class _Fused:
         for position, node in enumerate(program.nodes):
             for source in dict.fromkeys(node.inputs):
                 self.uses[source].append(position)
-        self.home: dict[int, _Group] = {}
-        self.groups: list[_Group] = []
         self.expressions: dict[int, _Expression] = {}
         #: Values that have to be in memory: results, and what another kernel reads.
         self.needed: frozenset[int] = frozenset()
@@ -116,11 +123,12 @@ class _Fused:
         """Place every root, and return one `Kernel` or several for each group, in an order in which they can run."""
         for root in self.roots:
             self._place(root)
-        read = (group.reads.difference(group.members) for group in self.groups)
+        groups = self.in_order()
+        read = (group.reads.difference(group.members) for group in groups)
         self.needed = frozenset(self.base.values()).union(*read)
         claimed: set[int] = set(self.stored)
         found: list[Kernel] = []
-        for group in self._in_order():
+        for group in groups:
             found += self._kernels_of(group, claimed)
         return tuple(found)
 
@@ -133,26 +141,31 @@ class _Fused:
         elements of each input are asked for decides what is computed several times inside of the kernel.
         """
         program, (op, inputs) = self.program, self.program.nodes[root]
+        asked = {source: program.specs[source].size for source in inputs}
         if is_row_reduction(program, root):
-            axes = op.axes if isinstance(op, p.Reduce) else op.left if isinstance(op, p.Contract) else ()
-            shape = program.specs[inputs[0]].shape
-            expression = self._expression(root, {source: program.specs[source].size for source in inputs})
-            group = _Group("rows", root, shape, axes)
+            group = _Group("rows", root, program.specs[inputs[0]].shape, summed_axes(op))
             group.parts = _parts(program, root)
-            self._join_or_start(root, expression, group)
         elif isinstance(op, p.Contract) and not is_short(program, root):
-            asked = {source: program.specs[source].size for source in inputs}
-            self._start(root, self._expression(root, asked), _Group("product", root))
+            group = _Group("product", root)
         elif is_heavy(program, root):
-            asked = {source: program.specs[source].size for source in inputs}
-            self._start(root, self._expression(root, asked), _Group("other", root))
+            group = _Group("other", root)
         elif isinstance(op, p.Concatenate):
-            asked = {source: program.specs[source].size for source in inputs}
-            self._start(root, self._expression(root, asked), _Group("pieces", root))
+            group = _Group("pieces", root)
         else:
-            size = program.specs[root].size * (_length(program, root) if isinstance(op, p.Reduce | p.Contract) else 1)
-            expression = self._expression(root, dict.fromkeys(inputs, size))
-            self._join_or_start(root, expression, _Group("map", root))
+            group = _Group("map", root)
+            size = program.specs[root].size * (
+                inner_length(program, root) if isinstance(op, p.Reduce | p.Contract) else 1
+            )
+            asked = dict.fromkeys(inputs, size)
+        self.expressions[root] = expression = self._expression(root, asked)
+        others = self.of(expression.reads)
+        for other in others if group.kind in ("rows", "map") else ():
+            if self._joins(root, expression, group, other) and self.may_join(other, others):
+                self.join(other, root, expression.reads.keys())
+                other.nodes += len(expression.inside) + 1
+                return
+        group.nodes = len(expression.inside) + 1
+        self.start(group, root, expression.reads.keys())
 
     def _expression(self, root: int, asked: Mapping[int, int]) -> _Expression:
         """What is below a stored value, whose inputs are `asked` for so many elements."""
@@ -183,7 +196,7 @@ class _Fused:
                     continue
                 op, often = nodes[use].op, times[use]
                 if isinstance(op, p.Reduce | p.Contract):
-                    often *= _length(self.program, use)
+                    often *= inner_length(self.program, use)
                 count = count + often if op.is_shifting else max(count, often)
             times[node] = count
         return _Expression(
@@ -191,30 +204,6 @@ class _Fused:
             {node: count for node, count in times.items() if node in self.stored},
             moved,
         )
-
-    def _join_or_start(self, root: int, expression: _Expression, alone: _Group) -> None:
-        """Join the group of a value that the root reads, or start the group `alone`.
-
-        It joins where the loops of both fit and no circle of groups comes of it.
-        """
-        homes = {id(group): group for read in sorted(expression.reads, reverse=True) if (group := self.home.get(read))}
-        for group in homes.values():
-            if self._joins(root, expression, alone, group) and self._may_join(group, homes.values()):
-                group.members.append(root)
-                group.reads |= expression.reads.keys() - set(group.members)
-                group.nodes += len(expression.inside) + 1
-                self.home[root] = group
-                self.expressions[root] = expression
-                return
-        self._start(root, expression, alone)
-
-    def _start(self, root: int, expression: _Expression, group: _Group) -> None:
-        """Begin a group with the root, and note what it reads and how many nodes it has."""
-        group.reads |= expression.reads.keys()
-        group.nodes = len(expression.inside) + 1
-        self.home[root] = group
-        self.groups.append(group)
-        self.expressions[root] = expression
 
     def _joins(self, root: int, expression: _Expression, alone: _Group, group: _Group) -> bool:
         """Whether it reads what the kernel has at hand, where the kernel has it."""
@@ -233,46 +222,6 @@ class _Fused:
                 return True
             return group.parts == 1 and _without_ones(specs[root].shape) == _without_ones(group.shape)
         return group.kind in ("map", "product") and all(specs[member].size == size for member in read)
-
-    def _may_join(self, group: _Group, homes: Iterable[_Group]) -> bool:
-        """No other kernel that it reads may itself wait for this one."""
-        return all(other is group or not self._waits_for(other, group) for other in homes)
-
-    def _waits_for(self, group: _Group, target: _Group) -> bool:
-        """Whether a group needs, directly or through others, a value that the target group makes.
-
-        Two groups that wait for each other could not be one kernel. Groups that end before the target begins are not
-        followed.
-        """
-        # What was complete before the first value of the target cannot wait for it.
-        first = target.members[0]
-        waiting, seen = [group], {id(group)}
-        while waiting:
-            for read in waiting.pop().reads:
-                other = self.home.get(read)
-                if other is target:
-                    return True
-                if other is not None and other.members[-1] > first and id(other) not in seen:
-                    seen.add(id(other))
-                    waiting.append(other)
-        return False
-
-    def _in_order(self) -> list[_Group]:
-        """The groups in an order in which each comes after those that it reads from: depth first, without recursion."""
-        done: list[_Group] = []
-        entered: set[int] = set()
-        for start in self.groups:
-            waiting = [(start, False)]
-            while waiting:
-                group, is_ready = waiting.pop()
-                if is_ready:
-                    done.append(group)
-                elif id(group) not in entered:
-                    entered.add(id(group))
-                    waiting.append((group, True))
-                    others = (self.home.get(read) for read in sorted(group.reads, reverse=True))
-                    waiting += [(other, False) for other in others if other is not None and other is not group]
-        return done
 
     # -- what kernels do
 
@@ -374,20 +323,12 @@ def _is_shifting(op: p.Primitive) -> bool:
     return op.is_shifting or not (op.is_elementwise or op.is_view or isinstance(op, p.Reduce))
 
 
-def _length(program: Program, position: int) -> int:
-    """The elements that a reduction, or an inner product, makes one of."""
-    op, inputs = program.nodes[position]
-    axes = op.axes if isinstance(op, p.Reduce) else op.left if isinstance(op, p.Contract) else ()
-    shape = program.specs[inputs[0]].shape
-    return p.product(tuple(shape[axis] for axis in axes))
-
-
 def _parts(program: Program, root: int) -> int:
     """Into how many parts the rows of a reduction are cut, about."""
     op, inputs = program.nodes[root]
-    rows, length = program.specs[root].size, _length(program, root)
+    rows, length = row_sizes(program, root)
     shape = program.specs[inputs[0]].shape
-    last = next((axis for axis in range(len(shape) - 1, -1, -1) if shape[axis] > 1), -1)
+    last = last_long_axis(shape)
     if isinstance(op, p.Reduce) and last not in op.axes and rows > 1:
         return max(1, min(length // 64, 256)) if rows < _FEW_COLUMNS and length >= _LONG_COLUMN else 1
     return max(1, length // (_LONG_ROW // 2)) if rows < _FEW_ROWS and length >= _LONG_ROW else 1

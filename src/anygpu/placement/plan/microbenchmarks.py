@@ -274,7 +274,7 @@ LABELS: dict[OperationClass, str] = {
 
 
 def _rate(kind: OperationClass, size: int, dtype: DType = "float32") -> BenchmarkTrial:
-    """One operation of a class, as `anygpu.placement.plan.calibration` says; `size` is in elements, in rows for `linear`."""
+    """One operation of a class, as `calibration` says; `size` is in elements, in rows for `linear`."""
     rows = Spec((max(size // _ROW, 1), min(size, _ROW)), dtype)
     flat = Spec((size,), dtype)
     match kind:

@@ -7,18 +7,19 @@ instructions and bytes; `native_seconds` makes a time of it by the measured spee
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
+from anygpu.engines.codegen.kernel import lifetimes
 from anygpu.engines.codegen.nests.inspection import work_of
 from anygpu.engines.codegen.nests.schedule import nests
 from anygpu.engines.codegen.nests.steps import PART, HostStep, Nest, NestProgram
 from anygpu.engines.cpu.runtime import threads_for
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.placement.plan.calibration import Calibration, NativeSpeed
-from anygpu.placement.plan.fusion import Kernel, most_at_once, structure_of
-from anygpu.placement.plan.predicting import seconds_of
+from anygpu.placement.plan.predicting import Kernel, most_at_once, seconds_of, structure_of
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import with_references
 from anygpu.program.primitives import Primitive
@@ -98,28 +99,26 @@ def _scheduled(program: Program, scheduled: NestProgram, vector_bytes: int) -> N
     """The work of nests and host steps, and the memory that temporaries need at once."""
     found: list[NestWork] = []
     host: list[HostWork] = []
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
+    used: list[Sequence[int]] = []
     alone: dict[int, Kernel] = {}
     if any(isinstance(step, HostStep) for step in scheduled.steps):
         alone = {kernel.nodes[0]: kernel for kernel in structure_of(program, fuses=False).kernels}
-    for number, step in enumerate(scheduled.steps):
+    for step in scheduled.steps:
         if isinstance(step, Nest):
             work = work_of(step, vector_bytes)
             found.append(NestWork(work.instructions, work.bytes, step.parts))
-            slots = [buffer.slot for buffer in step.buffers]
+            used.append([buffer.slot for buffer in step.buffers])
         else:
             op, inputs = program.nodes[step.node]
             shape = program.specs[inputs[0]].shape if inputs else ()
             if step.node in alone:
                 host.append(HostWork(alone[step.node], op, shape, len(inputs)))
-            slots = [*step.sources, step.slot]
-        for slot in slots:
-            first.setdefault(slot, number)
-            last[slot] = number
+            used.append([*step.sources, step.slot])
     roles = [slot.role for slot in scheduled.slots]
     held = sum(slot.nbytes for slot in scheduled.slots if slot.role != "temporary")
-    between = [(scheduled.slots[each].nbytes, first[each], last[each]) for each in first if roles[each] == "temporary"]
+    between = [
+        (scheduled.slots[slot].nbytes, *span) for slot, span in lifetimes(used).items() if roles[slot] == "temporary"
+    ]
     return NativeSteps(tuple(found), tuple(host), _arguments(program), held + most_at_once(between))
 
 

@@ -15,8 +15,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.placement.plan.calibration import Calibration
-from anygpu.placement.plan.fusion import Kernel, structure_of
-from anygpu.placement.plan.predicting import predict, seconds_inside, seconds_of
+from anygpu.placement.plan.predicting import Kernel, predict, seconds_inside, seconds_of, structure_of
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Constant, Input, Iota, Linear, Primitive
 

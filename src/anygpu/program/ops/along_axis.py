@@ -18,9 +18,9 @@ from anygpu.program.primitive import (
     PassedAxes,
     PerAxis,
     Primitive,
+    RowWise,
     Shape,
     Spec,
-    all_but,
     ceil_log2,
     checked,
     complex_weight,
@@ -35,6 +35,7 @@ from anygpu.program.primitive import (
 if TYPE_CHECKING:
     from anygpu.program.transforms import Batched, Stack
 
+__all__ = ["Argsort", "Gather", "Reduce", "Scan", "Scatter", "Search", "Sort"]
 
 # -- reductions along axes, and running ones
 
@@ -93,14 +94,13 @@ class Reduce(Primitive, frozen=True):
         return Reduce(self.fn, (0,)), on_lines(inputs)
 
 
-class Scan(Primitive, frozen=True):
+class Scan(RowWise, frozen=True):
     """The reduction of everything up to each element, along one axis."""
 
     fn: ScanFunction
     axis: int
 
     family = "scan"
-    has_own_kernels = True
     scratch_copies = 1
 
     def infer(self, *inputs: Spec) -> Spec:
@@ -116,21 +116,8 @@ class Scan(Primitive, frozen=True):
     def label(self) -> str:
         return f"running {self.fn}"
 
-    @property
-    def row_axis(self) -> int:
-        return self.axis
-
-    def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
-        return all_but(self.axis, inputs)
-
-    def batched(self, stack: Stack, *given: Batched) -> int:
-        return stack.add(Scan(self.fn, self.axis + 1), given[0].position)
-
     def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
         return inputs[0].size * complex_weight(inputs[0])
-
-    def details(self, inputs: Sequence[Spec]) -> str:
-        return f"along axis {self.axis}"
 
     @property
     def may_raise_flags(self) -> bool:
@@ -138,12 +125,6 @@ class Scan(Primitive, frozen=True):
 
     def miniature(self, inputs: Sequence[Spec]) -> Miniature | None:
         return Scan(self.fn, 0), on_lines(inputs)
-
-
-# -- sorting, and searching in what is sorted
-
-
-__all__ = ["Argsort", "Gather", "Reduce", "Scan", "Scatter", "Search", "Sort"]
 
 
 # -- elements picked, and put, by integer positions
@@ -267,7 +248,7 @@ def _check_indices(op: Gather | Scatter, x: Spec, indices: Spec) -> None:
 # -- sorting, and searching in what is sorted
 
 
-class _Sorting(Primitive, frozen=True):
+class _Sorting(RowWise, frozen=True):
     """In ascending order along an axis, NaN last.
 
     Equal elements, such as 0.0 and -0.0, keep their order. Where it need not be `stable`, NumPy's default sort decides
@@ -278,24 +259,10 @@ class _Sorting(Primitive, frozen=True):
     stable: bool = True
 
     family = "sort"
-    has_own_kernels = True
     scratch_copies = 2
-
-    @property
-    def row_axis(self) -> int:
-        return self.axis
-
-    def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
-        return all_but(self.axis, inputs)
-
-    def batched(self, stack: Stack, *given: Batched) -> int:
-        return stack.add(type(self)(self.axis + 1, self.stable), given[0].position)
 
     def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
         return inputs[0].size * ceil_log2(inputs[0].shape[self.axis])
-
-    def details(self, inputs: Sequence[Spec]) -> str:
-        return f"along axis {self.axis}"
 
     def miniature(self, inputs: Sequence[Spec]) -> Miniature | None:
         return type(self)(0, self.stable), on_lines(inputs)

@@ -21,9 +21,9 @@ from anygpu.program.primitive import (
     PassedAxes,
     PerAxis,
     Primitive,
+    RowWise,
     Shape,
     Spec,
-    all_but,
     ceil_log2,
     checked,
     complex_weight,
@@ -42,6 +42,7 @@ from anygpu.program.primitive import (
 if TYPE_CHECKING:
     from anygpu.program.transforms import Batched, Stack
 
+__all__ = ["LINEAR_PARTS", "Attend", "Contract", "Fourier", "Linear"]
 
 # -- products of matrices and their generalisation
 
@@ -195,9 +196,6 @@ class Attend(Primitive, frozen=True):
 # -- linear algebra: decompositions, systems of equations, determinants
 
 
-__all__ = ["LINEAR_PARTS", "Attend", "Contract", "Fourier", "Linear"]
-
-
 #: The names of the results of each decomposition; `part` picks one.
 _PARTS: dict[LinearFunction, tuple[str, ...]] = {
     "slogdet": ("sign", "logabsdet"),
@@ -322,7 +320,7 @@ class Linear(Primitive, frozen=True):
 _LARGE_PRIME = 50
 
 
-class Fourier(Primitive, frozen=True):
+class Fourier(RowWise, frozen=True):
     """The discrete Fourier transform along an axis. Forward is unscaled, inverse is divided by the length.
 
     `length` is that of the result for "irfft", where the input does not tell, and of the input otherwise.
@@ -333,7 +331,6 @@ class Fourier(Primitive, frozen=True):
     length: int
 
     family = "fourier"
-    has_own_kernels = True
     scratch_copies = 2
 
     def infer(self, *inputs: Spec) -> Spec:
@@ -357,16 +354,6 @@ class Fourier(Primitive, frozen=True):
         elif self.fn == "irfft":
             dtype = REAL_PART[x.dtype]
         return checked(Spec(with_length(x.shape, self.axis, length), dtype))
-
-    @property
-    def row_axis(self) -> int:
-        return self.axis
-
-    def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
-        return all_but(self.axis, inputs)
-
-    def batched(self, stack: Stack, *given: Batched) -> int:
-        return stack.add(Fourier(self.fn, self.axis + 1, self.length), given[0].position)
 
     def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
         half = 2 if self.fn in ("rfft", "irfft") else 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anygpu.errors import InvalidProgram
-from anygpu.program.dtypes import NARROWER, DType
+from anygpu.program.dtypes import FORMATS, NARROWER, REAL_PART, DType
 from anygpu.program.primitive import (
     FROM_WHOLE,
     NEW,
@@ -42,6 +42,9 @@ class Source(Primitive, frozen=True):
     def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
         return 0
 
+    def details(self, inputs: Sequence[Spec]) -> str:
+        return ""
+
 
 class Input(Source, frozen=True):
     """A value that the caller brings."""
@@ -55,9 +58,6 @@ class Input(Source, frozen=True):
     def infer(self, *inputs: Spec) -> Spec:
         require_inputs(self, inputs, 0)
         return checked(Spec(self.shape, self.dtype))
-
-    def details(self, inputs: Sequence[Spec]) -> str:
-        return ""
 
     def in_single_precision(self) -> Primitive:
         return Input(self.shape, NARROWER.get(self.dtype, self.dtype))
@@ -85,9 +85,6 @@ class Constant(Source, frozen=True):
         if self.dtype == "bool" and self.data.translate(None, b"\x00\x01"):
             raise InvalidProgram("constant: a byte of bool is 0 or 1.")
         return spec
-
-    def details(self, inputs: Sequence[Spec]) -> str:
-        return ""
 
     def in_single_precision(self) -> Primitive:
         narrow = NARROWER.get(self.dtype)
@@ -127,23 +124,9 @@ class Iota(Source, frozen=True):
         return Iota(self.length, NARROWER.get(self.dtype, self.dtype))
 
 
-#: The format of each type in `struct`; a complex number is two of them.
-_FORMATS: dict[DType, str] = {
-    "float64": "d",
-    "float32": "f",
-    "float16": "e",
-    "complex128": "d",
-    "complex64": "f",
-    "int64": "q",
-    "int32": "i",
-    "uint64": "Q",
-    "uint32": "I",
-}
-
-
 def converted(data: bytes, source: DType, target: DType) -> bytes:
     """The numbers in another type: floats rounded or widened, whole numbers kept inside its limits."""
-    given, wanted = _FORMATS[source], _FORMATS[target]
+    given, wanted = (FORMATS[REAL_PART.get(dtype, dtype)] for dtype in (source, target))
     count = len(data) // struct.calcsize(given)
     numbers = struct.unpack(f"<{count}{given}", data)
     if wanted == "f":

@@ -22,6 +22,7 @@ from anygpu.program.functions import BINARY, COMPARISONS, UNARY, binary_dtype, u
 from anygpu.program.graph import Program
 from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import Primitive, Shape, Spec, product
+from anygpu.testing.cases import REFERENCE_DTYPES
 from anygpu.testing.random_programs.intervals import (
     POWER,
     POWER_COMPLEX,
@@ -31,9 +32,6 @@ from anygpu.testing.random_programs.intervals import (
     whole_range,
 )
 from anygpu.testing.random_programs.program_generator import LENGTHS, Impossible, ProgramGenerator, random_values
-
-#: NumPy, the reference, has no bfloat16.
-COMMON_DTYPES: tuple[DType, ...] = tuple(dtype for dtype in DTYPES if dtype != "bfloat16")
 
 
 def _takes(fn: str, dtype: DType, *, binary: bool) -> bool:
@@ -461,7 +459,7 @@ WEIGHTS: dict[type[Primitive], float] = {primitive: weight for primitive, (_, we
 def random_program(
     source: random.Random | int,
     *,
-    dtypes: Sequence[DType] = COMMON_DTYPES,
+    dtypes: Sequence[DType] = REFERENCE_DTYPES,
     max_nodes: int = 24,
     max_elements: int = 512,
     primitives: Mapping[type[Primitive], float] | Iterable[type[Primitive]] | None = None,

@@ -21,9 +21,9 @@ from anygpu.program.functions import BINARY, TRANSCENDENTAL, UNARY, BinaryFuncti
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Argsort, Binary, Cast, Primitive, Reduce, Scan, Select, Sort, Unary
 from anygpu.program.transforms import without_dead_code
+from anygpu.testing.cases import REFERENCE_DTYPES
 from anygpu.testing.special_values import programs
 from anygpu.testing.special_values.comparison import (
-    TYPES,
     Check,
     Rule,
     binary_reference,
@@ -55,7 +55,7 @@ _ROUNDED_BINARY: dict[BinaryFunction, Rule] = {
 
 def cases(amount: Amount = "all") -> Iterator[TableCase]:
     """All programs of the table, type by type; "some" leaves out forms that cost a kernel for each value."""
-    for dtype in TYPES:
+    for dtype in REFERENCE_DTYPES:
         yield from _unary(dtype, amount)
         yield from _binary(dtype, amount)
         yield from _casts(dtype, amount)
@@ -147,7 +147,7 @@ def _casts(dtype: DType, amount: Amount) -> Iterator[TableCase]:
     functions = [
         TableFunction(Cast(target), f"cast to {target}", dtype, "exact", cast_reference(target),
                  unspecified=_beyond(dtype, target), moves=KIND[target] == "bool" and KIND[dtype] == "bool")
-        for target in TYPES if target != dtype
+        for target in REFERENCE_DTYPES if target != dtype
     ]  # fmt: skip
     values = special_values(dtype)
     yield from programs.as_arrays(functions, values)

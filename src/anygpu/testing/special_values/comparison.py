@@ -20,13 +20,6 @@ from anygpu.program.functions import FUNCTIONS
 # -- the values of the table, by type
 
 
-#: NumPy itself has no bfloat16.
-TYPES: tuple[DType, ...] = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "float32", "float64", "complex64", "complex128",
-)  # fmt: skip
-
-
 def special_values(dtype: DType) -> HostArray:
     """Zeros, ones, limits, what is not finite, subnormals, ties of rounding, large arguments of periodic functions."""
     match KIND[dtype]:
@@ -87,26 +80,8 @@ def _whole(dtype: DType) -> HostArray:
 def _floats(dtype: DType) -> HostArray:
     """Floats around 0, 1, the limits of the type, ties of rounding, and where whole numbers end."""
     facts = np.finfo(dtype)
-    parts: list[Any] = [
-        0.0,
-        -0.0,
-        1.0,
-        -1.0,
-        np.inf,
-        -np.inf,
-        np.nan,
-        0.5,
-        -0.5,
-        1.5,
-        -1.5,
-        2.5,
-        -2.5,
-        2.0,
-        3.0,
-        -3.0,
-        0.25,
-        10.0,
-    ]
+    parts: list[Any] = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]
+    parts += [0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 2.0, 3.0, -3.0, 0.25, 10.0]
     parts += [np.pi, -np.pi / 2, 0.1, 7.25, -100.0, 1e-3, 2048.5, -30000.0]
     parts += [facts.max, -facts.max, facts.tiny, -facts.tiny, facts.smallest_subnormal, -facts.tiny / 2]
     parts += [facts.eps, 1 + facts.eps, 1 - facts.eps / 2]

@@ -19,7 +19,8 @@ from anygpu.engines.catalogue import entry_of
 from anygpu.errors import AllocationError, InvalidOption
 from anygpu.hardware.host import resident_bytes
 from anygpu.program.graph import Node, Program
-from anygpu.program.primitives import Binary, Gather, Input, Iota, Primitive, Scatter
+from anygpu.program.primitives import Binary, Gather, Iota, Primitive, Scatter
+from anygpu.testing.cases import one_primitive
 from anygpu.testing.verify import (
     ActCase,
     CallTiming,
@@ -139,14 +140,8 @@ _BEYOND = {
 def _works(subject: Subject) -> str:
     """A sentence if the device does not compute any more."""
     x = np.arange(1000, dtype=np.int32)
-    (got,) = subject.run(_one(Binary("add"), x, x), (x, x)).results
+    (got,) = subject.run(one_primitive(Binary("add"), x, x), (x, x)).results
     return "" if np.array_equal(got, x + x) else "afterwards x + x is wrong."
-
-
-def _one(op: Primitive, *inputs: HostArray) -> Program:
-    """A program of one primitive on these inputs."""
-    nodes = [Node(Input(each.shape, each.dtype.name)) for each in inputs]  # type: ignore[arg-type]
-    return Program([*nodes, Node(op, tuple(range(len(inputs))))], [len(inputs)])
 
 
 def _refused(subject: Subject, wanted: tuple[type[Exception], ...], attempt: Callable[[], Any]) -> Tried:
@@ -165,14 +160,15 @@ def _index(op: Primitive, index: int, *more: HostArray) -> Callable[[Subject], T
     indices = np.array([0, index, 1])
 
     def act(subject: Subject) -> Tried:
-        return _refused(subject, (IndexError,), lambda: subject.run(_one(op, x, indices, *more), (x, indices, *more)))
+        program = one_primitive(op, x, indices, *more)
+        return _refused(subject, (IndexError,), lambda: subject.run(program, (x, indices, *more)))
 
     return act
 
 
 def _negative_power(subject: Subject) -> Tried:
     x, y = np.array([2, 3]), np.array([1, -1])
-    return _refused(subject, (ValueError,), lambda: subject.run(_one(Binary("power"), x, y), (x, y)))
+    return _refused(subject, (ValueError,), lambda: subject.run(one_primitive(Binary("power"), x, y), (x, y)))
 
 
 def _too_much_memory(subject: Subject) -> Tried:
@@ -190,7 +186,7 @@ def _killed(subject: Subject) -> Tried:
     kept = handle.upload(x)
     generation = subject.worker.generation
     subject.worker.kill()
-    (doubled,) = handle.run(_one(Binary("add"), x, x), [kept, kept])
+    (doubled,) = handle.run(one_primitive(Binary("add"), x, x), [kept, kept])
     if not np.array_equal(handle.download(doubled), x + x):
         return Tried("after its process was killed, an array that was on the device has other values.")
     if subject.worker.generation <= generation:

@@ -17,8 +17,8 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
-from anygpu.testing.cases import REFERENCE_DTYPES, ConformanceProgram, conformance_programs, tame, values
-from anygpu.testing.conformance import conformance_difference
+from anygpu.testing.cases import REFERENCE_DTYPES, ConformanceProgram, conformance_programs, tame, transported
+from anygpu.testing.conformance import conformance_difference, same_bits
 from anygpu.testing.random_programs import random_inputs, random_program
 from anygpu.testing.random_programs.error_bounds import disagreement
 from anygpu.testing.special_values import Tally, cases, count
@@ -40,16 +40,10 @@ from anygpu.testing.verify import (
 def _travel(dtype: DType, subject: Subject) -> Tried:
     """Sends arrays of a dtype to the device and back: contiguous, empty, without axes, and a strided view."""
     handle = subject.handle
-    arrays = (values(dtype, 4, 5), values(dtype, 0, 3), values(dtype, 1).reshape(()), values(dtype, 6, 4)[::-2].T)
-    for array in arrays:
-        got = handle.download(handle.upload(array))
-        if got.dtype != array.dtype or got.shape != array.shape or _bits(got) != _bits(array):
+    for array in transported(dtype):
+        if not same_bits(handle.download(handle.upload(array)), array):
             return Tried(f"{dtype}{list(array.shape)} changed on its way to the device and back.")
     return Tried()
-
-
-def _bits(array: HostArray) -> bytes:
-    return np.ascontiguousarray(array).tobytes()
 
 
 def _function(x: Any, y: Any) -> Any:

@@ -15,7 +15,14 @@ from typing import NamedTuple
 from anygpu.engines.codegen.custom import opencl_text
 from anygpu.engines.codegen.custom.opencl_text import TYPES, OpenCLFunction, Text
 from anygpu.engines.codegen.custom.preprocessing import with_defines
-from anygpu.engines.codegen.custom.reflected import ConstantNumber, Length, Reflected, ScalarParameter, evaluate_exactly
+from anygpu.engines.codegen.custom.reflected import (
+    ConstantNumber,
+    Length,
+    Reflected,
+    ScalarParameter,
+    entry_among,
+    evaluate_exactly,
+)
 from anygpu.engines.codegen.custom.tokens import Unreadable, words_in
 from anygpu.program.dtypes import ITEMSIZE, DType
 from anygpu.program.functions import BINARY, FUNCTIONS, TESTS, UNARY
@@ -156,19 +163,7 @@ def reflected_opencl(
 def entry_of(text: Text, entry: str | None) -> OpenCLFunction:
     """The kernel of this name, or the only one; raises `Unreadable` otherwise."""
     kernels = [each for each in text.functions if each.is_kernel and each.body >= 0]
-    names = ", ".join(each.name.text for each in kernels) or "none"
-    if entry is not None:
-        chosen = next((each for each in kernels if each.name.text == entry), None)
-        if chosen is None:
-            raise Unreadable(f"there is no __kernel function {entry!r}; available: {names}.")
-        return chosen
-    if not kernels:
-        raise Unreadable("no function is marked with __kernel. Write __kernel before void.")
-    if len(kernels) > 1:
-        raise Unreadable(
-            f"the source has several __kernel functions ({names}). Choose one with entry=.", kernels[1].name
-        )
-    return kernels[0]
+    return entry_among(kernels, entry, "__kernel", "__kernel before void")
 
 
 def buffer_of(text: Text, parameter: opencl_text.OpenCLParameter) -> OpenCLBuffer:

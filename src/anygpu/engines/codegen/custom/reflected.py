@@ -7,10 +7,11 @@ text that a driver compiles, and `Complaint` the place and words of a compiler's
 
 from __future__ import annotations
 
+import operator
 import re
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -133,22 +134,22 @@ class _Evaluation:
             return self._unary()
         left = self._level(level + 1)
         while self._text() in _LEVELS[level]:
-            operator = self._here()
+            mark = self._here()
             self.at += 1
             right = self._level(level + 1)
-            if self.within is not None and operator.text in ("<<", ">>"):
+            if self.within is not None and mark.text in ("<<", ">>"):
                 most = self.within.stop.bit_length() - 1
                 if left < 0 or not 0 <= right < most:
-                    raise _by_type(operator)
-            left = self._kept(_applied(operator, left, right), operator)
+                    raise _by_type(mark)
+            left = self._kept(_applied(mark, left, right), mark)
         return left
 
     def _unary(self) -> ConstantNumber:
         """Evaluates a value with its sign, `!` or `~` before it; nesting is bounded."""
-        operator = self._here()
+        mark = self._here()
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise Unreadable("this expression is nested too deeply.", operator)
+            raise Unreadable("this expression is nested too deeply.", mark)
         try:
             if self._text() not in ("-", "+", "!", "~"):
                 return self._single()
@@ -156,16 +157,16 @@ class _Evaluation:
             operand = self._unary()
         finally:
             self.depth -= 1
-        match operator.text:
+        match mark.text:
             case "-":
-                return self._kept(-operand, operator)
+                return self._kept(-operand, mark)
             case "+":
                 return operand
             case "!":
                 return not operand
         if isinstance(operand, float):
-            raise Unreadable("~ takes a whole number.", operator)
-        return self._kept(~int(operand), operator)
+            raise Unreadable("~ takes a whole number.", mark)
+        return self._kept(~int(operand), mark)
 
     def _single(self) -> ConstantNumber:
         """Evaluates a number, a named constant, a call or an expression in parentheses."""
@@ -257,88 +258,58 @@ def _cast(type: str, value: ConstantNumber, at: KernelToken) -> ConstantNumber:
         raise Unreadable(f"{value} is not a whole number.", at) from None
 
 
-def _applied(operator: KernelToken, left: ConstantNumber, right: ConstantNumber) -> ConstantNumber:
+def _applied(at: KernelToken, left: ConstantNumber, right: ConstantNumber) -> ConstantNumber:
     """The result of a binary operator; raises `Unreadable` at the operator for a division by zero or an overflow."""
     fractional = isinstance(left, float) or isinstance(right, float)
+    apply = (_OF_FLOATS if fractional else _OF_INTEGERS).get(at.text)
+    if apply is None:
+        raise Unreadable(f"{at.text} takes whole numbers.", at)
+    if at.text in ("<<", ">>") and not 0 <= right < 64:
+        raise Unreadable("a shift is by 0 to 63 places.", at)
     try:
-        result = (
-            _fractional(operator, float(left), float(right)) if fractional else _whole(operator, int(left), int(right))
-        )
+        result = apply(float(left), float(right)) if fractional else apply(int(left), int(right))
     except (ZeroDivisionError, OverflowError, ValueError):
-        raise Unreadable("this has no value that a kernel could use.", operator) from None
+        raise Unreadable("this has no value that a kernel could use.", at) from None
     if isinstance(result, int) and not -_LARGEST < result < _LARGEST:
-        raise Unreadable("this is larger than any number that a kernel has.", operator)
+        raise Unreadable("this is larger than any number that a kernel has.", at)
     return result
 
 
-def _compared(text: str, left: float, right: float) -> bool | None:
-    """The result of a comparison, or None if the operator is none."""
-    match text:
-        case "==":
-            return left == right
-        case "!=":
-            return left != right
-        case "<":
-            return left < right
-        case ">":
-            return left > right
-        case "<=":
-            return left <= right
-        case ">=":
-            return left >= right
-        case "&&":
-            return bool(left) and bool(right)
-        case "||":
-            return bool(left) or bool(right)
-    return None
+def _quotient(left: int, right: int) -> int:
+    """As C divides: towards zero."""
+    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
 
 
-def _fractional(operator: KernelToken, left: float, right: float) -> ConstantNumber:
-    """The result of a binary operator of floats."""
-    compared = _compared(operator.text, left, right)
-    if compared is not None:
-        return compared
-    match operator.text:
-        case "+":
-            return left + right
-        case "-":
-            return left - right
-        case "*":
-            return left * right
-        case "/":
-            return left / right
-    raise Unreadable(f"{operator.text} takes whole numbers.", operator)
+def _remainder(left: int, right: int) -> int:
+    return abs(left) % abs(right) * (-1 if left < 0 else 1)
 
 
-def _whole(operator: KernelToken, left: int, right: int) -> ConstantNumber:
-    """The result of a binary operator of integers, divided and shifted as C does."""
-    compared = _compared(operator.text, left, right)
-    if compared is not None:
-        return compared
-    if operator.text in ("<<", ">>") and not 0 <= right < 64:
-        raise Unreadable("a shift is by 0 to 63 places.", operator)
-    match operator.text:
-        case "+":
-            return left + right
-        case "-":
-            return left - right
-        case "*":
-            return left * right
-        case "/":
-            return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-        case "%":
-            return abs(left) % abs(right) * (-1 if left < 0 else 1)
-        case "<<":
-            return left << right
-        case ">>":
-            return left >> right
-        case "&":
-            return left & right
-        case "|":
-            return left | right
-        case "^":
-            return left ^ right
-    raise Unreadable(f"{operator.text} is not understood here.", operator)
+_Operators = dict[str, Callable[[Any, Any], ConstantNumber]]
+
+_OF_ALL: _Operators = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "&&": lambda left, right: bool(left) and bool(right),
+    "||": lambda left, right: bool(left) or bool(right),
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+}
+_OF_FLOATS: _Operators = {**_OF_ALL, "/": operator.truediv}
+_OF_INTEGERS: _Operators = {
+    **_OF_ALL,
+    "/": _quotient,
+    "%": _remainder,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+}
 
 
 ScalarType = Literal["int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
@@ -356,6 +327,34 @@ class Length(msgspec.Struct, frozen=True):
 
     multiple: int = 1
     exactly: int | None = None
+
+
+class NamedFunction(Protocol):
+    """A function in a text, of either language."""
+
+    @property
+    def name(self) -> KernelToken: ...
+
+
+_Function = TypeVar("_Function", bound=NamedFunction)
+
+
+def entry_among(kernels: Sequence[_Function], entry: str | None, mark: str, example: str) -> _Function:
+    """The kernel of this name, or the only one; raises `Unreadable` otherwise.
+
+    `mark` is what the language writes before kernels, and `example` says how.
+    """
+    names = ", ".join(each.name.text for each in kernels) or "none"
+    if entry is not None:
+        chosen = next((each for each in kernels if each.name.text == entry), None)
+        if chosen is None:
+            raise Unreadable(f"there is no {mark} function {entry!r}; available: {names}.")
+        return chosen
+    if not kernels:
+        raise Unreadable(f"no function is marked with {mark}. Write {example}.")
+    if len(kernels) > 1:
+        raise Unreadable(f"the source has several {mark} functions ({names}). Choose one with entry=.", kernels[1].name)
+    return kernels[0]
 
 
 class Reflected(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from anygpu.engines.codegen.custom.reflected import (
     ScalarType,
     Taken,
     Word,
+    entry_among,
     evaluate,
     evaluate_exactly,
 )
@@ -116,20 +117,7 @@ def _scalar(type: str) -> ScalarType:
 def entry_of(module: Module, entry: str | None) -> WGSLFunction:
     """The compute function of this name, or the only one; raises `Unreadable` otherwise."""
     kernels = [each for each in module.functions.values() if "compute" in each.attributes]
-    if entry is not None:
-        chosen = next((each for each in kernels if each.name.text == entry), None)
-        if chosen is None:
-            names = ", ".join(each.name.text for each in kernels) or "none"
-            raise Unreadable(f"there is no @compute function {entry!r}; available: {names}.")
-        return chosen
-    if not kernels:
-        raise Unreadable("no function is marked with @compute. Write @compute @workgroup_size(64) before fn.")
-    if len(kernels) > 1:
-        names = ", ".join(each.name.text for each in kernels)
-        raise Unreadable(
-            f"the source has several @compute functions ({names}). Choose one with entry=.", kernels[1].name
-        )
-    return kernels[0]
+    return entry_among(kernels, entry, "@compute", "@compute @workgroup_size(64) before fn")
 
 
 def resources_of(module: Module, function: WGSLFunction) -> list[WGSLVariable]:
@@ -272,9 +260,7 @@ def with_constants(source: str, overrides: Mapping[str, WGSLConstant], given: Ma
             raise Unreadable(f"there is no override {name!r} to set; available: {known}.")
     edits: list[Edit] = []
     for name, constant in overrides.items():
-        for attribute in constant.attributes.values():
-            blank = "".join(each if each == "\n" else " " for each in source[attribute.at.start : attribute.stop])
-            edits.append(Edit(attribute.at.start, attribute.stop, blank))
+        edits += [_blank(source, each.at.start, each.stop) for each in constant.attributes.values()]
         edits.append(Edit(constant.keyword.start, constant.keyword.stop, "const   "))
         if name in given:
             text = _literal(constant, given[name])
@@ -286,6 +272,11 @@ def with_constants(source: str, overrides: Mapping[str, WGSLConstant], given: Ma
         elif not constant.value:
             raise Unreadable(f"{name} has no value. Give it one: constants={{{name!r}: ...}}.", constant.name)
     return edited(source, edits)
+
+
+def _blank(source: str, start: int, stop: int) -> Edit:
+    """A part of the text taken out, and its lines kept."""
+    return Edit(start, stop, "".join(each if each == "\n" else " " for each in source[start:stop]))
 
 
 def _literal(constant: WGSLConstant, value: ConstantNumber) -> str:
@@ -380,8 +371,7 @@ class _Preparation:
         return Prepared("\n".join([text, *self.added, ""]), words, numbers, nbytes)
 
     def _remove(self, start: int, stop: int) -> None:
-        blank = "".join(each if each == "\n" else " " for each in self.module.source[start:stop])
-        self.edits.append(Edit(start, stop, blank))
+        self.edits.append(_blank(self.module.source, start, stop))
 
     def _remove_function(self, function: WGSLFunction) -> None:
         """Remove a function with its attributes from the text."""

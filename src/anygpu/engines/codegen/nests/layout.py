@@ -16,7 +16,13 @@ from anygpu.engines.codegen.index import Index, flat
 from anygpu.engines.codegen.index import IndexVariable as Counter
 from anygpu.engines.codegen.kernel import Check, Slot
 from anygpu.engines.codegen.kernel_ir import Buffer, Loop, Report, Statement, Store, names_used
-from anygpu.engines.codegen.lower import Positions, Stored, buffer_names, single_value, spec_of_parts
+from anygpu.engines.codegen.lower import (
+    Positions,
+    Stored,
+    buffer_names,
+    spec_of_parts,
+    surely_not_negative,
+)
 from anygpu.engines.codegen.nests.lowering import SHORT, NestLowering
 from anygpu.engines.codegen.nests.roots import (
     FEW_ROWS,
@@ -43,7 +49,7 @@ from anygpu.engines.codegen.nests.steps import (
 from anygpu.engines.codegen.target import components
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_floating
 from anygpu.program.graph import Program
-from anygpu.program.primitives import Binary, Broadcast, Constant, Gather, Reshape, product
+from anygpu.program.primitives import Binary, Constant, Gather, product
 
 if TYPE_CHECKING:
     from anygpu.engines.codegen.nests.plan import NestGroup
@@ -130,7 +136,7 @@ class NestStorage:
         if isinstance(op, Gather) and specs[inputs[1]].size:
             return Check(len(self.checks), "index", specs[inputs[0]].shape[op.axis])
         power = isinstance(op, Binary) and op.fn == "power" and KIND[specs[node].dtype] == "signed"
-        if power and not _surely_not_negative(self.program, inputs[1]):
+        if power and not surely_not_negative(self.program, inputs[1]):
             return Check(len(self.checks), "negative_power")
         return None
 
@@ -185,15 +191,6 @@ def _written(body: Sequence[Statement]) -> set[str]:
             case Loop():
                 written |= _written(statement.body)
     return written
-
-
-def _surely_not_negative(program: Program, node: int) -> bool:
-    """Whether it is a constant, repeated or not, of 0 or more."""
-    op, inputs = program.nodes[node]
-    while isinstance(op, Broadcast | Reshape):
-        op, inputs = program.nodes[inputs[0]]
-    value = single_value(op) if isinstance(op, Constant) else None
-    return value is not None and not isinstance(value, complex) and value >= 0
 
 
 # -- transposed copies, so that lanes find their neighbours beside each other

@@ -511,9 +511,6 @@ class NestLowering(Lowering):
             place = self.named(f"{fn}_{node}", Choose(kept, place, Literal(number, "i32")))
         return (self.named(f"result_{node}", Apply("cast_i64", (place,), "i64")),)
 
-    def end(self, node: int, fn: ReduceFunction, dtype: DType, state: Value) -> Value:
-        return tuple(self.named(f"result_{node}", each) for each in reductions.finished(fn, dtype, state))
-
     def begin_running(self, node: int, fn: ReduceFunction, dtype: DType) -> tuple[Name, ...]:
         """The state of a running total: a sum begins with its first value, whose zero may be negative."""
         state = self.begin(node, fn, dtype, lambda index: ())

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.engines.codegen import reductions
-from anygpu.engines.codegen.index import Atom, Index, unflat
+from anygpu.engines.codegen.index import Atom, Index, last_long_axis, unflat
 from anygpu.engines.codegen.index import IndexVariable as Counter
 from anygpu.engines.codegen.lower import Positions, Scope, Stored, is_general_power, single_value
 from anygpu.engines.codegen.nests.lowering import (
@@ -295,7 +295,7 @@ def _is_scan_of_rows(program: Program, node: int) -> bool:
     """Whether a running total goes along the last axis of several rows: it is a pass over the row then."""
     op, _ = program.nodes[node]
     shape, dtype = program.specs[node]
-    axis = _last_long_axis(shape)
+    axis = last_long_axis(shape)
     last = isinstance(op, Scan) and op.axis == axis
     return last and dtype in _EXACT_TOTALS and product(shape[:axis]) >= FEW_ROWS
 
@@ -305,10 +305,6 @@ def _is_scan_of_columns(program: Program, node: int) -> bool:
     op, _ = program.nodes[node]
     shape, dtype = program.specs[node]
     return isinstance(op, Scan) and dtype in _EXACT_TOTALS and product(shape[op.axis + 1 :]) >= FEW_ROWS
-
-
-def _last_long_axis(shape: Sequence[int]) -> int:
-    return next((axis for axis in range(len(shape) - 1, -1, -1) if shape[axis] > 1), -1)
 
 
 def _has_identity(fn: ReduceFunction, dtype: DType) -> bool:

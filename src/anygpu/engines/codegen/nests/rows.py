@@ -28,7 +28,7 @@ from anygpu.engines.codegen.nests.layout import (
 )
 from anygpu.engines.codegen.nests.lowering import Local, NestLowering, Spread
 from anygpu.engines.codegen.nests.plan import Member, NestGroup
-from anygpu.engines.codegen.nests.roots import Domain, Root, merged, pieces, replace, shifted
+from anygpu.engines.codegen.nests.roots import Domain, Root, counter, merged, pieces, replace, shifted
 from anygpu.engines.codegen.nests.steps import Nest, Scratch, combined, cost_of, grain_of, lanes_of
 from anygpu.engines.codegen.target import components, part_of
 from anygpu.program.dtypes import ITEMSIZE
@@ -155,16 +155,16 @@ class _Rows:
             return
         start: Expr = BEGIN
         if low:
-            start = Apply("maximum", (Position(_given("begin", count) + low, "i64"), Literal(0, "i64")), "i64")
+            start = Apply("maximum", (Position(counter("begin", count) + low, "i64"), Literal(0, "i64")), "i64")
         stop: Expr = END
         if high:
-            stop = Apply("minimum", (Position(_given("end", count) + high, "i64"), Literal(count, "i64")), "i64")
+            stop = Apply("minimum", (Position(counter("end", count) + high, "i64"), Literal(count, "i64")), "i64")
         cuts = {cut for member in members for cut in _row_cuts(member.root)}
         for first, last in pieces(0, count, cuts):
             begin = Apply("maximum", (start, Literal(first, "i64")), "i64") if first else start
             end = Apply("minimum", (stop, Literal(last, "i64")), "i64") if last < count else stop
             if jam > 1:
-                whole = Position((_given("end", count) // jam) * jam, "i64")
+                whole = Position((counter("end", count) // jam) * jam, "i64")
                 before = len(lowering.statements)
                 if self.copies > 1:
                     lane = Index(0, [(Counter("column", 0, self.copies * product(members[0].root.middle) - 1), 1)])
@@ -270,7 +270,7 @@ class _Rows:
             if readers.get(root.node, set()) <= {(id(member) in self.early, member.low, member.high)}:
                 continue
             self._new_scratch(root.node, self._row_size(root), self.grain + member.high - member.low)
-            origin = (_given("begin", self.count) + member.low) * self._row_size(root)
+            origin = (counter("begin", self.count) + member.low) * self._row_size(root)
             name = self.scratch[-1].name
             self.lowering.local[root.node] = Local(name, self.scratch[-1].dtype, origin)
 
@@ -466,8 +466,3 @@ def flat_columns(root: Root, positions: Positions) -> Index:
 def _row_cuts(root: Root) -> set[int]:
     """Cuts of the loop over rows, where rows are the first axis."""
     return set(root.cuts.get(0, ())) if root.lead == 1 else set()
-
-
-def _given(name: str, count: int) -> Index:
-    """`begin` or `end` in a position."""
-    return Index(0, [(Counter(name, 0, count), 1)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from anygpu.engines.codegen.kernel import Output
+from anygpu.engines.codegen.kernel import Output, identifier
 from anygpu.engines.codegen.lower import NotInKernel, single_value
 from anygpu.engines.codegen.nests.flat import flat_nest, scan_nest, tree_nests
 from anygpu.engines.codegen.nests.layout import NestStorage, is_numpy_sum
@@ -275,7 +275,7 @@ def _steps(storage: NestStorage, plan: NestPlan, step: NestGroup | int, vector_b
         sources = tuple(storage.slot_of[source] for source in program.nodes[step].inputs)
         return [HostStep(node=step, sources=sources, slot=storage.slot_of[step], cost=host_cost(program, step))]
     last = step.members[-1].root.node
-    name = f"{_identifier(program.nodes[last].op.name)}_{last}"
+    name = f"{identifier(program.nodes[last].op.name)}_{last}"
     root = step.members[-1].root
     if step.rows == 0 and root.kind == "all" and is_numpy_sum(program, root):
         return tree_nests(storage, root, name, vector_bytes)
@@ -309,7 +309,3 @@ def _base(program: Program, node: int) -> int:
             return node
         node = source
     return node
-
-
-def _identifier(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in name)
